@@ -61,9 +61,8 @@ class World:
                     self.ordered.append(agent)
 
     def agent(self, kind: AgentKind, name: str, pid: int | None = None) -> str:
-        endpoint = f"tcp://{name}:5000" if kind is AgentKind.SHARD else None
         pid = next(self.pids) if pid is None else pid
-        registration = Registration(kind=kind, name=name, endpoint=endpoint, pid=pid)
+        registration = Registration(kind=kind, name=name, pid=pid)
         registered, instructions = self.controller.register(registration, self.now)
         self.carry_out(instructions)
         return registered.id
@@ -107,6 +106,8 @@ class World:
         logs: Sequence[LogReport] = (),
         **facts: Any,
     ) -> None:
+        if lease.kind is AgentKind.SHARD and event is AllocationEvent.READY:
+            facts = {"endpoint": f"tcp://{lease.agent_name}:5000", **facts}
         counter = self.seqs.setdefault(lease.id, count(1))
         report = Report(
             term=lease.term if term is None else term,

@@ -84,10 +84,7 @@ class Actor:
     token: str | None = None
 
     def __post_init__(self) -> None:
-        endpoint = (
-            f"tcp://127.0.0.1:{5000 + int(self.name.rpartition('-')[2])}" if self.kind is AgentKind.SHARD else None
-        )
-        registration = Registration(kind=self.kind, name=self.name, endpoint=endpoint, pid=1)
+        registration = Registration(kind=self.kind, name=self.name, pid=1)
         self.membership = Membership(str(self.client.base_url), registration, self, token=self.token)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self.membership.run, args=(self._stop,), name=self.name)
@@ -126,7 +123,9 @@ class Actor:
                 self._train(allocation, self.reporters[allocation.id])
 
     def _play(self, allocation: Allocation, reporter: Reporter) -> None:
-        reporter.report(event=AllocationEvent.READY)
+        is_shard = self.kind is AgentKind.SHARD
+        endpoint = f"tcp://127.0.0.1:{5000 + int(self.name.rpartition('-')[2])}" if is_shard else None
+        reporter.report(event=AllocationEvent.READY, endpoint=endpoint)
         if isinstance(allocation, WorkerAllocation) and self.stop_at is not AllocationEvent.READY:
             reporter.report(event=AllocationEvent.RUNNING, step=0)
             if self.stop_at is not AllocationEvent.RUNNING:

@@ -1,4 +1,4 @@
-"""Peers that flood a shard in the name of a job, each in its way, on a thread of their own."""
+"""Slots of a job that flood its shard, each in its way, on a thread of their own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
-import msgspec
 import zmq
 
-from store_cluster import WAIT_S, key_of, store_of
+from store_cluster import WAIT_S
 from store_raw import RawPeer, hello_of, pull_of, push_of
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.records import StoreDescription
@@ -18,19 +17,12 @@ from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import Acknowledge, Ping, Values, Welcome
 
 SLICE = 1 << 16
-"""Bytes of a slice of the job that floods."""
+"""Bytes of a slice of the first key, which they contribute to."""
 
 SLICES = 16
 
 Say = Callable[[int], list[Buffer]]
 """The next message of a link, by how many it has said."""
-
-
-def flooding_job(endpoint: str, links: int) -> StoreDescription:
-    """A job of top priority with many slots."""
-    keys = [key_of("k", [SLICES * SLICE // 4], links, priority=-100)]
-    description = store_of(keys, slots=links, shards=1, job="flood", slice_bytes=SLICE)
-    return msgspec.structs.replace(description, shards=(endpoint,))
 
 
 def pushes(number: int) -> list[Buffer]:
@@ -60,7 +52,7 @@ def nonsense(number: int) -> list[Buffer]:
 
 
 class Flood:
-    """`links` DEALERs that say all they can and acknowledge what they hear. `said` counts messages."""
+    """A DEALER for each slot but the first. They say all they can and acknowledge what they hear. `said` counts messages."""
 
     def __init__(self, description: StoreDescription, say: Say) -> None:
         self.said = 0
@@ -69,7 +61,7 @@ class Flood:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._links = [self._link(slot) for slot in range(description.slots)]
+        self._links = [self._link(slot) for slot in range(1, description.slots)]
         self._counts = [count() for _ in self._links]
         self._unsaid: list[list[Buffer] | None] = [None] * len(self._links)
         self._thread.start()

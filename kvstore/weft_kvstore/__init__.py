@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from weft_kvstore.rows.memory import TablePlace
     from weft_kvstore.serving.shard_server import ShardServer
     from weft_kvstore.settings import LinkSettings
-    from weft_kvstore.shard.account import QuotaError
     from weft_kvstore.statistics import ClientStatistics, LinkStatistics
     from weft_kvstore.step_outcome import StepOutcome
     from weft_kvstore.store import Store
@@ -70,7 +69,6 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft_kvstore.rows.memory": ("TablePlace",),
     "weft_kvstore.serving.shard_server": ("ShardServer",),
     "weft_kvstore.settings": ("LinkSettings",),
-    "weft_kvstore.shard.account": ("QuotaError",),
     "weft_kvstore.statistics": ("ClientStatistics", "LinkStatistics"),
     "weft_kvstore.step_outcome": ("StepOutcome",),
     "weft_kvstore.store": ("Store",),
@@ -96,7 +94,6 @@ __all__ = [
     "LinkSettings",
     "LinkStatistics",
     "LossScaling",
-    "QuotaError",
     "ShardServer",
     "Sparse",
     "StepOutcome",

@@ -9,11 +9,11 @@ import typer
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from weft.api.children import ForkError
 from weft_kvstore.encryption.key_files import make_key_files
 from weft_kvstore.errors import StoreError
-from weft_kvstore.quotas import option_of
-from weft_kvstore.serving.daemon import ShardSettings, serve
-from weft_kvstore.serving.stand_alone import show_holdings
+from weft_kvstore.serving.daemon import serve
+from weft_kvstore.serving.shard_settings import ShardSettings
 
 
 def main(
@@ -26,11 +26,12 @@ def main(
         bool, typer.Option("--check", help="Say what each shard of the description will hold, and start nothing.")
     ] = False,
     bind: Annotated[
-        str | None, typer.Option(help="Where to listen, as tcp://*:5555; port 0: any (WEFT_SHARD_BIND).")
+        str | None,
+        typer.Option(help="Where to listen: tcp://*:5555, port 0: any; or tcp://*:8471-8570 (WEFT_SHARD_BIND)."),
     ] = None,
     server: Annotated[str | None, typer.Option(help="The server's URL (WEFT_SHARD_SERVER).")] = None,
     name: Annotated[str | None, typer.Option(help="What people call it (WEFT_SHARD_NAME).")] = None,
-    advertise: Annotated[str | None, typer.Option(help="The endpoint that workers reach.")] = None,
+    advertise: Annotated[str | None, typer.Option(help="The host by which workers reach this machine.")] = None,
     new_curve_keys: Annotated[
         Path | None, typer.Option(metavar="NAME", help="Make CURVE keys: NAME.key and NAME.key_secret; start nothing.")
     ] = None,
@@ -48,12 +49,9 @@ def main(
         str | None, typer.Option(help="How much memory the rows of one table may take, as 4GiB.")
     ] = None,
     apply_threads: Annotated[int | None, typer.Option(help="Threads that help with updates.")] = None,
-    job_bytes: Annotated[str | None, typer.Option(help="The most that a job may take here, as 4GiB.")] = None,
-    job_keys: Annotated[int | None, typer.Option(help="The most keys that a job may have here.")] = None,
-    job_rows: Annotated[int | None, typer.Option(help="The most rows of tables that a job may have here.")] = None,
-    total_bytes: Annotated[str | None, typer.Option(help="The most that all jobs may take here.")] = None,
-    total_keys: Annotated[int | None, typer.Option(help="The most keys that all jobs may have here.")] = None,
-    total_rows: Annotated[int | None, typer.Option(help="The most rows that all jobs may have here.")] = None,
+    job_memory: Annotated[
+        str | None, typer.Option(help="The most private memory that a job's process may take, as 4GiB.")
+    ] = None,
     metrics_port: Annotated[
         int | None, typer.Option(help="Serves Prometheus metrics over HTTP here; 0: any free port.")
     ] = None,
@@ -80,12 +78,7 @@ def main(
         "table_directory": table_directory,
         "table_memory": table_memory,
         "apply_threads": apply_threads,
-        "job_bytes": job_bytes,
-        "job_keys": job_keys,
-        "job_rows": job_rows,
-        "total_bytes": total_bytes,
-        "total_keys": total_keys,
-        "total_rows": total_rows,
+        "job_memory": job_memory,
         "metrics_port": metrics_port,
         "metrics_host": metrics_host,
         "exit_with_parent": exit_with_parent or None,
@@ -98,12 +91,23 @@ def main(
         if new_curve_keys is not None:
             _make_keys(new_curve_keys)
         elif check and description is not None:
+            from weft_kvstore.serving.stand_alone import show_holdings  # Daemons do without what it imports.
+
             show_holdings(description, shard)
         else:
-            serve(_settings(given))
-    except (StoreError, ValueError, OSError, MemoryError) as error:
+            _serve(_settings(given))
+    except (ForkError, StoreError, ValueError, OSError, MemoryError) as error:
         typer.echo(f"error: {str(error) or 'there is no memory for it'}", err=True)  # MemoryError may say nothing.
         raise typer.Exit(1) from None
+
+
+def _serve(settings: ShardSettings) -> None:
+    if settings.description is None or settings.shard is None:
+        serve(settings)
+        return
+    from weft_kvstore.serving.stand_alone import serve_alone  # A daemon's children serve, and it does without.
+
+    serve_alone(settings.description, settings.shard, settings)
 
 
 def _make_keys(name: Path) -> None:
@@ -129,7 +133,8 @@ def _told(error: ErrorDetails, given: dict[str, Any]) -> str:
     if not error["loc"]:
         return text
     name = str(error["loc"][0])
-    return f"{f'WEFT_SHARD_{name.upper()}' if given.get(name) is None else option_of(name)}: {text}"
+    option = "--" + name.replace("_", "-")
+    return f"{f'WEFT_SHARD_{name.upper()}' if given.get(name) is None else option}: {text}"
 
 
 if __name__ == "__main__":

@@ -38,6 +38,18 @@ def is_loopback(endpoint: str) -> bool:
         return False
 
 
+def endpoints_of(bind: str) -> list[str]:
+    """The endpoints of `tcp://HOST:FIRST-LAST`, a range of ports; of what names no range, itself. Raises ValueError for
+    a range that has none."""
+    host, _, ports = bind.rpartition(":")
+    first, dash, last = ports.partition("-")
+    if not (dash and bind.startswith("tcp://") and first.isdecimal() and last.isdecimal()):
+        return [bind]
+    if not 0 < int(first) <= int(last) < 1 << 16:
+        raise ValueError(f"{bind}: a range of ports is FIRST-LAST, both from 1 to 65535")
+    return [f"{host}:{port}" for port in range(int(first), int(last) + 1)]
+
+
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
     """Settings of one end of a link. Raises ValueError for a number that cannot be meant.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal, get_args
 
-from weft_kvstore.quotas import NO_QUOTAS, Holds, Quotas
+from weft_kvstore.structs import Reader
 
 # --- Payloads that passed through shared memory, and no socket --------------------------------------------------------
 
@@ -144,9 +144,9 @@ class Stragglers:
 
 @dataclass(frozen=True, slots=True)
 class JobStatistics:
-    """A job in one term, with its `links`. `holds` is all that counts against its quotas, `waiting` the part of it that
-    waits to be merged, sent or for its version. `bytes_*` passed the socket, `shared_bytes_*`
-    shared memory instead; `worked_bytes` is what its turns at the socket's thread have come to.
+    """A job in one term, with its `links`. `process` is the number of the one that serves it, `memory_bytes` what that
+    holds in memory, `rows` how many its tables have. `bytes_*` passed the socket, `shared_bytes_*` shared memory
+    instead.
 
     `waited_slot`: the slot that its steps have waited for most, `waited_s` seconds from when the first of the others
     was in; None where nobody was, or steps apply slot by slot.
@@ -154,16 +154,16 @@ class JobStatistics:
 
     job: str
     term: int
+    process: int
+    memory_bytes: int
+    rows: int
     links: int
-    holds: Holds
-    waiting: Holds
     bytes_received: int
     bytes_sent: int
-    worked_bytes: int
+    shared_bytes_received: int
+    shared_bytes_sent: int
     waited_slot: int | None
     waited_s: float
-    shared_bytes_received: int = 0
-    shared_bytes_sent: int = 0
 
 
 # --- What client and shard count, as records taken at one moment ------------------------------------------------------
@@ -240,33 +240,84 @@ class ShardStatistics:
     """A shard server. `malformed` counts messages that were none of this format or contradicted the description,
     `refused` Hellos and pushes that were refused, `unknown_links` messages from connections without a Hello.
     `waiting_sets` are parts of values that were set for versions still to come; of a table, one for each version.
-    `apply_threads`: what the socket's thread and those that help it have computed. `waiting_messages` wait for their
-    job's turn, `silenced_links` said more than may wait. `stages`: seconds of the socket's thread. `queues`: what
-    waits, by priority. `arenas` of clients of this host are mapped; `arena_refusals` counts those that were turned
-    away. `shared_bytes_*` are payloads that passed through them, and no socket."""
+    `apply_threads`: what the socket's thread and those that help it have computed. `stages`: seconds of the socket's
+    thread. `queues`: what waits, by priority. `arenas` of clients of this host are mapped; `arena_refusals` counts
+    those that were turned away. `shared_bytes_*` are payloads that passed through them, and no socket."""
 
-    bytes_sent: int
-    bytes_received: int
-    frames_sent: int
-    frames_received: int
-    malformed: int
-    refused: int
-    unknown_links: int
-    jobs: int
-    links: int
-    work_slices: int
-    queued_bytes: int
-    in_flight_bytes: int
-    waiting_pulls: int
-    waiting_sets: int
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    frames_sent: int = 0
+    frames_received: int = 0
+    malformed: int = 0
+    refused: int = 0
+    unknown_links: int = 0
+    jobs: int = 0
+    links: int = 0
+    work_slices: int = 0
+    queued_bytes: int = 0
+    in_flight_bytes: int = 0
+    waiting_pulls: int = 0
+    waiting_sets: int = 0
     apply_threads: tuple[ApplyStatistics, ...] = ()
     arenas: int = 0
     arena_refusals: int = 0
-    waiting_messages: int = 0
-    silenced_links: int = 0
     stages: Mapping[Stage, float] = field(default_factory=dict)
     queues: tuple[QueueDepth, ...] = ()
     per_job: tuple[JobStatistics, ...] = ()
-    quotas: Quotas = NO_QUOTAS
     shared_bytes_sent: int = 0
     shared_bytes_received: int = 0
+
+
+# --- Of several shards together ---------------------------------------------------------------------------------------
+
+
+NO_STATISTICS: Final = ShardStatistics()
+"""Of no shard."""
+
+_NOW: Final = (
+    *("jobs", "links", "work_slices", "queued_bytes", "in_flight_bytes", "waiting_pulls", "waiting_sets", "arenas"),
+    *("queues", "per_job"),
+)
+"""What tells of this moment; the rest counts, and only grows."""
+
+_NUMBERS: Final = tuple(one.name for one in fields(ShardStatistics) if isinstance(one.default, int))
+
+_READER: Final[Reader[ShardStatistics]] = Reader(ShardStatistics)
+
+
+def statistics_of(line: Mapping[str, Any]) -> ShardStatistics:
+    """What a shard's process has told. Raises msgspec.ValidationError."""
+    return _READER.from_builtins(line["statistics"])
+
+
+def counted(of: ShardStatistics) -> ShardStatistics:
+    """What still counts of a shard that has ended."""
+    return replace(of, **{name: getattr(NO_STATISTICS, name) for name in _NOW})
+
+
+def summed(several: Sequence[ShardStatistics]) -> ShardStatistics:
+    """Shards' statistics as one's."""
+    numbers = {name: sum(getattr(one, name) for one in several) for name in _NUMBERS}
+    threads: dict[str, ApplyStatistics] = {}
+    queues: dict[str, QueueDepth] = {}
+    for one in several:
+        for thread in one.apply_threads:
+            had = threads.get(thread.name, ApplyStatistics(thread.name, 0, 0.0))
+            threads[thread.name] = ApplyStatistics(thread.name, had.pieces + thread.pieces, had.busy_s + thread.busy_s)
+        for queue in one.queues:
+            queued = queues.get(queue.priority, QueueDepth(queue.priority))
+            queues[queue.priority] = QueueDepth(
+                queue.priority,
+                queued.pieces + queue.pieces,
+                queued.piece_bytes + queue.piece_bytes,
+                queued.slices + queue.slices,
+                queued.slice_bytes + queue.slice_bytes,
+            )
+    stages: dict[Stage, float] = {stage: sum(one.stages.get(stage, 0.0) for one in several) for stage in STAGES}
+    return ShardStatistics(
+        **numbers,
+        stages=stages,
+        apply_threads=tuple(threads.values()),
+        queues=tuple(queues.values()),
+        per_job=tuple(job for one in several for job in one.per_job),
+    )

@@ -91,7 +91,7 @@ class Controller:
     def register(self, registration: Registration, now: Moment) -> tuple[Registered, list[Instruction]]:
         """A new agent. One of the same kind, name, process and nonce is replaced: its answer was lost on the way.
 
-        Raises WrongKindError, or FullError where it would be one too many.
+        Raises FullError where it would be one too many.
         """
         same = self._registry.check(registration)
         orders: list[Instruction] = [order for each in same for order in self._lose(each, "it registered anew", now)]

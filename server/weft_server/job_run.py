@@ -111,8 +111,11 @@ class JobRun:
         given = self.values.given_names
         if self._store is None:
             self._store = self.plan.store(self.job.id, self.places.term, self.places.endpoints, given)
+        store = self._store
+        if lease.kind is AgentKind.SHARD:  # It is told before all endpoints are known, and needs none.
+            store = store.model_copy(update={"shards": [""] * len(store.shards)})
         keeps = lease is self.places.keeper
-        return allocation_of(lease, self.plan, self._store, keeper=keeps, given=given if keeps else [])
+        return allocation_of(lease, self.plan, store, keeper=keeps, given=given if keeps else [])
 
     def report(self, lease: Lease, report: Report, silent: Callable[[], str], now: Moment) -> None:
         """Facts from an agent. `silent()` names agents not heard of, for the reason of a failure; '' for none.
@@ -124,8 +127,9 @@ class JobRun:
             return
         if report.event is not None and (lease.state, report.event) not in ALLOCATION_TRANSITIONS:
             raise IllegalReportError(f"{lease.who} is {lease.state} and cannot be {report.event} next")
-        if report.endpoint is not None:
-            self._take_endpoint(lease, report.event, report.endpoint)
+        is_ready = lease.kind is AgentKind.SHARD and report.event is AllocationEvent.READY
+        if is_ready or report.endpoint is not None:
+            self._take_endpoint(lease, report.endpoint, is_ready=is_ready)
         lease.take(report, self.plan.steps)
         self._take_metrics(lease, report, now)
         for line in report.logs:
@@ -226,10 +230,12 @@ class JobRun:
         )
         self._parts.put(RUN, facts, document)
 
-    def _take_endpoint(self, lease: Lease, event: AllocationEvent | None, endpoint: str) -> None:
+    def _take_endpoint(self, lease: Lease, endpoint: str | None, *, is_ready: bool) -> None:
         """A shard that is ready says where workers reach it; they are told of it with their allocations."""
-        if lease.kind is not AgentKind.SHARD or event is not AllocationEvent.READY:
+        if not is_ready:
             raise IllegalReportError(f"{lease.who}: `endpoint` belongs to a shard's report that it is ready")
+        if endpoint is None:
+            raise IllegalReportError(f"{lease.who} is ready and gives no `endpoint` that workers could reach")
         if fault := endpoint_fault(endpoint):
             raise IllegalReportError(f"{lease.who}: endpoint {endpoint!r} {fault}")
         self.places.move(lease, endpoint)

@@ -146,7 +146,6 @@ class Agent:
             id=self.id,
             kind=self.registration.kind,
             name=self.name,
-            endpoint=self.registration.endpoint,
             pid=self.registration.pid,
             state=self.state,
             registered_at=self.registered.at,

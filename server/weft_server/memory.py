@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from weft.api.agent import AgentKind, Registration
 from weft.api.base import Model
@@ -78,6 +79,16 @@ class AgentMemory(Model):
     number: int
     registration: Registration
     registered_at: datetime
+
+    @field_validator("registration", mode="before")
+    @classmethod
+    def _without_endpoint(cls, written: Any) -> Any:
+        """Shards of an earlier release registered with one."""
+        return (
+            {name: value for name, value in written.items() if name != "endpoint"}
+            if isinstance(written, dict)
+            else written
+        )
 
 
 @dataclass(frozen=True, slots=True)

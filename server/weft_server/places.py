@@ -30,7 +30,7 @@ class Places:
         self.keeper: Lease | None = None if memory.keeper is None else self.leases[memory.keeper]
         """The worker that brings and sets parameters."""
         self.endpoints = memory.endpoints
-        """The shards'."""
+        """Where workers reach the shards: '' until each is ready."""
 
     @property
     def workers(self) -> list[Lease]:
@@ -73,7 +73,7 @@ class Places:
                 identifier = f"{self._job}-{term}-{kind}-{place}"
                 lease = Lease(identifier, term, self._job, agent.id, agent.name, kind, place, changed=self._changed)
                 self.leases[identifier] = agent.leases[identifier] = self._changed[identifier] = lease
-        self.endpoints = [agents(agent_id).registration.endpoint or "" for agent_id in placement.shards]
+        self.endpoints = [""] * len(placement.shards)
         self.keeper = self.workers[placement.keeper]
 
     def move(self, shard: Lease, endpoint: str) -> None:

@@ -10,7 +10,6 @@ refusals.WrongStateError    409 wrong-state
 refusals.NotKeeperError     409 not-wanted
 refusals.NotSetError        409 values-not-set
 refusals.IllegalReportError 422 illegal-report
-refusals.WrongKindError     422 incomplete-registration
 refusals.FullError          503 too-many-jobs, too-many-agents, too-many-sets, too-many-uploads, ...
 refusals.CallerLeftError    408 caller-left: nobody reads it
 refusals.NotWrittenError    503 records-unavailable
@@ -47,7 +46,6 @@ from weft_server.refusals import (
     RefusalError,
     StaleTermError,
     UnknownError,
-    WrongKindError,
     WrongStateError,
 )
 
@@ -67,7 +65,6 @@ STATUS: Mapping[type[RefusalError], HTTPStatus] = {
     NotKeeperError: HTTPStatus.CONFLICT,
     NotSetError: HTTPStatus.CONFLICT,
     IllegalReportError: HTTPStatus.UNPROCESSABLE_ENTITY,
-    WrongKindError: HTTPStatus.UNPROCESSABLE_ENTITY,
     CallerLeftError: HTTPStatus.REQUEST_TIMEOUT,
     FullError: HTTPStatus.SERVICE_UNAVAILABLE,
     NotWrittenError: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -6,7 +6,6 @@ RefusalError
 +-- IllegalReportError   the lifecycle knows no such event in this state
 +-- NotKeeperError       parameters from an allocation that is not to bring any, or of a step that is not asked for
 +-- WrongStateError      the job is in a state in which this cannot be done
-+-- WrongKindError       a registration that lacks what its kind needs
 +-- FullError            as many jobs, agents or sets as the server holds are there
 +-- NotSetError          the keeper could not set a job's parameters
 +-- CallerLeftError      who asked has hung up before it was their turn
@@ -48,10 +47,6 @@ class NotKeeperError(RefusalError):
 
 class WrongStateError(RefusalError):
     code = "wrong-state"
-
-
-class WrongKindError(RefusalError):
-    code = "incomplete-registration"
 
 
 class FullError(RefusalError):

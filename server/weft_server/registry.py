@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from weft.api.agent import AgentInfo, AgentKind, Registration
+from weft.api.agent import AgentInfo, Registration
 from weft.api.lifecycle import AgentEvent
-from weft_server.endpoints import endpoint_fault
 from weft_server.lease import Agent, Lease, process_of
 from weft_server.limits import Limits
 from weft_server.memory import AgentMemory
 from weft_server.moment import Moment
-from weft_server.refusals import FullError, UnknownError, WrongKindError
+from weft_server.refusals import FullError, UnknownError
 from weft_server.scheduler import AgentView
 
 LOST_SHOWN = 64
@@ -69,11 +68,7 @@ class Registry:
         self._number = max([0, *(agent.number for agent in self)])
 
     def check(self, registration: Registration) -> list[Agent]:
-        """Those that it would replace: same kind, name, process and nonce. Raises WrongKindError or FullError."""
-        if registration.kind is AgentKind.SHARD and not registration.endpoint:
-            raise WrongKindError(f"shard {registration.name!r} gives no endpoint that workers could reach")
-        if registration.kind is AgentKind.SHARD and (fault := endpoint_fault(registration.endpoint or "")):
-            raise WrongKindError(f"shard {registration.name!r}: endpoint {registration.endpoint!r} {fault}")
+        """Those that it would replace: same kind, name, process and nonce. Raises FullError."""
         same = [each for each in self if each.process == process_of(registration)]
         if not same and len(self._agents) >= self._limits.most_agents:
             raise FullError("agent", self._limits.most_agents)

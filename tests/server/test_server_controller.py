@@ -21,7 +21,6 @@ from weft_server.refusals import (
     NotKeeperError,
     StaleTermError,
     UnknownError,
-    WrongKindError,
     WrongStateError,
 )
 from weft_server.scheduler import PATIENCE_S, Decision, View, schedule
@@ -85,13 +84,19 @@ def test_workers_are_told_the_endpoint_that_a_ready_shard_reports(world: World) 
 @pytest.mark.parametrize(
     ("who", "event", "endpoint", "told"),
     [
-        (SHARD, AllocationEvent.READY, "tcp://*:6001", "worker"),
+        (SHARD, AllocationEvent.READY, None, "gives no `endpoint`"),
+        (SHARD, AllocationEvent.READY, "inproc://x", "is neither tcp"),
+        (SHARD, AllocationEvent.READY, "file:///etc/passwd", "is neither tcp"),
+        (SHARD, AllocationEvent.READY, "tcp://*:6001", "every address"),
+        (SHARD, AllocationEvent.READY, "tcp://0.0.0.0:6001", "every address"),
+        (SHARD, AllocationEvent.READY, "tcp://[::]:6001", "every address"),
+        (SHARD, AllocationEvent.READY, "tcp://a:0", "no port"),
         (SHARD, AllocationEvent.FAILED, "tcp://shard-0:6001", "belongs to a shard's report that it is ready"),
         (WORKER, AllocationEvent.READY, "tcp://shard-0:6001", "belongs to a shard's report that it is ready"),
     ],
 )
 def test_an_endpoint_that_is_none_changes_nothing(
-    world: World, who: AgentKind, event: AllocationEvent, endpoint: str, told: str
+    world: World, who: AgentKind, event: AllocationEvent, endpoint: str | None, told: str
 ) -> None:
     world.agents()
     world.submit()
@@ -447,13 +452,6 @@ def test_an_agent_that_takes_leave_is_lost_at_once(world: World) -> None:
     assert world.jobs["job"].reason == "worker-1 (slot 1) took leave: it was ended, at step 0 of 6"
 
 
-def test_a_shard_without_an_endpoint_is_refused(world: World) -> None:
-    from weft.api.agent import Registration
-
-    with pytest.raises(WrongKindError, match="'shard-0' gives no endpoint"):
-        world.controller.register(Registration(kind=SHARD, name="shard-0", pid=1), world.now)
-
-
 def test_a_waiting_job_starts_when_another_ends(world: World) -> None:
     world.agents()
     world.submit(job="first")
@@ -618,18 +616,6 @@ def test_a_lost_agent_is_not_listed_with_jobs_that_have_ended(world: World) -> N
     world.bring_to(JobState.RUNNING)
     world.carry_out(world.controller.leave(workers[1], world.now))
     assert [agent.jobs for agent in world.controller.agents(world.now)] == [[], [], []]
-
-
-@pytest.mark.parametrize(
-    "endpoint",
-    ["inproc://x", "tcp://*:5000", "tcp://0.0.0.0:5000", "tcp://[::]:5000", "tcp://a:0", "file:///etc/passwd"],
-)
-def test_an_endpoint_that_no_worker_reaches_is_refused(world: World, endpoint: str) -> None:
-    from weft.api.agent import Registration
-
-    registration = Registration(kind=SHARD, name="shard-0", pid=1, endpoint=endpoint)
-    with pytest.raises(WrongKindError, match="endpoint"):
-        world.controller.register(registration, world.now)
 
 
 def test_a_set_that_is_under_way_is_told_and_so_is_one_that_was_given_up(world: World) -> None:

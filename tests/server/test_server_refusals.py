@@ -273,7 +273,6 @@ def test_a_key_that_is_empty_or_too_long_is_refused(client: httpx.Client, docume
 def test_reports_and_heartbeats_of_strangers_are_refused(client: httpx.Client) -> None:
     problem(client.post("/v1/agents/none/heartbeat", json={}), 404, "unknown-agent")
     problem(client.post("/v1/allocations/none/reports", json={"term": 1, "seq": 1}), 404, "unknown-allocation")
-    problem(client.post("/v1/agents", json={"kind": "shard", "name": "s", "pid": 1}), 422, "incomplete-registration")
 
 
 def test_stale_and_illegal_reports_are_refused_by_code(client: httpx.Client, document: dict[str, Any]) -> None:

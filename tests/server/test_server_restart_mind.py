@@ -127,6 +127,8 @@ def facts(last: AllocationEvent = DONE) -> Iterator[Fact | Final | Asked]:
 
     def fact(kind: AgentKind, place: int, event: AllocationEvent | None = None, **more: object) -> Fact:
         seqs[kind, place] = seqs.get((kind, place), 0) + 1
+        if kind is SHARD:
+            more["endpoint"] = f"tcp://shard-{place}:5000"
         return Fact(
             kind, place, Report.model_validate({"term": TERM, "seq": seqs[kind, place], "event": event, **more})
         )

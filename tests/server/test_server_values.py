@@ -40,7 +40,7 @@ class Hand:
     def __init__(self, client: httpx.Client) -> None:
         self.client = client
         self.seqs: dict[str, int] = {}
-        shard = {"kind": "shard", "name": "shard-0", "pid": 1, "endpoint": "tcp://127.0.0.1:1"}
+        shard = {"kind": "shard", "name": "shard-0", "pid": 1}
         self.shard = client.post("/v1/agents", json=shard).json()["id"]
         worker = {"kind": "worker", "name": "worker-0", "pid": 2}
         self.worker = client.post("/v1/agents", json=worker).json()["id"]
@@ -62,7 +62,7 @@ class Hand:
 
     def start(self) -> dict[str, Any]:
         """The worker's allocation; it is ready."""
-        self.report(self.allocation(self.shard), event="ready")
+        self.report(self.allocation(self.shard), event="ready", endpoint="tcp://127.0.0.1:1")
         mine = self.allocation(self.worker)
         self.report(mine, event="ready")
         return mine

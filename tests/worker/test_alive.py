@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 
 from server_running import eventually
-from weft.api.agent import Orders
+from weft.api.agent import AgentKind, Orders, Registration
+from weft.api.agent_daemon import AgentDaemon
+from weft.api.agent_state import Holding
 from weft.api.alive import AliveFile, Question
-from weft_kvstore.serving.daemon import ShardDaemon, ShardSettings
-from weft_kvstore.serving.shard_server import ShardServer
-from weft_kvstore.shard.core import ShardCore
-from weft_worker.daemon import WorkerDaemon
+from weft.api.children import Forkserver
 from weft_worker.settings import WorkerSettings
-from weft_worker.state import WorkerState
 from worker_jobs import WAIT_S
 
 NOWHERE = "http://127.0.0.1:1"
@@ -81,22 +79,28 @@ def start() -> Iterator[Start]:
         assert not thread.is_alive()
 
 
-def test_a_worker_whose_queue_stands_still_is_not_alive(
+def agent_daemon(alive_file: Path) -> AgentDaemon:
+    settings = WorkerSettings(server=NOWHERE, name="worker-0", alive_file=alive_file)
+    registration = Registration(kind=AgentKind.WORKER, name="worker-0", pid=1)
+    return AgentDaemon(settings, registration, Forkserver("weft_worker.worker_child"), lambda allocation: {})
+
+
+def test_a_daemon_whose_queue_stands_still_is_not_alive(
     beats: Beats, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck, released = threading.Event(), threading.Event()
-    intact = WorkerState.handle
+    intact = Holding.handle
 
-    def handle(state: WorkerState, stimulus: Any) -> Any:
+    def handle(state: Holding, stimulus: Any) -> Any:
         stuck.set()
         released.wait(WAIT_S)
         return intact(state, stimulus)
 
-    monkeypatch.setattr(WorkerState, "handle", handle)
-    daemon = WorkerDaemon(WorkerSettings(server=NOWHERE, name="worker-0", alive_file=beats.file))
+    monkeypatch.setattr(Holding, "handle", handle)
+    daemon = agent_daemon(beats.file)
     start(daemon)
     try:
-        eventually(beats.touches, "an idle worker's file is touched")
+        eventually(beats.touches, "an idle daemon's file is touched")
         monkeypatch.setattr(daemon._question, "_limit_s", 0.02)
         daemon._members._holder.hold(Orders(version=1, allocations=[]))  # type: ignore[attr-defined]
         assert stuck.wait(WAIT_S)
@@ -105,36 +109,6 @@ def test_a_worker_whose_queue_stands_still_is_not_alive(
         released.set()
     monkeypatch.setattr(daemon._question, "_limit_s", WAIT_S)
     eventually(beats.touches, "it goes on")
-
-
-def test_a_shard_whose_socket_thread_stands_still_is_not_alive(
-    beats: Beats, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Idle rounds come often enough to be seen, and without busy work."""
-    limit_s = 1.5
-    monkeypatch.setattr("weft_kvstore.serving.daemon.HANGS_AFTER_S", limit_s)
-    stuck, released = threading.Event(), threading.Event()
-    rounds = []
-
-    with ShardServer() as server:
-        start(ShardDaemon(ShardSettings(server=NOWHERE, alive_file=beats.file), server))
-        eventually(beats.touches, "an idle shard's file is touched")
-
-        def work_once(mind: ShardCore) -> bool:
-            rounds.append(1)
-            if stuck.is_set():
-                released.wait(WAIT_S)
-            return False
-
-        monkeypatch.setattr(ShardCore, "work_once", work_once)
-        eventually(lambda: len(rounds) >= 2, "idle rounds")
-        stuck.set()
-        eventually(lambda: server.round_age_s > limit_s, "a round that does not end")
-        assert not beats.touches()
-        assert len(rounds) < 20
-        released.set()
-        stuck.clear()
-        eventually(beats.touches, "it goes on")
 
 
 def test_a_question_waits_for_its_answer_and_no_second_is_asked() -> None:

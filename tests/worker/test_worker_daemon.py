@@ -1,54 +1,72 @@
-"""The daemon's hands: orders of a server in this process, real runs, what the server is told."""
+"""The worker's daemon: orders of a server in this process, runs in children, what the server is told."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
-from typing import BinaryIO
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 from typer.testing import CliRunner
 
+from server_running import eventually
 from weft.api.agent import AgentKind, Orders, Registration, SetDone, SetOrder, WorkerAllocation
-from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Holder
-from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.runtime.process import SWITCH_INTERVAL_S, tune_process
 from weft_worker.daemon import WorkerDaemon
+from weft_worker.errors import DeviceError
 from weft_worker.settings import WorkerSettings
 from worker_graphs import CLASSES, mlp
 from worker_jobs import WAIT_S, Job, programs_of, save_data
 
 READY, RUNNING, DONE, FAILED = (AllocationEvent(name) for name in ("ready", "running", "done", "failed"))
+TOKEN = "a-token-of-agents"
 
 
 class Office:
-    """The server's side of a membership: gives orders and hears reports."""
+    """The server's side of a membership: gives orders and hears reports. Documents come and go by HTTP."""
 
-    def __init__(self, registration: Registration, holder: Holder) -> None:
-        self.registration = registration
-        self.holder = holder
+    def __init__(self) -> None:
+        self.registration: Registration
+        self.holder: Holder
         self.events: SimpleQueue[tuple[str, AllocationEvent, str | None]] = SimpleQueue()
         self.uploads: SimpleQueue[tuple[str, int, bool]] = SimpleQueue()
         self.steps: SimpleQueue[int] = SimpleQueue()
         self.sets: SimpleQueue[SetDone] = SimpleQueue()
         self.said: list[tuple[str, AllocationEvent | None, Traffic | None]] = []
         self.documents: dict[str, bytes] = {}
+        self.opened: list[str] = []
         self.closed: list[str] = []
         self.over = False
         self.version = 0
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), type("Door", (Door,), {"office": self}))
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http.server_port}"
+
+    def join(self, registration: Registration, holder: Holder) -> Office:
+        self.registration, self.holder = registration, holder
+        return self
 
     def run(self, stop: threading.Event) -> None:
         stop.wait()
 
     def reporter(self, allocation_id: str, term: int) -> OfficeReporter:
+        self.opened.append(allocation_id)
         return OfficeReporter(self, allocation_id)
 
     def close(self) -> None:
@@ -63,12 +81,37 @@ class Office:
         return [self.events.get(timeout=WAIT_S) for _ in range(count)]
 
 
+class Door(BaseHTTPRequestHandler):
+    office: Office
+
+    def do_PUT(self) -> None:
+        url = urlsplit(self.path)
+        asked = parse_qs(url.query)
+        load(self.rfile.read(int(self.headers["Content-Length"])))
+        assert self.headers["Authorization"] == f"Bearer {TOKEN}"
+        self.office.uploads.put((url.path.split("/")[3], int(asked["step"][0]), asked["final"] == ["true"]))
+        self.send_response(204)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        content = self.office.documents["/".join(urlsplit(self.path).path.split("/")[4:])]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
 class OfficeReporter:
     def __init__(self, office: Office, allocation: str) -> None:
         self.office = office
         self.allocation = allocation
 
-    def report(self, *, event=None, reason=None, step=None, metrics=(), logs=(), traffic=None, sets=()) -> None:
+    def report(
+        self, *, event=None, reason=None, endpoint=None, step=None, metrics=(), logs=(), traffic=None, sets=()
+    ) -> None:
         self.office.said.append((self.allocation, event, traffic))
         for done in sets:
             self.office.sets.put(done)
@@ -76,15 +119,6 @@ class OfficeReporter:
             self.office.events.put((self.allocation, event, reason))
         if step is not None:
             self.office.steps.put(step)
-
-    def upload(self, document: Document, step: int, final: bool) -> None:
-        for _ in document.pieces():
-            pass
-        self.office.uploads.put((self.allocation, step, final))
-
-    def download(self, what: str, into: BinaryIO, stop: threading.Event) -> None:
-        into.write(self.office.documents[what])
-        into.flush()
 
     def flush(self, timeout_s: float) -> bool:
         return True
@@ -98,24 +132,33 @@ def job(tmp_path: Path) -> Job:
     return Job(programs_of(mlp()), save_data(tmp_path / "samples.npz", 100), 6, (0, 100), batch=32)
 
 
-@pytest.fixture
-def served():
-    """A daemon at work on a thread of its own, and its server; at the end it must go home by itself."""
-    offices: list[Office] = []
-
-    def join(registration: Registration, holder: Holder) -> Office:
-        offices.append(Office(registration, holder))
-        return offices[0]
-
+@pytest.fixture(scope="module")
+def office() -> Iterator[Office]:
+    """A daemon at work on a thread of its own, and its server; at the end it must go home by itself, with a run."""
+    office = Office()
     stop = threading.Event()
-    daemon = WorkerDaemon(WorkerSettings(server="http://nowhere", name="worker-0"), join=join)
+    settings = WorkerSettings(server=office.url, name="worker-0", token=TOKEN)
+    daemon = WorkerDaemon(settings, join=office.join)
     thread = threading.Thread(target=daemon.run, args=(stop,))
     thread.start()
-    yield offices[0]
+    yield office
     stop.set()
     thread.join(WAIT_S)
     assert not thread.is_alive()
-    assert offices[0].over
+    assert office.over
+    office.http.shutdown()
+
+
+@pytest.fixture
+def served(office: Office) -> Iterator[Office]:
+    """The daemon, which holds nothing before and after a test."""
+    office.opened.clear()
+    office.closed.clear()
+    office.said.clear()
+    office.events, office.steps, office.uploads = SimpleQueue(), SimpleQueue(), SimpleQueue()
+    yield office
+    office.order()
+    eventually(lambda: sorted(office.closed) == sorted(office.opened), "all runs have ended")
 
 
 def renamed(job: Job, name: str, **changes: object) -> WorkerAllocation:
@@ -188,44 +231,53 @@ def test_the_bytes_at_the_stores_socket_are_told_before_the_end(served, job):
     assert events[-2] == (None, True)
 
 
-def test_a_worker_that_is_told_to_end_stops_its_run(served, job):
+def test_a_run_that_ignores_its_end_is_killed_and_the_next_one_starts(served, job, monkeypatch):
+    """Its process stands still: it hears no signal but the last one."""
+    monkeypatch.setattr("weft.api.children.Child.stop.__defaults__", (0.05,))
     served.order(endless(job, "a"))
     served.heard(2)
+    os.kill(process_of_a_run(), signal.SIGSTOP)
+    served.order(renamed(job, "b"))
+    assert [name for name, _, _ in served.heard(3)] == ["b"] * 3
 
 
-def test_a_run_that_does_not_end_keeps_the_daemon_from_nothing(job, monkeypatch):
-    """Its store hangs while it closes: the daemon hears further orders, and goes home without the run."""
-    closing, released = threading.Event(), threading.Event()
-    intact = LocalStore.close
+def test_a_run_whose_process_dies_is_told_as_failed_and_the_next_one_starts(served, job):
+    served.order(endless(job, "a"))
+    served.heard(2)
+    os.kill(process_of_a_run(), signal.SIGKILL)
+    ((name, event, reason),) = served.heard(1)
+    assert (name, event) == ("a", FAILED)
+    assert reason.startswith("its process was ended by SIGKILL; out of memory, if nobody sent it")
+    served.order(renamed(job, "b"))
+    assert [event for _, event, _ in served.heard(3)] == [READY, RUNNING, DONE]
 
-    def close(store: LocalStore) -> None:
-        closing.set()
-        released.wait(2 * WAIT_S)
-        intact(store)
 
-    monkeypatch.setattr(LocalStore, "close", close)
-    monkeypatch.setattr("weft_worker.daemon.EXIT_DEADLINE_S", 0.01)
-    offices: list[Office] = []
+def process_of_a_run() -> int:
+    """The one child of this process's forkserver."""
+    below = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    (server,) = {int(one) for path in below for one in path.read_text().split()}
+    (run,) = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    return int(run)
 
-    def join(registration: Registration, holder: Holder) -> Office:
-        offices.append(Office(registration, holder))
-        return offices[0]
 
-    stop = threading.Event()
-    daemon = WorkerDaemon(WorkerSettings(server="http://nowhere", name="worker-0"), join=join)
+def test_a_daemon_whose_device_is_not_there_does_not_start():
+    with pytest.raises(DeviceError, match="cuda:99"):
+        WorkerDaemon(WorkerSettings(server="http://nowhere", name="worker-0", device="cuda:99"))
+
+
+def test_a_daemon_that_ends_takes_its_run_with_it(job):
+    office, stop = Office(), threading.Event()
+    daemon = WorkerDaemon(WorkerSettings(server=office.url, name="worker-0"), join=office.join)
     thread = threading.Thread(target=daemon.run, args=(stop,))
     thread.start()
-    try:
-        offices[0].order(endless(job, "a"))
-        offices[0].heard(2)
-        offices[0].order()
-        assert closing.wait(WAIT_S)
-        stop.set()
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
-        assert offices[0].over
-    finally:
-        released.set()
+    office.order(endless(job, "a"))
+    office.heard(2)
+    stop.set()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert office.over
+    assert office.events.empty()
+    office.http.shutdown()
 
 
 def test_a_lost_worker_drops_its_run(served, job):

@@ -8,25 +8,28 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from weft.api.children import ForkError
 from weft.api.daemon import start_daemon
-from weft_kvstore.runtime.process import tune_process
 from weft_worker.daemon import WorkerDaemon
-from weft_worker.device import open_device
 from weft_worker.errors import DeviceError
 from weft_worker.settings import WorkerSettings
 
 
 def main(
+    *,
     server: Annotated[str | None, typer.Option(help="The server's URL (WEFT_WORKER_SERVER).")] = None,
     name: Annotated[str | None, typer.Option(help="What people call this worker (WEFT_WORKER_NAME).")] = None,
     data_root: Annotated[
         list[Path] | None, typer.Option(help="A directory that data may be read from; may be given again.")
     ] = None,
+    job_memory: Annotated[
+        str | None, typer.Option(help="The most private memory that a job's process may take, as 4GiB.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda:0 or auto (WEFT_WORKER_DEVICE).")] = None,
     exit_with_parent: Annotated[bool, typer.Option(help="End when standard input closes.")] = False,
 ) -> None:
     """Runs jobs for a weft server. Every setting is also an environment variable WEFT_WORKER_..."""
-    given: dict[str, Any] = {"server": server, "name": name, "device": device}
+    given: dict[str, Any] = {"server": server, "name": name, "device": device, "job_memory": job_memory}
     given |= {"exit_with_parent": exit_with_parent or None}
     given["data_roots"] = tuple(data_root) if data_root else None
     try:
@@ -34,14 +37,15 @@ def main(
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise typer.BadParameter(wrong) from error
+    stop = start_daemon(settings.name, exit_with_parent=settings.exit_with_parent)
     try:
-        # A GPU that is not there is better said now than by every job.
-        open_device(settings.device)
+        daemon = WorkerDaemon(settings)
     except DeviceError as error:
         raise typer.BadParameter(str(error)) from error
-    tune_process()
-    stop = start_daemon(settings.name, exit_with_parent=settings.exit_with_parent)
-    WorkerDaemon(settings).run(stop)
+    except ForkError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    daemon.run(stop)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from weft_data.source import Source
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.local.local_store import LocalStore
-from weft_kvstore.runtime.process import return_memory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
@@ -155,7 +154,6 @@ class Run:
                 training.run()
         except Exception as error:  # noqa: BLE001  # the outermost frame of a run: the error becomes its reason
             event, reason = AllocationEvent.FAILED, f"slot {self._allocation.slot}: {_told(error)}"
-        return_memory()
         if not self._signals.stop.is_set():
             self._listener.reached(event, reason)
         self._listener.ended()

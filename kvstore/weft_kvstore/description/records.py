@@ -116,11 +116,6 @@ class KeyDescription(msgspec.Struct, frozen=True):
         """Of one row of a table."""
         return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
 
-    @property
-    def seen_bytes(self) -> int:
-        """Of one row of a table beside its value and state: which update it has seen, with standard semantics."""
-        return 8 if self.sparse is Sparse.STANDARD and self.slots else 0
-
 
 class LossScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The loss is multiplied by a power of two, `initial` at first, and merged gradients are divided by it. It doubles

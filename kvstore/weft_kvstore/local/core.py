@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from weft_kvstore.bucket.part import PlainBucket
 from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation, outcome_of
@@ -27,9 +27,6 @@ from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.messages import PayloadKind
 from weft_kvstore.wire.runs import Run, ValueRun
 
-LOCAL: Final = "local"
-"""The one job."""
-
 _log = logging.getLogger("weft.store")
 
 
@@ -43,7 +40,7 @@ class LocalCore:
         self._routing = routing_of(description)
         self.rows_pushed = dict.fromkeys(range(description.slots), 0)
         self.rows_pulled = dict.fromkeys(range(description.slots), 0)
-        self._merger: Merger[str] = Merger(self, priorities=settings.priorities)
+        self._merger: Merger = Merger(self, priorities=settings.priorities)
         self._open: dict[int, PullWait] = {}
         self._commits: dict[int, tuple[int, CommitOperation]] = {}
         """Each with its slot."""
@@ -123,7 +120,7 @@ class LocalCore:
         self._shard.close()
 
     def _barrier(self, slot: int, barrier: BarrierOperation, now: float) -> None:
-        self._merger.take(LOCAL, self._shard.declare_nothing(slot, barrier.step, barrier.nothing))
+        self._merger.take(self._shard.declare_nothing(slot, barrier.step, barrier.nothing))
         if not isinstance(barrier, CommitOperation):
             self.outcomes.append((barrier, None, None))
             return
@@ -145,7 +142,7 @@ class LocalCore:
             return
         outcome = outcome_of(step, found.squares, finite=found.finite, scale=found.loss_scale)
         if self._shard.commit(step, norm=outcome.norm, finite=outcome.finite):
-            self._merger.go_on(LOCAL, self._shard)
+            self._merger.go_on(self._shard)
         for number in [number for number, (_, one) in self._commits.items() if one.step == step]:
             self.outcomes.append((self._commits.pop(number)[1], outcome, None))
 
@@ -171,11 +168,11 @@ class LocalCore:
             what = (entry.payload_kind, request, entry.bucket, entry.step, out.first, out.count, entry.chunks)
             run = Run(*what, memoryview(copy))
             if entry.payload_kind is PayloadKind.RESTORED:
-                self._merger.take(LOCAL, self._shard.sets.restored(slot, run, request))
+                self._merger.take(self._shard.sets.restored(slot, run, request))
             elif entry.payload_kind is PayloadKind.GRADIENT:
-                self._merger.take(LOCAL, self._shard.accept(slot, run))
+                self._merger.take(self._shard.accept(slot, run))
             else:
-                self._merger.take(LOCAL, self._shard.sets.slices(slot, run, request))
+                self._merger.take(self._shard.sets.slices(slot, run, request))
 
     def _send_rows(self, slot: int, send: PushRowsOperation) -> None:
         sent, rows = send.sent, Rows(send.given.ids.copy(), send.given.values.copy())
@@ -184,9 +181,9 @@ class LocalCore:
             return  # A table without elements.
         bucket = self._routing.bucket_of[sent.place]
         if sent.payload_kind is PayloadKind.GRADIENT:
-            self._merger.take(LOCAL, self._shard.accept_rows(slot, bucket, sent.step, rows))
+            self._merger.take(self._shard.accept_rows(slot, bucket, sent.step, rows))
         else:
-            self._merger.take(LOCAL, self._shard.sets.rows(slot, bucket, sent.step, rows, self._next()))
+            self._merger.take(self._shard.sets.rows(slot, bucket, sent.step, rows, self._next()))
 
     def _pull(self, slot: int, pull: PullOperation, now: float) -> None:
         rows = pull.ids.get(0) if isinstance(pull, PullRowsOperation) else None
@@ -213,7 +210,7 @@ class LocalCore:
                 units += self._shard.pulls.ask(wait, bucket, first, count, 0)
         else:
             units += self._shard.pulls.rows(wait, pull.asks(0)[0][0], rows)
-        self._merger.ask(LOCAL, wait, units, self._shard)
+        self._merger.ask(wait, units, self._shard)
 
     def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
         """See `Answering`."""
@@ -240,7 +237,7 @@ class LocalCore:
             wait.drop()
             self.outcomes.append((wait.link, None, StorePassedError(f"{_told(wait)}: {reason}")))
 
-    def fail(self, job: str, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """See `Answering`."""
         self.close(reason)
 

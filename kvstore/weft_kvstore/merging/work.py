@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Final, Protocol
+from typing import Final, Protocol
 
 # --- Work on a shard that may take long, cut into pieces: between two of them the socket is looked at -----------------
 
@@ -22,7 +22,7 @@ PIECE_CALLS: Final = 128
 """Slices that such a rule updates in a piece, however small: each is a call of its own, and all of them some 20 ms."""
 
 PIECE_BYTES: Final = 1 << 23
-"""What a piece counts for in a job's turn, at most."""
+"""What a piece counts for, at most."""
 
 ENDED_A_STEP: Final = 256
 """Tasks that may end in one step: more than are asked for in one round of the socket."""
@@ -37,9 +37,6 @@ class Work:
 
     __slots__ = ("priority", "queued", "todo", "turn")
 
-    hands_over: ClassVar[bool] = False
-    """Whether it hands a job's messages over: it takes turns with the job's other work."""
-
     def __init__(self, priority: int) -> None:
         self.priority = priority
         self.queued = False
@@ -48,7 +45,7 @@ class Work:
 
     @property
     def piece_bytes(self) -> int:
-        """What a piece counts for in a job's turn."""
+        """About how many bytes a piece works on."""
         return PIECE_BYTES
 
     def step(self) -> None:

@@ -197,10 +197,6 @@ class GrowingRows(HeldRows):
     def stop(self) -> int:
         return self._numbers.stop
 
-    @property
-    def index_bytes(self) -> int:
-        return self._index.nbytes
-
     def find(self, places: Array) -> Array:
         return self._index.find(places)
 

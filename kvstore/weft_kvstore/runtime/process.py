@@ -5,10 +5,10 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # `signal` makes enums of handlers, which takes ten times as long
 import contextlib
 import ctypes
-import gc
 import logging
 import os
 import platform
+import resource
 import socket
 import sys
 import threading
@@ -137,15 +137,13 @@ def tune_process() -> None:
             _log.warning("malloc does not take %s = %d", name, value)
 
 
-def return_memory() -> None:
-    """Gives free memory back to the system: what a job leaves is not the next one's.
-
-    Threads have heaps of their own, each of which would keep as much as `TRIM_THRESHOLD_BYTES`. Takes some ten
-    milliseconds; only where the C library is glibc.
-    """
-    gc.collect()
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
+def resident_bytes() -> int:
+    """What this process holds in memory; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as told:
+            return int(told.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 # --- Wakes a thread that waits in a poller ----------------------------------------------------------------------------

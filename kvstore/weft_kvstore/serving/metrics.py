@@ -20,7 +20,7 @@ from weft_kvstore.statistics import JobStatistics, ShardStatistics
 
 
 MOST_JOBS: Final = 64
-"""Jobs that have lines of their own, those with most bytes; the others are added up."""
+"""Jobs that have lines of their own, those with most memory; the others are added up."""
 
 OTHERS: Final = "(others)"
 
@@ -73,20 +73,10 @@ def _of_worst(read: Callable[[JobStatistics], float]) -> Callable[[ShardStatisti
     return samples
 
 
-def _quota(unit: str) -> Callable[[ShardStatistics], Samples]:
-    def samples(statistics: ShardStatistics) -> Iterator[tuple[tuple[str, ...], float]]:
-        for scope in ("job", "total"):
-            value = getattr(statistics.quotas, f"{scope}_{unit}")
-            if value is not None:
-                yield (scope,), value
-
-    return samples
-
-
 def _jobs(per_job: Sequence[JobStatistics]) -> Mapping[str, list[JobStatistics]]:
     """Jobs by name, all terms together; those beyond `MOST_JOBS` as one."""
     found: dict[str, list[JobStatistics]] = {}
-    for one in sorted(per_job, key=lambda one: (-one.holds.nbytes, one.job, one.term)):
+    for one in sorted(per_job, key=lambda one: (-one.memory_bytes, one.job, one.term)):
         name = one.job if one.job in found or len(found) < MOST_JOBS else OTHERS
         found.setdefault(name, []).append(one)
     return found
@@ -120,8 +110,6 @@ METRICS: Final = (
     _counter("unknown_link_messages", "Messages before a Hello.", _one(lambda s: s.unknown_links)),
     _gauge("jobs", "Jobs that are open.", _one(lambda s: s.jobs)),
     _gauge("links", "Connections of workers.", _one(lambda s: s.links)),
-    _gauge("silenced_links", "Connections that said more than may wait.", _one(lambda s: s.silenced_links)),
-    _gauge("waiting_messages", "Messages that wait for their job's turn.", _one(lambda s: s.waiting_messages)),
     _gauge("waiting_pulls", "Pulls that are not answered.", _one(lambda s: s.waiting_pulls)),
     _gauge("waiting_sets", "Values set for versions to come.", _one(lambda s: s.waiting_sets)),
     _gauge("in_flight_bytes", "Bytes sent and not acknowledged.", _one(lambda s: s.in_flight_bytes)),
@@ -148,10 +136,8 @@ METRICS: Final = (
         "thread",
     ),
     _gauge("job_links", "A job's connections.", _by_job(lambda j: j.links), "job"),
-    _gauge("job_bytes", "Bytes that count against a job's quota.", _by_job(lambda j: j.holds.nbytes), "job"),
-    _gauge("job_waiting_bytes", "Those of them that wait.", _by_job(lambda j: j.waiting.nbytes), "job"),
-    _gauge("job_keys", "A job's keys here.", _by_job(lambda j: j.holds.keys), "job"),
-    _gauge("job_rows", "Rows of a job's tables here.", _by_job(lambda j: j.holds.rows), "job"),
+    _gauge("job_memory_bytes", "Memory of a job's process.", _by_job(lambda j: j.memory_bytes), "job"),
+    _gauge("job_rows", "Rows of a job's tables here.", _by_job(lambda j: j.rows), "job"),
     _counter(
         "job_received_bytes", "Bytes that came from a job at the socket.", _by_job(lambda j: j.bytes_received), "job"
     ),
@@ -170,7 +156,6 @@ METRICS: Final = (
         _by_job(lambda j: j.shared_bytes_sent),
         "job",
     ),
-    _counter("job_work_bytes", "What a job's turns have come to.", _by_job(lambda j: j.worked_bytes), "job"),
     _gauge(
         "job_waited_for_slot",
         "The slot that a job's steps waited for most.",
@@ -178,9 +163,6 @@ METRICS: Final = (
         "job",
     ),
     _gauge("job_waited_for_seconds", "How long they did.", _of_worst(lambda j: j.waited_s), "job"),
-    _gauge("quota_bytes", "The most that may be.", _quota("bytes"), "scope"),
-    _gauge("quota_keys", "The most that may be.", _quota("keys"), "scope"),
-    _gauge("quota_rows", "The most that may be.", _quota("rows"), "scope"),
 )
 """In the order of docs/metrics.md."""
 

@@ -7,9 +7,7 @@ import math
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Final
 
@@ -19,19 +17,17 @@ from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
-from weft_kvstore.errors import StoreError, StoreTimeoutError
-from weft_kvstore.quotas import Quotas
+from weft_kvstore.errors import StoreError
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.runtime.process import Wakeup
+from weft_kvstore.runtime.process import Wakeup, resident_bytes
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError
 from weft_kvstore.serving.apply_pool import ApplyPool
-from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
-from weft_kvstore.shard.account import Ledger
+from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.sharding import need_of
-from weft_kvstore.statistics import ShardStatistics, StageTimes, depths
+from weft_kvstore.shard.peer import Job
+from weft_kvstore.statistics import JobStatistics, ShardStatistics, StageTimes, depths
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
 # --- A shard's socket: a ROUTER that clients connect to ---------------------------------------------------------------
@@ -51,7 +47,8 @@ _GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
 
 
 class Router:
-    """Bound to `bind` when made; `endpoint` is where. Used by one thread at a time, and polled as `socket`.
+    """Bound to `bind` when made, of a range of ports to the first free one; `endpoint` is where. Used by one thread at
+    a time, and polled as `socket`.
     `authenticator`: who is let in, where links are encrypted. Raises StoreError where it cannot be bound."""
 
     def __init__(self, bind: str, authenticator: CurveAuthenticator | None = None) -> None:
@@ -67,12 +64,29 @@ class Router:
         try:
             if authenticator is not None:
                 authenticator.apply_to(self._context, self.socket)
-            self.socket.bind(bind)
-        except (zmq.ZMQError, RuntimeError) as error:  # The latter where the authenticator's thread does not start.
+            self._bind(bind)
+        except (
+            zmq.ZMQError,
+            RuntimeError,
+            ValueError,
+        ) as error:
+            # RuntimeError: the authenticator's thread does not start.
             self.close()
             raise StoreError(f"cannot bind {bind}: {error}") from error
         self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.bytes_sent = 0
+
+    def _bind(self, bind: str) -> None:
+        *endpoints, last = endpoints_of(bind)
+        for endpoint in endpoints:
+            try:
+                self.socket.bind(endpoint)
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE:
+                    raise
+            else:
+                return
+        self.socket.bind(last)
 
     @property
     def is_readable(self) -> bool:
@@ -107,76 +121,11 @@ class Router:
         self._context.term()
 
 
-# --- What other threads have a thread carry out, one thing after the other --------------------------------------------
-
-
-COMMAND_TIMEOUT_S: Final = 30.0
-
-
-class Commands:
-    """Of the thread that serves `named`. `wake` makes it look here soon."""
-
-    def __init__(self, named: str, wake: Callable[[], None]) -> None:
-        self._named = named
-        self._wake = wake
-        self._waiting: deque[tuple[Callable[[], None], Future[None]]] = deque()
-        self._is_over = True
-        self._lock = threading.Lock()
-        """Held while a command is appended, and while none may be any more."""
-
-    def begin(self) -> None:
-        """The thread takes commands from now on."""
-        self._is_over = False
-
-    def carry_out(self, work: Callable[[], None]) -> None:
-        """Carries out work on the thread, and waits for it. Raises what the work raises, StoreError where the thread
-        takes none, and StoreTimeoutError for what has not begun in time, and will not: what has begun is waited for, so
-        that no caller gives up what is done after all."""
-        future: Future[None] = Future()
-        with self._lock:
-            if self._is_over:
-                raise StoreError(f"{self._named} is not running")
-            self._waiting.append((work, future))
-        self._wake()
-        try:
-            future.result(COMMAND_TIMEOUT_S)
-        except TimeoutError as error:
-            if not future.cancel():
-                future.result()
-                return
-            raise StoreTimeoutError(f"{self._named} did not answer for {COMMAND_TIMEOUT_S} s") from error
-
-    def work(self) -> None:
-        """Carries out what waits: on the thread."""
-        while self._waiting:
-            work, future = self._waiting.popleft()
-            if not future.set_running_or_notify_cancel():
-                continue  # Its caller has gone, and has been told that it was not done.
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001 - the caller waits for it, on another thread; it is raised there
-                future.set_exception(error)
-            else:
-                future.set_result(None)
-
-    def end(self) -> None:
-        """None is taken any more, and what waits is not done. Idempotent."""
-        with self._lock:
-            self._is_over = True
-        while self._waiting:
-            future = self._waiting.popleft()[1]
-            if future.set_running_or_notify_cancel():
-                future.set_exception(StoreError(f"{self._named} was stopped"))
-
-
 # --- The shard's hands: one thread with a socket that carries out what the core decides -------------------------------
 
 
 MESSAGES_A_ROUND: Final = 64
 """Messages read before a slice is merged, so that a flood cannot starve the merging."""
-
-MESSAGES_SHARED: Final = 16
-"""The same where jobs share the shard: reading is what cannot be shared out, so it is done in small parts."""
 
 RECEIVE_S: Final = 0.05
 """Seconds after which no further message is read in a round: what was read is answered first."""
@@ -185,7 +134,7 @@ _log = logging.getLogger("weft.shard")
 
 
 class ShardServer:
-    """A shard for any number of jobs. Bound when made, serving after `start`; `stop` is for good.
+    """A shard of one job. Bound when made, serving after `start`; `stop` is for good.
 
     One thread has the socket, and updates; `apply_threads` more help it with updates that can be cut. `tables`: where
     rows of tables lie; None: in memory. `authenticator`: links are encrypted, and open to whom it
@@ -199,30 +148,26 @@ class ShardServer:
         settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen, so it can be shared
         apply_threads: int = 0,
         tables: TablePlace | None = None,
-        quotas: Quotas = Quotas(),  # noqa: B008
         authenticator: CurveAuthenticator | None = None,
         clock: Callable[[], float] = time.monotonic,
-        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._cpu_clock = cpu_clock
         self._pool = ApplyPool(apply_threads)
         self._tables = tables
-        self._ledger = Ledger(quotas)
-        self._reserving = threading.Lock()
-        self._core = ShardCore(os.urandom(16), settings, self._ledger, let_go=self._let_go)
+        self._core = ShardCore(os.urandom(16), settings, let_go=self._let_go)
         self._router = Router(bind, authenticator)
         self.endpoint = self._router.endpoint
         self._stages = StageTimes()
         self._waited = False
         """Whether what is to be sent waited for what had come meanwhile: an answer may go with it."""
-        self._next_tick = self._last_round = clock()
+        self._next_tick = clock()
         self._wakeup = Wakeup()
         self._listener = _listener() if settings.same_host else None
         self._core.arenas = self._listener
-        self._commands = Commands(f"the shard at {self.endpoint}", self._wakeup.wake)
         self._stopping = False
+        self._opening = threading.Lock()
+        """Held while a job is opened, and while none may be any more."""
         self.ended = threading.Event()
         """Set when it serves no more; `error` is what ended it, None after `stop`."""
         self.error: Exception | None = None
@@ -233,44 +178,31 @@ class ShardServer:
         if self._stopping:
             raise StoreError(f"the shard at {self.endpoint} was stopped")
         if self._thread.ident is None:
-            self._commands.begin()
             self._thread.start()
 
-    @property
-    def round_age_s(self) -> float:
-        """Seconds since the socket's thread last came round, idle or not; more than a second or so: one piece of work
-        takes as long, or hangs."""
-        return self._clock() - self._last_round
+    def wake_at_end(self, stop: threading.Event) -> None:
+        """Sets `stop` once it serves no more: a process whose sockets are gone is of no use."""
+        self.ended.wait()
+        stop.set()
 
     def open(self, description: StoreDescription, shard: int, *, stopped: Callable[[], bool] = lambda: False) -> None:
         """Makes the first values of this shard's slices, on the calling thread, and serves the job from then on.
 
         Raises DescriptionError, ValueError for an initializer that there is not or a shard number that the description
-        lacks, StoreError if the job is open in this term, QuotaError where a quota leaves it no room, and
-        OpenStoppedError soon after `stopped` says so.
+        lacks, StoreError where it has a job or was stopped, and OpenStoppedError soon after `stopped` says so.
         """
         check_description(description)
         if not 0 <= shard < len(description.shards):
             raise ValueError(f"shard {shard}: job {description.job!r} has {len(description.shards)}")
-        need = need_of(description, shard)
-        with self._reserving:
-            account = self._ledger.reserve(description.job, need)
-        made: JobShard | None = None
+        made = JobShard(description, shard, computing=self._pool, tables=self._tables, stopped=stopped)
         try:
-            made = JobShard(
-                description, shard, computing=self._pool, tables=self._tables, account=account, stopped=stopped
-            )
-            opened = made
-            self._commands.carry_out(lambda: self._core.open(opened))
+            with self._opening:
+                if self._stopping:
+                    raise StoreError(f"the shard at {self.endpoint} was stopped")
+                self._core.open(made)
         except BaseException:
-            self._ledger.release(account)
-            if made is not None:
-                made.close()
+            made.close()
             raise
-
-    def close_job(self, job: str, term: int | None = None) -> None:
-        """Drops a job, in one term or in all; its clients' futures fail. No harm if there is none."""
-        self._commands.carry_out(lambda: self._core.close_job(job, term, f"job {job!r} was closed on this shard"))
 
     def stop(self) -> None:
         """Closes everything. Idempotent."""
@@ -293,32 +225,48 @@ class ShardServer:
     def statistics(self) -> ShardStatistics:
         """Counts of this moment; they may move while they are read."""
         core, peers = self._core, list(self._core.peers.values())
+        counts, job, listener = core.counts, core.job, self._listener
         return ShardStatistics(
             bytes_sent=self._router.bytes_sent,
-            bytes_received=core.counts.bytes_received,
-            shared_bytes_sent=core.counts.shared.sent,
-            shared_bytes_received=core.counts.shared.received,
-            frames_sent=core.counts.frames_sent,
-            frames_received=core.counts.frames_received,
-            malformed=core.counts.malformed,
-            refused=core.counts.refused,
-            unknown_links=core.counts.unknown_links,
-            jobs=len(core.jobs),
+            bytes_received=counts.bytes_received,
+            shared_bytes_sent=counts.shared.sent,
+            shared_bytes_received=counts.shared.received,
+            frames_sent=counts.frames_sent,
+            frames_received=counts.frames_received,
+            malformed=counts.malformed,
+            refused=counts.refused,
+            unknown_links=counts.unknown_links,
+            jobs=0 if job is None else 1,
             links=len(peers),
             work_slices=len(core.work),
             queued_bytes=sum(peer.outbox.queued_bytes for peer in peers),
             in_flight_bytes=sum(peer.outbox.in_flight_bytes for peer in peers),
             waiting_pulls=sum(len(peer.pulls) for peer in peers),
-            waiting_sets=sum(job.shard.waiting_sets for job in list(core.jobs.values())),
+            waiting_sets=0 if job is None else job.shard.waiting_sets,
             apply_threads=tuple(self._pool.statistics()),
-            arenas=self._listener.arenas if self._listener is not None else 0,
-            arena_refusals=self._listener.refused if self._listener is not None else 0,
-            waiting_messages=core.waiting_messages,
-            silenced_links=core.silenced_links,
+            arenas=listener.arenas if listener is not None else 0,
+            arena_refusals=listener.refused if listener is not None else 0,
             stages=self._stages.told(),
             queues=depths(core.work.waiting(), [one for peer in peers for one in peer.outbox.waiting()]),
-            per_job=tuple(core.job_statistics(self._clock())),
-            quotas=self._ledger.quotas,
+            per_job=() if job is None else (self._of_job(job),),
+        )
+
+    def _of_job(self, job: Job) -> JobStatistics:
+        counts = self._core.counts
+        slot, seconds = job.stragglers.waits(self._clock()) or (None, 0.0)
+        return JobStatistics(
+            job=job.name,
+            term=job.shard.description.term,
+            process=os.getpid(),
+            memory_bytes=resident_bytes(),
+            rows=sum(table.touched for table in job.shard.parts.tables),
+            links=len(job.links),
+            bytes_received=counts.bytes_received,
+            bytes_sent=self._router.bytes_sent,
+            shared_bytes_received=counts.shared.received,
+            shared_bytes_sent=counts.shared.sent,
+            waited_slot=slot,
+            waited_s=seconds,
         )
 
     def _run(self) -> None:
@@ -340,11 +288,9 @@ class ShardServer:
 
     def _round(self, poller: zmq.Poller) -> None:
         """Reads what came, merges the most urgent slice, sends; looks at the socket again after each slice."""
-        self._last_round = self._clock()
         self._receive()
-        self._commands.work()
         begun = self._clock()
-        busy = self._work()
+        busy = self._core.work_once()
         now = self._clock()
         if busy:
             self._stages.add(self._core.work.stage, now - begun)
@@ -378,18 +324,10 @@ class ShardServer:
         if threading.current_thread() is not self._thread:
             self._wakeup.wake()
 
-    def _work(self) -> bool:
-        if not self._core.is_shared:
-            return self._core.work_once()
-        begun = self._cpu_clock()
-        busy = self._core.work_once()
-        self._core.work.took(self._cpu_clock() - begun)
-        return busy
-
     def _receive(self) -> None:
         begun = self._clock()
         until = begun + RECEIVE_S
-        for _ in range(MESSAGES_SHARED if self._core.is_shared else MESSAGES_A_ROUND):
+        for _ in range(MESSAGES_A_ROUND):
             if not self._router.is_readable:
                 return
             identity, parts = self._router.receive()
@@ -409,8 +347,8 @@ class ShardServer:
                 self._core.lose(identity)
 
     def _shut(self) -> None:
-        self._stopping = True
-        self._commands.end()
+        with self._opening:
+            self._stopping = True
         self._router.close()
         for identity in list(self._core.peers):
             self._core.lose(identity)
@@ -418,8 +356,8 @@ class ShardServer:
             self._listener.close()
         self._wakeup.close()
         self._pool.close()
-        for job in self._core.jobs.values():
-            job.shard.close()
+        if self._core.job is not None:
+            self._core.job.shard.close()
 
 
 def _listener() -> ArenaListener | None:

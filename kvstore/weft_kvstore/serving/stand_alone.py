@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from weft.api.daemon import start_daemon
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.describing import read_description
 from weft_kvstore.description.form import shown_key
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
+from weft_kvstore.encryption.key_files import read_curve_keys
 from weft_kvstore.errors import StoreError
+from weft_kvstore.runtime.process import tune_process
+from weft_kvstore.serving.metrics import metrics_served
 from weft_kvstore.serving.shard_server import ShardServer
+from weft_kvstore.serving.shard_settings import ShardSettings
 from weft_kvstore.shard.job_shard import OpenStoppedError
 from weft_kvstore.shard.peer import SHOWN_DIGITS
 from weft_kvstore.sharding import holdings, size
-
-
-class ServingSettings(Protocol):
-    """What is set of a shard, however it came to its description."""
-
-    @property
-    def bind(self) -> str | None:
-        """Where to listen; None: where the description says."""
-
-    def read_authenticator(self) -> CurveAuthenticator | None:
-        """Who is let in, by the files with keys. Raises OSError and CurveKeyError."""
-
-    def server_at(self, endpoint: str, authenticator: CurveAuthenticator | None) -> ShardServer:
-        """A server that is bound there. Raises StoreError."""
-
-    def serving_metrics(self, server: ShardServer) -> AbstractContextManager[str | None]:
-        """Serves its metrics, where that is wanted: the URL. Raises StoreError."""
 
 
 def placed(path: Path, shard: int | None = None) -> StoreDescription:
@@ -55,27 +41,27 @@ def placed(path: Path, shard: int | None = None) -> StoreDescription:
     return description
 
 
-def serve_alone(
-    path: Path,
-    shard: int,
-    settings: ServingSettings,
-    start: Callable[[], threading.Event],
-) -> None:
-    """Serves one shard until the event that `start` gives is set. A line on standard output says when it is ready, and
-    is not logged besides: the log, on standard error, has what goes wrong.
+def serve_alone(path: Path, shard: int, settings: ShardSettings) -> None:
+    """Serves one shard until a signal, or its parent's end, stops it. A line on standard output says when it is ready,
+    and is not logged besides: the log, on standard error, has what goes wrong.
 
     Raises OSError, DescriptionError, CurveKeyError for the files with keys, and StoreError where it cannot listen or
     fails later.
     """
     description = placed(path, shard)
-    authenticator = settings.read_authenticator()
+    authenticator = None
+    if settings.curve_keys is not None:
+        authenticator = CurveAuthenticator(read_curve_keys(settings.curve_keys), settings.curve_clients)
     _check_key(description, shard, None if authenticator is None else authenticator.public)
-    stop = start()
+    stop = start_daemon(settings.name, exit_with_parent=settings.exit_with_parent)
+    tune_process()
+    if settings.job_memory is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (settings.job_memory, settings.job_memory))
     with (
         _listening(description, shard, settings, authenticator) as server,
-        settings.serving_metrics(server) as metrics,
+        metrics_served(settings.metrics_host, settings.metrics_port, server.statistics) as metrics,
     ):
-        threading.Thread(target=stop_with, args=(server, stop), name="await-shard", daemon=True).start()
+        threading.Thread(target=server.wake_at_end, args=(stop,), name="await-shard", daemon=True).start()
         try:
             server.open(description, shard, stopped=stop.is_set)
         except OpenStoppedError:
@@ -89,12 +75,6 @@ def serve_alone(
         stop.wait()
         if server.error is not None:
             raise StoreError(f"the shard has failed: {server.error}")
-
-
-def stop_with(server: ShardServer, stop: threading.Event) -> None:
-    """A process whose sockets are gone is of no use: its end shows that."""
-    server.ended.wait()
-    stop.set()
 
 
 def show_holdings(path: Path, shard: int | None) -> None:
@@ -131,7 +111,7 @@ def show_holdings(path: Path, shard: int | None) -> None:
 
 
 def _listening(
-    description: StoreDescription, shard: int, settings: ServingSettings, authenticator: CurveAuthenticator | None
+    description: StoreDescription, shard: int, settings: ShardSettings, authenticator: CurveAuthenticator | None
 ) -> ShardServer:
     """A server at `bind`, or at the endpoint that the description says."""
     bind = settings.bind
@@ -139,7 +119,13 @@ def _listening(
     if not endpoint:
         raise DescriptionError(f"shards[{shard}]: no endpoint to listen on; say one with --bind")
     try:
-        return settings.server_at(endpoint, authenticator)
+        return ShardServer(
+            endpoint,
+            settings=settings.link,
+            apply_threads=settings.apply_threads,
+            tables=settings.tables,
+            authenticator=authenticator,
+        )
     except StoreError as error:
         hint = "" if bind is not None else "; that is its endpoint in the description, and --bind says another"
         raise StoreError(f"{error}{hint}") from None

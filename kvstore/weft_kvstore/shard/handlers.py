@@ -10,7 +10,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import Merger
-from weft_kvstore.shard.peer import MAX_OPEN_MEASURES, STRANGERS, Admission, Job, Namespace, Peer, admit
+from weft_kvstore.shard.peer import MAX_OPEN_MEASURES, Admission, Job, Peer, admit
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import (
     Barrier,
@@ -45,7 +45,7 @@ class Handshake:
     def hello(self, identity: bytes, hello: Hello, now: float) -> None:
         """Welcomes whoever says this, or refuses; the slot's connection so far, if there is one, is lost."""
         links = self._links
-        verdict = admit(links.jobs, links.peers, identity, hello)
+        verdict = admit(links.job, links.peers, identity, hello)
         if not isinstance(verdict, Admission):
             links.counts.refused += 1
             links.lose(identity)
@@ -54,14 +54,10 @@ class Handshake:
         if verdict.supersedes is not None:
             links.lose(verdict.supersedes)
         _fill(verdict.job, hello)
-        peer = Peer(identity, hello, self._settings, now)
+        peer = Peer(identity, hello, verdict.job, self._settings, now)
         peer.parked = verdict.job.parked_of(hello.slot, hello.process)
-        peer.account = verdict.job.shard.account
-        peer.shared = verdict.job.shared, links.counts.shared
-        links.active_jobs.forget(STRANGERS)
-        links.active_jobs.hear(peer.job)
+        peer.shared = links.counts.shared
         links.peers[identity] = verdict.job.links[hello.slot] = peer
-        links.share()
         verdict.job.come(hello.slot, now)
         listener = links.arenas.begin(peer)
         if listener:
@@ -84,13 +80,13 @@ def _fill(job: Job, hello: Hello) -> None:
 class HyperHandlers:
     """On all connections; what a proposal has held is left to `work` once it holds it no more."""
 
-    def __init__(self, links: Links, work: Merger[Namespace]) -> None:
+    def __init__(self, links: Links, work: Merger) -> None:
         self._links = links
         self._work = work
 
     def take(self, peer: Peer, message: Hyper | HyperDecide | HyperSettle, now: float) -> None:
         """Takes part in agreeing on a change. Raises ProtocolError for what cannot be meant."""
-        shard = self._links.jobs[peer.job].shard
+        shard = peer.job.shard
         agreement = shard.live.agreement
         held = agreement.held
         if isinstance(message, Hyper):
@@ -103,7 +99,7 @@ class HyperHandlers:
             peer.done.append(message.request)
             self._links.due(peer)
         if held is not None and agreement.held is None:
-            self._work.go_on(peer.job, shard)
+            self._work.go_on(shard)
 
     def doubt(self, job: Job, now: float, silence_s: float) -> None:
         """A proposal whose proposer is gone, or takes long, holds its step for no longer than it must."""
@@ -113,7 +109,7 @@ class HyperHandlers:
         if asked is not None:
             self._links.say(asked[0].identity, asked[1])
         if held is not None and agreement.held is None:
-            self._work.go_on(job.namespace, job.shard)
+            self._work.go_on(job.shard)
 
 
 def _proposed(shard: JobShard, peer: Peer, message: Hyper, now: float) -> HyperAnswer:
@@ -154,19 +150,19 @@ def _in_doubt(job: Job, now: float, silence_s: float) -> tuple[Peer, HyperDoubt]
 class StepHandlers:
     """On all connections; what may be merged then is left to `work`."""
 
-    def __init__(self, links: Links, work: Merger[Namespace]) -> None:
+    def __init__(self, links: Links, work: Merger) -> None:
         self._links = links
         self._work = work
 
     def barrier(self, peer: Peer, barrier: Barrier) -> None:
         """The slot has nothing for some keys in a step."""
-        job = self._links.jobs[peer.job]
+        job = peer.job
         try:
             taken = job.shard.declare_nothing(peer.slot, barrier.step, barrier.nothing)
         except PushRefusedError as error:
             self._links.refuse_request(peer, barrier.request, error)
             return
-        self._work.take(peer.job, taken)
+        self._work.take(taken)
         if not self._links.is_here(peer):
             return
         job.stragglers.came(peer.slot, barrier.step, peer.heard)
@@ -177,7 +173,7 @@ class StepHandlers:
         """The slot's step is whole, and it asks what the step amounts to."""
         if measure.request in peer.measures or len(peer.measures) >= MAX_OPEN_MEASURES:
             raise ProtocolError(f"Measure.request: {measure.request} is open already, or {MAX_OPEN_MEASURES} are")
-        job = self._links.jobs[peer.job]
+        job = peer.job
         peer.measures[measure.request] = measure.step
         try:
             job.shard.arrive(peer.slot, measure.step)
@@ -201,14 +197,14 @@ class StepHandlers:
 
     def commit(self, peer: Peer, commit: Commit) -> None:
         """The slot says what all shards measured of a step."""
-        shard = self._links.jobs[peer.job].shard
+        shard = peer.job.shard
         try:
             goes_on = shard.commit(commit.step, norm=commit.norm, finite=bool(commit.finite))
         except PushRefusedError as error:
             self._links.refuse_request(peer, commit.request, error)
             return
         if goes_on:
-            self._work.go_on(peer.job, shard)
+            self._work.go_on(shard)
         peer.done.append(commit.request)
         self._links.due(peer)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
-from operator import mul
 from typing import NamedTuple, TypeAlias
 
 from weft_kernels.rules.record import Rule
@@ -17,15 +16,13 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.step_gate import StepGate
 from weft_kvstore.merging.work import Computing, InTurn
-from weft_kvstore.quotas import Holds
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows, is_ascending
 from weft_kvstore.same_host.layout import ShardPlaces, shard_places
-from weft_kvstore.shard.account import Account
 from weft_kvstore.shard.parts import LiveHyper, ShardParts, Specs
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables.pushes import ChunkRun
-from weft_kvstore.tables.state import TableState, promised
+from weft_kvstore.tables.state import TableState
 from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import PayloadKind
@@ -49,18 +46,11 @@ class Taken(NamedTuple):
 # --- The rows of a run of a table -------------------------------------------------------------------------------------
 
 
-def rows_of(table: TableState, run: Run, account: Account) -> Rows:
-    """A run of rows, to be written, which counts as the job's, with what it may bring into being. They are copied where
-    the payload is no place for them. Raises ProtocolError."""
+def rows_of(table: TableState, run: Run) -> Rows:
+    """A run of rows, to be written. They are copied where the payload is no place for them. Raises ProtocolError."""
     rows = unpacked_rows(run, table.cut, table.shard, table.spec.key)
-    more = promised(table, run, exact=False)
     if not all(array.flags.writeable and array.flags.aligned for array in (rows.ids, rows.values)):
         rows = Rows(rows.ids.copy(), rows.values.copy())
-        more += Holds(rows.nbytes)
-    elif rows.ids.base is None:  # Places on the shard, where they are not the ids themselves.
-        more += Holds(rows.ids.nbytes)
-    # Views of views keep alive what lies beneath.
-    account.keep(rows.values if rows.values.base is None else rows.values.base, more.nbytes, more.rows)
     return rows
 
 
@@ -72,9 +62,8 @@ class JobSets:
     raise ProtocolError for what this shard does not have, PushRefusedError where it contradicts what is there; what is
     refused changes nothing."""
 
-    def __init__(self, parts: ShardParts, account: Account) -> None:
+    def __init__(self, parts: ShardParts) -> None:
         self._parts = parts
-        self._account = account
 
     @property
     def waiting(self) -> int:
@@ -86,7 +75,6 @@ class JobSets:
         """Sets a run of slices."""
         bucket = self._parts.plain(run.bucket)
         laid = bucket.laid(run)
-        self._account.own(laid.elements)
         bucket.state.sets.check(slot, run.step, laid.first, laid.stop, origin)
         changed = bucket.state.sets.accept(run.step, laid, origin)
         return Taken(changed=True, ranges=[(bucket, one) for one in changed])
@@ -95,14 +83,13 @@ class JobSets:
         """Restores a run of slices: their value, or a state array of the rule."""
         bucket = self._parts.plain(run.bucket)
         laid = bucket.laid(run)
-        self._account.own(laid.elements)
         changed = bucket.state.restore(slot, run.step, run.chunks, laid, origin)
         return Taken(changed=True, ranges=[(bucket, one) for one in changed])
 
     def chunks(self, slot: int, run: Run, origin: Hashable) -> Taken:
         """Sets rows of a table, each chunk by itself."""
         table = self._parts.table(run.bucket)
-        chunks = list(enumerate(chunks_apart(rows_of(table, run, self._account), table.cut.rows_up), run.first))
+        chunks = list(enumerate(chunks_apart(rows_of(table, run), table.cut.rows_up), run.first))
         for index, _ in chunks:  # all before any
             table.check_set(slot, run.step, (origin, index))
         changed = [table.accept_set(run.step, part, (origin, index)) for index, part in chunks]
@@ -121,10 +108,9 @@ class JobSets:
 class JobPulls:
     """Takes in what is asked of one job. All raise ProtocolError for what this shard does not have."""
 
-    def __init__(self, parts: ShardParts, shard: int, account: Account) -> None:
+    def __init__(self, parts: ShardParts, shard: int) -> None:
         self._parts = parts
         self._shard = shard
-        self._account = account
 
     def ask(self, wait: PullWait, bucket: int, first: int, count: int, chunks: int) -> list[AnyTable]:
         """Takes in an entry of a pull: the units that have to answer it. Slices of plain buckets are open in it then.
@@ -157,8 +143,6 @@ class JobPulls:
                 f"Push.request: {wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
             )
         ids = unpacked_ids(run, table.cut, self._shard, table.spec.key)
-        for one in ids:
-            self._account.own(one)
         if not wait.add_ids(run.first, ids):
             return Taken(pull=wait)
         if not is_ascending(wait.places):
@@ -169,13 +153,6 @@ class JobPulls:
         """Takes in a pull of rows by their places. Returns as `ask` does."""
         wait.ids = places
         return [self._parts.table(bucket)]
-
-    def answer_bytes(self, wait: PullWait) -> int:
-        """What the answer to a pull of rows takes until it has arrived; other answers take no memory of their own."""
-        tables = [self._parts.units[number] for number in wait.open_units]
-        arrays = [len(one.spec.state) if wait.state else 1 for one in tables]
-        rows = [one.cut.row_bytes if isinstance(one, TableState) else 0 for one in tables]
-        return 0 if wait.ids is None else len(wait.ids) * sum(map(mul, arrays, rows))
 
 
 # --- Who waits for whom on a shard, in words: what a pull lacks, and a step that is not measured ----------------------
@@ -280,13 +257,10 @@ class JobShard:
         rule: Rule | None = None,
         computing: Computing | None = None,
         tables: TablePlace | None = None,
-        account: Account | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.description = description
         self.shard = shard
-        self.account = account or Account()
-        """What of the shard's memory the job has."""
         self.gate = StepGate(description.commit, description.slots) if description.commit is not None else None
         """What holds each step until the slots have agreed on it, where they do."""
         self._routing = routing_of(description)
@@ -294,9 +268,9 @@ class JobShard:
         self.buckets: Mapping[int, PlainBucket] = self.parts.buckets
         self.live = LiveHyper(description, self._routing, shard, self.parts.buckets, self.parts.units)
         """The hyper-parameters, which may be changed."""
-        self.sets = JobSets(self.parts, self.account)
+        self.sets = JobSets(self.parts)
         """What takes in values that are set."""
-        self.pulls = JobPulls(self.parts, shard, self.account)
+        self.pulls = JobPulls(self.parts, shard)
         """What takes in what is asked for."""
 
         def wanted(key: str) -> None:
@@ -313,7 +287,6 @@ class JobShard:
             rule=rule,
         )
         self.parts.make(specs, tables, wanted)
-        self.account.grown = self.parts.grown
         if self.gate is not None:
             self.gate.expect(self.parts.contributed)
 
@@ -354,7 +327,6 @@ class JobShard:
         """
         bucket = self.parts.plain(run.bucket)
         laid = bucket.laid_apart(run, self.places.gradients[run.bucket]) if run.place else bucket.laid(run)
-        self.account.own(laid.elements)
         bucket.state.check(slot, run.step, laid.first, laid.stop, pushes=True)
         arrivals = bucket.state.accept(slot, run.step, laid)
         return Taken(arrivals=list(zip(repeat(bucket), arrivals)))
@@ -362,7 +334,7 @@ class JobShard:
     def accept_chunks(self, slot: int, run: Run) -> Taken:
         """Takes in a run of chunks of a push of rows. Raises as `accept` does."""
         table = self.parts.table(run.bucket)
-        came = ChunkRun(run.first, run.stop, rows_of(table, run, self.account))
+        came = ChunkRun(run.first, run.stop, rows_of(table, run))
         return Taken([table]) if table.accept_run(slot, run.step, came, run.chunks) else Taken()
 
     def accept_rows(self, slot: int, bucket: int, step: int, rows: Rows) -> Taken:
@@ -430,11 +402,6 @@ class JobShard:
     def step_waits_for(self, step: int) -> Reason:
         """What a step that is not measured waits for. Raises ProtocolError where steps are not committed."""
         return step_waits_for(self.parts, self._gate("Measure"), step)
-
-    def may_grow(self, run: Run, *, exact: bool) -> Holds:
-        """What a run may bring into being beside its own bytes. Raises ProtocolError."""
-        unit = self.parts.units.get(run.bucket)
-        return promised(unit, run, exact=exact) if isinstance(unit, TableState) else Holds()
 
     def _gate(self, message: str) -> StepGate:
         if self.gate is None:

@@ -21,15 +21,13 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.hyper import HyperAgreement, HyperTimeline, KeyHyper, Least, check_range, range_of
 from weft_kvstore.merging.step_gate import StepGate
 from weft_kvstore.merging.work import BUCKET_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES, Computing
-from weft_kvstore.quotas import Holds
 from weft_kvstore.rows.growth import CHANCE
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.sharding import BucketKind, Routing
 from weft_kvstore.tables.spec import KeyRules
-from weft_kvstore.tables.state import TableState, grown
+from weft_kvstore.tables.state import TableState
 from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.runs import Run
 
 # --- A shard's hyper-parameters, of all its buckets and units, and their changes while the job runs -------------------
 
@@ -299,10 +297,6 @@ class ShardParts:
         slices = sum(len(one.state) for one in self.buckets.values() if one.state.spec.slots)
         return slices + sum(1 for one in self.units.values() if one.spec.slots)
 
-    def grown(self) -> Holds:
-        """What the tables have come to."""
-        return grown(self.tables)
-
     def plain(self, bucket: int) -> PlainBucket:
         """A plain bucket. Raises ProtocolError, as the others do, where it is none that is here."""
         found = self.buckets.get(bucket)
@@ -315,13 +309,6 @@ class ShardParts:
         if found is None:
             raise ProtocolError(f"bucket: {bucket} has no rows on shard {self._shard}")
         return found
-
-    def named(self, slot: int, run: Run) -> str:
-        """The words by which an error names a slot's run; it need not be one that this shard has."""
-        bucket, unit = self.buckets.get(run.bucket), self.units.get(run.bucket)
-        if bucket is not None and run.first < len(bucket.state):
-            return f"slot {slot}, {bucket.state.spec.named(run.first)}, step {run.step}"
-        return f"slot {slot}, bucket {run.bucket}, step {run.step}" if unit is None else unit.where(slot, run.step)
 
     def _made_table(self, number: int, place: int, specs: Specs, rows_at: TablePlace | None) -> TableState:
         key, cut, seed = self._description.keys[place], self._routing.tables[place], self._description.seed

@@ -15,9 +15,8 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.merging.pulls import Answer, PullWait
 from weft_kvstore.same_host.peers import PeerMemory
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.account import Account
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.statistics import JobStatistics, SharedBytes, Stragglers
+from weft_kvstore.statistics import SharedBytes, Stragglers
 from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import MAX_RUNS, Acknowledge, Done, Hello, RefusalCode, Refused, Released, Values
@@ -88,13 +87,13 @@ class Peer:
 
     Of a client on this host, `memory` is its arena, while it has brought one for `ticket`; `holds` counts the frames
     that are read there, `released` are those that are not any more, which it is told once no `earlier` connection of
-    its slot has any. What passes through it is added to `shared`, the job's count and the shard's. `parked` are
+    its slot has any. What passes through it is added to `shared`. `parked` are
     connections of the same process that broke; `owed` is what this one has not brought, once it is parked itself.
     """
 
-    def __init__(self, identity: bytes, hello: Hello, settings: LinkSettings, now: float) -> None:
+    def __init__(self, identity: bytes, hello: Hello, job: Job, settings: LinkSettings, now: float) -> None:
         self.identity = identity
-        self.job = (hello.job, hello.term)
+        self.job = job
         self.slot = hello.slot
         self.hello = hello
         self.heard = now
@@ -112,8 +111,7 @@ class Peer:
         """By frame, what was copied: to the arena, from an offset on, or to bytes."""
         self.done: list[int] = []
         self.measures: dict[int, int] = {}
-        self.account = Account()
-        self.shared: tuple[SharedBytes, ...] = ()
+        self.shared = SharedBytes()
         self.owed = Owed()
         self.parked: list[Peer] = []
         self._answers: dict[int, dict[int, OutRun[AnswerEntry, Pin]]] = {}
@@ -201,16 +199,12 @@ class Peer:
         at = memory.lay(parts, nbytes)
         payload = b"".join(parts) if at is None and parts else None
         self._copied[frame.number] = memory, at, payload or b""
-        through_memory = frame.nbytes if payload is None else frame.nbytes - nbytes
-        for count in self.shared:
-            count.sent += through_memory
+        self.shared.sent += frame.nbytes if payload is None else frame.nbytes - nbytes
         for piece in frame.pieces:
             piece.run.owner.give_back(piece.first, piece.count)
         return encode(_values(frame, self._receipts(), at, placed=bool(memory.places)), payload)
 
     def _put(self, wait: PullWait, part: Answer, *, place: bool = False) -> None:
-        if part.held is None:
-            self.account.taken_over(part.source.base)
         entry = AnswerEntry(
             wait.request, part.array, part.bucket, part.version, int(part.compressed), place and not part.compressed
         )
@@ -388,16 +382,10 @@ MAX_QUEUED_TABLES: Final = 2
 SHOWN_DIGITS: Final = 12
 """Of a description's digest, where people compare two."""
 
-Namespace: TypeAlias = tuple[str, int]
-"""A job's name and the term of its lease."""
-
-STRANGERS: Final[Namespace] = ("", -1)
-"""Among whose messages those are that come from no job's connection."""
-
 
 @dataclass(slots=True)
 class Job:
-    """A job on this shard. By slot: the newest incarnation, when it was last heard, its connection while it has one.
+    """The job of this shard. By slot: the newest incarnation, when it was last heard, its connection while it has one.
     `left` has those that have said good-bye since, and when: they are not heard then. `parked`: a slot's last
     connection, which broke."""
 
@@ -409,9 +397,6 @@ class Job:
     parked: dict[int, Peer] = field(default_factory=dict)
     digest: bytes = field(init=False)
     stragglers: Stragglers = field(init=False)
-    bytes_received: int = 0
-    bytes_sent: int = 0
-    shared: SharedBytes = field(default_factory=SharedBytes)
     most_queued: int = field(init=False)
     """Bytes of values that may wait for one connection."""
 
@@ -423,8 +408,8 @@ class Job:
         self.stragglers = Stragglers(together)
 
     @property
-    def namespace(self) -> Namespace:
-        return self.shard.description.job, self.shard.description.term
+    def name(self) -> str:
+        return self.shard.description.job
 
     def leave(self, slot: int, now: float) -> None:
         """The slot has said good-bye."""
@@ -456,23 +441,6 @@ class Job:
                 told[slot] = f"has been silent for {now - at:.1f} s"
         return told
 
-    def statistics(self, worked_bytes: int, now: float) -> JobStatistics:
-        """What is told of it; may be called on any thread."""
-        slot, seconds = self.stragglers.waits(now) or (None, 0.0)
-        return JobStatistics(
-            *self.namespace,
-            links=len(self.links),
-            holds=self.shard.account.now,
-            waiting=self.shard.account.waiting,
-            bytes_received=self.bytes_received,
-            bytes_sent=self.bytes_sent,
-            shared_bytes_received=self.shared.received,
-            shared_bytes_sent=self.shared.sent,
-            worked_bytes=worked_bytes,
-            waited_slot=slot,
-            waited_s=seconds,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Admission:
@@ -482,16 +450,13 @@ class Admission:
     supersedes: bytes | None
 
 
-def admit(
-    jobs: Mapping[Namespace, Job], peers: Mapping[bytes, Peer], identity: bytes, hello: Hello
-) -> Admission | Refused:
+def admit(job: Job | None, peers: Mapping[bytes, Peer], identity: bytes, hello: Hello) -> Admission | Refused:
     """Whether the shard talks with whoever says this Hello."""
-    job = jobs.get((hello.job, hello.term))
-    if job is None:
-        terms = sorted(term for name, term in jobs if name == hello.job)
-        if terms and terms[-1] > hello.term:
-            text = f"job {hello.job!r} is in term {terms[-1]} here, term {hello.term} is over"
-            return Refused(RefusalCode.STALE_TERM, text)
+    term = job.shard.description.term if job is not None and job.name == hello.job else None
+    if term is not None and term > hello.term:
+        text = f"job {hello.job!r} is in term {term} here, term {hello.term} is over"
+        return Refused(RefusalCode.STALE_TERM, text)
+    if job is None or term != hello.term:
         return Refused(RefusalCode.UNKNOWN_JOB, f"job {hello.job!r}, term {hello.term} is not open on this shard")
     if hello.description != job.digest:
         text = (

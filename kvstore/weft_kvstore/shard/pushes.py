@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import numpy as np
 
-from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.part import PlainBucket
 from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.steps import PushRefusedError
-from weft_kvstore.quotas import Holds
 from weft_kvstore.same_host.peers import placed
-from weft_kvstore.shard.account import Ledger
 from weft_kvstore.shard.job_shard import JobShard, Taken
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import BATCH_BYTES, Merger
-from weft_kvstore.shard.peer import MAX_IDS_BYTES, Namespace, Peer
+from weft_kvstore.shard.peer import MAX_IDS_BYTES, Peer
 from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError, payload_bytes
 from weft_kvstore.wire.messages import Failed, FailureCode, PayloadKind, Pull, Push, PushRefused, Reading
 from weft_kvstore.wire.runs import Run, runs_of
-
-# --- Whether what a client asks for exceeds the quotas of a shard -----------------------------------------------------
-
-
-def push_refusal(ledger: Ledger, shard: JobShard, runs: Sequence[Run], nbytes: int) -> str | None:
-    """Why a frame of so many bytes cannot be taken in; None where it can. Raises ProtocolError for rows that are none.
-
-    A frame is taken in as one: what is kept of it keeps all of its memory. Which rows are new is looked up only where
-    it matters.
-    """
-    for exact in (False, True):
-        grows = [shard.may_grow(run, exact=exact) for run in runs]
-        reason = ledger.refusal(shard.account, sum(grows, Holds(nbytes)))
-        if reason is None or not any(grows):
-            return reason
-    return reason
-
-
-def answer_refusal(ledger: Ledger, shard: JobShard, wait: PullWait) -> str | None:
-    """Why a pull of rows cannot be answered: its answer is a copy of them."""
-    if ledger.is_open:
-        return None
-    return ledger.refusal(shard.account, Holds(shard.pulls.answer_bytes(wait)))
-
 
 # --- What a client's frame carries, run by run, taken into a job on a shard -------------------------------------------
 
@@ -67,10 +40,7 @@ def take_run(shard: JobShard, peer: Peer, run: Run) -> Taken:
     Raises ProtocolError where it contradicts the description, PushRefusedError where it contradicts what is there.
     """
     if run.arena is not None:
-        own = own_run(shard, run)
-        if own is not run:
-            shard.account.taken_over(own.payload)
-        run = own
+        run = own_run(shard, run)
     match run.payload_kind:
         case PayloadKind.GRADIENT:
             return shard.accept_chunks(peer.slot, run) if run.chunks else shard.accept(peer.slot, run)
@@ -153,9 +123,9 @@ MAX_QUEUED_RUNS: Final = 1 << 16
 
 
 class Answers:
-    """The `Answering` of a shard with connections; `fail` is what becomes of a job that cannot go on."""
+    """The `Answering` of a shard with connections; `fail` is what becomes of its job if it cannot go on."""
 
-    def __init__(self, links: Links, fail: Callable[[Namespace, str], None]) -> None:
+    def __init__(self, links: Links, fail: Callable[[str], None]) -> None:
         self.fail = fail
         self._links = links
 
@@ -186,7 +156,7 @@ class Answers:
     def _may_queue(self, peer: Peer) -> bool:
         """Whether the peer may have more values wait for it; one that may not is no peer any more."""
         nbytes, runs = peer.outbox.queued_bytes, peer.outbox.queued_runs
-        if nbytes <= self._links.jobs[peer.job].most_queued + BATCH_BYTES and runs < MAX_QUEUED_RUNS:
+        if nbytes <= peer.job.most_queued + BATCH_BYTES and runs < MAX_QUEUED_RUNS:
             return True
         told = f"Pull.request: {nbytes} bytes of values in {runs} runs wait to be fetched already"
         self._links.refuse(peer.identity, ProtocolError(told))
@@ -198,43 +168,32 @@ class Answers:
 
 
 class Pushes:
-    """Takes frames in, within the `ledger`'s quotas; what may be merged then is left to `work`."""
+    """Takes frames in; what may be merged then is left to `work`."""
 
-    def __init__(self, links: Links, work: Merger[Namespace], ledger: Ledger) -> None:
+    def __init__(self, links: Links, work: Merger) -> None:
         self._links = links
         self._work = work
-        self._ledger = ledger
 
     def take(self, peer: Peer, push: Push, payload: memoryview) -> None:
         """Takes in a frame, run by run: each is refused for itself. Raises ProtocolError for what nobody may say."""
-        links, job = self._links, self._links.jobs[peer.job]
+        links, shard, arena = self._links, peer.job.shard, None
         links.counts.frames_received += 1
-        shard, arena = job.shard, None
-        own: list[Run] | None = None
+        runs: Iterable[Run]
         if push.at is not None or push.place:
             arena = links.arenas.hold(peer, push.frame)
             if arena is None:
                 self._not_brought(peer, push)
                 return
-            through_memory = sum(push.nbytes) - payload.nbytes
-            for count in peer.shared:
-                count.received += through_memory
+            peer.shared.received += sum(push.nbytes) - payload.nbytes
         if push.at is not None and arena is not None:
             payload = memoryview(placed(arena, (push.at, push.at + payload_bytes(push))))  # type: ignore[arg-type]
             # What is checked, and then taken in, are the same bytes.
-            own = [own_run(shard, run) for run in runs_of(push, payload, arena)]
-        if not self._ledger.is_open:
-            refused = push_refusal(self._ledger, shard, own or list(runs_of(push, payload)), payload.nbytes)
-            if refused is not None:
-                self._refuse_all(peer, shard, push, payload, refused)
-                return
-        for number, run in enumerate(self._counted(shard, push, payload, own, arena)):
+            runs = [own_run(shard, run) for run in runs_of(push, payload, arena)]
+        else:
+            runs = runs_of(push, writable(payload), arena)
+        for number, run in enumerate(runs):
             try:
-                taken = take_run(shard, peer, run)
-                if taken.pull is None:
-                    self._work.take(peer.job, taken)
-                else:
-                    self._go_on(peer, shard, taken)
+                self._work.take(take_run(shard, peer, run))
             except PushRefusedError as error:
                 self._refuse(peer, push, number, str(error))
             if not links.is_here(peer):  # An answer has lost it.
@@ -242,37 +201,7 @@ class Pushes:
         peer.acknowledge.append(push.frame)
         links.due(peer)
         if push.payload_kind[-1] == PayloadKind.GRADIENT:
-            job.stragglers.came(peer.slot, push.step[-1], peer.heard)
-
-    @staticmethod
-    def _counted(
-        shard: JobShard, push: Push, payload: memoryview, own: Sequence[Run] | None, arena: Array | None
-    ) -> Iterable[Run]:
-        """The runs of a frame, whose memory counts as the job's where it is the shard's: `own` are those that were
-        copied where they have to be, None where the payload came with the message."""
-        if own is None:
-            return runs_of(push, shard.account.taken_over(payload), arena)
-        for run in own:
-            if run.arena is None:
-                shard.account.taken_over(run.payload)
-        return own
-
-    def _go_on(self, peer: Peer, shard: JobShard, taken: Taken) -> None:
-        wait = taken.pull
-        refused = None if wait is None or not taken.units else answer_refusal(self._ledger, shard, wait)
-        if wait is None or refused is None:
-            self._work.take(peer.job, taken)
-            return
-        peer.cancel(wait.request)
-        reason = f"slot {peer.slot}, key {taken.units[0].spec.key!r}, version {wait.version}: {refused}"
-        self._links.refuse_request(peer, wait.request, PushRefusedError(reason))
-
-    def _refuse_all(self, peer: Peer, shard: JobShard, push: Push, payload: memoryview, reason: str) -> None:
-        """A quota leaves no room for a frame."""
-        for number, run in enumerate(runs_of(push, payload)):
-            self._refuse(peer, push, number, f"{shard.parts.named(peer.slot, run)}: {reason}")
-        peer.acknowledge.append(push.frame)
-        self._links.due(peer)
+            peer.job.stragglers.came(peer.slot, push.step[-1], peer.heard)
 
     def _not_brought(self, peer: Peer, push: Push) -> None:
         """Nothing of a frame is taken in whose bytes are in an arena that the client has not brought."""
@@ -285,3 +214,11 @@ class Pushes:
     def _refuse(self, peer: Peer, push: Push, number: int, reason: str) -> None:
         self._links.counts.refused += 1
         self._links.say(peer.identity, PushRefused(push.frame, number, reason[:2048]))
+
+
+def writable(payload: memoryview) -> memoryview:
+    """A message's payload, whose memory is the shard's from now on."""
+    if not payload.readonly:
+        return payload
+    own = np.frombuffer(payload, np.uint8).copy()
+    return memoryview(own)  # type: ignore[arg-type]  # an array is a buffer

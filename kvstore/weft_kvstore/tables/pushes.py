@@ -15,7 +15,7 @@ from weft_kvstore.arrays import Array, exact_sum
 from weft_kvstore.merging.step_gate import StepGate
 from weft_kvstore.merging.steps import Complete, G, PushRefusedError, contradiction
 from weft_kvstore.merging.work import PIECE_ELEMENTS
-from weft_kvstore.rows.rows import Rows, is_ascending, merged
+from weft_kvstore.rows.rows import Rows, is_ascending
 from weft_kvstore.tables.spec import KeyRules
 
 # --- Pushes of rows that have come in part: a slot is in when all chunks of its push have come ------------------------
@@ -126,46 +126,6 @@ class RowPushes:
         if at < len(before) and before[at].first == run.stop and not ids[-1] < before[at].rows.ids[0]:
             return run.stop - 1
         return None
-
-
-# --- The sum of a step's rows on its way, and how much of it lies in memory that no message brought -------------------
-
-
-class RowTotal:
-    """Adds pushes, one sum at a time. Invariant: `_made` has, by the identity of its values, how many rows each part of
-    the sum has that no message brought."""
-
-    __slots__ = ("_made",)
-
-    def __init__(self) -> None:
-        self._made: dict[int, int] = {}
-
-    @property
-    def rows_made(self) -> int:
-        """Rows of the sum that no message's account has; may be asked on any thread."""
-        return sum(self._made.values())
-
-    def sum(self, one: Rows, other: Rows) -> Rows:
-        """As `merged`."""
-        total = merged(one, other)
-        came = _parts(one, other) - self._made.keys()
-        self._made = {id(values): len(ids) for ids, values in total.parts if id(values) not in came}
-        return total
-
-    def values(self, total: Rows) -> Array:
-        """All values of the sum in one array, to be written."""
-        came, values = _parts(total), total.values
-        if id(values) not in came:
-            self._made = {id(values): len(values)}
-        return values
-
-    def end(self) -> None:
-        """The sum was made use of: the next one begins."""
-        self._made = {}
-
-
-def _parts(*rows: Rows) -> set[int]:
-    return {id(values) for one in rows for _, values in one.parts}
 
 
 # --- A unit at the gate of its shard: a merged gradient is measured, and goes on as the slots have agreed on it -------

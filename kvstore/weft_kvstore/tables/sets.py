@@ -166,11 +166,6 @@ class TableSets(Generic[S]):
         """Parts that were set for versions that are still to come; may be asked on any thread."""
         return sum(len(ahead) for ahead in list(self._ahead.values()))
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of what was set for versions that are still to come; may be asked on any thread."""
-        return sum(ahead.nbytes for ahead in list(self._ahead.values()))
-
     def check(self, slot: int, version: int, origin: Hashable) -> None:
         """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
         if origin in self._taken or self._spec.holds_at_once:

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from functools import partial
-from typing import Final
 
 import numpy as np
 
-from weft_kvstore.arrays import bytes_of
+from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.description.records import Mode, Sparse
 from weft_kvstore.merging.pulls import Answer, PullWait
 from weft_kvstore.merging.steps import Complete
 from weft_kvstore.merging.work import PIECE_ELEMENTS
-from weft_kvstore.quotas import Holds
 from weft_kvstore.rows.growth import Draw
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.rows.rows import Rows
-from weft_kvstore.rows.storage import GrowingRows, HeldRows
+from weft_kvstore.rows.rows import Rows, merged
+from weft_kvstore.rows.storage import HeldRows
 from weft_kvstore.sharding import RowCut, chunks_of
-from weft_kvstore.tables.pushes import ChunkRun, RowPushes, RowTotal
+from weft_kvstore.tables.pushes import ChunkRun, RowPushes
 from weft_kvstore.tables.sets import IdsAhead, RowsAhead, SetsAhead
 from weft_kvstore.tables.spec import KeyRules
 from weft_kvstore.tables.steps import TableSteps
 from weft_kvstore.tables.values import MakeRows, TableValues
-from weft_kvstore.wire.messages import PayloadKind
 from weft_kvstore.wire.out_run import OneBuffer
-from weft_kvstore.wire.runs import Run, unpacked_rows
 
 # --- A table's rows on one shard: what is pushed to them, set and pulled of them, step by step ------------------------
 # Rows are named by their place on the shard, ascending; of a growing table that is the id. They come into being when
@@ -36,7 +32,7 @@ from weft_kvstore.wire.runs import Run, unpacked_rows
 class TableState(TableSteps[Rows, Rows]):
     """Invariant: `_waiting_bytes` are those of gradients that came since a merge began."""
 
-    __slots__ = ("_pushes", "_table", "_total", "_waiting_bytes", "cut", "shard")
+    __slots__ = ("_pushes", "_table", "_waiting_bytes", "cut", "shard")
 
     def __init__(
         self,
@@ -54,9 +50,8 @@ class TableState(TableSteps[Rows, Rows]):
         no value, and nobody else should know it. Raises MemoryError where not even the addresses are to be had,
         OSError where the place is none, ValueError where numbers are wanted and missing."""
         a_piece = max(PIECE_ELEMENTS // max(cut.width, 1), 1)
-        self._total = RowTotal()
         ahead = _nothing_ahead(cut, shard, a_piece)
-        super().__init__(spec, self._total.sum, self._total.values, ahead, fills=spec.given)
+        super().__init__(spec, merged, _values_of, ahead, fills=spec.given)
         self.cut = cut
         self.shard = shard
         self._pushes = RowPushes(cut.rows_up)
@@ -73,22 +68,6 @@ class TableState(TableSteps[Rows, Rows]):
     def capacity_bytes(self) -> int:
         """Bytes of the values, were every row touched; of a growing table, of those that one call may name."""
         return self.cut.bytes_on(self.shard)
-
-    @property
-    def bytes_of_a_row(self) -> int:
-        """Of its value and the rule's state."""
-        return self.cut.row_bytes * (1 + len(self.spec.state))
-
-    @property
-    def ahead_bytes(self) -> int:
-        """Bytes of rows that were set for versions to come."""
-        return self.sets.nbytes
-
-    @property
-    def rows_made(self) -> int:
-        """Rows of the step's sum that lie in memory of their own, which no message's account has; may be asked on any
-        thread."""
-        return self._total.rows_made
 
     @property
     def touched(self) -> int:
@@ -137,10 +116,7 @@ class TableState(TableSteps[Rows, Rows]):
 
     def merging(self) -> Generator[None, None, bool]:
         self._waiting_bytes = 0
-        is_made = yield from super().merging()
-        if is_made:
-            self._total.end()
-        return is_made
+        return (yield from super().merging())
 
     @property
     def _parts_begun(self) -> int:
@@ -205,50 +181,13 @@ class TableState(TableSteps[Rows, Rows]):
         self._table.rows.close()
 
 
+def _values_of(total: Rows) -> Array:
+    """All values of a sum in one array, to be written."""
+    return total.values
+
+
 def _nothing_ahead(cut: RowCut, shard: int, a_piece: int) -> Callable[[], SetsAhead[Rows]]:
     """Where rows of one version wait."""
     if cut.growth is not None:
         return partial(IdsAhead, cut.width, cut.dtype, a_piece=a_piece)
     return partial(RowsAhead, cut.rows_on(shard), cut.width, cut.dtype, a_piece=a_piece)
-
-
-# --- What a job's tables have come to on a shard, and what a push may still add to them -------------------------------
-
-
-INDEX_ROW_BYTES: Final = 24
-"""Of a row that comes into being: its id, and its place in the index, which is at least half full."""
-
-
-def grown(tables: Iterable[TableState]) -> Holds:
-    """Rows of growing tables that are here, with their state and their index, rows set for versions to come, and what
-    of sums under way no message holds, with what may come of it."""
-    found = Holds()
-    for one in tables:
-        ahead = one.ahead_bytes
-        rows, made = one.held, one.rows_made
-        if isinstance(rows, GrowingRows):
-            found += Holds(rows.stop * one.bytes_of_a_row + rows.index_bytes, 0, rows.count)
-        if ahead:
-            found += Holds(ahead)
-        if made:
-            found += Holds(made * (one.cut.row_bytes + one.cut.id_dtype.itemsize)) + _to_come(one, made)
-    return found
-
-
-def promised(table: TableState, run: Run, *, exact: bool) -> Holds:
-    """What rows that a push or a set names may add to a growing table: each of them, or `exact` those that it lacks."""
-    if table.cut.growth is None or run.payload_kind == PayloadKind.IDS or not run.chunks:
-        return Holds()
-    if exact:
-        found = unpacked_rows(run, table.cut, table.shard, table.spec.key)
-        rows = int(np.count_nonzero(table.held.find(found.ids) < 0))
-    else:
-        rows = run.payload.nbytes // (table.cut.row_bytes + table.cut.id_dtype.itemsize)
-    return _to_come(table, rows)
-
-
-def _to_come(table: TableState, rows: int) -> Holds:
-    """So many rows, once they have come into being: those of a table of a known size are there from the first."""
-    if table.cut.growth is None:
-        return Holds()
-    return Holds(rows * (table.bytes_of_a_row + INDEX_ROW_BYTES), 0, rows)

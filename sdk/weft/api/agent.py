@@ -43,8 +43,6 @@ class Registration(Model):
     kind: AgentKind
     name: Name
     """What people call it, `worker-0`; not necessarily unique."""
-    endpoint: Annotated[str, Field(pattern=ENDPOINT)] | None = None
-    """A shard's ZeroMQ endpoint, reachable from workers."""
     pid: Count
     nonce: Annotated[str, Field(pattern=r"^[0-9A-Za-z]{1,64}$")] | None = None
     """Drawn by each process: a registration of the same kind, name, process id and nonce replaces the earlier one."""
@@ -157,7 +155,7 @@ class Report(Model):
     reason: Annotated[str, Field(max_length=1 << 16)] | None = None
     """With `failed`: what failed, naming slot, key and step where they are known."""
     endpoint: Annotated[str, Field(pattern=ENDPOINT)] | None = None
-    """With `ready` of a shard: where this job's workers reach it; the one of its registration where left out."""
+    """With `ready` of a shard: the ZeroMQ endpoint by which this job's workers reach it."""
     step: Count | None = None
     """Steps finished."""
     metrics: Annotated[list[MetricReport], Field(max_length=4096)] = Field(default_factory=list)
@@ -173,7 +171,6 @@ class AgentInfo(Model):
     id: Identifier
     kind: AgentKind
     name: Name
-    endpoint: str | None
     pid: int
     state: AgentState
     registered_at: datetime

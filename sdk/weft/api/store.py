@@ -112,7 +112,7 @@ class StoreSpec(Model):
     seed: int
     slots: int
     shards: list[str]
-    """ZeroMQ endpoints, by shard number. A shard that is told before all are known gets the same list."""
+    """ZeroMQ endpoints, by shard number; for the shards themselves empty ones: they are told before these are known."""
     keys: list[KeySpec]
     rule: str | dict[str, Any]
     """A built-in rule's name, or a user's rule as a document."""

@@ -102,7 +102,7 @@ def agents_table(agents: Sequence[AgentInfo], width: int) -> Table:
 
 
 def _agents_table(agents: Sequence[AgentInfo], *, short: bool) -> Table:
-    made = table("name", "kind", "state", "jobs", "heard", "pid", "endpoint")
+    made = table("name", "kind", "state", "jobs", "heard", "pid")
     for agent in agents:
         style = "green" if agent.state is AgentState.ALIVE else "red"
         made.add_row(
@@ -112,7 +112,6 @@ def _agents_table(agents: Sequence[AgentInfo], *, short: bool) -> Table:
             _first_of(agent.jobs) if short else ", ".join(agent.jobs) or "-",
             f"{ago(timedelta(seconds=agent.silent_s))} ago",
             str(agent.pid),
-            agent.endpoint or "-",
         )
     return made
 

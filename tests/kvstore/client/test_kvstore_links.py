@@ -362,7 +362,7 @@ def test_a_shard_that_started_anew_has_lost_its_values() -> None:
 def test_a_job_that_is_opened_late_is_waited_for_and_one_that_never_is_is_refused() -> None:
     description = described(zero("w", (4,), 1), slots=1)
     simulation = Simulation(description, LINK)
-    simulation.shards[0].close_job("job", None, "not yet")
+    simulation.shards[0].close("not yet")
     value = simulation.stores[0].pull("w", 0)
     pass_time(simulation, 2.0)
     assert not value.done()
@@ -370,7 +370,7 @@ def test_a_job_that_is_opened_late_is_waited_for_and_one_that_never_is_is_refuse
     pass_time(simulation, 1.0)
     assert value.result(0).shape == (4,)
     simulation = Simulation(description, LINK)
-    simulation.shards[0].close_job("job", None, "never")
+    simulation.shards[0].close("never")
     value = simulation.stores[0].pull("w", 0)
     pass_time(simulation, 6.0)
     with pytest.raises(StoreRefusedError, match="job 'job', term 1 is not open on this shard"):
@@ -382,18 +382,10 @@ def test_closing_a_job_fails_its_clients() -> None:
     ended(simulation, simulation.stores[0].pull("w", 0))
     value = simulation.stores[0].pull("w", 1)
     simulation.settle(ANY)
-    simulation.shards[0].close_job("job", None, "job 'job' was closed on this shard")
+    simulation.shards[0].close("job 'job' was closed on this shard")
     with pytest.raises(StoreLostError, match="was closed on this shard"):
         ended(simulation, value)
-    assert (simulation.shards[0].jobs, simulation.shards[0].peers) == ({}, {})
-
-
-def test_closing_one_term_of_a_job_leaves_the_other() -> None:
-    older = described(zero("w", (4,), 1), slots=1)
-    simulation = Simulation(older, LINK)
-    simulation.shards[0].open(JobShard(msgspec.structs.replace(older, term=2), 0))
-    simulation.shards[0].close_job("job", 1, "over")
-    assert list(simulation.shards[0].jobs) == [("job", 2)]
+    assert (simulation.shards[0].job, simulation.shards[0].peers) == (None, {})
 
 
 @pytest.mark.parametrize(("priorities", "first"), [(True, "b"), (False, "a")])

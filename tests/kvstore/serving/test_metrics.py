@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -20,11 +22,10 @@ from pydantic import ValidationError
 from store_cluster import WAIT_S, key_of, store_of, wait_until_shared
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
-from weft_kvstore.quotas import Holds, Quotas
 from weft_kvstore.serving.apply_pool import ApplyStatistics
-from weft_kvstore.serving.daemon import ShardSettings
 from weft_kvstore.serving.metrics import METRICS, MOST_JOBS, OTHERS, ShardCollector, metrics_served
 from weft_kvstore.serving.shard_server import ShardServer
+from weft_kvstore.serving.shard_settings import ShardSettings
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics import (
     PRIORITIES,
@@ -33,8 +34,10 @@ from weft_kvstore.statistics import (
     JobStatistics,
     ShardStatistics,
     Stragglers,
+    counted,
     depths,
     group_of,
+    summed,
 )
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
@@ -53,22 +56,15 @@ def told(statistics: ShardStatistics) -> dict[tuple[str, str], float]:
     }
 
 
-def statistics_of(**changed: object) -> ShardStatistics:
-    counts = dict.fromkeys(ShardStatistics.__dataclass_fields__, 0)
-    for name in ("apply_threads", "queues", "per_job", "stages", "quotas"):
-        del counts[name]
-    return ShardStatistics(**{**counts, **changed})  # type: ignore[arg-type]
-
-
 def job_of(name: str, nbytes: int = 0, term: int = 1, **changed: object) -> JobStatistics:
-    one = JobStatistics(name, term, 1, Holds(nbytes, 2, 3), Holds(), 10, 20, 30, None, 0.0)
+    one = JobStatistics(name, term, 7, nbytes, 3, 1, 10, 20, 30, 40, None, 0.0)
     return JobStatistics(**{**{name: getattr(one, name) for name in one.__slots__}, **changed})  # type: ignore[arg-type]
 
 
 def test_a_shard_that_worked_tells_what_it_did() -> None:
     payload = 1 << 13
     description = store_of([key_of("w", [1 << 11], 2, priority=3)], slots=2, shards=1)
-    with ShardServer(quotas=Quotas(job_bytes=1 << 30), apply_threads=1) as server:
+    with ShardServer(apply_threads=1) as server:
         here = msgspec.structs.replace(description, shards=(server.endpoint,))
         server.open(here, 0)
         with StoreClient(here, 0, settings=LINK) as first, StoreClient(here, 1, settings=LINK) as second:
@@ -86,14 +82,9 @@ def test_a_shard_that_worked_tells_what_it_did() -> None:
     assert found["weft_shard_sent_bytes_total", ""] >= 6 * payload
     assert found["weft_shard_job_received_bytes_total", "job"] >= 6 * payload
     assert found["weft_shard_job_sent_bytes_total", "job"] >= 6 * payload
-    assert found["weft_shard_job_work_bytes_total", "job"] >= 6 * payload
-    assert found["weft_shard_job_bytes", "job"] == statistics.per_job[0].holds.nbytes >= payload
-    assert (found["weft_shard_job_keys", "job"], found["weft_shard_jobs", ""], found["weft_shard_links", ""]) == (
-        1,
-        1,
-        2,
-    )
-    assert found["weft_shard_quota_bytes", "job"] == 1 << 30
+    assert found["weft_shard_job_memory_bytes", "job"] == statistics.per_job[0].memory_bytes >= 1 << 20
+    assert statistics.per_job[0].process == os.getpid()
+    assert (found["weft_shard_jobs", ""], found["weft_shard_links", ""]) == (1, 2)
     assert found["weft_shard_job_waited_for_slot", "job"] == 1
     assert found["weft_shard_job_waited_for_seconds", "job"] > 0
     assert {stage for name, stage in found if name == "weft_shard_stage_seconds_total"} == set(STAGES)
@@ -133,31 +124,31 @@ def test_names_follow_prometheus_conventions() -> None:
         assert re.fullmatch(r"weft_shard_[a-z]+(_[a-z]+)*", kind.name)
         assert kind.shown_name.endswith("_total") == kind.counts
         assert not re.search(r"_(ms|us|kib|mib|count)(_|$)", kind.name)
-        assert set(kind.labels) <= {"job", "priority", "stage", "thread", "scope"}
+        assert set(kind.labels) <= {"job", "priority", "stage", "thread"}
 
 
 def test_labels_are_few_however_many_jobs_there_are() -> None:
     jobs = [job_of(f"j{number}", nbytes=number) for number in range(3 * MOST_JOBS)]
-    found = told(statistics_of(per_job=tuple(jobs)))
-    names = {job for name, job in found if name == "weft_shard_job_bytes"}
+    found = told(ShardStatistics(per_job=tuple(jobs)))
+    names = {job for name, job in found if name == "weft_shard_job_memory_bytes"}
     assert len(names) == MOST_JOBS + 1
     assert f"j{3 * MOST_JOBS - 1}" in names
-    assert found["weft_shard_job_bytes", OTHERS] == sum(range(2 * MOST_JOBS))
+    assert found["weft_shard_job_memory_bytes", OTHERS] == sum(range(2 * MOST_JOBS))
     assert found["weft_shard_job_received_bytes_total", OTHERS] == 2 * MOST_JOBS * 10
 
 
 def test_terms_of_a_job_are_added_up_and_the_worst_is_told() -> None:
     jobs = (job_of("a", 5, waited_slot=2, waited_s=1.0), job_of("a", 7, term=2, waited_slot=4, waited_s=3.0))
-    found = told(statistics_of(per_job=jobs))
-    assert found["weft_shard_job_bytes", "a"] == 12
+    found = told(ShardStatistics(per_job=jobs))
+    assert found["weft_shard_job_memory_bytes", "a"] == 12
     assert found["weft_shard_job_waited_for_slot", "a"] == 4
-    assert ("weft_shard_job_waited_for_slot", "b") not in told(statistics_of(per_job=(job_of("b"),)))
+    assert ("weft_shard_job_waited_for_slot", "b") not in told(ShardStatistics(per_job=(job_of("b"),)))
 
 
 def test_a_jobs_name_cannot_break_the_lines() -> None:
     name = 'a"b\\c\nweft_shard_jobs 99'
-    found = told(statistics_of(per_job=(job_of(name, 5),), apply_threads=(ApplyStatistics("socket", 1, 2.0),)))
-    assert found["weft_shard_job_bytes", name] == 5
+    found = told(ShardStatistics(per_job=(job_of(name, 5),), apply_threads=(ApplyStatistics("socket", 1, 2.0),)))
+    assert found["weft_shard_job_memory_bytes", name] == 5
     assert found["weft_shard_jobs", ""] == 0
 
 
@@ -172,10 +163,20 @@ def test_the_page_names_every_metric_as_the_code_does() -> None:
         assert name in {kind.shown_name for kind in METRICS}
 
 
-def test_the_page_names_every_quota_and_its_option() -> None:
-    options = re.findall(r"^\| `--([a-z-]+)` \| `WEFT_SHARD_([A-Z_]+)` \|", PAGE, re.M)
-    assert [option.replace("-", "_") for option, _ in options] == list(Quotas.__dataclass_fields__)
-    assert [variable.lower() for _, variable in options] == list(Quotas.__dataclass_fields__)
+def test_shards_together_tell_their_sums_and_one_that_has_ended_what_it_counted() -> None:
+    threads = (ApplyStatistics("socket", 1, 2.0),)
+    queues = depths([(0, 5)], [])
+    one = ShardStatistics(bytes_sent=1, links=2, jobs=1, stages={"merge": 1.0}, apply_threads=threads, queues=queues)
+    one = replace(one, per_job=(job_of("a"),))
+    both = summed([one, replace(one, per_job=(job_of("b"),))])
+    assert (both.bytes_sent, both.links, both.jobs, both.stages["merge"]) == (2, 4, 2, 2.0)
+    assert both.apply_threads == (ApplyStatistics("socket", 2, 4.0),)
+    assert [job.job for job in both.per_job] == ["a", "b"]
+    assert (both.queues[1].pieces, both.queues[1].piece_bytes) == (2, 10)
+    ended = counted(both)
+    assert (ended.bytes_sent, ended.links, ended.jobs, ended.per_job, ended.queues) == (2, 0, 0, (), ())
+    assert (ended.stages, ended.apply_threads) == (both.stages, both.apply_threads)
+    assert set(told(summed([]))) >= {("weft_shard_jobs", ""), ("weft_shard_sent_bytes_total", "")}
 
 
 def test_priorities_fall_into_groups() -> None:
@@ -235,7 +236,7 @@ def test_a_process_says_where_its_metrics_are(tmp_path: Path) -> None:
     description = store_of([key_of("w", (300,), 1)], slots=1, shards=1)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(description, shards=("tcp://127.0.0.1:0",))))
     options = ["--shard", "0", "--exit-with-parent", "--metrics-port", "0", "--apply-threads", "2"]
-    command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), *options, "--job-bytes", "1MiB"]
+    command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), *options, "--job-memory", "4GiB"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
@@ -248,8 +249,7 @@ def test_a_process_says_where_its_metrics_are(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert (rest, "ready" in log, "listening" in log, "metrics at" in log) == ("", False, False, False)
-    assert 'weft_shard_job_keys{job="job"} 1.0' in lines
-    assert 'weft_shard_quota_bytes{scope="job"} 1.048576e+06' in lines
+    assert 'weft_shard_job_links{job="job"} 0.0' in lines
     assert 'weft_shard_apply_pieces_total{thread="apply-1"} 0.0' in lines
     assert process.returncode == 0
 
@@ -257,13 +257,13 @@ def test_a_process_says_where_its_metrics_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--job-bytes", "100"], "error: job 'job': quota job_bytes: "),
+        (["--job-memory", "128MiB"], "error: "),
         (["--metrics-port", "1", "--metrics-host", "203.0.113.1"], "error: cannot serve metrics at 203.0.113.1:1: "),
     ],
 )
 def test_a_process_that_cannot_serve_as_told_says_why(options: list[str], said: str, tmp_path: Path) -> None:
     path = tmp_path / "store.json"
-    description = store_of([key_of("w", (300,), 1)], slots=1, shards=1)
+    description = store_of([key_of("w", (1 << 26,), 1)], slots=1, shards=1)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(description, shards=("tcp://127.0.0.1:0",))))
     command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), "--shard", "0", *options]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -273,15 +273,8 @@ def test_a_process_that_cannot_serve_as_told_says_why(options: list[str], said: 
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("metrics_port", 70000), ("metrics_port", -1), ("job_rows", -1), ("apply_threads", 1000), ("total_bytes", "much")],
+    [("metrics_port", 70000), ("metrics_port", -1), ("job_memory", "1MiB"), ("apply_threads", 1000)],
 )
 def test_settings_that_cannot_be_are_refused_by_name(setting: str, value: object) -> None:
     with pytest.raises(ValidationError, match=setting):
         ShardSettings(server="http://127.0.0.1:1", **{setting: value})  # type: ignore[arg-type]
-
-
-def test_quotas_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WEFT_SHARD_JOB_BYTES", "2GiB")
-    monkeypatch.setenv("WEFT_SHARD_TOTAL_ROWS", "7")
-    settings = ShardSettings(server="http://127.0.0.1:1")
-    assert settings.quotas == Quotas(job_bytes=2 << 30, total_rows=7)

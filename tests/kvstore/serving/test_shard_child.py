@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +15,12 @@ import numpy as np
 import pytest
 
 from store_cluster import WAIT_S, key_of, store_of
+from weft.api.children import Child, Forkserver
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.serving.children import Child, Forkserver
-from weft_kvstore.serving.shard_child import ShardTask, statistics_of
+from weft_kvstore.serving.shard_child import ShardTask
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.statistics import statistics_of
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S)
 ANY = "tcp://127.0.0.1:0"
@@ -37,9 +39,14 @@ def described(job: str = "job", **changed: Any) -> StoreDescription:
 
 
 def begun(
-    forkserver: Forkserver, description: StoreDescription, *binds: str, memory_bytes: int | None = None
+    forkserver: Forkserver,
+    description: StoreDescription,
+    bind: str = ANY,
+    *,
+    memory_bytes: int | None = None,
+    advertise: str | None = None,
 ) -> tuple[Child, Iterator[dict[str, Any]]]:
-    task = ShardTask("shard-0", json.loads(msgspec.json.encode(description)), 0, binds or (ANY,))
+    task = ShardTask("shard-0", json.loads(msgspec.json.encode(description)), 0, bind, advertise)
     child = forkserver.fork(memory_bytes)
     child.send(msgspec.to_builtins(task))
     return child, child.lines()
@@ -49,22 +56,31 @@ def connected(description: StoreDescription, endpoint: str) -> StoreClient:
     return StoreClient(msgspec.structs.replace(description, shards=(endpoint,)), 0, settings=LINK)
 
 
+def ready(said: Iterator[dict[str, Any]]) -> str:
+    """Where it listens."""
+    report = next(said)["report"]
+    assert report["event"] == "ready"
+    return report["endpoint"]
+
+
 def stop(child: Child, said: Iterator[dict[str, Any]]) -> None:
     stopping = threading.Thread(target=child.stop)
     stopping.start()
-    assert list(said) == []
+    assert [list(line) for line in said] == [["statistics", "asked"]]  # Its last ones.
     stopping.join(WAIT_S)
     assert child.ending == "its process ended with status 0"
 
 
 def test_a_child_serves_its_job_tells_its_statistics_and_ends(forkserver: Forkserver) -> None:
     child, said = begun(forkserver, described())
-    endpoint = next(said)["ready"]
+    endpoint = ready(said)
     client = connected(described(), endpoint)
     client.push("w", 0, np.ones(300, np.float32)).result(WAIT_S)
     assert client.pull("w", 1).result(WAIT_S).shape == (300,)
-    child.send({})
-    statistics = statistics_of(next(said))
+    child.send({"asked": 7})
+    answer = next(said)
+    statistics = statistics_of(answer)
+    assert answer["asked"] == 7
     assert (statistics.jobs, statistics.links, statistics.per_job[0].job) == (1, 1, "job")
     client.close()
     stop(child, said)
@@ -77,29 +93,46 @@ def test_a_child_serves_its_job_tells_its_statistics_and_ends(forkserver: Forkse
 def test_what_cannot_be_opened_fails_by_its_reason(forkserver: Forkserver, changed: dict[str, Any], told: str) -> None:
     _, said = begun(forkserver, described(**changed))
     (failed,) = said
-    assert told in failed["failed"]
+    assert failed["report"]["event"] == "failed"
+    assert told in failed["report"]["reason"]
 
 
-def test_a_port_that_is_taken_is_passed_over(forkserver: Forkserver) -> None:
-    first, of_first = begun(forkserver, described())
-    taken = next(of_first)["ready"]
-    second, of_second = begun(forkserver, described(), taken, ANY)
-    assert next(of_second)["ready"] != taken
-    stop(second, of_second)
-    third, of_third = begun(forkserver, described(), taken)
-    assert "cannot bind" in next(of_third)["failed"]
-    assert list(of_third) == []
+def test_of_a_range_of_ports_the_first_free_one_is_taken_and_none_is_told(forkserver: Forkserver) -> None:
+    first = free_range()
+    children = []
+    for number in range(2):
+        child, said = begun(forkserver, described(), f"tcp://127.0.0.1:{first}-{first + 1}", advertise="here")
+        assert ready(said) == f"tcp://here:{first + number}"
+        children.append((child, said))
+    third, of_third = begun(forkserver, described(), f"tcp://127.0.0.1:{first}-{first + 1}")
+    (failed,) = of_third
+    assert "cannot bind" in failed["report"]["reason"]
     assert third.ending == "its process ended with status 0"
-    stop(first, of_first)
+    for child, said in children:
+        stop(child, said)
+
+
+def free_range() -> int:
+    """The first of two free ports, one behind the other."""
+    for _ in range(100):
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+            try:
+                other.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no two free ports")
 
 
 def test_a_job_that_wants_more_memory_than_it_may_have_fails_alone(forkserver: Forkserver) -> None:
     other, of_other = begun(forkserver, described())
-    client = connected(described(), next(of_other)["ready"])
+    client = connected(described(), ready(of_other))
     large = store_of([key_of("w", (1 << 28,), 1)], slots=1, shards=1, job="large")
     _, said = begun(forkserver, msgspec.structs.replace(large, shards=("",)), memory_bytes=1 << 29)
     (failed,) = said
-    assert "allocate" in failed["failed"] or "Memory" in failed["failed"]
+    assert "allocate" in failed["report"]["reason"] or "Memory" in failed["report"]["reason"]
     client.push("w", 0, np.ones(300, np.float32)).result(WAIT_S)
     assert client.pull("w", 1).result(WAIT_S).shape == (300,)
     client.close()
@@ -113,7 +146,7 @@ def test_of_sixteen_shards_at_once_nothing_stays(forkserver: Forkserver) -> None
     stop(first, said)
     before = len(os.listdir("/proc/self/fd"))
     shards = [begun(forkserver, described(f"job-{number}")) for number in range(16)]
-    endpoints = {next(said)["ready"] for _, said in shards}
+    endpoints = {ready(said) for _, said in shards}
     assert len(endpoints) == 16
     for child, said in shards:
         stop(child, said)

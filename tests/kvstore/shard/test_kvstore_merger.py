@@ -44,9 +44,9 @@ class Ends:
             DESCRIPTION, keys=(msgspec.structs.replace(DESCRIPTION.keys[0], whole=whole),)
         )
         self.shard = JobShard(description, 0, rule=rule)
-        self.failed: list[tuple[str, str]] = []
+        self.failed: list[str] = []
         self.answered: list[int] = []
-        self.merger: Merger[str] = Merger(self, priorities=True)
+        self.merger: Merger = Merger(self, priorities=True)
 
     def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
         self.answered.append(wait.request)
@@ -58,16 +58,16 @@ class Ends:
     def refuse(self, wait: PullWait, reason: str) -> None:
         raise AssertionError(reason)
 
-    def fail(self, job: str, reason: str) -> None:
-        self.failed.append((job, reason))
+    def fail(self, reason: str) -> None:
+        self.failed.append(reason)
 
     def push_all(self) -> None:
         for slot in (0, 1):
             run = Run(0, 0, 0, 0, 0, 1, 0, memoryview(bytearray(np.ones(8, np.float32).tobytes())))
-            self.merger.take("job", self.shard.accept(slot, run))
+            self.merger.take(self.shard.accept(slot, run))
 
     def pull(self, wait: PullWait) -> None:
-        self.merger.ask("job", wait, self.shard.pulls.ask(wait, 0, 0, 1, 0), self.shard)
+        self.merger.ask(wait, self.shard.pulls.ask(wait, 0, 0, 1, 0), self.shard)
 
     def work(self) -> None:
         while self.merger.work_once():
@@ -84,7 +84,7 @@ def test_a_rule_that_fails_ends_its_job_by_its_name(error: Exception, whole: boo
     ends = Ends(raising(error), whole=whole)
     ends.push_all()
     ends.work()
-    assert ends.failed == [("job", "rule 'mine' failed on key 'w', slice 0, step 0: of my own")]
+    assert ends.failed == ["rule 'mine' failed on key 'w', slice 0, step 0: of my own"]
 
 
 def test_a_fault_of_the_store_is_not_told_as_the_rules() -> None:
@@ -106,7 +106,7 @@ def test_sums_that_find_no_memory_end_the_job_and_not_the_shard(
     ends.push_all()
     monkeypatch.setattr(np, "add", raising(MemoryError("8 bytes")))
     ends.work()
-    assert ends.failed == [("job", told)]
+    assert ends.failed == [told]
 
 
 @pytest.mark.parametrize("whole", [False, True])

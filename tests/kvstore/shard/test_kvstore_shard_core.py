@@ -12,12 +12,25 @@ from store_cluster import key_of, store_of, table_of
 from store_raw import pull_of, push_of
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.errors import StoreError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables.values import TableValues
 from weft_kvstore.wire.codec import decode_reply, encode
-from weft_kvstore.wire.messages import Barrier, Cancel, Failed, Hello, Message, Pull, Push, PushRefused, Values
+from weft_kvstore.wire.messages import (
+    Barrier,
+    Cancel,
+    Failed,
+    Hello,
+    Message,
+    Pull,
+    Push,
+    PushRefused,
+    RefusalCode,
+    Refused,
+    Values,
+)
 
 SIZE = 256
 """Elements of a key: one slice of 1 KiB. Key n is slice n of the only bucket."""
@@ -132,43 +145,40 @@ def test_what_was_pulled_and_is_cancelled_does_not_leave() -> None:
     assert peer.outbox.queued_slices == 0
 
 
-def test_a_job_that_is_closed_in_one_of_its_own_messages_leaves_the_others_alone(
+def test_a_job_that_fails_in_one_of_its_own_messages_is_told_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its lost connection has nothing to be sent: it must not come among those of the jobs that share the shard."""
+    """Its lost connection has nothing to be sent: it must not come among those that have."""
 
     def none(*_: object, **__: object) -> None:
         raise MemoryError("no memory for rows")
 
     core = ShardCore(bytes(16), LinkSettings(same_host=False))
-    jobs = {name: store_of([table_of("t", [8, 4], 1)], slots=1, shards=1, job=name) for name in "abc"}
-
-    def hear(name: str, message: Message, payload: bytes | None = None) -> None:
-        core.hear(name.encode(), encode(message, payload), 1.0)
+    description = store_of([table_of("t", [8, 4], 1)], slots=1, shards=1)
+    core.open(JobShard(description, 0))
+    monkeypatch.setattr(TableValues, "reading", none)
+    ids = np.array([1], np.int64).tobytes()
+    for message, payload in (
+        (Hello("job", 1, 0, 1, bytes(16), 1, digest(description)), None),
+        (Pull([1], [0], [0], [0], [0], [0], [0], [1], [0]), None),
+        (Push(1, [2], [1], [0], [0], [0], [1], [1], [8]), ids),
+    ):
+        core.hear(b"link", encode(message, payload), 1.0)
         while core.work_once():
             pass
-        if core.wants_flush():
-            core.flush(1.0)
+    assert not core.wants_flush()
+    (refused,) = of(Refused, [decode_reply(parts)[0] for _, parts in core.outgoing])
+    assert refused.code is RefusalCode.CLOSED
+    assert "no memory to answer a pull of key 't'" in refused.reason
+    assert (core.job, core.peers, len(core.work)) == (None, {}, 0)
+    core.close("again")
 
-    def pull(name: str) -> None:
-        hear(name, Pull([1], [0], [0], [0], [0], [0], [0], [1], [0]))
-        with monkeypatch.context() as patched:
-            if name == "a":
-                patched.setattr(TableValues, "reading", none)
-            ids = np.array([1], np.int64).tobytes()
-            hear(name, Push(1, [2], [1], [0], [0], [0], [1], [1], [8]), ids)
 
-    for name, description in jobs.items():
-        core.open(JobShard(description, 0))
-        hear(name, Hello(name, 1, 0, 1, bytes(16), 1, digest(description)))
-    assert core.is_shared
-    for name in jobs:
-        core.outgoing.clear()
-        pull(name)
-        found = [decode_reply(parts)[0] for _, parts in core.outgoing]
-        assert bool(of(Values, found)) is (name != "a")
-    assert [name for name, _ in core.jobs] == ["b", "c"]
-    core.fail(("a", 1), "again")
+def test_a_shard_serves_one_job() -> None:
+    core = ShardCore(bytes(16), LinkSettings())
+    core.open(JobShard(a_store(slots=1), 0))
+    with pytest.raises(StoreError, match="serves job 'job' already"):
+        core.open(JobShard(a_store(slots=1), 0))
 
 
 def test_a_cancel_looks_at_nothing_but_the_answers_to_its_requests() -> None:

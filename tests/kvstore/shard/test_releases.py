@@ -3,30 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import pytest
 
+from store_cluster import key_of, store_of
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.links import Releases
-from weft_kvstore.shard.peer import Peer
+from weft_kvstore.shard import links
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.links import PeerArenas
+from weft_kvstore.shard.peer import Job, Peer
 from weft_kvstore.wire.codec import decode_reply
 from weft_kvstore.wire.messages import Hello, Released
 
+SLOTS = 50
+
 
 class Memory:
-    """An arena whose reading is begun and ended by hand."""
+    """A listener with one arena for all, whose reading is begun and ended by hand."""
+
+    name = b"here"
 
     def __init__(self) -> None:
         self.ends: list[Callable[[], None]] = []
+        self.memory = self
+
+    def expect(self, nbytes: int) -> bytes:
+        return b"ticket"
+
+    def forget(self, ticket: bytes) -> None:
+        pass
+
+    def arena(self, ticket: bytes) -> Any:
+        return self
 
     def hold(self, let_go: Callable[[], None]) -> np.ndarray:
         self.ends.append(let_go)
         return np.zeros(1, np.uint8)
 
 
-def peer_of(session: int, *, job: str = "j", slot: int = 0) -> Peer:
-    hello = Hello(job, 1, slot, 1, bytes(16), session, bytes(16))
-    return Peer(bytes([session]), hello, LinkSettings(), 0.0)
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    made = Memory()
+    monkeypatch.setattr(links, "PeerMemory", lambda found, places: found)
+    return made
+
+
+@pytest.fixture
+def job() -> Job:
+    return Job(JobShard(store_of([key_of("w", (4,), 1)], slots=SLOTS, shards=1), 0))
+
+
+def arenas_of(memory: Memory, woken: list[None]) -> PeerArenas:
+    arenas = PeerArenas(lambda: woken.append(None))
+    arenas.listener = memory  # type: ignore[assignment]  # all that is used of one
+    return arenas
+
+
+def peer_of(job: Job, session: int, *, slot: int = 0) -> Peer:
+    """The slot's newest connection."""
+    hello = Hello("job", 1, slot, 1, bytes(16), session, bytes(16))
+    peer = job.links[slot] = Peer(bytes([session]), hello, job, LinkSettings(), 0.0)
+    return peer
 
 
 def told(peer: Peer) -> list[int]:
@@ -35,42 +74,41 @@ def told(peer: Peer) -> list[int]:
     return [frame for message in messages if isinstance(message, Released) for frame in message.frame]
 
 
-def test_a_new_connection_is_told_nothing_while_what_an_earlier_one_brought_is_read() -> None:
+def test_a_new_connection_is_told_nothing_while_what_an_earlier_one_brought_is_read(job: Job, memory: Memory) -> None:
     woken: list[None] = []
-    releases, memory = Releases(lambda: woken.append(None)), Memory()
-    first, second, third = (peer_of(session) for session in range(3))
-    releases.begin(first)
+    arenas = arenas_of(memory, woken)
+    first, second, third = (peer_of(job, session) for session in range(3))
+    arenas.begin(first)
     assert told(first) == [0]
     for frame in (5, 6):
-        releases.hold(first, memory, frame)  # type: ignore[arg-type]  # all that is used of it
-    releases.lose(first)
-    releases.begin(second)
-    releases.hold(second, memory, 7)  # type: ignore[arg-type]
-    releases.lose(second)
-    releases.begin(third)
+        arenas.hold(first, frame)
+    arenas.lose(first)
+    arenas.begin(second)
+    arenas.hold(second, 7)
+    arenas.lose(second)
+    arenas.begin(third)
     for end in memory.ends[:2]:
         end()
-        assert list(releases.settled()) == [(("j", 1), 0)]
+        assert list(arenas.settled()) == [third]
         assert told(third) == []
     memory.ends[2]()
-    assert bool(releases)
-    assert list(releases.settled()) == [(("j", 1), 0)]
+    assert list(arenas.settled()) == [third]
     assert told(third) == [0]
     assert len(woken) == 3
-    assert not releases
+    assert list(arenas.settled()) == []
 
 
-def test_connections_that_are_gone_leave_nothing_behind() -> None:
+def test_connections_that_are_gone_leave_nothing_behind(job: Job, memory: Memory) -> None:
     """Neither those of which nothing was read when they went, nor those of which it was."""
-    releases, memory = Releases(lambda: None), Memory()
-    for number in range(50):
-        peer = peer_of(number, job=f"job-{number}")
-        releases.begin(peer)
+    arenas = arenas_of(memory, [])
+    for number in range(SLOTS):
+        peer = peer_of(job, number, slot=number)
+        arenas.begin(peer)
         if number % 2:
-            releases.hold(peer, memory, 1)  # type: ignore[arg-type]
-        releases.lose(peer)
-    assert len(releases._lost) == 25
+            arenas.hold(peer, 1)
+        arenas.lose(peer)
+    assert len(arenas._lost) == 25
     for end in memory.ends:
         end()
-    assert len(list(releases.settled())) == 25
-    assert releases._lost == {}
+    assert len(list(arenas.settled())) == 25
+    assert arenas._lost == {}

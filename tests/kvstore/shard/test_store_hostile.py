@@ -351,15 +351,17 @@ def test_a_hello_that_does_not_agree_is_refused_and_counted(
     assert shard.statistics().refused == before + 1
 
 
-def test_frames_of_an_older_incarnation_are_refused(shard: Served) -> None:
+def test_frames_of_an_older_incarnation_are_refused() -> None:
     """In a second store: slot 1 is filled anew while its old process is still connected and goes on pushing."""
     key = key_of("w", (4,), SLOTS)
     description = store_of([key], slots=SLOTS, shards=1, job="fenced", hyper={"lr": 1.0})
-    description = msgspec.structs.replace(description, shards=(shard.endpoint,))
-    shard.server.open(description, 0)
     old, new = np.full(4, 1e6, np.float32), np.full(4, 2.0, np.float32)
     push = a_push(0, [16])
-    with raw_peer(shard.endpoint) as ghost, clients_of(description, LinkSettings()) as clients:
+    with (
+        served(description) as (description, (server,)),
+        raw_peer(server.endpoint) as ghost,
+        clients_of(description, LinkSettings()) as clients,
+    ):
         clients[1].close()
         assert isinstance(ghost.greet(hello_of(description, 1, incarnation=2)), Welcome)
         ghost.say(push, old.tobytes())
@@ -368,7 +370,7 @@ def test_frames_of_an_older_incarnation_are_refused(shard: Served) -> None:
         successor = StoreClient(description, 1, incarnation=3)
         try:
             successor.pull("w", 0).result(WAIT_S)
-            before = shard.statistics()
+            before = server.statistics()
             ghost.say(msgspec.structs.replace(push, frame=2), old.tobytes())
             assert ghost.hear(Refused).code is RefusalCode.UNKNOWN_LINK
             answer = ghost.greet(msgspec.structs.replace(hello_of(description, 1, incarnation=2), session=2))
@@ -377,11 +379,10 @@ def test_frames_of_an_older_incarnation_are_refused(shard: Served) -> None:
             successor.push("w", 0, new).result(WAIT_S)
             clients[0].push("w", 0, np.ones(4, np.float32)).result(WAIT_S)
             assert clients[0].pull("w", 1).result(WAIT_S).tolist() == (first - np.float32(3)).tolist()
-            after = shard.statistics()
+            after = server.statistics()
             assert (after.refused, after.unknown_links) == (before.refused + 1, before.unknown_links + 1)
         finally:
             successor.close()
-    shard.server.close_job("fenced")
 
 
 @pytest.mark.parametrize("step", [1, 3, 2**63 - 1])
@@ -396,11 +397,9 @@ def test_a_push_by_a_slot_that_does_not_contribute_is_refused_and_counted(shard:
     assert shard.statistics().refused == before + 1
 
 
-def test_chunks_of_a_push_may_come_in_any_order_and_again(shard: Served) -> None:
+def test_chunks_of_a_push_may_come_in_any_order_and_again() -> None:
     """In a second store, by hand: the slot is in when all have come; those that contradict what came are refused."""
     description = store_of([table_of("t", (ROWS, 6), 1)], slots=1, shards=1, job="chunks", hyper={"lr": 1.0})
-    description = msgspec.structs.replace(description, shards=(shard.endpoint,))
-    shard.server.open(description, 0)
     rows = np.arange(70, dtype=np.int64)
     values = np.ones((70, 6), np.float32)
 
@@ -411,33 +410,33 @@ def test_chunks_of_a_push_may_come_in_any_order_and_again(shard: Served) -> None
     def push(number: int, frame: int, payload: bytes, **changed: Any) -> Push:
         return a_push(0, [len(payload)], **{"first": number, "chunks": 3, "frame": frame, **changed})
 
-    with raw_peer(shard.endpoint) as peer:
-        assert isinstance(peer.greet(hello_of(description, 0)), Welcome)
-        for frame, number in enumerate([2, 0, 2, 0], 1):
-            peer.say(push(number, frame, chunk(number)), chunk(number))
-            assert peer.hear(Acknowledge).frame == [frame]
-        peer.say(push(0, 5, chunk(0), chunks=4), chunk(0))
-        assert "a push of 3 parts before and of 4 now" in peer.hear(PushRefused).reason
-        assert peer.hear(Acknowledge).frame == [5]
-        wrong = (rows[:32] + 60).tobytes() + values[:32].tobytes()
-        peer.say(push(1, 6, wrong), wrong)
-        assert "rows of chunk 1 are not between those beside it" in peer.hear(PushRefused).reason
-        assert peer.hear(Acknowledge).frame == [6]
-        peer.say(Barrier(1, 0, [0]))
-        assert "pushed before and declares nothing" in peer.hear(Failed).reason
-        peer.say(push(1, 7, chunk(1)), chunk(1))
-        assert peer.hear(Acknowledge).frame == [7]
-        peer.say(push(1, 8, chunk(1)), chunk(1))
-        assert peer.hear(Acknowledge).frame == [8]
-        peer.say(pull_of(3, 0, 1, chunks=1))
-        peer.say(a_push(0, [24], payload_kind=2, request=3, chunks=1, frame=9), np.int64([0, 69, 70]).tobytes())
-        assert peer.hear(Values).version == [1]
-        peer.say(Bye())
-    with clients_of(description, LinkSettings()) as (client,):
-        first = shard_first(description)
-        found = client.pull_rows("t", np.array([0, 33, 69, 70]), 1).result(WAIT_S)
-        assert (first[[0, 33, 69, 70]] - found)[:, 0].round(5).tolist() == [1.0, 1.0, 1.0, 0.0]
-    shard.server.close_job("chunks")
+    with served(description) as (description, (server,)):
+        with raw_peer(server.endpoint) as peer:
+            assert isinstance(peer.greet(hello_of(description, 0)), Welcome)
+            for frame, number in enumerate([2, 0, 2, 0], 1):
+                peer.say(push(number, frame, chunk(number)), chunk(number))
+                assert peer.hear(Acknowledge).frame == [frame]
+            peer.say(push(0, 5, chunk(0), chunks=4), chunk(0))
+            assert "a push of 3 parts before and of 4 now" in peer.hear(PushRefused).reason
+            assert peer.hear(Acknowledge).frame == [5]
+            wrong = (rows[:32] + 60).tobytes() + values[:32].tobytes()
+            peer.say(push(1, 6, wrong), wrong)
+            assert "rows of chunk 1 are not between those beside it" in peer.hear(PushRefused).reason
+            assert peer.hear(Acknowledge).frame == [6]
+            peer.say(Barrier(1, 0, [0]))
+            assert "pushed before and declares nothing" in peer.hear(Failed).reason
+            peer.say(push(1, 7, chunk(1)), chunk(1))
+            assert peer.hear(Acknowledge).frame == [7]
+            peer.say(push(1, 8, chunk(1)), chunk(1))
+            assert peer.hear(Acknowledge).frame == [8]
+            peer.say(pull_of(3, 0, 1, chunks=1))
+            peer.say(a_push(0, [24], payload_kind=2, request=3, chunks=1, frame=9), np.int64([0, 69, 70]).tobytes())
+            assert peer.hear(Values).version == [1]
+            peer.say(Bye())
+        with clients_of(description, LinkSettings()) as (client,):
+            first = shard_first(description)
+            found = client.pull_rows("t", np.array([0, 33, 69, 70]), 1).result(WAIT_S)
+            assert (first[[0, 33, 69, 70]] - found)[:, 0].round(5).tolist() == [1.0, 1.0, 1.0, 0.0]
 
 
 def shard_first(description: StoreDescription) -> Array:
@@ -472,7 +471,7 @@ def test_pulls_that_are_given_up_leave_nothing(shard: Served) -> None:
             peer.say(Cancel([request]))
         peer.say(Ping())
         peer.hear(Pong)
-        (job,) = shard.server._core.jobs.values()
+        job = shard.server._core.job
         waits = job.shard.parts.table(TABLE).waits
         assert len(waits) <= 130
         assert all(wait.ids is None for wait in waits if wait.dropped)

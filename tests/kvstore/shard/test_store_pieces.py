@@ -330,7 +330,7 @@ def test_a_job_that_is_closed_in_the_middle_of_its_work_leaves_nothing_to_do() -
     shard.say(push_of(0, [16 * PIECE_ELEMENTS], count=4 * PIECE_ELEMENTS), bytes(16 * PIECE_ELEMENTS))
     shard.core.work_once()
     assert shard.core.work
-    shard.core.close_job("job", None, "over")
+    shard.core.close("over")
     assert not shard.core.work
     shard.core.open(JobShard(msgspec.structs.replace(description, term=2), 0))
     assert not shard.core.work_once()

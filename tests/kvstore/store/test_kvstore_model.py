@@ -470,7 +470,7 @@ class Logs:
 
     def keep(self, simulation: Simulation) -> None:
         for shard, core in enumerate(simulation.shards):
-            (job,) = core.jobs.values()
+            job = core.job
             for bucket in job.shard.buckets.values():
                 bucket.state.applied = self._of_slices(shard, bucket.state.spec.number)
             for unit in job.shard.units:
@@ -500,7 +500,7 @@ def replayed(program: Program, simulation: Simulation, logs: Logs) -> PlainStore
     plain = PlainStore(program)
     keys = program.description.keys
     for shard, core in enumerate(simulation.shards):
-        (job,) = core.jobs.values()
+        job = core.job
         for number, bucket in job.shard.buckets.items():
             part = bucket.state.spec.part
             for slice_, (place, index) in enumerate(zip(part.places.tolist(), part.indices.tolist(), strict=True)):

@@ -109,7 +109,7 @@ class Cluster:
 
     @property
     def tables(self) -> list[TableState]:
-        return [table_in(job.shard) for core in self.simulation.shards for job in core.jobs.values()]
+        return [table_in(job.shard) for core in self.simulation.shards for job in [core.job]]
 
     def touched(self) -> int:
         return sum(table.touched for table in self.tables)

@@ -56,7 +56,7 @@ class Store:
 
     @property
     def tables(self) -> list[TableState]:
-        jobs = [job for core in self.simulation.shards for job in core.jobs.values()]
+        jobs = [job for core in self.simulation.shards for job in [core.job]]
         return [unit for job in jobs for unit in job.shard.units if isinstance(unit, TableState)]
 
 

@@ -1,15 +1,17 @@
 """Child processes of a daemon, one for each allocation, forked from a process that has imported what they need.
 
-The daemon starts one forkserver. It has no threads, no ZeroMQ context and no device, so that a fork of it is safe. For
-a child the daemon sends the end of a socket pair; the forkserver forks, and the child talks on it in lines of JSON.
-When the child has ended, the forkserver writes the last line there: how it ended. Where the daemon is gone, the
-forkserver ends, and the system ends its children with it.
+The daemon starts one forkserver. It has no threads of Python, no ZeroMQ context and no device, so that a fork of it is
+safe. For a child the daemon sends the end of a socket pair; the forkserver forks, and the child talks on it in lines of
+JSON. When the child has ended, the forkserver writes the last line there: how it ended. What a child writes to standard
+error passes through the daemon, which knows its last line then. Where the daemon is gone, the forkserver ends, and the
+system ends its children with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -17,14 +19,34 @@ import resource
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 STOP_GRACE_S: Final = 3.0
 """Between SIGTERM and SIGKILL."""
+
+READY: Final = b"ready"
+"""What a forkserver says once it has imported its module."""
+
+START_TIMEOUT_S: Final = 60.0
+"""A cold disk under a slow machine takes a good part of it to import NumPy."""
+
+SEND_TIMEOUT_S: Final = 30
+"""For a child to read what it is told; it has a thread that does nothing else."""
+
+LOG_LINE_BYTES: Final = 1 << 16
+"""A longer line of a child's log is passed on in parts."""
+
+LOG_WAIT_S: Final = 1.0
+"""For the end of a log whose child has ended: processes that it has started itself may still hold it open."""
+
+TOLD_CHARACTERS: Final = 1000
+"""Of a child's last log line, in the words of how it ended."""
 
 CRASHED: Final = 70
 """Exit status of a child that raised what nobody caught; the traceback is in the log."""
@@ -40,7 +62,8 @@ class ForkError(Exception):
 
 
 class Forkserver:
-    """Forks children that run `main(channel)` of `module`. For any thread. `close` ends it, and every child with it."""
+    """Forks children that run `main(channel)` of `module`, once it has run the module's `prepare()`, which makes what
+    all children need and starts no thread. For any thread. `close` ends it, and every child with it."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -50,20 +73,34 @@ class Forkserver:
         self._control: socket.socket | None = None
 
     def start(self) -> None:
-        """Starts it ahead of the first child, which then need not wait for the imports. Raises ForkError."""
+        """Starts it ahead of the first child, and waits until it has imported what children need. Raises ForkError."""
         with self._lock:
-            self._started()
+            control = self._started()
+            control.settimeout(START_TIMEOUT_S)
+            try:
+                ready = control.recv(len(READY))
+            except OSError as error:
+                raise ForkError(f"the forkserver does not start: {error}") from error
+            finally:
+                control.settimeout(None)
+            if ready != READY:
+                raise ForkError(f"the forkserver could not import {self._module}; its log says why")
 
     def fork(self, memory_bytes: int | None = None) -> Child:
         """A child that may have `memory_bytes` of private memory. Raises ForkError."""
         ours, its = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
+        log, its_log = os.pipe()
         try:
-            with its:
-                self._send({"fork": True, "memory_bytes": memory_bytes}, its)
+            self._send({"fork": True, "memory_bytes": memory_bytes}, its.fileno(), its_log)
         except ForkError:
             ours.close()
+            os.close(log)
             raise
-        return Child(self, ours)
+        finally:
+            its.close()
+            os.close(its_log)
+        return Child(self, ours, log)
 
     def signal(self, process: int, number: int) -> None:
         """Sends a signal to a child, unless it has ended: the forkserver alone knows that its number is still its."""
@@ -78,25 +115,18 @@ class Forkserver:
                 self._process.wait()
             self._control = self._process = None
 
-    def _send(self, request: dict[str, Any], channel: socket.socket | None = None) -> None:
+    def _send(self, request: dict[str, Any], *descriptors: int) -> None:
         line = json.dumps(request).encode()
         with self._lock:
             for last in (False, True):
                 try:
-                    self._request(self._started(), line, channel)
+                    socket.send_fds(self._started(), [line], descriptors)
                 except OSError as error:
                     if last:
                         raise ForkError(f"the forkserver has ended: {error}") from error
                     self._drop()
                 else:
                     return
-
-    @staticmethod
-    def _request(control: socket.socket, line: bytes, channel: socket.socket | None) -> None:
-        if channel is None:
-            control.send(line)
-        else:
-            socket.send_fds(control, [line], [channel.fileno()])
 
     def _started(self) -> socket.socket:
         if self._control is None:
@@ -125,9 +155,11 @@ class Forkserver:
 class Child:
     """One child. `lines` is read by one thread; `send` and `stop` are for any."""
 
-    def __init__(self, forkserver: Forkserver, channel: socket.socket) -> None:
+    def __init__(self, forkserver: Forkserver, channel: socket.socket, log: int) -> None:
         self._forkserver = forkserver
         self._channel = channel
+        self._log = threading.Thread(target=self._pass_on, args=(log,), name="child-log", daemon=True)
+        self._last_line = b""
         self._ended = threading.Event()
         self._known = threading.Event()
         self._sending = threading.Lock()
@@ -135,11 +167,25 @@ class Child:
         """Its process id, once it is forked."""
         self.ending = "it ended, and its forkserver before it"
         """How it ended, in words, once `lines` is through."""
+        self._log.start()
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Nothing where it has ended: `lines` tells."""
-        with self._sending, contextlib.suppress(OSError):
-            self._channel.sendall(json.dumps(message).encode() + b"\n")
+    @property
+    def last_logged(self) -> str:
+        """The last line of its log, once `lines` is through; of a record in JSON what it says."""
+        line = self._last_line.decode(errors="replace").strip()
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            line = str(json.loads(line)["event"])
+        return line[:TOLD_CHARACTERS]
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Nothing where it has ended: `lines` tells. One that does not read for long is told that nothing comes any
+        more, as when its daemon is gone."""
+        with self._sending:
+            try:
+                self._channel.sendall(json.dumps(message).encode() + b"\n")
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._channel.shutdown(socket.SHUT_WR)
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """What it says, until it has ended."""
@@ -155,6 +201,7 @@ class Child:
                     else:
                         yield line
         finally:
+            self._log.join(LOG_WAIT_S)
             self._ended.set()
             self._known.set()
             with self._sending:
@@ -167,6 +214,15 @@ class Child:
             if not self._ended.is_set():
                 self._forkserver.signal(self.process, number)
                 self._ended.wait(wait_s)
+
+    def _pass_on(self, log: int) -> None:
+        """Its log to this process's, line by line."""
+        with os.fdopen(log, "rb") as lines:
+            for line in iter(lambda: lines.readline(LOG_LINE_BYTES), b""):
+                if line.strip():
+                    self._last_line = line
+                with contextlib.suppress(OSError):
+                    os.write(2, line)
 
 
 def _whole(reader: Any) -> Iterator[dict[str, Any]]:
@@ -194,7 +250,12 @@ def ending(status: int) -> str:
 
 def serve(module: str, control: socket.socket) -> None:
     """Forks until the daemon's end of `control` closes; then ends what is left."""
-    main = importlib.import_module(module).main
+    warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded.*fork")
+    served = importlib.import_module(module)
+    served.prepare()
+    gc.collect()
+    control.send(READY)
+    gc.freeze()  # What all children share is not looked at, and so not copied, in any of them.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # A terminal sends them to all: the daemon says when to end.
     woken, wake = socket.socketpair()
@@ -211,7 +272,7 @@ def serve(module: str, control: socket.socket) -> None:
             _reap(channels)
         if control not in readable:
             continue
-        data, received, _, _ = socket.recv_fds(control, 4096, 1)
+        data, received, _, _ = socket.recv_fds(control, 4096, 2)
         if not data:
             break
         request = json.loads(data)
@@ -219,13 +280,16 @@ def serve(module: str, control: socket.socket) -> None:
             if request["process"] in channels:
                 os.kill(request["process"], request["signal"])
             continue
-        channel = socket.socket(fileno=received[0])
+        channel, log = socket.socket(fileno=received[0]), received[1]
         process = os.fork()
         if process == 0:
             signal.set_wakeup_fd(-1)
             for one in (control, woken, wake, *channels.values()):
                 one.close()
-            _run(main, channel, request["memory_bytes"])
+            os.dup2(log, 2)
+            os.close(log)
+            _run(served.main, channel, request["memory_bytes"])
+        os.close(log)
         channels[process] = channel
     for process in channels:
         os.kill(process, signal.SIGKILL)

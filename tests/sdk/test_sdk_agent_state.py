@@ -1,4 +1,4 @@
-"""The worker's mind: stimuli in, instructions out, invariants checked after every stimulus."""
+"""What an agent holds: stimuli in, instructions out, invariants checked after every stimulus."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from weft.api.agent import Orders, SetOrder, ShardAllocation, WorkerAllocation
-from weft.api.data import DataSpec, NumpySource
-from weft.api.lifecycle import ALLOCATION_TRANSITIONS, AllocationEvent, AllocationState, IllegalTransitionError, after
-from weft.api.store import StoreSpec
-from weft_worker.state import (
+from weft.api.agent import AgentKind, Orders, Report, SetOrder, ShardAllocation, WorkerAllocation
+from weft.api.agent_state import (
     Ended,
     Exit,
     Forget,
+    Holding,
     Lease,
     Lost,
     Ordered,
-    Reached,
     RequestSet,
     RequestUpload,
-    StartRun,
-    StopRun,
+    Said,
+    Start,
+    Stop,
     Tell,
     Terminate,
-    WorkerState,
     lease_of,
 )
+from weft.api.data import DataSpec, NumpySource
+from weft.api.lifecycle import ALLOCATION_TRANSITIONS, AllocationEvent, AllocationState, IllegalTransitionError, after
+from weft.api.store import StoreSpec
 
 STORE = StoreSpec(
     job="job-1", term=1, seed=0, slots=1, shards=[], keys=[], rule="sgd", hyper={}, slice_bytes=64, merge="slot"
@@ -57,78 +57,106 @@ def orders(*held, upload: tuple[str, ...] = (), sets: tuple[tuple[str, int], ...
     return Ordered(Orders(version=1, allocations=list(held), upload=list(upload), sets=wanted))
 
 
+def reached(lease: Lease, event: AllocationEvent, reason: str | None = None) -> Said:
+    return Said(lease, Report(term=lease.term, seq=0, event=event, reason=reason))
+
+
+def told(lease: Lease, event: AllocationEvent, reason: str | None = None) -> Tell:
+    return Tell(lease, Report(term=lease.term, seq=0, event=event, reason=reason))
+
+
+GONE = "its process was ended by SIGSEGV"
 A, B = allocation("a"), allocation("b")
 LEASE_A, LEASE_B = lease_of(A), lease_of(B)
 
 
-def running(state: WorkerState) -> None:
+def running(state: Holding) -> None:
     """Brings the held run to where it trains."""
-    assert state.held is not None
-    lease = lease_of(state.held.allocation)
-    state.handle(Reached(lease, READY))
-    state.handle(Reached(lease, RUNNING))
+    (lease,) = state.held
+    state.handle(reached(lease, READY))
+    state.handle(reached(lease, RUNNING))
 
 
 @pytest.fixture
-def state() -> WorkerState:
-    return WorkerState()
+def state() -> Holding:
+    return Holding(AgentKind.WORKER, at_once=1)
 
 
 def test_an_ordered_allocation_is_started_once(state):
-    assert state.handle(orders(A)) == [StartRun(A)]
+    assert state.handle(orders(A)) == [Start(A)]
     assert state.handle(orders(A)) == []
 
 
 def test_what_a_run_reaches_is_told(state):
     state.handle(orders(A))
-    assert state.handle(Reached(LEASE_A, READY)) == [Tell(LEASE_A, READY)]
-    assert state.handle(Reached(LEASE_A, RUNNING)) == [Tell(LEASE_A, RUNNING)]
-    assert state.handle(Reached(LEASE_A, FAILED, "step 3")) == [Tell(LEASE_A, FAILED, "step 3")]
+    assert state.handle(reached(LEASE_A, READY)) == [told(LEASE_A, READY)]
+    assert state.handle(reached(LEASE_A, RUNNING)) == [told(LEASE_A, RUNNING)]
+    assert state.handle(reached(LEASE_A, FAILED, "step 3")) == [told(LEASE_A, FAILED, "step 3")]
 
 
 def test_a_run_that_is_over_is_not_run_again_while_it_is_still_ordered(state):
     state.handle(orders(A))
     running(state)
-    state.handle(Reached(LEASE_A, DONE))
-    assert state.handle(Ended(LEASE_A)) == []
+    state.handle(reached(LEASE_A, DONE))
+    assert state.handle(Ended(LEASE_A, GONE)) == []
     assert state.handle(orders(A)) == []
     assert state.handle(orders()) == [Forget(LEASE_A)]
 
 
+def test_a_child_that_dies_is_told_as_failed_by_how_it_ended(state):
+    state.handle(orders(A))
+    running(state)
+    assert state.handle(Ended(LEASE_A, GONE)) == [told(LEASE_A, FAILED, GONE)]
+    assert state.handle(orders(A)) == []
+
+
+def test_a_shard_holds_any_number_of_jobs_and_starts_each_at_once():
+    state = Holding(AgentKind.SHARD)
+    one, other = (ShardAllocation(id=name, term=1, job=name, shard=0, store=STORE) for name in "ab")
+    assert state.handle(orders(one, other)) == [Start(one), Start(other)]
+    assert state.handle(reached(lease_of(one), READY)) == [told(lease_of(one), READY)]
+    newer = one.model_copy(update={"term": 2})
+    assert state.handle(orders(newer)) == [Stop(lease_of(one)), Stop(lease_of(other)), Start(newer)]
+    assert state.handle(Ended(lease_of(one), GONE)) == [Forget(lease_of(one))]
+    assert state.handle(Terminate()) == [Stop(lease_of(newer))]
+    assert state.handle(Ended(lease_of(other), GONE)) == [Forget(lease_of(other))]
+    assert state.handle(Ended(lease_of(newer), GONE)) == [Forget(lease_of(newer)), Exit()]
+
+
 def test_a_worker_survives_for_the_next_job(state):
     state.handle(orders(A))
-    state.handle(Reached(LEASE_A, FAILED, "no such file"))
-    state.handle(Ended(LEASE_A))
-    assert state.handle(orders(B)) == [Forget(LEASE_A), StartRun(B)]
+    state.handle(reached(LEASE_A, FAILED, "no such file"))
+    state.handle(Ended(LEASE_A, GONE))
+    assert state.handle(orders(B)) == [Forget(LEASE_A), Start(B)]
 
 
 def test_a_run_that_is_not_ordered_any_more_is_stopped_and_the_next_starts_when_it_has_ended(state):
     state.handle(orders(A))
     running(state)
-    assert state.handle(orders(B)) == [StopRun(LEASE_A)]
-    assert state.handle(Reached(LEASE_A, FAILED, "the store is closed")) == []
-    assert state.handle(Ended(LEASE_A)) == [Forget(LEASE_A), StartRun(B)]
+    assert state.handle(orders(B)) == [Stop(LEASE_A)]
+    assert state.handle(reached(LEASE_A, FAILED, "the store is closed")) == []
+    assert state.handle(Ended(LEASE_A, GONE)) == [Forget(LEASE_A), Start(B)]
 
 
 def test_a_second_allocation_waits_until_the_first_is_over(state):
-    assert state.handle(orders(A, B)) == [StartRun(A)]
+    assert state.handle(orders(A, B)) == [Start(A)]
     running(state)
-    state.handle(Reached(LEASE_A, DONE))
-    assert state.handle(Ended(LEASE_A)) == [StartRun(B)]
+    state.handle(reached(LEASE_A, DONE))
+    assert state.handle(Ended(LEASE_A, GONE)) == [Start(B)]
 
 
 def test_another_term_of_the_same_allocation_is_another_lease(state):
     state.handle(orders(A))
     newer = allocation("a", term=2)
-    assert state.handle(orders(newer)) == [StopRun(LEASE_A)]
-    assert state.handle(Ended(LEASE_A)) == [Forget(LEASE_A), StartRun(newer)]
+    assert state.handle(orders(newer)) == [Stop(LEASE_A)]
+    assert state.handle(Ended(LEASE_A, GONE)) == [Forget(LEASE_A), Start(newer)]
 
 
 def test_a_lost_worker_stops_what_it_runs(state):
     state.handle(orders(A))
-    assert state.handle(Lost()) == [StopRun(LEASE_A)]
+    assert state.handle(Lost()) == [Stop(LEASE_A)]
     assert state.handle(Lost()) == []
-    assert state.handle(Ended(LEASE_A)) == [Forget(LEASE_A)]
+    assert state.handle(Ended(LEASE_A, GONE)) == [Forget(LEASE_A)]
 
 
 def test_a_run_that_was_stopped_and_is_ordered_again_is_told_as_failed(state):
@@ -136,9 +164,9 @@ def test_a_run_that_was_stopped_and_is_ordered_again_is_told_as_failed(state):
     running(state)
     state.handle(orders())
     state.handle(orders(A))
-    (told,) = state.handle(Ended(LEASE_A))
+    (told,) = state.handle(Ended(LEASE_A, GONE))
     assert isinstance(told, Tell)
-    assert told.event is FAILED
+    assert told.facts.event is FAILED
 
 
 def test_an_upload_is_asked_of_the_run_that_holds_the_allocation(state):
@@ -149,7 +177,7 @@ def test_an_upload_is_asked_of_the_run_that_holds_the_allocation(state):
 
 def test_a_set_is_asked_of_the_run_once_however_long_it_is_ordered(state):
     first = state.handle(orders(A, sets=(("a", 1), ("b", 2))))
-    assert first == [StartRun(A), RequestSet(LEASE_A, 1)]
+    assert first == [Start(A), RequestSet(LEASE_A, 1)]
     assert state.handle(orders(A, sets=(("a", 1), ("a", 2), ("a", 2)))) == [RequestSet(LEASE_A, 2)]
     assert state.handle(orders(A, sets=(("a", 2),))) == []
 
@@ -164,7 +192,7 @@ def test_another_run_is_asked_for_numbers_of_its_own(state):
     state.handle(orders(A, sets=(("a", 1),)))
     newer = allocation("a", term=2)
     state.handle(orders(newer))
-    state.handle(Ended(LEASE_A))
+    state.handle(Ended(LEASE_A, GONE))
     assert state.handle(orders(newer, sets=(("a", 1),))) == [RequestSet(lease_of(newer), 1)]
 
 
@@ -179,15 +207,15 @@ def test_an_idle_worker_ends_at_once(state):
 
 def test_a_busy_worker_ends_when_its_run_has(state):
     state.handle(orders(A))
-    assert state.handle(Terminate()) == [StopRun(LEASE_A)]
+    assert state.handle(Terminate()) == [Stop(LEASE_A)]
     assert state.handle(orders(B)) == []
-    assert state.handle(Ended(LEASE_A)) == [Forget(LEASE_A), Exit()]
+    assert state.handle(Ended(LEASE_A, GONE)) == [Forget(LEASE_A), Exit()]
 
 
 def test_an_event_that_the_lifecycle_does_not_know_is_refused(state):
     state.handle(orders(A))
     with pytest.raises(IllegalTransitionError):
-        state.handle(Reached(LEASE_A, DONE))
+        state.handle(reached(LEASE_A, DONE))
 
 
 class WorkerMachine(RuleBasedStateMachine):
@@ -195,7 +223,7 @@ class WorkerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state = WorkerState()
+        self.state = Holding(AgentKind.WORKER, at_once=1)
         self.run: Lease | None = None
         self.stopped = False
         self.open: set[Lease] = set()
@@ -206,7 +234,7 @@ class WorkerMachine(RuleBasedStateMachine):
     def carry_out(self, stimulus) -> None:
         for instruction in self.state.handle(stimulus):
             match instruction:
-                case StartRun(started):
+                case Start(started):
                     assert self.run is None, "one run at a time"
                     assert not self.exited, "nothing is started at the end"
                     self.run, self.stopped = lease_of(started), False
@@ -214,7 +242,7 @@ class WorkerMachine(RuleBasedStateMachine):
                     self.sets = {each for each in self.sets if each[0] != self.run}
                     self.open.add(self.run)
                     self.told[self.run] = AllocationState.ASSIGNED
-                case StopRun(lease):
+                case Stop(lease):
                     assert lease == self.run
                     assert not self.stopped, "a run is stopped once"
                     self.stopped = True
@@ -225,9 +253,9 @@ class WorkerMachine(RuleBasedStateMachine):
                     assert not self.stopped
                     assert (lease, number) not in self.sets, "a set is asked for once"
                     self.sets.add((lease, number))
-                case Tell(lease, event, _):
+                case Tell(lease, facts):
                     assert lease in self.open
-                    self.told[lease] = after(ALLOCATION_TRANSITIONS, self.told[lease], event)
+                    self.told[lease] = after(ALLOCATION_TRANSITIONS, self.told[lease], facts.event)
                 case Forget(lease):
                     self.open.remove(lease)
                 case Exit():
@@ -252,13 +280,13 @@ class WorkerMachine(RuleBasedStateMachine):
         follows = {"assigned": READY, "ready": RUNNING, "running": DONE}
         event = follows.get(self.told[self.run])
         if event is not None:
-            self.carry_out(Reached(self.run, FAILED if fails else event, None))
+            self.carry_out(reached(self.run, FAILED if fails else event, None))
 
     @precondition(lambda self: self.run is not None and (self.stopped or self.told[self.run] in {"done", "failed"}))
     @rule()
     def end(self) -> None:
         lease, self.run = self.run, None
-        self.carry_out(Ended(lease))
+        self.carry_out(Ended(lease, GONE))
 
     @rule()
     def terminate(self) -> None:
@@ -266,9 +294,8 @@ class WorkerMachine(RuleBasedStateMachine):
 
     @invariant()
     def holds_what_it_says(self) -> None:
-        held = self.state.held
-        assert (None if held is None else lease_of(held.allocation)) == self.run
-        if held is not None:
+        assert list(self.state.held) == ([] if self.run is None else [self.run])
+        for held in self.state.held.values():
             assert held.stopping == self.stopped
             assert self.stopped or self.run in self.state.wanted
         assert self.state.over <= set(self.state.wanted)

@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from store_cluster import WAIT_S
-from weft_kvstore.serving.children import CRASHED, Child, Forkserver
+from weft.api.children import CRASHED, Child, Forkserver
 
 MAIN = """
-import json, os, resource, signal, threading, time
+import json, os, resource, signal, sys, threading, time
+
+def prepare():
+    pass
 
 def main(channel):
     reader = channel.makefile("rb")
@@ -30,6 +33,7 @@ def main(channel):
         case "crash":
             raise ValueError("a rule of the user")
         case "abort":
+            print('{"event": "it aborts", "level": "error"}', file=sys.stderr, flush=True)
             channel.sendall(b'{"half of a li')
             os.kill(os.getpid(), signal.SIGSEGV)
         case "endless":
@@ -83,17 +87,20 @@ def test_a_child_talks_with_its_daemon_and_ends_by_a_signal(forkserver: Forkserv
 
 
 @pytest.mark.parametrize(
-    ("do", "told"),
-    [("crash", f"its process ended with status {CRASHED}"), ("abort", "its process was ended by SIGSEGV")],
+    ("do", "told", "logged"),
+    [
+        ("crash", f"its process ended with status {CRASHED}", "ValueError: a rule of the user"),
+        ("abort", "its process was ended by SIGSEGV", "it aborts"),
+    ],
 )
-def test_a_child_that_dies_is_told_by_its_cause_and_the_others_go_on(
-    forkserver: Forkserver, do: str, told: str
+def test_a_child_that_dies_is_told_by_its_cause_and_its_last_log_line_and_the_others_go_on(
+    forkserver: Forkserver, do: str, told: str, logged: str
 ) -> None:
     other, said = begun(forkserver, "answer")
     next(said)
     child, of_it = begun(forkserver, do)
     assert list(of_it) == []
-    assert child.ending == told
+    assert (child.ending, child.last_logged) == (told, logged)
     other.send({"ask": 1})
     assert next(said) == {"answer": 2}
     stopped(other, said)
@@ -125,7 +132,8 @@ def test_of_a_hundred_children_one_after_the_other_nothing_stays(forkserver: For
         processes.append(child.process)
     after, said = begun(forkserver, "answer")
     next(said)  # It was forked once the last of them was done with.
-    assert [len(os.listdir(path)) for path in descriptors] == [count + 1 for count in before]
+    # Of the new one alone: a channel and a log here, a channel there.
+    assert [len(os.listdir(path)) for path in descriptors] == [before[0] + 2, before[1] + 1]
     stopped(after, said)
     stopped(keeper, kept)
     last, said = begun(forkserver, "answer")
