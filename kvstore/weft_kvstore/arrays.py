@@ -75,9 +75,10 @@ class Ranges:
 
     __slots__ = ("_first", "_stop")
 
-    def __init__(self) -> None:
-        self._first: list[int] = []
-        self._stop: list[int] = []
+    def __init__(self, *ranges: Range) -> None:
+        """Ranges in ascending order, between two of which a number is missing."""
+        self._first = [first for first, _ in ranges] if ranges else []
+        self._stop = [stop for _, stop in ranges] if ranges else []
 
     def __iter__(self) -> Iterator[Range]:
         return iter(zip(self._first, self._stop, strict=True))
@@ -182,23 +183,24 @@ def laid_as(laid: Segment, dtype: np.dtype[Any]) -> Segment:
 class PendingSegments:
     """Invariant: what lies here does not overlap. `bounds[i]` is the element at which slice i begins."""
 
-    __slots__ = ("_bounds", "_first", "_laid")
+    __slots__ = ("_bounds", "_first", "laid")
 
     def __init__(self, bounds: Array) -> None:
         self._bounds = bounds
         self._first: list[int] = []
-        self._laid: list[Segment] = []
+        self.laid: list[Segment] = []
+        """In the order of their slices."""
 
     def __bool__(self) -> bool:
-        return bool(self._laid)
+        return bool(self.laid)
 
     def __len__(self) -> int:
         """How many slices lie here."""
-        return sum(one.stop - one.first for one in self._laid)
+        return sum(one.stop - one.first for one in self.laid)
 
     @property
     def nbytes(self) -> int:
-        return sum(one.elements.nbytes for one in self._laid if one.elements is not None)
+        return sum(one.elements.nbytes for one in self.laid if one.elements is not None)
 
     def put(self, laid: Segment) -> None:
         for part in laid.parts:
@@ -207,22 +209,22 @@ class PendingSegments:
             return
         at = bisect_left(self._first, laid.first)
         self._first.insert(at, laid.first)
-        self._laid.insert(at, laid)
+        self.laid.insert(at, laid)
 
     def within(self, first: int, stop: int) -> list[Segment]:
         """What lies within a range, whole where it goes beyond; it stays."""
         low, high = self._span(first, stop)
-        return self._laid[low:high]
+        return self.laid[low:high]
 
     def take(self, first: int, stop: int) -> list[Segment]:
         """Takes out what lies within a range, cut at its ends."""
-        if len(self._laid) == 1 and first <= self._first[0] and self._laid[0].stop <= stop:
-            found, self._laid, self._first = self._laid, [], []
+        if len(self.laid) == 1 and first <= self._first[0] and self.laid[0].stop <= stop:
+            found, self.laid, self._first = self.laid, [], []
             return found
         low, high = self._span(first, stop)
         if low >= high:
             return []
-        found = self._laid[low:high]
+        found = self.laid[low:high]
         kept: list[Segment] = []
         if found[0].first < first:
             kept.append(self.part(found[0], found[0].first, first))
@@ -230,13 +232,13 @@ class PendingSegments:
         if found[-1].stop > stop:
             kept.append(self.part(found[-1], stop, found[-1].stop))
             found[-1] = self.part(found[-1], found[-1].first, stop)
-        self._laid[low:high], self._first[low:high] = kept, [one.first for one in kept]
+        self.laid[low:high], self._first[low:high] = kept, [one.first for one in kept]
         return found
 
     def _span(self, first: int, stop: int) -> tuple[int, int]:
         """Where in the list that lies which overlaps a range."""
         low = max(bisect_right(self._first, first) - 1, 0)
-        if low < len(self._laid) and self._laid[low].stop <= first:
+        if low < len(self.laid) and self.laid[low].stop <= first:
             low += 1
         return low, bisect_left(self._first, stop)
 

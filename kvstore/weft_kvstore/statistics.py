@@ -131,7 +131,9 @@ class Stragglers:
         return max(((slot, seconds) for slot, seconds in waited.items()), key=lambda one: one[1], default=None)
 
     def _judge(self, step: int) -> None:
-        for one in sorted(at for at in self._came if at <= step):
+        for one in sorted(self._came):
+            if one > step:
+                break
             at = self._came.pop(one)
             if len(at) > 1:
                 last = max(at, key=at.__getitem__)

@@ -127,7 +127,11 @@ class BucketPulls:
         if len(runs) > FEW_WAITS and not self._is_reached(wait, first, stop):
             return found
         for low, high in runs:
-            found += ranges_where(self._can(wait, low, high), low)
+            can = self._can(wait, low, high)
+            if high - low > 1:
+                found += ranges_where(can, low)
+            elif can[0]:
+                found.append((low, high))
         return found
 
     def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
@@ -188,8 +192,11 @@ class BucketPulls:
 
     def _can(self, wait: PullWait, first: int, stop: int) -> Array:
         """Which slices can answer (stop - first) bool."""
-        seen = self._seen(wait, first, stop)
-        can: Array
+        bucket, can = self._bucket, np.empty(0, np.bool_)
+        if bucket.spec.together and bucket.steps.slots:
+            seen: Array | None = bucket.steps.version[first:stop]
+        else:
+            seen = self._seen(wait, first, stop)
         if seen is not None:
             can = seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version
         else:
@@ -249,11 +256,9 @@ class BucketPulls:
         self, array: int, values: BucketValues, first: int, stop: int, version: int, *, compressed: bool = False
     ) -> Iterator[Answer]:
         number, part = self._bucket.spec.number, self._bucket.spec.part
-        for low, high, held in values.blocks(first, stop):
-            bounds = values.byte_bounds(low, high, held)
+        for low, high, held, part_of, bounds in values.pieces(first, stop):
             priority, priorities = int(part.priorities[low]), None
             if priority != part.priorities[high - 1]:
                 priorities = part.priorities[low:high]
-            part_of = values.part(low)
             what = (array, number, version, low, bounds, held.source, held, priority, priorities, part_of)
             yield Answer(*what, compressed=compressed)

@@ -91,7 +91,7 @@ class BucketState:
 
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
-        place = self.steps.number_of(slot)
+        place = self.steps.places.get(slot)
         if place is None:
             place = self.steps.place_of(slot, self._where(slot, step, first))
         self.steps.check(place, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
@@ -104,7 +104,7 @@ class BucketState:
     def accept(self, slot: int, step: int, laid: Segment) -> list[Arrival]:
         """Takes in what `check` lets pass: gradients, which are written later, or that there are none. What may now be
         merged; what was in before changes nothing: exactly once holds."""
-        place = self.steps.place_of(slot, "")
+        place = self.steps.places[slot]
         found = fresh = self._taken(place, step, laid)
         while self._early and fresh and (early := self._timely(place, step + 1, fresh)):
             step += 1

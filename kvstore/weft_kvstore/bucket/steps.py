@@ -30,15 +30,16 @@ class BucketSteps:
     A slot's steps are taken in one after the other: what comes early waits with whoever asks. Invariant: `version` <=
     `through` <= `came`, except that where slots go on by themselves `version` is the least of `through`.
 
-    `_said[step % STEPS_SAID, p]` is twice the step that was taken in last, and one more where the slot had nothing.
+    `places` has the number of each slot that contributes. `_said[step % STEPS_SAID, p]` is twice the step that was
+    taken in last, and one more where the slot had nothing.
     """
 
-    __slots__ = ("_place", "_said", "_together", "base", "came", "slots", "through", "version")
+    __slots__ = ("_said", "_together", "base", "came", "places", "slots", "through", "version")
 
     def __init__(self, slots: tuple[int, ...], slices: int, *, together: bool) -> None:
         """`together`: no slot may be far ahead of the others, for a step applies once all are in."""
         self.slots = slots
-        self._place = {slot: place for place, slot in enumerate(slots)}
+        self.places = {slot: place for place, slot in enumerate(slots)}
         self._together = together
         self.came = np.zeros((len(slots), slices), np.int64)
         self.through = np.zeros((len(slots), slices), np.int64)
@@ -49,13 +50,13 @@ class BucketSteps:
 
     def place_of(self, slot: int, where: str) -> int:
         """The slot's number among those that contribute. Raises PushRefusedError."""
-        if slot not in self._place:
+        if slot not in self.places:
             check_contributes(slot, self.slots, where)
-        return self._place[slot]
+        return self.places[slot]
 
     def number_of(self, slot: int) -> int | None:
         """The slot's number among those that contribute, if it does."""
-        return self._place.get(slot)
+        return self.places.get(slot)
 
     def check(self, place: int, step: int, first: int, stop: int, *, pushes: bool, where: Callable[[int], str]) -> None:
         """Raises PushRefusedError where gradients of a slot, or its word that it has none, contradict what is there.

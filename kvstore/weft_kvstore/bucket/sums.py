@@ -161,9 +161,9 @@ class BucketSums:
         is read-only. What is the `last` is added by who takes the sum, and crosses memory once less."""
         if laid.elements is None:
             return
-        if self._addends:
+        if self._addends.laid:
             self._settle(laid.first, laid.stop)
-        if not self._totals and not laid.parts:
+        if not self._totals.laid and not laid.parts:
             self._totals.put(laid)
         elif last and self._bounds[laid.stop] - self._bounds[laid.first] >= LATE_ELEMENTS:
             self._put_off(laid)
@@ -219,7 +219,7 @@ class BucketSums:
         """The sums of these slices, where there are any; they begin anew."""
         self.contributors[first:stop] = 0
         totals = self._totals.take(first, stop)
-        addends = self._addends.take(first, stop) if self._addends else []
+        addends = self._addends.take(first, stop) if self._addends.laid else []
         return _sums(self._totals, totals, addends) if addends else map(Sum, totals)
 
     def look(self, first: int, stop: int) -> list[Segment]:

@@ -193,7 +193,8 @@ class BucketUpdate:
                 shaped = {name: array.reshape(self._spec.shape) for name, array in state.items()}
                 rule.apply(weight.reshape(self._spec.shape), given.reshape(self._spec.shape), shaped, update, hyper)
             else:
-                rule.apply(weight[some], given, {name: array[some] for name, array in state.items()}, update, hyper)
+                parts = {name: array[some] for name, array in state.items()} if state else state
+                rule.apply(weight[some], given, parts, update, hyper)
 
         def add_and_use(low: int, high: int, more: Array) -> None:
             """The sum is used while it is in the cache, and never written to memory."""

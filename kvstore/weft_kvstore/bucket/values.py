@@ -41,11 +41,14 @@ class BucketValues:
             for (start, stop), parts in zip(pairwise(starts), np.diff(self._edges).tolist(), strict=True)
         ]
 
-    def blocks(self, first: int, stop: int) -> Iterator[tuple[int, int, Pinnable]]:
-        """The blocks that slices `first` to before `stop` lie in, each with the slices that do."""
+    def pieces(self, first: int, stop: int) -> Iterator[tuple[int, int, Pinnable, int, Array]]:
+        """Slices by blocks, each with which part of the block the first is, and where slices begin and end in its
+        source: (slices + 1) int64 bytes."""
         for number in range(int(self._block_of[first]), int(self._block_of[stop - 1]) + 1):
-            low, high = int(self._edges[number]), int(self._edges[number + 1])
-            yield max(low, first), min(high, stop), self._blocks[number]
+            edge, end = int(self._edges[number]), int(self._edges[number + 1])
+            low, high, held = max(edge, first), min(end, stop), self._blocks[number]
+            bounds: Array = (self.bounds[low : high + 1] - self.bounds[edge]) * self.dtype.itemsize + held.start
+            yield low, high, held, low - edge, bounds
 
     def written(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
         """The elements of slices, to be written: by blocks, each with the slices that lie in it."""
@@ -62,19 +65,9 @@ class BucketValues:
 
     def elements(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
         """The elements of slices, to be read: by blocks, each with the slices that lie in it."""
-        for low, high, held in self.blocks(first, stop):
-            start = self.bounds[low - self.part(low)]
+        for low, high, held, part, _ in self.pieces(first, stop):
+            start = self.bounds[low - part]
             yield low, high, held.array[self.bounds[low] - start : self.bounds[high] - start]
-
-    def part(self, first: int) -> int:
-        """Which part of its block a slice is."""
-        return first - int(self._edges[self._block_of[first]])
-
-    def byte_bounds(self, first: int, stop: int, held: Pinnable) -> Array:
-        """Where slices of one block begin and end in its source: (stop - first + 1) int64."""
-        edge = int(self._edges[self._block_of[first]])
-        found: Array = (self.bounds[first : stop + 1] - self.bounds[edge]) * self.dtype.itemsize + held.start
-        return found
 
 
 def _edges(bounds: Array) -> Array:

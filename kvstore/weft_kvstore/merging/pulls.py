@@ -91,7 +91,11 @@ class PullWait:
 
     def want(self, bucket: int, first: int, stop: int) -> None:
         """These slices have to answer."""
-        self.open.setdefault(bucket, Ranges()).add(first, stop)
+        ranges = self.open.get(bucket)
+        if ranges is None:
+            self.open[bucket] = Ranges((first, stop))
+        else:
+            ranges.add(first, stop)
 
     def answered(self, bucket: int, first: int, stop: int) -> None:
         """These slices have."""

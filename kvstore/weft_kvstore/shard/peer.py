@@ -18,7 +18,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.statistics import SharedBytes, Stragglers
 from weft_kvstore.tables.steps import AnyTable
-from weft_kvstore.wire.codec import ProtocolError, encode
+from weft_kvstore.wire.codec import encode
 from weft_kvstore.wire.messages import MAX_RUNS, Acknowledge, Done, Hello, RefusalCode, Refused, Released, Values
 from weft_kvstore.wire.out_run import CALL_PRIORITY, OneBuffer, OutRun, Pin, Source
 from weft_kvstore.wire.outbox import Outbox, OutFrame, Piece
@@ -138,13 +138,6 @@ class Peer:
         wait.answered(bucket.state.spec.number, first, stop)
         if not wait.open and not wait.open_units:
             self._forget(wait)
-
-    def asks_for(self, wait: PullWait) -> None:
-        """One run more of it. Raises ProtocolError for one too many."""
-        if self.open_entries >= MAX_OPEN_PULLS:
-            raise ProtocolError(f"Pull.request: {wait.request}: {MAX_OPEN_PULLS} runs are asked for already")
-        wait.entries += 1
-        self.open_entries += 1
 
     def receipts(self) -> Iterator[list[Buffer]]:
         """Says what was taken in since the last time; that frames have arrived is said by a frame, or last of all."""

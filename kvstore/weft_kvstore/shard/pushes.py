@@ -14,7 +14,7 @@ from weft_kvstore.same_host.peers import placed
 from weft_kvstore.shard.job_shard import JobShard, Taken
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import BATCH_BYTES, Merger
-from weft_kvstore.shard.peer import MAX_IDS_BYTES, Peer
+from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_PULLS, Peer
 from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError, payload_bytes
 from weft_kvstore.wire.messages import Failed, FailureCode, PayloadKind, Pull, Push, PushRefused, Reading
@@ -107,7 +107,10 @@ def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait,
             if not same or wait.reading != reading:
                 raise ProtocolError(f"Pull.request: {request} asks in two ways")
         wait, units = asked[request]
-        peer.asks_for(wait)
+        if peer.open_entries >= MAX_OPEN_PULLS:
+            raise ProtocolError(f"Pull.request: {request}: {MAX_OPEN_PULLS} runs are asked for already")
+        wait.entries += 1
+        peer.open_entries += 1
         units += ask(wait, bucket, first, count, chunks)
     for wait, _ in asked.values() if peer.parked else ():
         if not wait.chunks:

@@ -142,23 +142,23 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_block_is_copied_only_where_slices_that_are_lent_are_written() -> None:
     """Blocks of two slices of 16 bytes; the last one, of 40, is a block of its own."""
     values = BucketValues(np.arange(30, dtype=np.float32), bounds_of([4, 4, 4, 4, 4, 10]))
-    blocks = list(values.blocks(1, 6))
+    blocks = [one[:3] for one in values.pieces(1, 6)]
     assert [(low, high) for low, high, _ in blocks] == [(1, 2), (2, 4), (4, 5), (5, 6)]
     arrays = [held.array for _, _, held in blocks]
-    pin = Pin(blocks[1][2], values.part(3), 1)
+    pin = Pin(blocks[1][2], 1, 1)
     for first, stop, copies in [(2, 3, [False] * 4), (0, 3, [False] * 4), (3, 4, [False, True, False, False])]:
         for low, high, elements in values.written(first, stop):
             elements[:] = -1.0
             assert elements.size == values.bounds[high] - values.bounds[low]
-        now = [held.array is not before for (_, _, held), before in zip(values.blocks(1, 6), arrays, strict=True)]
+        now = [held.array is not before for (_, _, held, *_), before in zip(values.pieces(1, 6), arrays, strict=True)]
         assert now == copies
     assert arrays[1][4:].tolist() == [12.0, 13.0, 14.0, 15.0], "what is lent is as it was"
     joined = np.concatenate([elements for _, _, elements in values.written(0, 6)])
     assert joined.tolist() == [-1.0] * 16 + list(range(16, 30))
     pin.give_back(0, 1)
     assert not blocks[1][2].pinned.any()
-    (_, _, second) = next(iter(values.blocks(3, 4)))
-    assert values.byte_bounds(2, 4, second).tolist() == [second.start, second.start + 16, second.start + 32]
+    ((_, _, second, _, bounds),) = values.pieces(2, 4)
+    assert bounds.tolist() == [second.start, second.start + 16, second.start + 32]
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -266,7 +266,7 @@ def floats(*numbers: float) -> np.ndarray:
 
 def values_in(bucket: PlainBucket) -> list[float]:
     return [
-        one for _, _, held in bucket.state.update.values.blocks(0, len(bucket.state)) for one in held.array.tolist()
+        one for _, _, held, *_ in bucket.state.update.values.pieces(0, len(bucket.state)) for one in held.array.tolist()
     ]
 
 

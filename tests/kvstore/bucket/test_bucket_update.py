@@ -141,7 +141,7 @@ def test_a_sum_that_is_made_as_the_rule_runs_is_the_same_bits(
 @pytest.mark.parametrize("rule", [COUNTING, SLICE_WISE])
 def test_bytes_that_are_on_their_way_stay_as_they_are(rule: Rule) -> None:
     update = update_of(spec_of(ELEVEN, rule=rule))
-    ((first, stop, held),) = update.values.blocks(0, 11)
+    ((first, stop, held, *_),) = update.values.pieces(0, 11)
     pin = Pin(held, first, stop)
     travels = memoryview(held.source.base)
     before = bytes(travels)

@@ -71,7 +71,7 @@ def test_helped_updates_have_the_same_bits() -> None:
         bucket = job.buckets[0]
         bucket.state.update.with_gradient(Segment(0, len(bucket.state), gradient.copy()), 1, 0)
         values.append(
-            np.concatenate([held.array for _, _, held in bucket.state.update.values.blocks(0, len(bucket.state))])
+            np.concatenate([held.array for _, _, held, *_ in bucket.state.update.values.pieces(0, len(bucket.state))])
         )
         assert sum(one.pieces for one in pool.statistics()) == 1 + threads
         pool.close()
