@@ -54,7 +54,7 @@ class ShardSettings(BaseSettings):
     """How much memory the rows of one table may take, as 4GiB; more of them lie in `table_directory`."""
     apply_threads: Annotated[int, Field(ge=0, le=256)] = 0
     """Threads that help the socket's with updates that can be cut."""
-    job_memory: Annotated[ByteSize, Field(ge=1 << 27)] | None = None
+    job_memory: Annotated[ByteSize, Field(ge=1 << 28)] | None = None
     """The most private memory that a job's process may take, as 4GiB; a job that wants more fails. As much as there is
     where left out."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None

@@ -41,7 +41,7 @@ initializer = 0
 @pytest.fixture
 def weft_kvstore(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """The command line, in this process: for what ends before anything is served."""
-    monkeypatch.setattr("weft_kvstore.serving.daemon.tune_process", lambda: None)
+    monkeypatch.setattr("weft_kvstore.serving.stand_alone.tune_process", lambda: None)
     app = typer.Typer()
     app.command()(main)
     return lambda *arguments: CliRunner().invoke(app, [str(one) for one in arguments], env={"COLUMNS": "200"})
