@@ -90,7 +90,7 @@ class ShardSettings(BaseSettings):
         if (self.description is None) != (self.shard is None):
             raise ValueError("--description and --shard belong together: which file, and which of its shards, from 0")
         if self.curve_keys is not None and self.server is not None:
-            raise ValueError("--curve-keys belongs to --description: a weft server does not hand keys out to workers")
+            raise ValueError("--curve-keys belongs to --description: a weft server makes keys for each job itself")
         if self.curve_clients is not None and self.curve_keys is None:
             raise ValueError("--curve-clients needs --curve-keys: without keys of its own the shard lets everybody in")
         if (self.table_directory is None) != (self.table_memory is None):

@@ -157,7 +157,7 @@ def test_a_check_says_that_links_are_encrypted_and_how_such_a_shard_is_started(
     [
         (
             ["--server", "http://127.0.0.1:1", "--curve-keys", "shard.key_secret"],
-            "--curve-keys belongs to --description: a weft server does not hand keys out to workers",
+            "--curve-keys belongs to --description: a weft server makes keys for each job itself",
         ),
         (
             ["--description", "store.toml", "--shard", "0", "--curve-clients", "."],
