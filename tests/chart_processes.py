@@ -68,7 +68,7 @@ class Kubelet:
         }
         services = [each["metadata"]["name"] for each in manifests if each["kind"] == "Service"]
         names = "|".join(map(re.escape, services))
-        self._service = re.compile(rf"(?:[a-z0-9-]+\.)?(?:{names})(?:\.{NAMESPACE}\.svc)?(?=:\d)")
+        self._service = re.compile(rf"(?:[a-z0-9-]+\.)?(?:{names})(?:\.{NAMESPACE}\.svc)?(?=:\d|$)")
 
     @property
     def pods(self) -> list[Pod]:

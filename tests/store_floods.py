@@ -52,7 +52,7 @@ def nonsense(number: int) -> list[Buffer]:
 
 
 class Flood:
-    """A DEALER for each slot but the first. They say all they can and acknowledge what they hear. `said` counts messages."""
+    """DEALERs of all slots but the first, that say all they can and acknowledge what they hear; `said` counts it."""
 
     def __init__(self, description: StoreDescription, say: Say) -> None:
         self.said = 0

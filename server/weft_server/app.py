@@ -32,7 +32,9 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         settings.directory.mkdir(parents=True, exist_ok=True)
         engine = open_database(settings.directory / "weft.db")
-        service = Service(Records(engine), JobFiles(settings.directory), settings.limits, clock)
+        service = Service(
+            Records(engine), JobFiles(settings.directory), settings.limits, clock, encrypts=settings.encrypts
+        )
         brought = Uploads(settings.directory, settings.upload_hours, settings.uploads_bytes)
         brought.clean(clock().at, at_start=True)
         checks = Checks(settings.concurrent_checks, settings.waiting_checks)

@@ -18,6 +18,7 @@ from weft_server.lease import Agent, Lease
 from weft_server.limits import Limits
 from weft_server.memory import AgentMemory, KeptJob
 from weft_server.moment import Moment
+from weft_server.places import NewPair
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import FullError, UnknownError
 from weft_server.registry import Registry
@@ -27,9 +28,11 @@ from weft_server.scheduler import PendingJob, View, schedule
 class Controller:
     """Everything that the server knows of the present. What has ended is in the records only."""
 
-    def __init__(self, limits: Limits, new_id: Callable[[], str]) -> None:
+    def __init__(self, limits: Limits, new_id: Callable[[], str], new_pair: NewPair | None = None) -> None:
         self.limits = limits
         self._registry = Registry(limits, new_id)
+        self._new_pair = new_pair
+        """Makes CURVE keys for jobs; None where the links of their stores are plain."""
         self._runs: dict[str, JobRun] = {}
         self._pending: dict[str, JobRun] = {}
         """Those of the runs that are not placed, oldest first."""
@@ -279,7 +282,7 @@ class Controller:
         for placement in decided.placements:
             self._term += 1
             run = self._run(placement.job)
-            run.place(placement, self._registry.get, self._term, now)
+            run.place(placement, self._registry.get, self._term, now, self._new_pair)
             self._of_allocation.update(dict.fromkeys(run.places.leases, run))
 
     def _silent(self, run: JobRun, reporting: Lease, now: Moment) -> str:

@@ -33,8 +33,8 @@ from weft_server.memory import RUN, Parts, RunMemory
 from weft_server.metric_sums import MetricSums
 from weft_server.moment import Moment
 from weft_server.not_finite import not_finite, wrong_since
-from weft_server.orders import allocation_of
-from weft_server.places import Places
+from weft_server.orders import allocation_of, with_keys
+from weft_server.places import NewPair, Places
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import IllegalReportError, WrongStateError
 from weft_server.run_values import RunValues
@@ -97,9 +97,16 @@ class JobRun:
             self._set(reason=reason)
         return is_new
 
-    def place(self, placement: Placement, agents: Callable[[str], Agent], term: int, now: Moment) -> None:
+    def place(
+        self,
+        placement: Placement,
+        agents: Callable[[str], Agent],
+        term: int,
+        now: Moment,
+        new_pair: NewPair | None = None,
+    ) -> None:
         """PLACED: gives every place to an agent, and tells the shards."""
-        self.places.fill(placement, agents, term)
+        self.places.fill(placement, agents, term, new_pair)
         self._move(JobEvent.PLACED, now)
         who = ", ".join(lease.who for lease in self.places.leases.values())
         keeper = self.places.keeper
@@ -110,12 +117,14 @@ class JobRun:
         """The lease as its agent's orders hold it."""
         given = self.values.given_names
         if self._store is None:
-            self._store = self.plan.store(self.job.id, self.places.term, self.places.endpoints, given)
+            keys = [] if self.places.keys is None else [pair.public for pair in self.places.keys.shards]
+            self._store = self.plan.store(self.job.id, self.places.term, self.places.endpoints, given, keys)
         store = self._store
         if lease.kind is AgentKind.SHARD:  # It is told before all endpoints are known, and needs none.
             store = store.model_copy(update={"shards": [""] * len(store.shards)})
         keeps = lease is self.places.keeper
-        return allocation_of(lease, self.plan, store, keeper=keeps, given=given if keeps else [])
+        told = allocation_of(lease, self.plan, store, keeper=keeps, given=given if keeps else [])
+        return told if self.places.keys is None else with_keys(told, self.places.keys)
 
     def report(self, lease: Lease, report: Report, silent: Callable[[], str], now: Moment) -> None:
         """Facts from an agent. `silent()` names agents not heard of, for the reason of a failure; '' for none.
@@ -210,6 +219,7 @@ class JobRun:
             return RunMemory(
                 term=places.term,
                 endpoints=places.endpoints,
+                keys=places.keys,
                 keeper=keeper,
                 has_final=values.has_final,
                 given=values.given,
@@ -221,6 +231,7 @@ class JobRun:
         facts = (
             places.term,
             places.endpoints,
+            places.keys,
             keeper,
             values.has_final,
             values.given,

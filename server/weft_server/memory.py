@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from weft.api.agent import AgentKind, Registration
+from weft.api.agent import AgentKind, CurvePair, Registration
 from weft.api.base import Model
 from weft.api.job import Job, Traffic
 from weft.api.lifecycle import AllocationState
@@ -41,12 +41,21 @@ class LeaseMemory(Model):
     traffic: Traffic
 
 
+class JobKeys(Model):
+    """The CURVE keys of a job: of each shard by number, and those that its workers share."""
+
+    shards: list[CurvePair]
+    workers: CurvePair
+
+
 class RunMemory(Model):
     """What there is of a run beside its leases."""
 
     term: int = 0
     endpoints: list[str] = Field(default_factory=list)
     """The shards'; empty before the job is placed."""
+    keys: JobKeys | None = None
+    """Made when the job is placed, where links are encrypted. They go with the rest of this at the job's end."""
     keeper: str | None = None
     """The keeper's lease."""
     has_final: bool = False

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from weft.api.agent import AgentKind, Allocation, ShardAllocation, WorkerAllocation
 from weft.api.store import StoreSpec
 from weft_server.lease import Lease
+from weft_server.memory import JobKeys
 from weft_server.plan import JobPlan
 
 
@@ -34,3 +35,11 @@ def allocation_of(
         accumulate=plan.accumulate,
         keep_state=plan.keep_state,
     )
+
+
+def with_keys(allocation: Allocation, keys: JobKeys) -> Allocation:
+    """The same with the job's CURVE keys: a shard is told its own secret, a worker the workers'."""
+    if isinstance(allocation, ShardAllocation):
+        shown = {"curve": keys.shards[allocation.shard], "curve_clients": [keys.workers.public]}
+        return allocation.model_copy(update=shown)
+    return allocation.model_copy(update={"curve": keys.workers})

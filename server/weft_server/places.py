@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from weft.api.agent import AgentKind
+from weft.api.agent import AgentKind, CurvePair
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent, AllocationState
 from weft_server.lease import Agent, Lease
-from weft_server.memory import LEASE, LeaseMemory, Parts, RunMemory, under
+from weft_server.memory import LEASE, JobKeys, LeaseMemory, Parts, RunMemory, under
 from weft_server.refusals import NotKeeperError, StaleTermError
 from weft_server.scheduler import Placement
+
+NewPair = Callable[[], CurvePair]
+"""Makes a pair of CURVE keys that nobody else has."""
 
 
 class Places:
@@ -31,6 +34,8 @@ class Places:
         """The worker that brings and sets parameters."""
         self.endpoints = memory.endpoints
         """Where workers reach the shards: '' until each is ready."""
+        self.keys = memory.keys
+        """Of the links between them, where these are encrypted."""
 
     @property
     def workers(self) -> list[Lease]:
@@ -64,8 +69,10 @@ class Places:
     def shards_are_ready(self) -> bool:
         return all(shard.state is AllocationState.READY for shard in self.shards)
 
-    def fill(self, placement: Placement, agents: Callable[[str], Agent], term: int) -> None:
-        """Gives every place to an agent."""
+    def fill(
+        self, placement: Placement, agents: Callable[[str], Agent], term: int, new_pair: NewPair | None = None
+    ) -> None:
+        """Gives every place to an agent, and keys of its own to the job, where there is who makes them."""
         self.term = term
         for kind, ids in ((AgentKind.SHARD, placement.shards), (AgentKind.WORKER, placement.workers)):
             for place, agent_id in enumerate(ids):
@@ -74,6 +81,8 @@ class Places:
                 lease = Lease(identifier, term, self._job, agent.id, agent.name, kind, place, changed=self._changed)
                 self.leases[identifier] = agent.leases[identifier] = self._changed[identifier] = lease
         self.endpoints = [""] * len(placement.shards)
+        if new_pair is not None and placement.shards:
+            self.keys = JobKeys(shards=[new_pair() for _ in placement.shards], workers=new_pair())
         self.keeper = self.workers[placement.keeper]
 
     def move(self, shard: Lease, endpoint: str) -> None:

@@ -92,10 +92,13 @@ class JobPlan(Model):
         """Passes begun once `step` steps are finished."""
         return -(-step // self.steps_per_pass)
 
-    def store(self, job: str, term: int, endpoints: list[str], given: Sequence[str] = ()) -> StoreSpec:
+    def store(
+        self, job: str, term: int, endpoints: list[str], given: Sequence[str] = (), curve_keys: Sequence[str] = ()
+    ) -> StoreSpec:
         """The store's description, the same for every process of the job.
 
-        `endpoints` are by shard number; the first values of the keys in `given` are set by the keeper.
+        `endpoints` and public `curve_keys` are by shard number; the first values of the keys in `given` are set by the
+        keeper.
         """
         begun = [_given(key) if key.key in given else key for key in self.keys]
         return StoreSpec(
@@ -113,6 +116,7 @@ class JobPlan(Model):
             commit=self.commit,
             average=self.average,
             compression=self.compression,
+            curve_keys=list(curve_keys),
         )
 
 

@@ -13,7 +13,9 @@ import logging
 from collections.abc import Callable, Sequence
 from uuid import uuid4
 
-from weft.api.agent import AgentInfo, Heartbeat, Orders, Registered, Registration, Report
+import zmq
+
+from weft.api.agent import AgentInfo, CurvePair, Heartbeat, Orders, Registered, Registration, Report
 from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, JobSpec, Progress
 from weft.api.lifecycle import JobState
@@ -44,14 +46,17 @@ that an agent knows never comes again with other orders."""
 class Service:
     """One server's state and what acts on it. `start` and `stop` are called on the loop that it serves."""
 
-    def __init__(self, records: Records, files: JobFiles, limits: Limits, clock: Clock) -> None:
+    def __init__(
+        self, records: Records, files: JobFiles, limits: Limits, clock: Clock, *, encrypts: bool = False
+    ) -> None:
+        """`encrypts`: whether the links between a job's workers and its shards have CURVE keys."""
         self.records = records
         self.files = files
         self.clock = clock
         self.bells = Bells()
         self.threads = Threads()
         self.closing = False
-        self._controller = Controller(limits, new_id)
+        self._controller = Controller(limits, new_id, new_pair if encrypts else None)
         self.values = KeeperValues(
             self._controller, files, threads=self.threads, bells=self.bells, apply=self._written, clock=clock
         )
@@ -298,6 +303,12 @@ def _agent_bell(agent: str) -> str:
 def new_id() -> str:
     """For a job, an agent or a file."""
     return uuid4().hex[:16]
+
+
+def new_pair() -> CurvePair:
+    """A pair of CURVE keys that nobody else has."""
+    public, secret = zmq.curve_keypair()
+    return CurvePair(public=public.decode(), secret=secret.decode())
 
 
 def _can_go_on(kept: KeptJob) -> bool:

@@ -29,6 +29,9 @@ class Settings(BaseSettings):
     """Directories that data may be read from. None given: any on loopback, else none at all."""
     token: SecretStr | None = None
     """What clients and agents send as `Authorization: Bearer`."""
+    encrypt_links: bool | None = None
+    """Whether each job gets CURVE keys of its own, by which nobody but its workers can talk to its shards, and what
+    passes is secret. If left out, where the server can be reached from elsewhere: encryption takes processor time."""
     exit_with_parent: bool = False
     """End when standard input closes, a pipe that the parent holds."""
 
@@ -103,6 +106,11 @@ class Settings(BaseSettings):
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False  # a name of this machine: whatever it resolves to, others may reach it
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether jobs get CURVE keys."""
+        return not self.is_loopback if self.encrypt_links is None else self.encrypt_links
 
     @property
     def readable(self) -> tuple[Path, ...] | None:

@@ -29,7 +29,7 @@ VARIANTS: dict[str, Manifest] = {
             "tolerations": [{"key": "gpu", "operator": "Exists"}],
             "podAnnotations": {"x": "y"},
         },
-        "shards": {"replicas": 4, "port": 9001, "env": {"WEFT_SHARD_SILENCE_S": 10}},
+        "shards": {"replicas": 4, "ports": {"first": 9001, "last": 9064}, "env": {"WEFT_SHARD_SILENCE_S": 10}},
         "workers": {
             "replicas": 8,
             "device": "auto",
@@ -95,7 +95,7 @@ def test_every_container_has_probes_and_resources(values: Manifest) -> None:
         (container,) = pod["containers"]
         assert {"startupProbe", "livenessProbe"} <= container.keys(), component
         assert container["resources"], component
-        assert ("readinessProbe" in container) == (component != "worker")
+        assert ("readinessProbe" in container) == (component == "server")
 
 
 @variants
@@ -158,7 +158,10 @@ def test_only_workers_reach_shards() -> None:
     (rule,) = policy["ingress"]
     (peer,) = rule["from"]
     assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "worker"
-    assert rule["ports"] == [{"protocol": "TCP", "port": "store"}]
+    assert rule["ports"] == [{"protocol": "TCP", "port": 8471, "endPort": 8570}]
+    environment = {each["name"]: each.get("value") for each in pods(render())["shard"]["containers"][0]["env"]}
+    assert environment["WEFT_SHARD_BIND"] == "tcp://0.0.0.0:8471-8570"
+    assert environment["WEFT_SHARD_ADVERTISE"].endswith(f"-shard.{NAMESPACE}.svc")
 
 
 def test_names_are_those_that_the_notes_tell() -> None:

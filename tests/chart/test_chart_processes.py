@@ -20,11 +20,11 @@ DEADLINE_S = 120.0
 
 @pytest.fixture
 def started(tmp_path: Path) -> Kubelet:
-    """The release's pods, each as a process. One shard, since here they would share a port."""
+    """The release's pods, each as a process. One shard, since here all have one network."""
     manifests = render(
         {
             "server": {"port": free_port()},
-            "shards": {"replicas": 1, "port": free_port()},
+            "shards": {"replicas": 1, "ports": dict.fromkeys(("first", "last"), free_port())},
             "workers": {"replicas": 2},
         }
     )

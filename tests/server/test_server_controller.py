@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
 from server_mind import World
 from server_specs import plan
-from weft.api.agent import AgentKind, LogReport, MetricReport, SetDone, ShardAllocation, WorkerAllocation
+from weft.api.agent import AgentKind, CurvePair, LogReport, MetricReport, SetDone, ShardAllocation, WorkerAllocation
 from weft.api.event import MetricTaken, StepDone
 from weft.api.lifecycle import AgentState, AllocationEvent, JobState
+from weft_server.controller import Controller
 from weft_server.instructions import Instruction
 from weft_server.job_run import JobRun
 from weft_server.lease import Lease
@@ -633,3 +636,68 @@ def test_a_set_that_is_under_way_is_told_and_so_is_one_that_was_given_up(world: 
     world.report(run.keeper, sets=[SetDone(number=number, step=3)])
     assert world.jobs["job"].reason is None
     assert "though it was given up, at step 3" in world.said()[-1]
+
+
+@pytest.fixture
+def encrypted(world: World) -> World:
+    """A server that makes keys for jobs: "p" and "s" with a number."""
+    numbers = count()
+
+    def new_pair() -> CurvePair:
+        number = next(numbers)
+        return CurvePair(public=f"p{number:039d}", secret=f"s{number:039d}")
+
+    world.controller = Controller(world.limits, lambda: f"a{next(numbers)}", new_pair)
+    return world
+
+
+def test_each_agent_is_told_its_own_secret_and_the_public_keys_of_the_others(encrypted: World) -> None:
+    workers, shards = encrypted.agents(workers=2, shards=2)
+    encrypted.submit(plan(workers=2, shards=2))
+    encrypted.all_report(SHARD, AllocationEvent.READY)
+    run = encrypted.controller.run_of("job")
+    assert run is not None
+    assert run.places.keys is not None
+    keys = run.places.keys
+    assert len({pair.secret for pair in [*keys.shards, keys.workers]}) == 3
+    for number, shard in enumerate(shards):
+        (told,) = encrypted.orders(shard).allocations
+        assert isinstance(told, ShardAllocation)
+        assert (told.curve, told.curve_clients) == (keys.shards[number], [keys.workers.public])
+        assert told.store.curve_keys == [pair.public for pair in keys.shards]
+        others = {keys.shards[1 - number].secret, keys.workers.secret}
+        assert not any(secret in told.model_dump_json() for secret in others)
+    for worker in workers:
+        (slot,) = encrypted.orders(worker).allocations
+        assert isinstance(slot, WorkerAllocation)
+        assert slot.curve == keys.workers
+        assert not any(pair.secret in slot.model_dump_json() for pair in keys.shards)
+        assert keys.workers.secret not in repr(slot)
+
+
+def test_no_secret_is_in_what_is_told_of_a_job(encrypted: World) -> None:
+    encrypted.agents()
+    encrypted.submit()
+    encrypted.bring_to(JobState.SUCCEEDED)
+    told = [encrypted.jobs["job"].model_dump_json(), *(each.model_dump_json() for each in encrypted.events["job"])]
+    assert not any(f"s{number:039d}" in each for each in told for number in range(20))
+
+
+def test_each_job_has_keys_of_its_own_and_none_where_links_are_plain(encrypted: World, world: World) -> None:
+    encrypted.agents(workers=1)
+    encrypted.submit(plan(workers=1), job="one")
+    one = encrypted.controller.run_of("one")
+    assert one is not None
+    first = one.places.keys
+    encrypted.bring_to(JobState.SUCCEEDED, job="one")
+    encrypted.submit(plan(workers=1), job="two")
+    two = encrypted.controller.run_of("two")
+    assert two is not None
+    assert first is not None
+    assert two.places.keys is not None
+    assert two.places.keys != first
+    plain = World()
+    plain.agents(workers=1)
+    plain.submit(plan(workers=1))
+    (told,) = plain.orders(plain.lease(SHARD, 0).agent).allocations
+    assert (told.curve, told.store.curve_keys) == (None, [])

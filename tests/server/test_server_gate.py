@@ -85,3 +85,10 @@ def test_the_token_is_kept_only_as_a_hash(tmp_path: Path) -> None:
 
     assert TOKEN not in repr(vars(TokenGate(nothing, TOKEN)))
     assert TOKEN not in repr(Settings(token=TOKEN))
+
+
+def test_links_are_encrypted_where_others_reach_the_server_unless_told() -> None:
+    assert not Settings().encrypts
+    assert Settings(encrypt_links=True).encrypts
+    assert Settings(host="0.0.0.0", token=TOKEN).encrypts
+    assert not Settings(host="0.0.0.0", token=TOKEN, encrypt_links=False).encrypts

@@ -14,6 +14,7 @@ from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.check import rule_of
+from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store
@@ -65,8 +66,13 @@ def open_store(task: Task) -> Store:
         return LocalStore(task.description)
     # A job's bytes are those at its store's sockets; what passed through shared memory would be missing among them.
     settings = LinkSettings(same_host=False)
+    allocation, keys = task.allocation, task.allocation.curve
     return StoreClient(
-        task.description, task.allocation.slot, incarnation=task.allocation.incarnation, settings=settings
+        task.description,
+        allocation.slot,
+        incarnation=allocation.incarnation,
+        settings=settings,
+        curve_keys=None if keys is None else CurveKeys(keys.public, keys.secret),
     )
 
 

@@ -38,7 +38,7 @@ from weft_worker.settings import WorkerSettings
 class WorkerTask(BaseModel):
     """All that a child needs: a job's slot. Without one it only tries the device, and says whether it is there."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     settings: WorkerSettings
     allocation: WorkerAllocation | None = None

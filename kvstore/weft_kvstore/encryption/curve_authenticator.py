@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -30,12 +31,28 @@ UNSETTLED: Final[Stamp] = (0, 0, 0, 0)
 _log = logging.getLogger("weft.shard")
 
 
+class GivenKeys:
+    """A few public keys, which stay as they are."""
+
+    def __init__(self, keys: Collection[str]) -> None:
+        self._keys = frozenset(keys)
+        self.told = "it is none of this job's workers'"
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def has(self, public: str) -> bool:
+        return public in self._keys
+
+
 class ClientKeys:
     """Of each file that ends in .key, its key. A file that has none costs itself alone, and is logged once for as long
     as it is so. Raises OSError and CurveKeyError, which names the file, where something is wrong at first."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.told = f"no NAME.key in {directory} has it"
+        """Why a key is not let in."""
         self._files: dict[str, tuple[Stamp, Found]] = {}
         self._trouble: set[str] = set()
         self._look()
@@ -98,14 +115,16 @@ TOLD_KEYS: Final = 100
 
 
 class CurveAuthenticator:
-    """`keys` are the shard's. `clients`: a directory with the public keys of those who are let in, as it is when one
-    comes; None lets in whoever knows the shard's public key. Raises OSError and CurveKeyError."""
+    """`keys` are the shard's. `clients`: the public keys of those who are let in, or a directory with them, as it is
+    when one comes; None lets in whoever knows the shard's public key. Raises OSError and CurveKeyError."""
 
-    def __init__(self, keys: CurveKeys, clients: Path | None = None) -> None:
+    def __init__(self, keys: CurveKeys, clients: Path | Collection[str] | None = None) -> None:
         check_pair(keys)
         self.public = keys.public
         self._keys = keys
-        self._clients = None if clients is None else ClientKeys(clients)
+        self._clients: ClientKeys | GivenKeys | None = None
+        if clients is not None:
+            self._clients = ClientKeys(clients) if isinstance(clients, Path) else GivenKeys(clients)
         self._told: set[str] = set()
         self._asking: ThreadAuthenticator | None = None
 
@@ -140,8 +159,7 @@ class CurveAuthenticator:
             return False
         if public not in self._told and len(self._told) < TOLD_KEYS:
             self._told.add(public)
-            where = self._clients.directory
-            _log.warning("a client with the CURVE key %s is not let in: no NAME.key in %s has it", public, where)
+            _log.warning("a client with the CURVE key %s is not let in: %s", public, self._clients.told)
             if len(self._told) == TOLD_KEYS:
                 _log.warning("keys that are not let in are logged no more: there were %d", TOLD_KEYS)
         return False

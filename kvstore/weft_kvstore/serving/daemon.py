@@ -70,6 +70,8 @@ class ShardDaemon:
             "advertise": settings.advertise,
             "link": asdict(settings.link),
             "apply_threads": settings.apply_threads,
+            "curve": None if allocation.curve is None else allocation.curve.model_dump(),
+            "curve_clients": allocation.curve_clients,
             "tables": None if tables is None else {**asdict(tables), "directory": str(tables.directory)},
         }
 

@@ -18,6 +18,8 @@ import structlog  # noqa: F401 - `start_daemon` imports it late, in each child a
 from weft.api.daemon import start_daemon
 from weft_kernels.rules.lookup import rules
 from weft_kvstore.description.records import description_from_json
+from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
+from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.runtime.process import tune_process
@@ -32,8 +34,8 @@ _log = logging.getLogger("weft.shard")
 
 
 class ShardTask(msgspec.Struct, frozen=True):
-    """All that a child needs. `bind`: where it may listen. `advertise`: the host by which workers reach it; what was
-    bound where None, with the host's name for a wildcard."""
+    """All that a child needs, read once and never shown: it has a secret. `bind`: where it may listen. `advertise`: the
+    host by which workers reach it; what was bound where None, with the host's name for a wildcard."""
 
     name: str
     store: dict[str, Any]
@@ -44,6 +46,10 @@ class ShardTask(msgspec.Struct, frozen=True):
     link: LinkSettings = LinkSettings()
     apply_threads: int = 0
     tables: TablePlace | None = None
+    curve: CurveKeys | None = None
+    """Of this shard, where links are encrypted."""
+    curve_clients: tuple[str, ...] = ()
+    """The public keys of those that are let in then."""
 
 
 _TASKS: Final[Reader[ShardTask]] = Reader(ShardTask)
@@ -72,7 +78,14 @@ def main(channel: socket.socket) -> None:
         say(report={"event": "failed", "reason": reason})
 
     try:
-        with ShardServer(task.bind, settings=task.link, apply_threads=task.apply_threads, tables=task.tables) as server:
+        authenticator = None if task.curve is None else CurveAuthenticator(task.curve, task.curve_clients)
+        with ShardServer(
+            task.bind,
+            settings=task.link,
+            apply_threads=task.apply_threads,
+            tables=task.tables,
+            authenticator=authenticator,
+        ) as server:
             threading.Thread(target=server.wake_at_end, args=(stop,), name="await-shard", daemon=True).start()
 
             def answer() -> None:

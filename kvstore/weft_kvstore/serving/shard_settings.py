@@ -54,7 +54,7 @@ class ShardSettings(BaseSettings):
     """How much memory the rows of one table may take, as 4GiB; more of them lie in `table_directory`."""
     apply_threads: Annotated[int, Field(ge=0, le=256)] = 0
     """Threads that help the socket's with updates that can be cut."""
-    job_memory: Annotated[ByteSize, Field(ge=1 << 27)] | None = None
+    job_memory: Annotated[ByteSize, Field(ge=1 << 28)] | None = None
     """The most private memory that a job's process may take, as 4GiB; a job that wants more fails. As much as there is
     where left out."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
@@ -90,7 +90,7 @@ class ShardSettings(BaseSettings):
         if (self.description is None) != (self.shard is None):
             raise ValueError("--description and --shard belong together: which file, and which of its shards, from 0")
         if self.curve_keys is not None and self.server is not None:
-            raise ValueError("--curve-keys belongs to --description: a weft server does not hand keys out to workers")
+            raise ValueError("--curve-keys belongs to --description: a weft server makes keys for each job itself")
         if self.curve_clients is not None and self.curve_keys is None:
             raise ValueError("--curve-clients needs --curve-keys: without keys of its own the shard lets everybody in")
         if (self.table_directory is None) != (self.table_memory is None):

@@ -31,6 +31,7 @@ from weft.api.job import Traffic
 from weft.api.lifecycle import AgentState, AllocationEvent
 from weft.api.store import StoreSpec
 
+CURVE_KEY: Final = r"^[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}$"
 ENDPOINT: Final = r"^[a-z]+://[!-~]{1,500}$"
 
 
@@ -61,6 +62,13 @@ class Heartbeat(Model):
     wait_s: Annotated[float, Field(ge=0, le=10)] = 0
 
 
+class CurvePair(Model):
+    """A pair of CURVE keys in ZeroMQ's Z85, made for one job. The secret one is in no text that this makes."""
+
+    public: Annotated[str, Field(pattern=CURVE_KEY)]
+    secret: Annotated[str, Field(pattern=CURVE_KEY, repr=False)]
+
+
 class WorkerAllocation(Model):
     """A slot of a job, for a worker: all it needs to run."""
 
@@ -89,6 +97,8 @@ class WorkerAllocation(Model):
     """Parts in which this slot's samples of a step are computed."""
     keep_state: bool = False
     """Whether the rule's state goes with the final parameters."""
+    curve: CurvePair | None = None
+    """The keys of this job's workers, where the store's links are encrypted."""
 
 
 class ShardAllocation(Model):
@@ -100,6 +110,10 @@ class ShardAllocation(Model):
     job: Identifier
     shard: int
     store: StoreSpec
+    curve: CurvePair | None = None
+    """This shard's keys, where the store's links are encrypted."""
+    curve_clients: list[str] = Field(default_factory=list)
+    """The public keys of those that it lets in: this job's workers."""
 
 
 Allocation = Annotated[WorkerAllocation | ShardAllocation, Field(discriminator="kind")]
@@ -121,7 +135,7 @@ class SetDone(Model):
     error: Annotated[str, Field(max_length=1 << 16)] | None = None
 
 
-class Orders(Model):
+class Orders(Model, hide_input_in_errors=True):
     """All that an agent is to hold now. `upload` names allocations whose parameters the server wants at once."""
 
     version: int

@@ -189,7 +189,7 @@ def test_a_commit_that_says_something_else_is_refused_and_changes_nothing() -> N
     choose = random.Random(0)
     outcome = push_all(simulation.stores[0], 0, 0)
     simulation.finish(choose, outcome)
-    shard = next(iter(simulation.shards[0].jobs.values())).shard
+    shard = simulation.shards[0].job.shard
     norm = outcome.result(0).norm  # type: ignore[union-attr]
     assert shard.commit(0, norm=norm, finite=True) is False
     with pytest.raises(Exception, match=r"commit of step 0: norm 1\.0, finite True; it was norm"):
@@ -235,7 +235,7 @@ def test_a_slot_that_comes_late_is_told_of_steps_that_were_committed_without_it_
     late = push_all(simulation.stores[1], 1, 0)
     told = push_all(simulation.stores[0], 0, 0)
     while not told.done():
-        simulation.cut(1, 0) if simulation.shards[0].jobs and choose.random() < 0.05 else simulation.step(choose)
+        simulation.cut(1, 0) if simulation.shards[0].job and choose.random() < 0.05 else simulation.step(choose)
         simulation.now += 0.01
     simulation.finish(choose, late)
     assert late.result(0) == told.result(0)

@@ -41,7 +41,7 @@ initializer = 0
 @pytest.fixture
 def weft_kvstore(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """The command line, in this process: for what ends before anything is served."""
-    monkeypatch.setattr("weft_kvstore.serving.daemon.tune_process", lambda: None)
+    monkeypatch.setattr("weft_kvstore.serving.stand_alone.tune_process", lambda: None)
     app = typer.Typer()
     app.command()(main)
     return lambda *arguments: CliRunner().invoke(app, [str(one) for one in arguments], env={"COLUMNS": "200"})
@@ -157,7 +157,7 @@ def test_a_check_says_that_links_are_encrypted_and_how_such_a_shard_is_started(
     [
         (
             ["--server", "http://127.0.0.1:1", "--curve-keys", "shard.key_secret"],
-            "--curve-keys belongs to --description: a weft server does not hand keys out to workers",
+            "--curve-keys belongs to --description: a weft server makes keys for each job itself",
         ),
         (
             ["--description", "store.toml", "--shard", "0", "--curve-clients", "."],

@@ -257,7 +257,7 @@ def test_a_process_says_where_its_metrics_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--job-memory", "128MiB"], "error: "),
+        (["--job-memory", "256MiB"], "error: "),
         (["--metrics-port", "1", "--metrics-host", "203.0.113.1"], "error: cannot serve metrics at 203.0.113.1:1: "),
     ],
 )

@@ -18,6 +18,9 @@ from store_cluster import WAIT_S, key_of, store_of
 from weft.api.children import Child, Forkserver
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.encryption.curve_keys import CurveKeys
+from weft_kvstore.encryption.key_files import new_curve_keys
+from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.shard_child import ShardTask
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics import statistics_of
@@ -45,8 +48,11 @@ def begun(
     *,
     memory_bytes: int | None = None,
     advertise: str | None = None,
+    curve: CurveKeys | None = None,
+    clients: tuple[str, ...] = (),
 ) -> tuple[Child, Iterator[dict[str, Any]]]:
-    task = ShardTask("shard-0", json.loads(msgspec.json.encode(description)), 0, bind, advertise)
+    store = json.loads(msgspec.json.encode(description))
+    task = ShardTask("shard-0", store, 0, bind, advertise, curve=curve, curve_clients=clients)
     child = forkserver.fork(memory_bytes)
     child.send(msgspec.to_builtins(task))
     return child, child.lines()
@@ -110,6 +116,28 @@ def test_of_a_range_of_ports_the_first_free_one_is_taken_and_none_is_told(forkse
     assert third.ending == "its process ended with status 0"
     for child, said in children:
         stop(child, said)
+
+
+def test_nobody_but_the_jobs_own_workers_can_talk_to_a_child_with_keys(forkserver: Forkserver) -> None:
+    shard, workers, stranger = (new_curve_keys() for _ in range(3))
+    child, said = begun(forkserver, described(), curve=shard, clients=(workers.public,))
+    here = described(curve_keys=(shard.public,), job="job")
+    here = msgspec.structs.replace(here, shards=(ready(said),))
+    with StoreClient(here, 0, settings=LINK, curve_keys=workers) as client:
+        assert client.pull("w", 0).result(WAIT_S).shape == (300,)
+        quick = LinkSettings(silence_s=WAIT_S, request_timeout_s=0.5)
+        for keys in (stranger, None):
+            with (
+                StoreClient(here, 0, incarnation=9, settings=quick, curve_keys=keys) as other,
+                pytest.raises(StoreError, match="does not let in a client with the CURVE key"),
+            ):
+                other.pull("w", 0).result(WAIT_S)
+        plain = msgspec.structs.replace(here, curve_keys=())
+        with StoreClient(plain, 0, incarnation=9, settings=quick) as other, pytest.raises(StoreError):
+            other.pull("w", 0).result(WAIT_S)
+        assert client.pull("w", 0).result(WAIT_S).shape == (300,)
+    stop(child, said)
+    assert shard.secret not in child.last_logged
 
 
 def free_range() -> int:

@@ -30,10 +30,10 @@ STEPS = 8
 
 
 def disturbed() -> StoreDescription:
-    urgent = key_of("flood", [SLICES * SLICE // 4], 1 + FLOODING, priority=-100)
-    urgent = msgspec.structs.replace(urgent, slots=tuple(range(1, 1 + FLOODING)))
+    flooded = key_of("flood", [SLICES * SLICE // 4], 1 + FLOODING, priority=5)
+    flooded = msgspec.structs.replace(flooded, slots=tuple(range(1, 1 + FLOODING)))
     large = key_of("large", [1 << 18], 1, priority=5)
-    keys = [urgent, large, *(key_of(f"k{number}", [256], 1, priority=9) for number in range(8))]
+    keys = [flooded, large, *(key_of(f"k{number}", [256], 1, priority=9) for number in range(8))]
     return store_of(keys, slots=1 + FLOODING, shards=1, slice_bytes=SLICE, hyper={"lr": RATE})
 
 

@@ -588,7 +588,7 @@ def test_merging_by_arrival_adds_each_push_once_in_the_order_that_is_logged(
     logs.keep(simulation)
     Course(program, choose, simulation, trouble).run()
     for (shard, number, slice_), applied in logs.applied.items():
-        (job,) = simulation.shards[shard].jobs.values()
+        job = simulation.shards[shard].job
         bucket = job.shard.buckets.get(number)
         if bucket is not None:
             key = program.description.keys[int(bucket.state.spec.part.places[slice_])]

@@ -50,7 +50,7 @@ def test_what_a_process_does_not_come_back_for_is_kept_no_longer_than_its_slot()
         simulation.stores[0].pull("w", step + 1)
     for _ in range(4):
         simulation.step(choose)
-    (job,) = simulation.shards[0].jobs.values()
+    job = simulation.shards[0].job
     simulation.shards[0].lose(job.links[0].identity)
     assert list(job.parked) == [0]
     last = job.parked[0]
