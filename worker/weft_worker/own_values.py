@@ -17,7 +17,7 @@ from weft_graph.program import Update
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import Mode, StoreDescription
-from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError
+from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
@@ -42,7 +42,7 @@ class OwnStore:
     store of this process.
 
     `value` and `update` are for the engine's work, within the device's `use`. Every other call may come from any
-    thread. What is pulled is a copy.
+    thread. What is pulled is a copy, and newer where its version has passed.
     """
 
     def __init__(self, description: StoreDescription, device: Device | None = None) -> None:
@@ -57,6 +57,8 @@ class OwnStore:
             if description.average is None
             else on_host(rule)
         )
+        self._is_there = self._updating.device.name == self._device.name
+        """Whether the rule runs where the run computes."""
         self._ruled = {name: LocalKey(key, self._updating, description) for name, key in updated.items()}
         self._others: dict[str, Array] = {}
         """Keys that no rule updates, on the device."""
@@ -88,22 +90,18 @@ class OwnStore:
     def update(self, step: int, gradients: Mapping[str, Array]) -> None:
         """Applies a step's gradients, arrays of the run's device, which are used up."""
         self._begin()
-        xp = self._device.xp
-        for key, gradient in gradients.items():
-            if key not in self._ruled:
-                self._others[key][...] = gradient  # The mean over one slot.
-            elif self._is_there:
-                self._ruled[key].update_there(xp.ascontiguousarray(gradient), step)
-            else:
-                self._ruled[key].update(self._device.to_host(xp.ascontiguousarray(gradient)), step)
         with self._lock:
+            for key, gradient in gradients.items():
+                self._apply(key, gradient, step)
             for key, value in self._to_set.pop(step + 1, {}).items():
                 self._put(key, value)
             self._version = step + 1
-            reached = [wait for wait in self._waits if wait[0] <= self._version]
+            if not self._waits:
+                return
+            reached = [(wait[2], wait[3]()) for wait in self._waits if wait[0] <= self._version]
             self._waits = [wait for wait in self._waits if wait[0] > self._version]
-            for _, _, future, take in reached:
-                future.set_result(take())
+        for future, taken in reached:
+            future.set_result(taken)
 
     def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
         first = self._first
@@ -162,11 +160,6 @@ class OwnStore:
                 store.close()
 
     @property
-    def _is_there(self) -> bool:
-        """Whether the rule runs where the run computes."""
-        return self._updating.device.name == self._device.name
-
-    @property
     def _of_tables(self) -> LocalStore:
         if self._tables is None:
             raise StoreError("the job has no tables")
@@ -188,6 +181,16 @@ class OwnStore:
             self._first = None
         first.close()
 
+    def _apply(self, key: str, gradient: Array, step: int) -> None:
+        if key not in self._ruled:
+            self._others[key][...] = gradient  # The mean over one slot.
+            return
+        whole = self._device.xp.ascontiguousarray(gradient)
+        if self._is_there:
+            self._ruled[key].update_there(whole, step)
+        else:
+            self._ruled[key].update(self._device.to_host(whole), step)
+
     def _put(self, key: str, value: Array) -> None:
         if key in self._ruled:
             self._ruled[key].set(value)
@@ -206,8 +209,6 @@ class OwnStore:
         with self._lock:
             if self._closed:
                 future.set_exception(StoreLostError(f"{what}: the store was closed"))
-            elif version < self._version:
-                future.set_exception(StorePassedError(f"{what}: it is at version {self._version} already"))
             elif version > self._version:
                 self._waits.append((version, key, future, take))
             else:

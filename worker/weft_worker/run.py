@@ -180,12 +180,12 @@ class Run:
 
     def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
-        binder = Binder(task.programs.train, device, session_threads=self._session_threads)
+        own = Own(store, engine.variable("own values")) if isinstance(store, OwnStore) else None
+        binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=own is None)
         feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)
         course = course_of(task, feeder.rows)
         for size in course.training_sizes():
             binder.plan(feeder.dims(size))
-        own = Own(store, engine.variable("own values")) if isinstance(store, OwnStore) else None
         hands = Hands(engine, store, device, there_of(store, device), own, self._check)
         pusher = StepPusher(hands, arena=self._settings.arena)
         reports = RunReports(self._reporter, self._clock, store.statistics)

@@ -190,14 +190,13 @@ def _update_own(run: StepRun, own: Own) -> None:
     """Updates this worker's own values, once the step has computed all that reads them."""
     table, part, bounds = run.table, run.part, tuple(run.updates)
     places = [place for bound in bounds for place in bound.inputs if place is not None]
-    of_others = run.plan.placement.views | frozenset(run.plan.fetched.values())
 
     def gradient(bound: BoundNode, place: int) -> Array:
         if part is not None:
             return part.accumulation.take(bound.key)
         array = table.get(place)
         # It may lie in a value that is written before it is read.
-        return array.copy() if place in of_others else array
+        return array.copy() if place in run.plan.lent else array
 
     def update() -> None:
         with run.hands.device.use():
