@@ -13,13 +13,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import typer
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
 from store_cluster import WAIT_S, key_of, store_of
 from weft.api.agent import Orders, Registration, ShardAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Holder
 from weft.api.store import StoreSpec
+from weft_kvstore.__main__ import main
 from weft_kvstore.bucket import part as bucket_part
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import KeyDescription, StoreDescription, description_from_json, first_elements
@@ -327,11 +330,12 @@ SERVED = ("--server", "http://127.0.0.1:1")
         ),
     ],
 )
-def test_a_process_that_cannot_start_says_why(arguments: list[str], code: int, told: str) -> None:
+def test_what_cannot_start_says_why(arguments: list[str], code: int, told: str) -> None:
     """What was typed wrong is wrong usage; what fails at run time is one plain line."""
-    command = [sys.executable, "-m", "weft_kvstore", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == code
+    app = typer.Typer()
+    app.command()(main)
+    ended = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
+    assert ended.exit_code == code
     assert ("Usage:" in ended.stderr) == (code == 2)
     assert code == 2 or ended.stderr.splitlines()[-1].startswith("error: ")
     assert told in " ".join(ended.stderr.replace("│", " ").split())
