@@ -1,9 +1,9 @@
 """Samples per second of training jobs on CPUs, against PyTorch in the same run.
 
-A case is a model with a number of workers: jobs run on a cluster of this machine's own, as a user would start it, with
-one shard. The peer is PyTorch in an environment of its own, whose Python is `TORCH_PYTHON`: with as many processes
-(DistributedDataParallel over gloo where there are several), one compute thread each. Rounds take turns; a row has the
-medians.
+A case is a model with a number of workers: jobs run on a cluster of this machine's own, as a user would start it. One
+worker keeps the values itself, several share a shard. The peer is PyTorch in an environment of its own, whose Python is
+`TORCH_PYTHON`: with as many processes (DistributedDataParallel over gloo where there are several), one compute thread
+each. Rounds take turns; a row has the medians.
 
     TORCH_PYTHON=/path/to/python python benchmarks/training.py [--case NAME] [--rounds N] [--seconds S] [--json FILE]
 """
@@ -152,7 +152,6 @@ def _weft_round(client: weft.Client, case: Case, data: Path, seconds: float) -> 
         steps=STEPS,
         rule=weft.Sgd(lr=LR),
         workers=case.workers,
-        shards=1,
         name=case.model,
     )
     told = []

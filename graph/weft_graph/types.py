@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 import ml_dtypes  # noqa: F401  # NumPy learns the names of the element types that it does not have itself
 import numpy as np
@@ -63,7 +64,12 @@ class DType(StrEnum):
     @property
     def numpy(self) -> np.dtype[np.generic]:
         """The same type as NumPy's dtype, little-endian where that matters."""
-        return np.dtype(self.value).newbyteorder("<")
+        return _numpy(self)
+
+
+@cache
+def _numpy(dtype: DType) -> np.dtype[np.generic]:
+    return np.dtype(dtype.value).newbyteorder("<")
 
 
 _SUB_BYTES = {DType.INT4: 4, DType.UINT4: 4, DType.FLOAT4E2M1: 4, DType.INT2: 2, DType.UINT2: 2}

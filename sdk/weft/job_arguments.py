@@ -33,7 +33,7 @@ class JobArguments(TypedDict, total=False):
     evaluate_every: int | None
     rule: RuleSpec | UserRule | None
     workers: int
-    shards: int
+    shards: int | None
     mode: Mode | str
     update: UpdateBy | str
     merge: Merge | str

@@ -51,7 +51,7 @@ def job_spec(
     evaluate_every: int | None = None,
     rule: RuleSpec | UserRule | None = None,
     workers: int = 1,
-    shards: int = 1,
+    shards: int | None = None,
     mode: Mode | str = Mode.SYNC,
     update: UpdateBy | str = UpdateBy.SHARDS,
     merge: Merge | str = Merge.SLOT,
@@ -90,8 +90,8 @@ def job_spec(
     with checked():
         run = RunLength(passes=passes, steps=steps, evaluate_every=evaluate_every)
         parallelism = Parallelism.model_validate(
-            {"workers": workers, "shards": shards, "mode": mode, "update": update, "merge": merge}
-            | {"slice_bytes": slice_bytes}
+            {"workers": workers, "mode": mode, "update": update, "merge": merge, "slice_bytes": slice_bytes}
+            | ({} if shards is None else {"shards": shards})
         )
         own = {input_.name: input_.name for input_ in trained.graph.inputs}
         return JobSpec(

@@ -100,6 +100,9 @@ def _mode_errors(spec: JobSpec) -> Iterator[FieldError]:
     if parallelism.update is UpdateBy.WORKERS and parallelism.mode is not Mode.SYNC:
         detail = "workers update by the merged gradient of a step, which is there in sync mode only"
         yield FieldError(pointer="/parallelism/update", detail=detail)
+    if spec.compression is not None and not parallelism.shards:
+        detail = "nothing travels in a job without shards: leave it out, or give parallelism.shards, at least 1"
+        yield FieldError(pointer="/compression", detail=detail)
 
 
 def _name_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:

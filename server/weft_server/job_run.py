@@ -112,6 +112,7 @@ class JobRun:
         keeper = self.places.keeper
         self._say(f"placed on {who}; {keeper.who if keeper else 'nobody'} saves the parameters", now)
         self.places.tell(self.places.shards)
+        self._advance(now)  # A job without shards waits for none.
 
     def allocation(self, lease: Lease) -> Allocation:
         """The lease as its agent's orders hold it."""

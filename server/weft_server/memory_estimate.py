@@ -83,12 +83,18 @@ def worker_memory(plan: JobPlan, programs: Programs, spec: JobSpec | None = None
     train = step_memory(plan, programs.train, train_samples(plan))
     return WorkerMemory(
         parameter_bytes=sum(map(nbytes, own)),
-        state_bytes=plan.state_arrays * sum(nbytes(key) for key in plan.keys if key.update == Update.GRADIENT.value),
+        state_bytes=plan.state_arrays * sum(nbytes(key) for key in plan.keys if _is_updated_by_workers(plan, key)),
         train_peak_bytes=train.peak_bytes + _accumulated(plan, programs.train),
         evaluate_peak_bytes=None if evaluated is None else peak(plan, programs.evaluate, evaluated),
         train=train,
         recompute={} if spec is None else recomputing(plan, spec),
     )
+
+
+def _is_updated_by_workers(plan: JobPlan, key: KeySpec) -> bool:
+    if plan.shards:
+        return key.update == Update.GRADIENT.value
+    return key.update == Update.RULE.value and bool(key.slots) and not key.rows
 
 
 def _accumulated(plan: JobPlan, program: Program) -> int:
@@ -102,7 +108,7 @@ def _accumulated(plan: JobPlan, program: Program) -> int:
 
 
 def store_memory(plan: JobPlan) -> StoreMemory:
-    """Over all shards, as if every row of a table were touched."""
+    """Over all shards, or in the one worker without any, as if every row of a table were touched."""
     dense = [key for key in plan.keys if not key.rows]
     tables = [key for key in plan.keys if key.rows]
     uncut = [
@@ -116,12 +122,16 @@ def store_memory(plan: JobPlan) -> StoreMemory:
         state_bytes=_state(dense, state),
         table_bytes=sum(map(nbytes, tables)),
         table_state_bytes=_state(tables, state),
-        largest_shard_bytes=min(total, math.ceil(total / plan.shards) + max(uncut) * (1 + state)),
+        largest_shard_bytes=(
+            min(total, math.ceil(total / plan.shards) + max(uncut) * (1 + state)) if plan.shards else 0
+        ),
     )
 
 
 def step_traffic(plan: JobPlan, programs: Programs) -> StepTraffic:
-    """Of a full batch, over all workers. Raises GraphError."""
+    """Of a full batch, over all workers; nothing where there are no shards. Raises GraphError."""
+    if not plan.shards:
+        return StepTraffic(fetched_bytes=0, sent_bytes=0, fetched_row_bytes=0, sent_row_bytes=0)
     program = programs.train
     types = infer_program(program, {**plan.dims, BATCH: train_samples(plan)})
     sizes = {key.key: nbytes(key) for key in plan.keys}

@@ -54,12 +54,14 @@ def _keys(programs: Programs, parallelism: Parallelism, rule: RulePlan) -> list[
     """Every slot contributes to what the train program sends: all run the same one. To another key nobody does.
 
     Where workers update, the gradients of dense keys have keys of their own, and nobody contributes to the weights.
+    Without shards nothing is merged, and the worker updates either way.
     """
     sent = {node.attributes["key"] for node in programs.train.nodes if node.op_type in {SEND, SEND_ROWS}}
+    by_store = parallelism.update is UpdateBy.SHARDS or not parallelism.shards
     keys: list[KeySpec] = []
     for key in programs.keys:
         planned = _key(key, parallelism.workers if key.key in sent else 0, rule)
-        if parallelism.update is UpdateBy.SHARDS or key.rows or key.update is not Update.RULE or not planned.slots:
+        if by_store or key.rows or key.update is not Update.RULE or not planned.slots:
             keys.append(planned)
         else:
             keys += [planned.model_copy(update={"slots": []}), _gradient(planned)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from weft.api.job import JobSpec, Mode, UpdateBy
 from weft_graph.convert import convert
 from weft_graph.json_form import graph_from_json
@@ -18,18 +20,24 @@ from weft_server.rule_planning import plan_rule
 
 def told_programs(plan: JobPlan, programs: Programs) -> str:
     """The programs' text, with where this job's values lie and what a worker's step holds."""
-    known = {key.key for key in programs.keys}
     setting = Setting(
         workers=plan.workers,
         shards=plan.shards,
         slice_bytes=plan.slice_bytes,
         dims=_dims(plan),
-        slices={key.key: key_slices(key, plan.slice_bytes) for key in plan.keys if key.key in known and not key.rows},
-        updated_by_workers=plan.update is UpdateBy.WORKERS,
+        slices=_slices(plan, {key.key for key in programs.keys}),
+        updated_by_workers=plan.update is UpdateBy.WORKERS or not plan.shards,
         waits=plan.mode is Mode.SYNC,
         commits=_commits(plan),
     )
     return programs_text(programs, setting)
+
+
+def _slices(plan: JobPlan, known: Set[str]) -> dict[str, int]:
+    """Of each key that shards keep in slices."""
+    if not plan.shards:
+        return {}
+    return {key.key: key_slices(key, plan.slice_bytes) for key in plan.keys if key.key in known and not key.rows}
 
 
 def _commits(plan: JobPlan) -> str:

@@ -75,6 +75,17 @@ def test_workers_are_told_only_when_every_shard_is_ready(world: World) -> None:
     assert workers[0] in world.ordered
 
 
+def test_a_job_without_shards_is_placed_where_there_are_none_and_its_worker_is_told_at_once(world: World) -> None:
+    world.submit(plan(workers=1, shards=0))
+    assert world.jobs["job"].reason == "needs 1 worker; 0 are registered, 0 are free"
+    worker = world.agent(WORKER, "worker-0")
+    (told,) = world.orders(worker).allocations
+    assert isinstance(told, WorkerAllocation)
+    assert told.store.shards == []
+    world.bring_to(JobState.SUCCEEDED)
+    assert world.states() == ["pending", "starting", "running", "finishing", "succeeded"]
+
+
 def test_workers_are_told_the_endpoint_that_a_ready_shard_reports(world: World) -> None:
     workers, _ = world.agents(workers=1, shards=2)
     world.submit(plan(workers=1, shards=2))

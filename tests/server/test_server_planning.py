@@ -164,7 +164,7 @@ def test_where_workers_update_dense_gradients_have_keys_of_their_own_and_tables_
         {"accumulate": 2},
         {"average": {"decay": 0.9}},
         {"clip_norm": 1.0},
-        {"compression": {"gradients": {"kind": "fp16"}}},
+        {"parallelism": {"shards": 1}, "compression": {"gradients": {"kind": "fp16"}}},
         {"rule": {"name": "graph", "document": rule_documents.momentum()}},
     ],
     ids=str,
@@ -180,7 +180,7 @@ def test_a_table_that_is_not_lazy_has_standard_semantics_on_its_shards(rows: Pat
 
 def test_a_table_that_is_not_lazy_costs_its_shards_a_number_a_row(rows: Path) -> None:
     lazy, standard = (
-        dry_run_of(planned(rows, words(rule={"name": "adam"}, table={"lazy_update": each})), None).store_memory
+        dry_run_of(planned(rows, words({"shards": 1}, rule={"name": "adam"}, table={"lazy_update": each})), None).store_memory
         for each in (True, False)
     )
     assert standard.table_state_bytes == lazy.table_state_bytes + 10 * 8
@@ -238,6 +238,37 @@ def test_async_workers_cannot_update_themselves(rows: Path) -> None:
     ((pointer, detail),) = refusals(rows, words({"mode": "async", "update": "workers"}))
     assert pointer == "/parallelism/update"
     assert "sync mode only" in detail
+
+
+@pytest.mark.parametrize(("workers", "shards"), [(1, 0), (2, 1)])
+def test_one_worker_has_no_shard_unless_it_is_said_and_several_have_one(rows: Path, workers: int, shards: int) -> None:
+    assert planned(rows, words({"workers": workers})).shards == shards
+    assert planned(rows, words({"workers": workers, "shards": 2})).shards == 2
+
+
+def test_several_workers_cannot_do_without_shards(rows: Path) -> None:
+    with pytest.raises(ValidationError, match="2 workers share their parameters by shards: give at least 1") as refused:
+        JobSpec.model_validate(spec_json(rows, parallelism={"workers": 2, "shards": 0}))
+    assert refused.value.errors()[0]["loc"] == ("parallelism", "shards")
+
+
+def test_what_is_compressed_on_its_way_is_refused_where_nothing_travels(rows: Path) -> None:
+    compression = {"gradients": {"kind": "bf16"}}
+    ((pointer, detail),) = refusals(rows, words({"workers": 1}, compression=compression))
+    assert pointer == "/compression"
+    assert "give parallelism.shards, at least 1" in detail
+
+
+def test_without_shards_the_one_worker_has_their_part_and_nothing_travels(rows: Path) -> None:
+    document = words({"workers": 1, "update": "workers"}, rule={"name": "sgd", "lr": 0.1, "momentum": 0.9})
+    plan = planned(rows, document)
+    assert not any(key.update == "gradient" for key in plan.keys), "nothing is merged, so nothing is fetched as such"
+    run = dry_run_of(plan, None)
+    dense = sum(4 * int(np.prod(key.shape)) for key in plan.keys if not key.rows)
+    assert run.worker_memory.state_bytes == run.store_memory.state_bytes == dense
+    assert run.store_memory.largest_shard_bytes == 0
+    assert set(run.step_traffic.model_dump().values()) == {0}
+    assert "The worker keeps the values in its own process" in run.text.replace("\n", " ")
 
 
 def test_names_that_files_or_gradients_need_are_refused(rows: Path) -> None:

@@ -13,7 +13,7 @@ from weft_graph.layout.plan import ALIGNMENT, CUDA_ALIGNMENT, layout
 from weft_graph.program import Program
 from weft_graph.schema import schema_of
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import SEND_BARRIER, TRANSFER, is_communication
+from weft_graph.weft_domain import FETCH, SEND_BARRIER, TRANSFER, is_communication
 from weft_kernels.fitting import fitted
 from weft_kernels.kernel import Array, Kernel, host_inputs, kernel_of
 from weft_worker.arena import Placement
@@ -24,19 +24,25 @@ from weft_worker.segments import compiled, in_segments, with_sessions
 
 
 def bind(
-    program: Program, dims: Mapping[str, int], device: Device | None = None, *, session_threads: int | None = None
+    program: Program,
+    dims: Mapping[str, int],
+    device: Device | None = None,
+    *,
+    session_threads: int | None = None,
+    travels: bool = True,
 ) -> Plan:
     """The program with its symbolic dimensions filled from `dims` (`batch` among them), its constants on `device`.
 
     A constant that every reader wants on the host (axes, a shape, a ratio) stays there. On the CPU, onnxruntime
-    computes what it can with `session_threads` threads; with None every node runs by its own body.
+    computes what it can with `session_threads` threads; with None every node runs by its own body. `travels` is of
+    `in_segments`.
 
     Raises BindError for a dimension that `dims` lacks, an operator that has no kernel and a value that nothing makes;
     GraphRefusedError, naming the node, where the dimensions do not fit an operator.
     """
     inferred = infer_program(program, dims)
     device = device or CpuDevice()
-    ordered, sessions = in_segments(program.nodes, inferred), dict[str, Kernel]()
+    ordered, sessions = in_segments(program.nodes, inferred, travels=travels), dict[str, Kernel]()
     if session_threads is not None and device.name == CPU:
         ordered, sessions = with_sessions(program, ordered, inferred, session_threads)
     places: dict[str, int] = {}
@@ -62,6 +68,8 @@ def bind(
     readers.update(outputs.values())
     alignment = ALIGNMENT if device.name == CPU else CUDA_ALIGNMENT
     laid_out = layout(replace(program, nodes=tuple(ordered)), inferred, alignment=alignment)
+    placement = Placement.of(laid_out, places, inferred)
+    fetched = [bound.outputs[0] for bound in nodes if bound.node.op_type == FETCH]
     return Plan(
         role=program.role,
         dims=dict(dims),
@@ -73,7 +81,8 @@ def bind(
         inputs=inputs,
         outputs=outputs,
         constants=_placed(constants, nodes, device),
-        placement=Placement.of(laid_out, places, inferred),
+        placement=placement,
+        lent=placement.views | frozenset(place for place in fetched if place is not None),
     )
 
 
@@ -89,17 +98,26 @@ def _placed(constants: Mapping[int, Array], nodes: Iterable[BoundNode], device: 
 class Binder:
     """Binds one program, once for each set of dimensions."""
 
-    def __init__(self, program: Program, device: Device | None = None, *, session_threads: int | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        device: Device | None = None,
+        *,
+        session_threads: int | None = None,
+        travels: bool = True,
+    ) -> None:
         self.program = program
         self._device = device
         self._session_threads = session_threads
+        self._travels = travels
         self._plans: dict[frozenset[tuple[str, int]], Plan] = {}
 
     def plan(self, dims: Mapping[str, int]) -> Plan:
         """As `bind`, kept."""
         key = frozenset(dims.items())
         if key not in self._plans:
-            self._plans[key] = bind(self.program, dims, self._device, session_threads=self._session_threads)
+            threads, travels = self._session_threads, self._travels
+            self._plans[key] = bind(self.program, dims, self._device, session_threads=threads, travels=travels)
         return self._plans[key]
 
 

@@ -37,9 +37,22 @@ class LocalKey:
 
     def update(self, gradient: Array, step: int) -> None:
         """Applies the rule with the merged gradient of that step, an array of the host's, which is used up."""
-        there = self._device.to_device(gradient).reshape(self._worked_shape)
+        self.update_there(self._device.to_device(gradient), step)
+
+    def update_there(self, gradient: Array, step: int) -> None:
+        """The same with a gradient on the device, in one piece."""
         with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
+            there = gradient.reshape(self._worked_shape)
             self._apply(self._weight, there, self._state, step + 1, self._hyper.at(step))
+
+    def set(self, value: Array) -> None:
+        """Makes an array of the host's the value; the rule's state stays."""
+        self._weight[...] = self._device.to_device(value).reshape(self._worked_shape)
+
+    @property
+    def weight(self) -> Array:
+        """The value itself, on the device: the next update writes there."""
+        return self._weight.reshape(self._shape)
 
     def value(self) -> Array:
         """A copy on the host, for whoever asked."""
@@ -47,7 +60,7 @@ class LocalKey:
 
     def value_there(self) -> Array:
         """A copy on the device: kernels may read it after the next update was started."""
-        return self._weight.reshape(self._shape).copy()
+        return self.weight.copy()
 
     def state(self) -> Mapping[str, Array]:
         """Copies on the host, by the rule's names."""

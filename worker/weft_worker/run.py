@@ -32,9 +32,10 @@ from weft_worker.feed import Feeder
 from weft_worker.keeping import Keeping
 from weft_worker.local_update import LocalUpdateStore
 from weft_worker.ordered_sets import OrderedSets
+from weft_worker.own_values import OwnStore, has_own_values
 from weft_worker.reports import Reporter, RunReports
 from weft_worker.settings import RunSettings
-from weft_worker.step.hands import Hands, KeysThere
+from weft_worker.step.hands import Hands, KeysThere, Own
 from weft_worker.step.lanes import COMPUTE, IO
 from weft_worker.step.pusher import StepPusher
 from weft_worker.task import Task, course_of, open_data, task_of
@@ -60,8 +61,10 @@ class Listener(Protocol):
         """Everything is closed; always the last call, exactly once."""
 
 
-def open_store(task: Task) -> Store:
-    """The way to the job's shards; without any, the values are kept in this process."""
+def open_store(task: Task, device: Device | None = None) -> Store:
+    """The way to the job's shards; without any, the values are kept in this process, on the device."""
+    if has_own_values(task.description) and not task.local.keys:
+        return OwnStore(task.description, device)
     if not task.description.shards:
         return LocalStore(task.description)
     # A job's bytes are those at its store's sockets; what passed through shared memory would be missing among them.
@@ -101,7 +104,7 @@ class Run:
         settings: RunSettings,
         *,
         data_roots: tuple[Path, ...] | None = None,
-        store: OpenStore = open_store,
+        store: OpenStore | None = None,
         device: OpenDevice = open_device,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -113,7 +116,7 @@ class Run:
         self._settings = settings
         self._session_threads = settings.compute_threads if settings.kernels == "onnxruntime" else None
         self._data_roots = data_roots
-        self._open_store = store
+        self._open_store = store or self._opened
         self._open_device = device
         self._signals = RunSignals()
         self._store_is_over = threading.Event()
@@ -181,12 +184,13 @@ class Run:
 
     def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
-        binder = Binder(task.programs.train, device, session_threads=self._session_threads)
+        own = Own(store, engine.variable("own values")) if isinstance(store, OwnStore) else None
+        binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=own is None)
         feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)
         course = course_of(task, feeder.rows)
         for size in course.training_sizes():
             binder.plan(feeder.dims(size))
-        hands = Hands(engine, store, device, there_of(store, device), self._check)
+        hands = Hands(engine, store, device, there_of(store, device), own, self._check)
         pusher = StepPusher(hands, arena=self._settings.arena)
         reports = RunReports(self._reporter, self._clock, store.statistics)
         timeout_s = self._settings.wait_timeout_s
@@ -232,6 +236,9 @@ class Run:
         closer.start()
         stack.callback(self._await_closed, closer)
         return store
+
+    def _opened(self, task: Task) -> Store:
+        return open_store(task, self._open_device(self._settings.device))
 
     def _close_at_the_end(self, store: Store) -> None:
         self._store_is_over.wait()

@@ -7,6 +7,7 @@ the node after which it leaves. Parts of a segment that onnxruntime computes bec
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -36,9 +37,10 @@ SESSION_OPERATIONS: Final = 1 << 14
 """Operations of a session at least: to begin one takes as long as the bodies of a few nodes."""
 
 
-def in_segments(nodes: Sequence[Node], types: Types) -> list[Node]:
-    """The nodes with every Fetch before a segment and every Send at a cut; what computes keeps its order."""
-    order = _Order(types)
+def in_segments(nodes: Sequence[Node], types: Types, *, travels: bool = True) -> list[Node]:
+    """The nodes with every Fetch before a segment and every Send at a cut; what computes keeps its order. Where nothing
+    `travels` there is nothing to wait for, and no segment is cut for it."""
+    order = _Order(types, CUT_OPERATIONS if travels else math.inf)
     for node in nodes:
         order.add(node)
     order.close()
@@ -48,6 +50,8 @@ def in_segments(nodes: Sequence[Node], types: Types) -> list[Node]:
 @dataclass(slots=True)
 class _Order:
     types: Types
+    cut: float
+    """Operations after which a segment is cut."""
     nodes: list[Node] = field(default_factory=list)
     _arrivals: list[Node] = field(default_factory=list)
     _segment: list[Node] = field(default_factory=list)
@@ -61,13 +65,13 @@ class _Order:
     def add(self, node: Node) -> None:
         if not is_communication(node):
             count = _operations(node, self.types)
-            if self._unsent >= CUT_OPERATIONS and count >= LONG_OPERATIONS:
+            if self._unsent >= self.cut and count >= LONG_OPERATIONS:
                 self._let_leave()
             self._work, self._unsent = self._work + count, self._unsent + count
             self._segment.append(node)
             self._made.update(node.outputs)
         elif node.op_type in {FETCH, FETCH_ROWS}:
-            if self._work >= CUT_OPERATIONS or not self._made.isdisjoint(node.inputs):
+            if self._work >= self.cut or not self._made.isdisjoint(node.inputs):
                 self.close()
             self._arrivals.append(node)
         elif node.op_type in {SEND, SEND_ROWS}:

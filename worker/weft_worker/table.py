@@ -93,11 +93,11 @@ class ValueTable:
 
 def _fits(array: Array, type_: TensorType) -> bool:
     """Whether the array is of that type, some of whose dimensions the array itself may decide."""
-    return (
-        array.dtype == type_.dtype.numpy
-        and array.ndim == type_.rank
-        and all(agree(size, dim) for size, dim in zip(array.shape, type_.shape, strict=True))
-    )
+    if array.dtype != type_.dtype.numpy:
+        return False
+    if array.shape == type_.shape:
+        return True
+    return array.ndim == type_.rank and all(map(agree, array.shape, type_.shape))
 
 
 def _is_at(xp: Any, array: Array, wanted: Array | None) -> bool:

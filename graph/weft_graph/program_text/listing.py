@@ -110,6 +110,7 @@ class Setting:
 
     workers: int
     shards: int
+    """0: the one worker keeps the values."""
     slice_bytes: int
     dims: Mapping[str, int]
     slices: Mapping[str, int]

@@ -72,7 +72,8 @@ def _keys_part(programs: Programs, setting: Setting | None, travels: Mapping[str
     total = size_text(sum(key.type.nbytes for key in keys))
     on = ""
     if setting is not None:
-        on = f", on {counted(setting.shards, 'shard')} and {counted(setting.workers, 'worker')}"
+        shards = f"{counted(setting.shards, 'shard')} and " if setting.shards else ""
+        on = f", on {shards}{counted(setting.workers, 'worker')}"
     yield from paragraph(f"{counted(len(keys), 'parameter')} of {total} in all{on}, the most urgent first:")
     yield ""
     rows = [
@@ -114,6 +115,9 @@ def _updated(key: KeyPlan, programs: Programs, setting: Setting | None) -> str:
 def _cut_sentence(programs: Programs, setting: Setting | None) -> str:
     if setting is None or all(key.rows for key in programs.keys):
         return ""
+    if not setting.shards:
+        told = "The worker keeps the values in its own process, and updates them once a step has computed all."
+        return f"{told} It does so {setting.commits}." if setting.commits else told
     where = "the shard" if setting.shards == 1 else f"the {setting.shards} shards, evenly by bytes"
     applied = f"once the gradients of all {setting.workers} workers are in" if setting.waits else "as it comes"
     if setting.workers == 1:

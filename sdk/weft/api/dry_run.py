@@ -52,7 +52,7 @@ class WorkerMemory(Model):
     parameter_bytes: int
     """Dense parameters that a step fetches whole; they are in the peaks too. Of a table only a batch's rows are."""
     state_bytes: int
-    """The rule's state, where workers update; else 0."""
+    """The rule's state of dense parameters, where workers update, or there are no shards; else 0."""
     train_peak_bytes: int
     """A training step: what is given to it and fetched, the arena of its values, the gradients that it sends."""
     evaluate_peak_bytes: int | None
@@ -64,7 +64,7 @@ class WorkerMemory(Model):
 
 
 class StoreMemory(Model):
-    """Bytes over all shards."""
+    """Bytes over all shards; without any they are the worker's."""
 
     parameter_bytes: int
     """Dense keys, merged gradients that workers fetch included."""
@@ -74,11 +74,11 @@ class StoreMemory(Model):
     table_state_bytes: int
     """The same worst case."""
     largest_shard_bytes: int
-    """At most, of all four: an even share and the largest piece that is not cut."""
+    """At most, of all four: an even share and the largest piece that is not cut. 0 without shards."""
 
 
 class StepTraffic(Model):
-    """Bytes of payload of one training step over all workers; headers come on top."""
+    """Bytes of payload of one training step over all workers; headers come on top. Without shards nothing travels."""
 
     fetched_bytes: int
     """Dense keys, whole."""

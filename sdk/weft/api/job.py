@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from weft.api.base import Count, Identifier, Model, Name, Positive
 from weft.api.compression import StoreCompressionSpec
@@ -63,7 +63,9 @@ class Parallelism(Model):
     """On how many processes a job runs, and how its parameters are cut."""
 
     workers: Annotated[int, Field(ge=1, le=1024)] = 1
-    shards: Annotated[int, Field(ge=1, le=256)] = 1
+    shards: Annotated[int, Field(ge=0, le=256)] = Field(default_factory=lambda given: int(given.get("workers", 1) > 1))
+    """0: the one worker keeps the values in its own process, which sends no message. So where it is left out for one
+    worker; for several it is 1 then."""
     merge: Merge = Merge.SLOT
     slice_bytes: Annotated[int, Field(ge=64, le=1 << 24, multiple_of=64)] = 128 * 1024
     """Part of a key's value that is merged, retried and pre-empted as one."""
@@ -74,6 +76,14 @@ class Parallelism(Model):
     """The place of each group of the graph's nodes: a device of the worker (`cpu`, `cuda:0`), or a stage (`stage:1`,
     `stage:1/cuda:0`). Nodes without a group follow what they read. A worker computes on the one device of its
     settings, so all groups have one place today; without placement, groups mean nothing."""
+
+    @field_validator("shards")
+    @classmethod
+    def _shared_by_several(cls, shards: int, info: ValidationInfo) -> int:
+        workers = info.data.get("workers", 1)
+        if shards == 0 and workers > 1:
+            raise ValueError(f"{workers} workers share their parameters by shards: give at least 1")
+        return shards
 
 
 class RunLength(Model):

@@ -102,7 +102,7 @@ class ModelOptions:
     rule: Annotated[str | None, _option(f"{', '.join(BY_NAME)}; else the file's own, or sgd.", "--rule")] = None
     lr: Annotated[float | None, _option("The rule's learning rate.", "--lr")] = None
     workers: Annotated[int, _option("Workers.", "--workers")] = 1
-    shards: Annotated[int, _option("Shards.", "--shards")] = 1
+    shards: Annotated[int | None, _option("Shards; one worker needs none.", "--shards")] = None
     seed: Annotated[int, _option("Of what is drawn.", "--seed")] = 0
     name: Annotated[str | None, _option("The job's name; the file's where left out.", "--name")] = None
 

@@ -134,7 +134,7 @@ def dry_run_table(run: DryRun) -> Table:
     made = Table(box=None, show_header=False, pad_edge=False)
     made.add_column(style="dim")
     made.add_column(overflow="fold")
-    on = f"{render.counted(run.workers, 'worker')}, {render.counted(run.shards, 'shard')}"
+    on = render.places(run.workers, run.shards)
     made.add_row("name", Text(run.name))
     made.add_row("on", f"{on}; {run.waits_for or 'it would start at once'}")
     made.add_row("steps", f"{run.steps:,}, {run.steps_per_pass:,} to a pass")
@@ -148,8 +148,8 @@ def dry_run_table(run: DryRun) -> Table:
         made.add_row("peak memory", _peak(run.worker_memory.train))
     for choice, step in run.worker_memory.recompute.items():
         made.add_row(f"recompute {choice}", _recomputed(step, run.worker_memory.recompute[Recompute.OFF]))
-    made.add_row("all shards", _store(run))
-    made.add_row("each step", _traffic(run))
+    made.add_row("all shards" if run.shards else "the values", _store(run))
+    made.add_row("each step", _traffic(run) if run.shards else "nothing travels: the worker keeps the values")
     return made
 
 
@@ -191,7 +191,7 @@ def _store(run: DryRun) -> str:
     if memory.table_bytes:
         most, state = render.size(memory.table_bytes), render.size(memory.table_state_bytes)
         text += f", tables {most} and state {state} if every row is touched"
-    return f"{text}; the largest shard at most {render.size(memory.largest_shard_bytes)}"
+    return f"{text}; the largest shard at most {render.size(memory.largest_shard_bytes)}" if run.shards else text
 
 
 def _traffic(run: DryRun) -> str:

@@ -81,7 +81,7 @@ def job_lines(job: Job, now: datetime) -> Table:
     made.add_row("step", f"{steps(job)}, pass {job.progress.pass_number}")
     for name in sorted(job.metrics):
         made.add_row(name, f"{job.metrics[name]:.6g}")
-    made.add_row("on", f"{counted(job.workers, 'worker')}, {counted(job.shards, 'shard')}")
+    made.add_row("on", places(job.workers, job.shards))
     traffic, done = job.traffic, job.progress.step
     if traffic.sent_bytes or traffic.received_bytes:
         total = traffic.sent_bytes + traffic.received_bytes
@@ -191,6 +191,11 @@ def agent_order(agent: AgentInfo) -> tuple[str, list[tuple[int, str]]]:
 
 def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def places(workers: int, shards: int) -> str:
+    """`2 workers, 1 shard`; one worker that keeps the values itself has no shard."""
+    return f"{counted(workers, 'worker')}, {counted(shards, 'shard')}" if shards else counted(workers, "worker")
 
 
 def size(count: float) -> str:

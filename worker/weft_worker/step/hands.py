@@ -11,6 +11,8 @@ from weft_kernels.kernel import Array
 from weft_kvstore.store import Store
 from weft_worker.device import CpuDevice, Device
 from weft_worker.engine.face import Engine
+from weft_worker.engine.work import Variable
+from weft_worker.own_values import OwnStore
 
 
 class KeysThere(Protocol):
@@ -24,8 +26,18 @@ class KeysThere(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Own:
+    """The values of a job without shards, which the step itself reads and updates. Work that updates them writes
+    `turn`, work that takes them reads it."""
+
+    store: OwnStore
+    turn: Variable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Hands:
-    """`store` carries out communication, `device` computes; the values of `there` are on the device already.
+    """`store` carries out communication, `device` computes; the values of `there` are on the device already,
+    and dense keys are of `own` where there is one.
 
     `checkpoint` is called between the turns of a graph's loops, and raises once the run is over.
     """
@@ -34,4 +46,5 @@ class Hands:
     store: Store
     device: Device = field(default_factory=CpuDevice)
     there: KeysThere | None = None
+    own: Own | None = None
     checkpoint: Callable[[], None] | None = None

@@ -1,0 +1,199 @@
+"""A job without shards, whose worker keeps the values itself: the same bits as over the store, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+import rule_documents
+from weft.api.lifecycle import AllocationEvent
+from weft.api.store import AverageSpec, CommitSpec
+from weft_graph.types import DType
+from weft_kernels.kernel import Array
+from weft_kernels.rules.lookup import rule_from
+from weft_kvstore.description.records import StoreDescription, description_from_json
+from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
+from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.serving.shard_server import ShardServer
+from weft_worker.own_values import OwnStore
+from weft_worker.run import open_store
+from weft_worker.task import task_of
+from worker_graphs import bags, mlp, normalized
+from worker_jobs import BAG_COLUMNS, WAIT_S, Job, Records, programs_of, run_all, run_of, save_bags, save_data
+
+ROWS, STEPS = 120, 9
+DONE = (AllocationEvent.DONE, None)
+RULES: Mapping[str, Mapping[str, Any]] = {
+    "sgd": {"lr": 0.1, "weight_decay": 0.01},
+    "momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
+    "adam": {"lr": 0.01},
+    "adagrad": {"lr": 0.1},
+}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return save_data(tmp_path / "samples.npz", ROWS + 30, "float32")
+
+
+def job_of(data: Path, rule: str = "momentum", **options: Any) -> Job:
+    """Batches of 50 of 120 rows: each third step has 20."""
+    chosen: dict[str, Any] = {"batch": 50, "rule": rule, "hyper": RULES[rule], "keep_state": True}
+    chosen |= {"steps": STEPS, "train": (0, ROWS)}
+    return Job(programs_of(mlp(DType.FLOAT32)), data, **{**chosen, **options})
+
+
+def described(job: Job) -> StoreDescription:
+    return description_from_json(job.store_spec().model_dump(mode="json"))
+
+
+def assert_same_as_over_the_store(job: Job, **settings: Any) -> Records:
+    """Final documents and metrics are the same bits; the run's records."""
+    store = open_store(task_of(job.allocation(0)))
+    assert isinstance(store, OwnStore)
+    store.close()
+    with LocalStore(described(job)) as store:
+        (over,) = run_all(job, store.at_slot)
+    (own,) = run_all(job, **settings)
+    assert own.last == over.last == DONE
+    (document, step, final), (expected, _, _) = own.uploads[-1], over.uploads[-1]
+    assert (step, final) == (job.steps, True)
+    assert document == expected
+    assert [(each.step, each.sums) for each in own.metrics] == [(each.step, each.sums) for each in over.metrics]
+    return own
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_worker_of_its_own_gets_the_bits_that_the_store_gets(data, rule):
+    assert_same_as_over_the_store(job_of(data, rule, evaluate=(ROWS, ROWS + 30), evaluate_every=2))
+
+
+def test_over_a_real_shard_the_document_is_the_same(data):
+    with ShardServer("tcp://127.0.0.1:0") as server:
+        server.start()
+        job = job_of(data, shards=(server.endpoint,))
+        server.open(described(job), 0)
+        (over,) = run_all(job)
+    (own,) = run_all(job_of(data))
+    assert own.uploads == over.uploads
+    assert (own.traffic[-1].sent_bytes, own.traffic[-1].received_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "document", [rule_documents.momentum(), rule_documents.normalized()], ids=["momentum", "whole"]
+)
+def test_a_users_rule_holds_here_too(data, document):
+    assert_same_as_over_the_store(replace(job_of(data), rule=document, hyper={}, whole=rule_from(document).whole))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"accumulate": 3},
+        {"whole": True, "rule": "lars", "hyper": {"lr": 0.1}},
+        {"average": AverageSpec(decay=0.9), "evaluate_average": True, "evaluate": (ROWS, ROWS + 30)},
+        {"hyper": {**RULES["momentum"], "lr": {"schedule": "linear", "start": 0.1, "end": 0.0, "steps": 5}}},
+    ],
+    ids=["accumulate", "a whole key's rule", "averages", "a schedule"],
+)
+def test_what_a_job_may_ask_for_holds_here_too(data, options):
+    assert_same_as_over_the_store(replace(job_of(data), **options))
+
+
+@pytest.mark.parametrize("settings", [{"arena": False}, {"serial": True}, {"steps_in_flight": 1}])
+def test_how_a_run_uses_its_machine_changes_no_bit(data, settings):
+    assert_same_as_over_the_store(job_of(data), **settings)
+
+
+def test_running_statistics_and_tables_are_the_same(data, tmp_path):
+    graph = normalized(DType.FLOAT32)
+    assert_same_as_over_the_store(Job(programs_of(graph), data, STEPS, (0, ROWS), batch=50, lr=0.05))
+    ids = save_bags(tmp_path / "bags.npz", ROWS)
+    bagged = Job(programs_of(bags(DType.FLOAT32)), ids, STEPS, (0, ROWS), batch=50, columns=BAG_COLUMNS)
+    assert_same_as_over_the_store(bagged)
+
+
+@pytest.mark.parametrize("options", [{"commit": CommitSpec(clip_norm=0.5)}, {"mode": "async"}, {"slots": 2}])
+def test_where_the_store_decides_about_steps_it_keeps_the_values(data, options):
+    store = open_store(task_of(job_of(data, **options).allocation(0)))
+    with store:
+        assert isinstance(store, LocalStore)
+
+
+def test_values_are_given_and_set_while_it_runs(data):
+    """A rate of zero leaves them as they were set."""
+    (plain,) = run_all(job_of(data, "sgd", hyper={"lr": 0.0}))
+    first = load(plain.uploads[0][0])
+    given = {name: value + 1 for name, value in first.items()}
+    later = {"w1": first["w1"] + 2}
+    job = job_of(data, "sgd", hyper={"lr": 0.0}, given=tuple(given), steps=6)
+    records = Records(documents={"given": save(given), "sets/1": save(later)})
+    run = run_of(job, 0, records)
+    records.on_step = lambda step: run.request_set(1) if step == 2 else None
+    run.start()
+    assert records.over.wait(WAIT_S)
+    assert records.last == DONE
+    found = load(records.uploads[-1][0])
+    (done,) = records.sets
+    if done.error is None:
+        np.testing.assert_array_equal(found["w1"], later["w1"])
+    np.testing.assert_array_equal(found["w2"], given["w2"])
+
+
+def test_a_document_of_a_step_in_between_is_the_one_over_the_store(data):
+    """Asked for at a boundary of two steps, it is of a whole version, though steps are in flight."""
+    job, records = job_of(data), Records()
+    run = run_of(job, 0, records)
+    records.on_step = lambda step: run.request_upload()
+    run.start()
+    assert records.over.wait(WAIT_S)
+    for document, step, final in records.uploads:
+        (shorter,) = run_all(job_of(data, steps=step)) if step else (None,)
+        if shorter is not None and not final:
+            expected, found = load(shorter.uploads[-1][0]), load(document)
+            for name, value in expected.items():
+                np.testing.assert_array_equal(found[name], value, err_msg=f"{name} at step {step}")
+
+
+@pytest.fixture
+def store(data):
+    with_values = OwnStore(described(job_of(data)))
+    yield with_values
+    with_values.close()
+
+
+def zeros(store: OwnStore) -> dict[str, Array]:
+    return {key: np.zeros_like(store.value(key)) for key in ("w1", "b1", "w2", "b2")}
+
+
+def test_a_step_reads_the_arrays_that_the_update_writes(store):
+    before, pulled = store.value("w1"), store.pull("w1", 0).result(WAIT_S)
+    store.update(0, {**zeros(store), "w1": np.ones_like(before)})
+    assert np.shares_memory(store.value("w1"), before)
+    assert not np.array_equal(pulled, before)
+    assert not np.shares_memory(store.pull("w1", 1).result(WAIT_S), before)
+
+
+def test_a_pull_waits_for_its_version_and_nothing_is_set_for_a_passed_one(store):
+    later = store.pull("w1", 1)
+    assert not later.done()
+    store.update(0, zeros(store))
+    assert later.done()
+    assert isinstance(store.set("w1", 1, later.result()).exception(WAIT_S), StoreRefusedError)
+
+
+def test_closing_ends_what_waits(store):
+    later = store.pull("w1", 1)
+    store.close()
+    assert isinstance(later.exception(WAIT_S), StoreLostError)
+
+
+def test_a_job_without_tables_says_so(store):
+    with pytest.raises(StoreError, match="no tables"):
+        store.pull_rows("t", np.zeros(1, np.int64), 0)

@@ -1,0 +1,217 @@
+"""The store of a job without shards: its one worker keeps the values itself, and no message is sent.
+
+A step reads the arrays that the rule writes: `OwnStore.value` hands them out as they are, and `OwnStore.update` writes
+them in place once the step has computed all. The engine keeps the two apart; see `weft_worker.step.communication`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+import msgspec
+
+from weft_graph.program import Update
+from weft_kvstore.arrays import Array
+from weft_kvstore.description.check import rule_of
+from weft_kvstore.description.records import Mode, StoreDescription
+from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
+from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.statistics import ClientStatistics
+from weft_kvstore.step_outcome import StepOutcome
+from weft_worker.device import CpuDevice, Device
+from weft_worker.local_key import LocalKey
+from weft_worker.patience import result_of
+from weft_worker.updating import on_host, updating_on
+
+TIMEOUT_S: Final = 120.0
+"""For the first values to be made."""
+
+
+def has_own_values(description: StoreDescription) -> bool:
+    """Whether `OwnStore` can keep this job's dense keys. Where steps are committed or each slot goes its own way, the
+    store's state machine decides what becomes of a step, and keeps them."""
+    alone = not description.shards and description.slots == 1
+    return alone and description.mode is Mode.SYNC and description.commit is None
+
+
+class OwnStore:
+    """Implements `Store` for one slot: dense keys are kept here, on `device` where the rule runs there, and tables in a
+    store of this process.
+
+    `value` and `update` are for the engine's work, within the device's `use`. Every other call may come from any
+    thread. What is pulled is a copy, and newer where its version has passed.
+    """
+
+    def __init__(self, description: StoreDescription, device: Device | None = None) -> None:
+        self._device = device or CpuDevice()
+        dense = tuple(key for key in description.keys if not key.rows)
+        tables = tuple(key for key in description.keys if key.rows)
+        updated = {key.key: key for key in dense if key.update is Update.RULE and key.slots}
+        rule = rule_of(description)
+        # Averages are kept by the host's rule alone.
+        self._updating = (
+            updating_on(self._device, description, rule, updated.values())
+            if description.average is None
+            else on_host(rule)
+        )
+        self._is_there = self._updating.device.name == self._device.name
+        """Whether the rule runs where the run computes."""
+        self._ruled = {name: LocalKey(key, self._updating, description) for name, key in updated.items()}
+        self._others: dict[str, Array] = {}
+        """Keys that no rule updates, on the device."""
+        self._names = frozenset(key.key for key in dense)
+        idle = tuple(msgspec.structs.replace(key, slots=()) for key in dense)
+        self._first: LocalStore | None = LocalStore(msgspec.structs.replace(description, keys=idle)) if idle else None
+        """Makes the first values, or is given them; None once they are taken over."""
+        self._tables = LocalStore(msgspec.structs.replace(description, keys=tables)) if tables else None
+        self._version = 0
+        self._to_set: dict[int, dict[str, Array]] = {}
+        self._waits: list[tuple[int, str, Future[Any], Callable[[], Any]]] = []
+        self._closed = False
+        self._lock = threading.Lock()
+        """Held while the version moves on, and while anybody asks for one."""
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether a step has anything for the store of this process."""
+        return self._tables is not None
+
+    def value(self, key: str) -> Array:
+        """The key's array itself, on the run's device: to be read before the next `update` alone."""
+        self._begin()
+        if key in self._others:
+            return self._others[key]
+        weight = self._ruled[key].weight
+        return weight if self._is_there else self._device.to_device(weight)
+
+    def update(self, step: int, gradients: Mapping[str, Array]) -> None:
+        """Applies a step's gradients, arrays of the run's device, which are used up."""
+        self._begin()
+        with self._lock:
+            for key, gradient in gradients.items():
+                self._apply(key, gradient, step)
+            for key, value in self._to_set.pop(step + 1, {}).items():
+                self._put(key, value)
+            self._version = step + 1
+            if not self._waits:
+                return
+            reached = [(wait[2], wait[3]()) for wait in self._waits if wait[0] <= self._version]
+            self._waits = [wait for wait in self._waits if wait[0] > self._version]
+        for future, taken in reached:
+            future.set_result(taken)
+
+    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
+        first = self._first
+        if version == 0 and first is not None:
+            return first.pull(key, 0)  # First values that are given are waited for there.
+        return self._at(key, version, lambda: self._copy(key))
+
+    def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
+        return self._at(key, version, self._ruled[key].state)
+
+    def set(self, key: str, version: int, value: Array) -> Future[None]:
+        done: Future[None] = Future()
+        with self._lock:
+            if version == 0 and self._first is not None:
+                return self._first.set(key, 0, value)
+            if version <= self._version:
+                done.set_exception(StoreRefusedError(f"key {key!r}, version {version}: it is at {self._version}"))
+            else:
+                self._to_set.setdefault(version, {})[key] = value.copy()
+                done.set_result(None)
+        return done
+
+    def push(self, key: str, step: int, gradient: Array) -> Future[None]:
+        refused: Future[None] = Future()
+        refused.set_exception(StoreRefusedError(f"key {key!r}, step {step}: this worker's own values are updated"))
+        return refused
+
+    def push_rows(self, key: str, step: int, ids: Array, rows: Array) -> Future[None]:
+        return self._of_tables.push_rows(key, step, ids, rows)
+
+    def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
+        return self._of_tables.pull_rows(key, ids, version, settled=settled)
+
+    def pull_state_rows(
+        self, key: str, ids: Array, version: int, *, settled: bool = False
+    ) -> Future[Mapping[str, Array]]:
+        return self._of_tables.pull_state_rows(key, ids, version, settled=settled)
+
+    def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
+        return self._of_tables.set_rows(key, version, ids, rows)
+
+    def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
+        return self._of_tables.barrier(step, [key for key in nothing if key not in self._names])
+
+    def statistics(self) -> ClientStatistics:
+        return ClientStatistics() if self._tables is None else self._tables.statistics()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            waits, self._waits = self._waits, []
+        for version, key, future, _ in waits:
+            future.set_exception(StoreLostError(f"version {version} of key {key!r}: the store was closed"))
+        for store in (self._first, self._tables):
+            if store is not None:
+                store.close()
+
+    @property
+    def _of_tables(self) -> LocalStore:
+        if self._tables is None:
+            raise StoreError("the job has no tables")
+        return self._tables
+
+    def _begin(self) -> None:
+        """Takes over the first values. Raises StoreError where they are not there in time."""
+        first = self._first
+        if first is None:
+            return
+        pulled = {key: first.pull(key, 0) for key in sorted(self._names)}
+        values = {key: result_of(each, f"the first value of key {key!r}", TIMEOUT_S) for key, each in pulled.items()}
+        with self._lock, self._device.use():
+            for key, value in values.items():
+                if key in self._ruled:
+                    self._ruled[key].begin(value)
+                else:
+                    self._others[key] = self._device.to_device(value)
+            self._first = None
+        first.close()
+
+    def _apply(self, key: str, gradient: Array, step: int) -> None:
+        if key not in self._ruled:
+            self._others[key][...] = gradient  # The mean over one slot.
+            return
+        whole = self._device.xp.ascontiguousarray(gradient)
+        if self._is_there:
+            self._ruled[key].update_there(whole, step)
+        else:
+            self._ruled[key].update(self._device.to_host(whole), step)
+
+    def _put(self, key: str, value: Array) -> None:
+        if key in self._ruled:
+            self._ruled[key].set(value)
+        else:
+            self._others[key][...] = self._device.to_device(value)
+
+    def _copy(self, key: str) -> Array:
+        return self._ruled[key].value() if key in self._ruled else self._device.to_host(self._others[key].copy())
+
+    def _at(self, key: str, version: int, take: Callable[[], Any]) -> Future[Any]:
+        """Ends with what `take` gives once the values are at that version."""
+        self._begin()
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()  # Only its end ends it, so that it can always be set.
+        what = f"version {version} of key {key!r}"
+        with self._lock:
+            if self._closed:
+                future.set_exception(StoreLostError(f"{what}: the store was closed"))
+            elif version > self._version:
+                self._waits.append((version, key, future, take))
+            else:
+                with self._device.use():
+                    future.set_result(take())
+        return future
