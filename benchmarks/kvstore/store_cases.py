@@ -57,9 +57,10 @@ class Case:
     On a slow link, `stagger_s` is the time over which the keys are handed over, and `beside_rows` is how many rows of a
     second table, the least urgent key, travel beside them. With `compute_s`, a step's computing in each layer, the keys
     are those of a training step. `compression`: what travels compressed, one of `COMPRESSIONS`; empty for nothing.
-    `late_s`: how much later than the others the last worker begins each step; the clock runs from then. `zipf`: the
-    exponent of the law by which rows are drawn, or 0 where all are as likely. `curve`: whether weft's links are
-    encrypted; the peer's never are.
+    `call`: how keys are pushed and pulled: "lists", all by one push and one pull; "pushpull", by one call; "each", by
+    calls of their own. `late_s`: how much later than the others the last worker begins each step; the clock runs from
+    then. `zipf`: the exponent of the law by which rows are drawn, or 0 where all are as likely. `curve`: whether weft's
+    links are encrypted; the peer's never are.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Case:
     compute_s: tuple[float, ...] = ()
     compression: str = ""
     late_s: float = 0.0
+    call: str = "lists"
     zipf: float = 0.0
     curve: bool = False
 
@@ -115,6 +117,7 @@ def many_keys() -> tuple[Case, ...]:
         Case("resnet50-2s2w-inplace", resnet, workers=2, servers=2, iterations=8, warm_up=2, transport="inplace"),
         Case("flight-4KiB-1s1w", small, workers=1, servers=1, iterations=30, warm_up=5),
         Case("flight-4KiB-2s2w", small, workers=2, servers=2, iterations=30, warm_up=5),
+        Case("calls-4KiB-1s1w", small, workers=1, servers=1, iterations=30, warm_up=5, call="each"),
     )
 
 
@@ -126,10 +129,11 @@ def one_key() -> tuple[Case, ...]:
         ("16MiB", 16 * MIB, 16, 3),
         ("64MiB", 64 * MIB, 6, 2),
     )
-    return tuple(
+    alone = tuple(
         Case(f"key-{name}", ((size // FLOAT_BYTES,),), workers=1, servers=1, iterations=iterations, warm_up=warm_up)
         for name, size, iterations, warm_up in sizes
     )
+    return (alone[0], replace(alone[0], name="key-4KiB-pushpull", call="pushpull"), *alone[1:])
 
 
 def sparse() -> tuple[Case, ...]:

@@ -11,21 +11,20 @@ import zmq
 
 from exchange import Array, Line, Work, take_part
 from store_cases import START_S, Case, case_from_json
-from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore import KVStore, LinkSettings
 from weft_kvstore.description.describing import read_description
 from weft_kvstore.runtime.process import tune_process
-from weft_kvstore.settings import LinkSettings
 
 TOUCHED_ROWS = 1 << 16
 """Rows of a table that are brought into being at once, before the rounds."""
 
 
 class WeftExchange:
-    """Steps of one slot over `StoreClient`. The store's step is the benchmark's, plus what brought the table about."""
+    """Steps of one slot over `KVStore`, which counts them."""
 
-    def __init__(self, store: StoreClient, case: Case, keys: tuple[str, ...], slot: int) -> None:
-        self._store, self._case, self._keys, self._slot = store, case, keys, slot
-        self._step = 0
+    def __init__(self, store: KVStore, case: Case, slot: int) -> None:
+        self._store, self._case, self._slot = store, case, slot
+        keys = self._keys = list(store.keys)
         self._pushes: list[Future[None]] = []
         self._values: list[Array] = []
         self._gradients: list[Array] | None = None
@@ -51,12 +50,21 @@ class WeftExchange:
             own[...] = gradient
 
     def push_and_pull(self, work: Work) -> None:
+        store, keys, gradients = self._store, self._keys, self._gradients or list(work.gradients)
         if work.ids is not None:
-            self._pushes = [self._store.push_rows(self._keys[0], self._step, work.ids, work.gradients[0])]
+            self._pushes = [store.push_rows(keys[0], work.ids, gradients[0])]
+        elif self._case.call == "pushpull":
+            self._pushes = []
+            self._values = store.pushpull(keys, gradients, out=self._out).result()
+            return
+        elif self._case.call == "each":
+            self._pushes = [store.push(key, gradient) for key, gradient in zip(keys, gradients, strict=True)]
+            outs = self._out or [None] * len(keys)
+            pulls = [store.pull(key, out=out) for key, out in zip(keys, outs, strict=True)]
+            self._values = [pull.result() for pull in pulls]
+            return
         else:
-            gradients = self._gradients or work.gradients
-            self._pushes = [self._store.push_many(self._keys, self._step, gradients)]
-        self._step += 1
+            self._pushes = [store.push(keys, gradients)]
         self._values = self._read(work)
 
     def pulled(self) -> list[Array]:
@@ -78,8 +86,8 @@ class WeftExchange:
 
     def _read(self, work: Work) -> list[Array]:
         if work.ids is not None:
-            return [self._store.pull_rows(self._keys[0], work.ids, self._step).result()]
-        return self._store.pull_many(self._keys, self._step, out=self._out).result()
+            return [self._store.pull_rows(self._keys[0], work.ids).result()]
+        return self._store.pull(self._keys, out=self._out).result()
 
     def _touch(self) -> None:
         """Slot 0 pushes zeros for every row: the peer's table is there before the rounds too."""
@@ -87,10 +95,9 @@ class WeftExchange:
         for start in range(0, rows, TOUCHED_ROWS):
             ids = np.arange(start, min(start + TOUCHED_ROWS, rows), dtype=np.int64)
             own = ids if self._slot == 0 else ids[:0]
-            self._store.push_rows(self._keys[0], self._step, own, np.zeros((len(own), width), np.float32)).result()
-            self._step += 1
+            self._store.push_rows(self._keys[0], own, np.zeros((len(own), width), np.float32)).result()
             # A row of each shard: no slot gets further ahead than the shards allow.
-            self._store.pull_rows(self._keys[0], ids[: self._case.servers], self._step).result()
+            self._store.pull_rows(self._keys[0], ids[: self._case.servers]).result()
 
 
 def main(path: str, slot_text: str, case_text: str) -> None:
@@ -99,8 +106,8 @@ def main(path: str, slot_text: str, case_text: str) -> None:
     description = read_description(Path(path))
     # What is to be counted passes the socket.
     settings = LinkSettings(silence_s=START_S, same_host=case.transport in {"samehost", "inplace"})
-    store = StoreClient(description, slot, settings=settings)
-    exchange = WeftExchange(store, case, tuple(key.key for key in description.keys), slot)
+    store = KVStore.connect(description, slot, wait_s=START_S, settings=settings)
+    exchange = WeftExchange(store, case, slot)
     versions = {"numpy": np.__version__, "pyzmq": zmq.__version__, "zeromq": zmq.zmq_version()}
     take_part(line, exchange, case, slot, versions)
 

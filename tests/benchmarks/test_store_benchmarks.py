@@ -91,7 +91,7 @@ def test_cases_have_their_names_and_travel_as_json() -> None:
     cases = (*many_keys(), *one_key(), *sparse())
     assert {case.name for case in cases} == {
         *("resnet50-1s1w-tcp", "resnet50-2s2w-tcp", "resnet50-2s2w-samehost", "resnet50-2s2w-inplace"),
-        *("flight-4KiB-1s1w", "flight-4KiB-2s2w", "rows-1s1w-samehost"),
+        *("flight-4KiB-1s1w", "flight-4KiB-2s2w", "calls-4KiB-1s1w", "rows-1s1w-samehost", "key-4KiB-pushpull"),
         *("key-4KiB", "key-64KiB", "key-1MiB", "key-16MiB", "key-64MiB", "rows-1s1w-tcp", "rows-2s2w-tcp"),
     }
     assert all(case_from_json(case.to_json()) == case for case in cases)
