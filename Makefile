@@ -19,7 +19,9 @@ help:
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/demo.py
 
-test: check unit
+# Side by side: mypy has one thread, and tests wait for processes.
+test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory --jobs=2 check unit
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -44,12 +46,13 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# A stamp for each set of extras; a change of pyproject.toml makes it again.
+# A stamp for each set of extras; a change of pyproject.toml makes it again. Modules are compiled as they are imported,
+# which most of what PyTorch and JAX bring never are.
 $(VENV)/.%: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "weft needs Python 3.11 or newer; none is on the PATH (PYTHON=... names one)"; exit 1; }
 	@test -x $(BIN)/python || { echo "Making $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing weft[$*] into $(VENV), once; a minute or less where packages are cached"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
 clean:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -81,10 +84,93 @@ class NodeCase:
 def node_cases() -> dict[str, NodeCase]:
     """Every case whose one node is an operator of ours, by the case's name."""
     ours = {op_type for domain, op_type in schemas() if domain == ""}
-    with warnings.catch_warnings():
+    return {case.name: case for test in node_tests() for case in _cases(test, ours)}
+
+
+@cache
+def node_tests() -> list[Any]:
+    """ONNX's node tests, which the package makes when it is asked for the first time."""
+    with warnings.catch_warnings(), _made_quickly():
         warnings.simplefilter("ignore")  # making the cases overflows on purpose, inside the onnx package
-        tests = load_model_tests(kind="node")
-    return {case.name: case for test in tests for case in _cases(test, ours)}
+        tests: list[Any] = load_model_tests(kind="node")
+    return tests
+
+
+@contextmanager
+def _made_quickly() -> Iterator[None]:
+    """Most of the time went into the elements of pooling's windows, gathered one by one, and into the sources of the
+    cases, which ONNX's documentation shows."""
+    pooling = importlib.import_module("onnx.reference.ops.op_pool_common")
+    base = importlib.import_module("onnx.backend.test.case.base")
+    own, snippet = pooling.pool, base.process_snippet
+    pooling.pool, base.process_snippet = _pool, lambda op_name, name, export: ("", "")
+    try:
+        yield
+    finally:
+        pooling.pool, base.process_snippet = own, snippet
+
+
+def _pool(
+    padded: Array,
+    x_shape: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    out_shape: Sequence[int],
+    pooling_type: str,
+    pads_required: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    count_include_pad: int = 0,
+    p: int = 1,
+) -> Array:
+    """`onnx.reference.ops.op_pool_common.pool`: the same elements of each window, in the same order, in one access."""
+    dims = len(x_shape) - 2
+    dilations = [1] * dims if dilations is None else dilations
+    strides = strides or [1] * dims
+
+    def wide(given: Sequence[int] | None) -> Sequence[int]:
+        return [0] * (2 * dims) if given is None else list(given) * 2 * dims if len(given) == 1 else given
+
+    required, around = wide(pads_required), wide(pads)
+    combine: Callable[[Array], Any] = {
+        "AVG": lambda rows: np.mean(rows, axis=-1),
+        "MAX": lambda rows: np.max(rows, axis=-1),
+        "LPPOOL": lambda rows: np.sum(np.abs(rows) ** p, axis=-1) ** (1.0 / p),
+    }[pooling_type]
+    by_length: list[dict[int, list[tuple[int, list[int]]]]] = []
+    """Of each dimension: where windows of so many elements are in the output, and which elements these are."""
+    for dim in range(dims):
+        size, reach = x_shape[dim + 2], 1 + (kernel[dim] - 1) * dilations[dim]
+        count = int((size + required[dim] + required[dim + dims] - reach) / strides[dim] + 1)
+        end = size + around[dim] + around[dim + dims]
+        lengths: dict[int, list[tuple[int, list[int]]]] = {}
+        for place in range(count):
+            start = strides[dim] * place
+            chosen = [at for at in range(start, start + reach, dilations[dim]) if at < end]
+            lengths.setdefault(len(chosen), []).append((place, chosen))
+        by_length.append(lengths)
+    y = np.zeros([*x_shape[:2], *out_shape], dtype=padded.dtype)
+    for windows in itertools.product(*(lengths.values() for lengths in by_length)):
+        places = np.ix_(range(x_shape[0]), range(x_shape[1]), *([place for place, _ in each] for each in windows))
+        elements = [np.array([chosen for _, chosen in each]) for each in windows]
+        apart = [
+            each.reshape(
+                [
+                    *(len(each) if at == dim else 1 for at in range(dims)),
+                    *(each.shape[1] if at == dim else 1 for at in range(dims)),
+                ]
+            )
+            for dim, each in enumerate(elements)
+        ]
+        gathered = padded[:, :, *apart]
+        rows = gathered.reshape([*gathered.shape[: 2 + dims], -1])
+        found = combine(rows)
+        if not (count_include_pad == 1 and pooling_type != "MAX"):
+            for place in np.argwhere(np.isnan(rows).any(axis=-1)):
+                row = rows[tuple(place)]
+                found[tuple(place)] = combine(row[~np.isnan(row)])
+        y[places] = found
+    return y
 
 
 def cases_to_run() -> dict[str, NodeCase]:

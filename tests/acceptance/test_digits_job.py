@@ -29,7 +29,7 @@ def submit(client: weft.Client, place: Place, example: ModuleType, **settings: A
 def trained(place: Place, example: ModuleType) -> Iterator[weft.JobHandle]:
     with place.cluster.client() as client:
         job = submit(
-            client, place, example, passes=2, evaluate_every=40, shards=2, rule=weft.Adam(lr=0.001), name="digits"
+            client, place, example, passes=1, evaluate_every=20, shards=2, rule=weft.Adam(lr=0.001), name="digits"
         )
         job.wait(timeout_s=180)
         yield job
@@ -44,7 +44,7 @@ def test_accuracy_of_the_saved_weights_in_plain_numpy_is_what_the_job_reports(
         image, label = digits["image"][-example.EVALUATION_ROWS :], digits["label"][-example.EVALUATION_ROWS :]
     scores = plain_lenet.logits(load_file(path), image)
     accuracy = float((scores.argmax(axis=1) == label).mean())
-    assert accuracy >= 0.9
+    assert accuracy >= 0.8
     assert trained.job.metrics["evaluate/accuracy"] == pytest.approx(accuracy, abs=1e-6)
 
 
@@ -64,7 +64,7 @@ def test_its_log_tells_the_states_in_order_and_falls_in_loss(trained: weft.JobHa
         for event in events
         if isinstance(event.body, MetricTaken) and event.body.split == "evaluate"
     ]
-    assert len(losses) == -(-trained.job.progress.steps // 40)
+    assert len(losses) == -(-trained.job.progress.steps // 20)
     assert losses[-1] < losses[0] / 3
 
 
@@ -72,14 +72,14 @@ def test_the_same_job_gives_the_same_bits_on_one_shard_and_on_two(
     client: weft.Client, place: Place, example: ModuleType
 ) -> None:
     values = []
-    for shards in (1, 2, 2):
-        job = submit(client, place, example, steps=30, shards=shards, seed=7, rule=weft.Adam(lr=0.003))
+    for shards in (1, 2):
+        job = submit(client, place, example, steps=20, shards=shards, seed=7, rule=weft.Adam(lr=0.003))
         job.wait(timeout_s=180)
         values.append(job.values())
-    for other in values[1:]:
-        assert other.keys() == values[0].keys()
-        for name, value in values[0].items():
-            np.testing.assert_array_equal(value, other[name], err_msg=name, strict=True)
+    one, two = values
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, two[name], err_msg=name, strict=True)
 
 
 def test_a_cancelled_job_ends_and_its_workers_take_the_next(

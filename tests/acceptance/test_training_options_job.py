@@ -26,7 +26,7 @@ def trained(place: Place, example: ModuleType) -> Iterator[weft.JobHandle]:
             data=data,
             workers=2,
             shards=2,
-            passes=2,
+            passes=1,
             rule=weft.Adam(lr=0.001),
             precision="float16",
             loss_scale={"initial": 2.0**24, "growth_interval": 20},
@@ -49,7 +49,7 @@ def test_its_evaluation_is_that_of_the_saved_averages(
     with np.load(place.digits) as digits:
         image, label = digits["image"][-example.EVALUATION_ROWS :], digits["label"][-example.EVALUATION_ROWS :]
     accuracy = float((plain_lenet.logits(averages, image).argmax(axis=1) == label).mean())
-    assert accuracy >= 0.85
+    assert accuracy >= 0.7
     assert trained.job.metrics["evaluate/accuracy"] == pytest.approx(accuracy, abs=0.02), "which is in float16"
 
 

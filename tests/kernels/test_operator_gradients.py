@@ -5,18 +5,15 @@ Against JAX's reverse mode in float64, over element types and memory layouts, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
+from case_names import by_operator, named
 from gradient_case import Array, GradientCase
-from gradient_cases import gradient_cases
+from jax_gradients import AGAIN, CASES, cotangents_for, gradients_by_jax, held_gradients, held_sources, sources
 from weft_graph.differentiation import differentiate
 from weft_graph.ir import Constant, Graph, Initializer, Input, Node, Parameter, Subgraph
 from weft_graph.program import LOSS_SCALE
@@ -28,64 +25,29 @@ from weft_kernels.onnx_runtime.lowering import DIRECT, LOWER, Lowered, lowered
 from weft_kernels.onnx_runtime.session import Session
 from weft_kernels.run import run_node, run_nodes
 
-CASES = {f"{case.op_type}-{case.name}": case for case in gradient_cases()}
 TOLERANCE = {"float64": (1e-9, 1e-11), "float32": (2e-4, 2e-5), "float16": (3e-2, 3e-2)}
 STEP = 1e-5
 SCALE = 0.5
 
 
-@contextmanager
-def _double_precision() -> Iterator[None]:
-    was = jax.config.read("jax_enable_x64")
-    jax.config.update("jax_enable_x64", True)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_x64", was)
-
-
 def _reference(name: str) -> tuple[list[Array], list[Array]]:
-    """(cotangents of the outputs, JAX's gradients of the differentiated inputs), all float64.
-
-    A cotangent is what an output is multiplied by before all are summed up to the loss; float16 can hold it.
-    """
-    return _references(CASES[name].op_type)[name]
-
-
-@cache
-def _references(op_type: str) -> dict[str, tuple[list[Array], list[Array]]]:
-    """Those of all cases of an operator, compiled as one: XLA takes longer to begin than to compile a few more."""
-    names = [name for name, case in CASES.items() if case.op_type == op_type]
-    functions = {name: _function(CASES[name]) for name in names}
-    primals = {name: [np.asarray(CASES[name].inputs[at]) for at in CASES[name].differentiated] for name in names}
-
-    def pulled_back(primals: dict[str, list[Any]], cotangents: dict[str, list[Any]]) -> dict[str, Any]:
-        return {name: jax.vjp(functions[name], *primals[name])[1](tuple(cotangents[name])) for name in names}
-
-    with _double_precision():
-        shapes = jax.eval_shape(lambda given: {name: functions[name](*given[name]) for name in names}, primals)
-        cotangents = {name: _cotangents([out.shape for out in shapes[name]]) for name in names}
-        # Without optimization it takes a tenth of the time that step by step takes.
-        quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-        gradients = jax.jit(pulled_back, compiler_options=quick)(primals, cotangents)
-    return {name: (cotangents[name], [np.asarray(found) * SCALE for found in gradients[name]]) for name in names}
+    """(cotangents of the outputs, JAX's gradients of the differentiated inputs), all float64."""
+    case = CASES[name]
+    outputs = _outputs(case, _arrays(case, [], "float64", "contiguous"))
+    return _cotangents(case, outputs), [gradient * SCALE for gradient in held_gradients(name)]
 
 
-def _function(case: GradientCase) -> Callable[..., tuple[Any, ...]]:
-    def function(*xs: Any) -> tuple[Any, ...]:
-        outputs = _as_tuple(case.reference(*xs))
-        return (*outputs, *xs) if case.flat else outputs
-
-    return function
-
-
-def _cotangents(shapes: list[tuple[int, ...]]) -> list[Array]:
-    rng = np.random.default_rng(7)
-    return [rng.uniform(-1, 1, shape).astype(np.float16).astype(np.float64) for shape in shapes]
+def _outputs(case: GradientCase, arrays: Mapping[str, Array]) -> tuple[Array, ...]:
+    inputs = tuple("" if array is None else f"in{place}" for place, array in enumerate(case.inputs))
+    outputs = tuple(f"out{place}" for place in range(case.outputs))
+    node = Node(case.op_type, "node", inputs, outputs, case.attributes, case.domain)
+    return tuple(run_node(KernelContext(""), node, [arrays[each] if each else None for each in inputs]))
 
 
-def _as_tuple(outputs: Any) -> tuple[Any, ...]:
-    return outputs if isinstance(outputs, tuple) else (outputs,)
+def _cotangents(case: GradientCase, outputs: tuple[Array, ...]) -> list[Array]:
+    """Of the outputs, and of the inputs where these are summed up beside them."""
+    passed = [np.asarray(case.inputs[place]) for place in case.differentiated if case.flat]
+    return cotangents_for(array.shape for array in (*outputs, *passed))
 
 
 def _graph(case: GradientCase, arrays: Mapping[str, Array], cotangents: list[Array]) -> Graph:
@@ -163,12 +125,26 @@ def _gradients(case: GradientCase, arrays: Mapping[str, Array], cotangents: list
     return {name: values[gradient] for name, gradient in result.gradients.items()}
 
 
+def test_the_gradients_that_are_held_are_jaxs_and_of_these_cases() -> None:
+    assert held_sources() == sources(), f"a case has changed; {AGAIN}"
+    for op_type in ("Gemm", "LayerNormalization", "Relu"):
+        for name, gradients in gradients_by_jax(op_type).items():
+            for held, again in zip(held_gradients(name), gradients, strict=True):
+                np.testing.assert_allclose(held, again, rtol=1e-12, atol=1e-13, err_msg=name)
+
+
 VARIANTS = [("float64", "contiguous"), ("float32", "strided"), ("float16", "fortran")]
 
 
 @pytest.mark.parametrize(("dtype", "layout"), VARIANTS)
-@pytest.mark.parametrize("name", CASES)
-def test_gradient_is_that_of_jax(name: str, dtype: str, layout: str) -> None:
+@pytest.mark.parametrize("op_type", by_operator(CASES))
+def test_gradient_is_that_of_jax(op_type: str, dtype: str, layout: str) -> None:
+    for name in by_operator(CASES)[op_type]:
+        with named(name):
+            _check_against_jax(name, dtype, layout)
+
+
+def _check_against_jax(name: str, dtype: str, layout: str) -> None:
     case = CASES[name]
     cotangents, expected = _reference(name)
     arrays = _arrays(case, cotangents, dtype, layout)
@@ -182,8 +158,17 @@ def test_gradient_is_that_of_jax(name: str, dtype: str, layout: str) -> None:
         np.testing.assert_allclose(gradient, reference, rtol=rtol, atol=atol * scale, err_msg=f"input {place}")
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.smooth])
-def test_gradient_is_the_central_difference(name: str) -> None:
+SMOOTH = {name: case for name, case in CASES.items() if case.smooth}
+
+
+@pytest.mark.parametrize("op_type", by_operator(SMOOTH))
+def test_gradient_is_the_central_difference(op_type: str) -> None:
+    for name in by_operator(SMOOTH)[op_type]:
+        with named(name):
+            _check_against_differences(name)
+
+
+def _check_against_differences(name: str) -> None:
     case = CASES[name]
     cotangents, _ = _reference(name)
     arrays = _arrays(case, cotangents, "float64", "contiguous")
@@ -207,14 +192,7 @@ def test_gradient_is_the_central_difference(name: str) -> None:
 def _nodes_and_values(name: str) -> tuple[tuple[Node, ...], set[str], dict[str, Array]]:
     """(the nodes of a case and its gradient, its constants, all values by the bodies), float32."""
     case = CASES[name]
-    alone = _arrays(case, [], "float32", "contiguous")
-    inputs = tuple("" if array is None else f"in{place}" for place, array in enumerate(case.inputs))
-    node = Node(
-        case.op_type, "node", inputs, tuple(f"out{each}" for each in range(case.outputs)), case.attributes, case.domain
-    )
-    outputs = run_node(KernelContext(""), node, [alone[each] if each else None for each in inputs])
-    shapes = [array.shape for array in outputs] + [case.inputs[at].shape for at in case.differentiated if case.flat]
-    cotangents = _cotangents(shapes)
+    cotangents = _cotangents(case, _outputs(case, _arrays(case, [], "float32", "contiguous")))
     arrays = _arrays(case, cotangents, "float32", "contiguous")
     result = differentiate(_graph(case, arrays, cotangents), "loss")
     constants = {constant.name: constant.array for constant in result.graph.constants}

@@ -4,7 +4,7 @@ this project's CUDA kernels, run on the CPU. What the bodies give NumPy is compa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import cuda_on_host
-from onnx_node_cases import node_cases
+from case_names import by_operator, named
+from gradient_case import GradientCase
+from onnx_node_cases import NodeCase, node_cases
 from operator_cases import BACKWARD_CASES, NODE_NAMES, differentiated_nodes
 from weft_kernels.kernel import KernelContext
 from weft_kernels.run import run_node
@@ -33,14 +35,14 @@ WITH_KERNELS = {"Conv", "MaxPool", "SoftmaxCrossEntropyLoss", "Dropout"} | ONLY_
 Mode = str
 
 
-def _runs(ops: dict[str, str], dtypes: tuple[str, ...]) -> list[Any]:
-    """(case, element type, mode) of each run: every case on the module, those with kernels on kernels too."""
+def _runs(operators: Iterable[str], dtypes: tuple[str, ...]) -> list[Any]:
+    """(operator, element type, mode) of each run: every one on the module, those with kernels on kernels too."""
     runs = []
-    for name, op_type in ops.items():
+    for op_type in operators:
         if op_type not in ONLY_WITH_KERNELS:
-            runs.append((name, "float32", "module"))
+            runs.append((op_type, "float32", "module"))
         if op_type in WITH_KERNELS:
-            runs += [(name, dtype, "kernels") for dtype in dtypes]
+            runs += [(op_type, dtype, "kernels") for dtype in dtypes]
     return [pytest.param(*run, id="-".join(run)) for run in runs]
 
 
@@ -62,13 +64,18 @@ def _same(given: Any, expected: Any, what: str) -> None:
     np.testing.assert_allclose(host, expected, rtol=rtol, atol=atol * scale, err_msg=what)
 
 
-FORWARD = _runs({name: node_cases()[name].op_type for name in NODE_NAMES}, ("float32",))
-BACKWARD = _runs({name: case.op_type for name, case in BACKWARD_CASES.items()}, ("float16", "float32", "float64"))
+FORWARD = by_operator({name: node_cases()[name] for name in NODE_NAMES})
+BACKWARD = by_operator(BACKWARD_CASES)
 
 
-@pytest.mark.parametrize(("name", "dtype", "mode"), FORWARD, indirect=["mode"])
-def test_forward_is_that_of_numpy(name: str, dtype: str, mode: str) -> None:
-    case = node_cases()[name]
+@pytest.mark.parametrize(("op_type", "dtype", "mode"), _runs(FORWARD, ("float32",)), indirect=["mode"])
+def test_forward_is_that_of_numpy(op_type: str, dtype: str, mode: str) -> None:
+    for name in FORWARD[op_type]:
+        with named(name):
+            _check_forward(node_cases()[name])
+
+
+def _check_forward(case: NodeCase) -> None:
     inputs = [case.tensors[value] if value else None for value in case.node.inputs]
     expected = run_node(KernelContext(""), case.node, inputs)
     device = [None if array is None else to_device(array) for array in inputs]
@@ -78,10 +85,19 @@ def test_forward_is_that_of_numpy(name: str, dtype: str, mode: str) -> None:
         _same(array, wanted, f"output {place}")
 
 
-@pytest.mark.parametrize(("name", "dtype", "mode"), BACKWARD, indirect=["mode"])
-def test_backward_is_that_of_numpy(name: str, dtype: str, mode: str) -> None:
+BACKWARD_RUNS = _runs(BACKWARD, ("float16", "float32", "float64"))
+
+
+@pytest.mark.parametrize(("op_type", "dtype", "mode"), BACKWARD_RUNS, indirect=["mode"])
+def test_backward_is_that_of_numpy(op_type: str, dtype: str, mode: str) -> None:
+    for name in BACKWARD[op_type]:
+        with named(name):
+            _check_backward(BACKWARD_CASES[name], dtype)
+
+
+def _check_backward(case: GradientCase, dtype: str) -> None:
     # Each node is given what NumPy's body is given, so that roundings do not add up on the way.
-    nodes, values = differentiated_nodes(BACKWARD_CASES[name], dtype)
+    nodes, values = differentiated_nodes(case, dtype)
     for node in nodes:
         inputs = [to_device(values[value]) if value else None for value in node.inputs]
         outputs = run_node(KernelContext("", xp=strict), node, inputs)

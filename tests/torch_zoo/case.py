@@ -27,7 +27,8 @@ class Case:
     """Of `weft.from_torch`."""
     traps: tuple[str, ...] = ()
     further: bool = False
-    """Whether the suite leaves it out for the time that it takes; see `zoo.DAILY`."""
+    """Whether the suite leaves it out for the time that it takes, or since `worker/test_torch_models_train.py` or
+    `kernels/test_torch_models.py` has it; see `zoo.DAILY`."""
     dtype: torch.dtype = torch.float64
     """float32 for modules that compute some parts in float32, whatever their parameters are."""
 

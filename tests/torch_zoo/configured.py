@@ -139,6 +139,7 @@ CASES = (
         ),
         _TOKENS,
         traps=("default attention", "tied weights"),
+        further=True,
     ),
     Case(
         "GPT-NeoX",
@@ -249,6 +250,7 @@ CASES = (
         _made(Whole, "RobertaModel", "Roberta", **_SIZES, **_EAGER),
         _padded,
         traps=("dict output", "several outputs", "padding_idx"),
+        further=True,
     ),
     Case(
         "DistilBERT",
@@ -370,6 +372,7 @@ CASES = (
         _made(Vision, "ViTForImageClassification", "ViT", **_IMAGE),
         _IMAGES,
         traps=("Dropout", EQUAL_VALUES),
+        further=True,
     ),
     Case(
         "DeiT",

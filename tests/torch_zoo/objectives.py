@@ -421,6 +421,7 @@ CASES = (
         SimSiam,
         lambda: (torch.randn(4, 6), torch.randn(4, 6)),
         traps=("detach", "BatchNorm training", "scalar loss"),
+        further=True,
     ),
     Case(
         "BYOL",
@@ -428,6 +429,7 @@ CASES = (
         BYOL,
         lambda: (torch.randn(4, 6), torch.randn(4, 6)),
         traps=("detach", "frozen part", EQUAL_VALUES, "scalar loss"),
+        further=True,
     ),
     Case(
         "momentum encoder",
@@ -450,6 +452,7 @@ CASES = (
         MultiTask,
         lambda: {"x": torch.randn(4, 6), "label": torch.randint(0, 3, (4,)), "value": torch.randn(4)},
         traps=("dict example", "dict output", "several outputs", "scalar loss"),
+        further=True,
     ),
     Case(
         "GAN",
@@ -477,7 +480,7 @@ CASES = (
         traps=("random samples", "scalar loss"),
         further=True,
     ),
-    Case("VQ-VAE", "VQ-VAE", VQVAE, floats(4, 6), traps=("detach", "several outputs", "scalar loss")),
+    Case("VQ-VAE", "VQ-VAE", VQVAE, floats(4, 6), traps=("detach", "several outputs", "scalar loss"), further=True),
     Case(
         "moving codes", "VQ-VAE", MovingCodes, floats(4, 6), r"codebook", traps=("buffer changed by forward", "detach")
     ),

@@ -335,7 +335,7 @@ _TOKENS = ints(VOCABULARY, 3, TIME)
 _STEPS = floats(3, TIME, WIDTH)
 
 CASES = (
-    Case("LSTM", "recurrent", _rnn(nn.LSTM), _TOKENS, traps=("several outputs", "integer inputs")),
+    Case("LSTM", "recurrent", _rnn(nn.LSTM), _TOKENS, traps=("several outputs", "integer inputs"), further=True),
     Case("RNN", "recurrent", _rnn(nn.RNN, nonlinearity="relu"), _TOKENS, traps=("several outputs",), further=True),
     Case(
         "bidirectional LSTM",
@@ -377,7 +377,7 @@ CASES = (
     ),
     Case("WaveNet", "WaveNet", WaveNet, _TOKENS, traps=("integer inputs", "logits")),
     Case("scanned state space", "state space", StateSpace, floats(3, 3, 4)),
-    Case("masked attention", "attention", Masked, _padded(), traps=("several inputs", "several outputs")),
+    Case("masked attention", "attention", Masked, _padded(), traps=("several inputs", "several outputs"), further=True),
     Case(
         "attention with dropout and extra keys",
         "attention",
@@ -388,7 +388,9 @@ CASES = (
     ),
     Case("scaled dot product, causal", "attention", lambda: Attends(is_causal=True, scale=0.5), _STEPS),
     Case("biased and rotated attention", "attention", BiasedAttention, _STEPS, further=True),
-    Case("dense experts", "mixture of experts", DenseExperts, floats(4, WIDTH), traps=("several outputs",)),
+    Case(
+        "dense experts", "mixture of experts", DenseExperts, floats(4, WIDTH), traps=("several outputs",), further=True
+    ),
     Case("soft experts", "mixture of experts", SoftExperts, floats(4, WIDTH), options={"dynamic": False}, further=True),
     Case(
         "routed experts",

@@ -248,6 +248,7 @@ CASES = (
         _bag("mean", sparse=True),
         _TOKENS,
         traps=("EmbeddingBag mean", "sparse embedding"),
+        further=True,
     ),
     Case(
         "bag mean with padding",
@@ -319,6 +320,7 @@ CASES = (
         DLRM,
         lambda: (torch.randn(4, 6), torch.randint(0, 5, (4, 4))),
         traps=("EmbeddingBag sum", "sparse embedding", "several inputs"),
+        further=True,
     ),
     Case(
         "DeepFM",

@@ -148,8 +148,6 @@ class Training:
 
 TRAININGS = {
     "GPT-2": Training("GPT-2", adamw(0.01), "cross_entropy", (20, 6)),
-    "Llama": Training("Llama, default attention and cache", adam(0.01), "cross_entropy", (20, 6)),
-    "BERT": Training("BERT", adamw(0.01), "cross_entropy", (20, 6)),
     "padded tokens": Training("padding row that is not zero", adam(0.01), "cross_entropy", (4, 5)),
     "ConvNeXt": Training("ConvNeXt", sgd(0.05, 0.9), "cross_entropy", (5,)),
     "BatchNorm held": Training("all BatchNorm frozen", sgd(0.05, 0.9), "cross_entropy", (5,), second_norm_trains),

@@ -13,12 +13,15 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import typer
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
 from kvstore_daemon import SETTINGS, Served, allocation, until_idle
 from store_cluster import WAIT_S, key_of, store_of
 from weft.api.agent import AgentKind
 from weft.api.lifecycle import AllocationEvent
+from weft_kvstore.__main__ import main
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription, description_from_json
 from weft_kvstore.errors import StoreLostError, StoreRefusedError
@@ -206,11 +209,12 @@ SERVED = ("--server", "http://127.0.0.1:1")
         (["--server", "http://127.0.0.1:1", "--bind", "tcp://127.0.0.1:70000"], 2, "a port from 0 to 65535, not 70000"),
     ],
 )
-def test_a_process_that_cannot_start_says_why(arguments: list[str], code: int, told: str) -> None:
+def test_what_cannot_start_says_why(arguments: list[str], code: int, told: str) -> None:
     """What was typed wrong is wrong usage; what fails at run time is one plain line."""
-    command = [sys.executable, "-m", "weft_kvstore", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == code
+    app = typer.Typer()
+    app.command()(main)
+    ended = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
+    assert ended.exit_code == code
     assert ("Usage:" in ended.stderr) == (code == 2)
     assert code == 2 or ended.stderr.splitlines()[-1].startswith("error: ")
     assert told in " ".join(ended.stderr.replace("│", " ").split())

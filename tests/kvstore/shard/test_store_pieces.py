@@ -325,9 +325,9 @@ def test_a_refused_run_of_chunks_changes_nothing(payload_kind: int) -> None:
 
 def test_a_job_that_is_closed_in_the_middle_of_its_work_leaves_nothing_to_do() -> None:
     key = key_of("w", [4 * PIECE_ELEMENTS], 1)
-    description = store_of([key], slots=1, shards=1, slice_bytes=4)
+    description = store_of([key], slots=1, shards=1, slice_bytes=4096)
     shard = Shard(description)
-    shard.say(push_of(0, [16 * PIECE_ELEMENTS], count=4 * PIECE_ELEMENTS), bytes(16 * PIECE_ELEMENTS))
+    shard.say(push_of(0, [16 * PIECE_ELEMENTS], count=PIECE_ELEMENTS // 256), bytes(16 * PIECE_ELEMENTS))
     shard.core.work_once()
     assert shard.core.work
     shard.core.close("over")

@@ -164,7 +164,7 @@ def test_161_keys_with_a_credit_of_two_slices_never_lock_up(priorities: bool) ->
 
     Each client has one IO thread. Pulls of a step are issued before its pushes, so they wait on the shards meanwhile.
     """
-    slots, steps = 2, 4
+    slots, steps = 2, 2
     sizes = np.random.Generator(np.random.Philox(key=161)).integers(1, 2500, 161)
     keys = [key_of(f"k{place}", (int(size),), slots, priority=161 - place) for place, size in enumerate(sizes)]
     settings = LinkSettings(credit_bytes=2048, frame_bytes=1024, priorities=priorities)

@@ -337,7 +337,7 @@ def test_credit_and_frames_follow_the_rate_of_the_link(bytes_per_s: float, round
     """100 Mbit/s, 1 and 10 Gbit/s. The credit keeps the link busy, and holds no more than some ms of it beyond that."""
     outbox: Outbox[Any, Any] = Outbox(LinkSettings())
     assert outbox.credit_bytes == FIRST_CREDIT_BYTES
-    carried(outbox, bytes_per_s, round_trip_s, 2000 if round_trip_s > 1e-3 else 500)
+    carried(outbox, bytes_per_s, round_trip_s, 1000 if round_trip_s > 1e-3 else 300)
     rate = outbox.rate.bytes_per_s
     assert rate is not None
     full = min(bytes_per_s, MAX_AUTO_CREDIT_BYTES / round_trip_s)
@@ -364,7 +364,7 @@ def test_frames_over_a_fast_loopback_are_longer(bytes_per_s: float) -> None:
     here: Outbox[Any, Any] = Outbox(LinkSettings(), loopback=True)
     there: Outbox[Any, Any] = Outbox(LinkSettings())
     for outbox in (here, there):
-        carried(outbox, bytes_per_s, 1e-4, 300)  # as after 2,000
+        carried(outbox, bytes_per_s, 1e-4, 150)  # as after 2,000
     assert there.frame_bytes < here.frame_bytes <= LOOPBACK_FRAME_BYTES
     assert 2 * here.frame_bytes <= here.credit_bytes <= LOOPBACK_CREDIT_BYTES
     assert here.frame_bytes <= FRAME_TIME_S * LOOPBACK_TIMES * bytes_per_s
