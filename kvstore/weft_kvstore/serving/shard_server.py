@@ -125,7 +125,7 @@ class Router:
 
 
 MESSAGES_A_ROUND: Final = 64
-"""Messages read before a slice is merged, so that a flood cannot starve the merging."""
+"""Messages read before slices are merged, so that a flood cannot starve the merging."""
 
 RECEIVE_S: Final = 0.05
 """Seconds after which no further message is read in a round: what was read is answered first."""
@@ -287,13 +287,17 @@ class ShardServer:
             self.ended.set()
 
     def _round(self, poller: zmq.Poller) -> None:
-        """Reads what came, merges the most urgent slice, sends; looks at the socket again after each slice."""
+        """Reads what came, merges the most urgent slice, sends; looks at the socket again after each slice, or where a
+        flood has come once it has merged for as long as it has read: else more would come than is ever merged."""
+        core, looked = self._core, self._clock()
         self._receive()
-        begun = self._clock()
-        busy = self._core.work_once()
-        now = self._clock()
+        begun = now = self._clock()
+        busy = core.work_once()
         if busy:
-            self._stages.add(self._core.work.stage, now - begun)
+            now = self._clock()
+            while now - begun < begun - looked and core.work_once():
+                now = self._clock()
+            self._stages.add(core.work.stage, now - begun)
         if now >= self._next_tick:
             self._next_tick = now + self._settings.ping_s / 2
             self._core.tick(now)

@@ -6,10 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -19,113 +17,26 @@ import typer
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from same_host_children import wait_until
+from kvstore_daemon import SETTINGS, Served, allocation, until_idle
 from store_cluster import WAIT_S, key_of, store_of
-from weft.api.agent import AgentKind, Orders, Registration, ShardAllocation
+from weft.api.agent import AgentKind
 from weft.api.lifecycle import AllocationEvent
-from weft.api.membership import Holder
-from weft.api.store import StoreSpec
 from weft_kvstore.__main__ import main
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription, description_from_json
 from weft_kvstore.errors import StoreLostError, StoreRefusedError
-from weft_kvstore.serving.daemon import ShardDaemon
 from weft_kvstore.serving.shard_child import advertised
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.serving.shard_settings import ShardSettings
 from weft_kvstore.settings import LinkSettings
 
-SETTINGS = ShardSettings(server="http://127.0.0.1:1", name="shard-0")
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S)
 QUICK = LinkSettings(silence_s=3.0, request_timeout_s=WAIT_S)
-
-
-class Reports:
-    """Stands for the reporter of one allocation."""
-
-    def __init__(self, facts: SimpleQueue[tuple[str, AllocationEvent, str | None]], allocation: str) -> None:
-        self._facts = facts
-        self._allocation = allocation
-
-    def report(
-        self, *, event: AllocationEvent, reason: str | None = None, endpoint: str | None = None, **others: Any
-    ) -> None:
-        self._facts.put((self._allocation, event, endpoint or reason))
-
-    def flush(self, timeout_s: float) -> bool:
-        return True
-
-    def close(self) -> None:
-        pass
-
-
-class Members:
-    """Stands for the membership: the test gives the orders."""
-
-    def __init__(self, registration: Registration, holder: Holder) -> None:
-        self.registration = registration
-        self.holder = holder
-        self.facts: SimpleQueue[tuple[str, AllocationEvent, str | None]] = SimpleQueue()
-
-    def run(self, stop: threading.Event) -> None:
-        stop.wait()
-
-    def reporter(self, allocation_id: str, term: int) -> Any:
-        return Reports(self.facts, allocation_id)
-
-    def close(self) -> None:
-        pass
-
-
-def allocation(description: StoreDescription, number: str, *, shard: int = 0) -> ShardAllocation:
-    spec = StoreSpec.model_validate_json(msgspec.json.encode(description))
-    return ShardAllocation(id=number, term=description.term, job=description.job, shard=shard, store=spec)
-
-
-def orders(*allocations: ShardAllocation) -> Orders:
-    return Orders(version=1, allocations=list(allocations))
 
 
 def described(endpoint: str = "", *, job: str = "job", term: int = 1) -> StoreDescription:
     description = store_of([key_of("w", (300,), 1)], slots=1, shards=1, job=job)
     return msgspec.structs.replace(description, shards=(endpoint,), term=term)
-
-
-class Served:
-    """A daemon that runs, and the membership that gives it orders."""
-
-    def __init__(self, settings: ShardSettings = SETTINGS) -> None:
-        made: list[Members] = []
-
-        def join(registration: Registration, holder: Holder) -> Members:
-            made.append(Members(registration, holder))
-            return made[0]
-
-        self._stop = threading.Event()
-        self.daemon = ShardDaemon(settings, join=join)
-        (self.members,) = made
-        self._running = threading.Thread(target=self.daemon.run, args=(self._stop,))
-        self._running.start()
-
-    def order(self, *allocations: ShardAllocation) -> None:
-        self.members.holder.hold(orders(*allocations))
-
-    def heard(self) -> tuple[str, AllocationEvent, str | None]:
-        """What is told next: of which allocation, what, and where or why."""
-        return self.members.facts.get(timeout=WAIT_S)
-
-    def opened(self, description: StoreDescription, number: str, *more: ShardAllocation) -> StoreDescription:
-        """Orders one more, and returns it with the endpoint at which it is ready."""
-        self.order(allocation(description, number), *more)
-        name, event, endpoint = self.heard()
-        assert (name, event) == (number, AllocationEvent.READY)
-        assert endpoint is not None
-        return msgspec.structs.replace(description, shards=(endpoint,))
-
-    def end(self) -> None:
-        self._stop.set()
-        self._running.join(WAIT_S)
-        assert not self._running.is_alive()
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +54,6 @@ def served(running: Served) -> Iterator[Served]:
     until_idle(running)
     while not running.members.facts.empty():
         running.members.facts.get()
-
-
-def until_idle(served: Served) -> None:
-    wait_until(lambda: served.daemon.statistics().jobs == 0 and not served.daemon.statistics().per_job)
 
 
 def test_a_daemon_opens_what_is_ordered_and_ends_what_is_ordered_no_more(served: Served) -> None:
