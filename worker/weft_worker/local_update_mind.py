@@ -67,7 +67,7 @@ class LocalUpdateMind:
     def want(self, number: int, keys: Iterable[str], version: int, now: float) -> list[Instruction]:
         """Somebody waits until each of the keys has been at that version. `number` is new."""
         self._open[number] = _Wait(version, dict.fromkeys(keys))
-        self._deadlines.add(now + self._timeout_s, number)
+        self._deadlines.waiting.append((now + self._timeout_s, number))
         return self._look(number)
 
     def misfit(self, key: str, step: int) -> StoreError | None:
