@@ -13,7 +13,7 @@ RUN groupadd --gid 10001 weft && useradd --uid 10001 --gid 10001 --no-create-hom
 COPY --from=build /opt/weft /opt/weft
 ENV PATH=/opt/weft/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001:10001
-EXPOSE 8470 8471
+EXPOSE 8470 8471-8570
 # docker run weft:0.1.0 weft_server --host 0.0.0.0 ... | weft_kvstore ... | weft_worker ...
 ENTRYPOINT ["python", "-m"]
 CMD ["weft_server", "--help"]

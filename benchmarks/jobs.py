@@ -22,7 +22,7 @@ import weft
 from weft import nn
 
 STEPS, BATCH, FEATURES, CLASSES = 20, 32, 8, 4
-WARM_UP = 3
+WARM_UP = 10
 DEADLINE_S = 300.0
 SETTLED_S = 10.0
 """For processes that end to be gone."""

@@ -48,6 +48,7 @@ def prepare() -> None:
     """What would be found late, and in each child anew."""
     kernels()
     rules()
+    httpx.Client().close()  # It imports most of what it needs when the first one is made.
 
 
 def main(channel: socket.socket) -> None:
