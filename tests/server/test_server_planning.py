@@ -179,8 +179,12 @@ def test_a_table_that_is_not_lazy_has_standard_semantics_on_its_shards(rows: Pat
 
 
 def test_a_table_that_is_not_lazy_costs_its_shards_a_number_a_row(rows: Path) -> None:
-    jobs = [words({"shards": 1}, rule={"name": "adam"}, table={"lazy_update": each}) for each in (True, False)]
-    lazy, standard = (dry_run_of(planned(rows, one), None).store_memory for one in jobs)
+    lazy, standard = (
+        dry_run_of(
+            planned(rows, words({"shards": 1}, rule={"name": "adam"}, table={"lazy_update": each})), None
+        ).store_memory
+        for each in (True, False)
+    )
     assert standard.table_state_bytes == lazy.table_state_bytes + 10 * 8
     assert standard.largest_shard_bytes > lazy.largest_shard_bytes
 

@@ -21,11 +21,13 @@ from weft.api.store import AverageSpec, CommitSpec, LossScalingSpec
 from weft_graph.ir import Graph
 from weft_graph.passes.draft import Options, Precision
 from weft_graph.types import DType
+from weft_kvstore.local.local_store import LocalStore
 from weft_worker.bind import bind
 from weft_worker.device import CPU, CpuDevice, after, open_device
 from weft_worker.errors import DeviceError
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
+from weft_worker.task import Task
 from worker_graphs import bags, mlp, normalized
 from worker_jobs import BAG_COLUMNS, WAIT_S, Clock, Job, Records, programs_of, save_bags, save_data
 
@@ -66,10 +68,17 @@ def _job(name: str, folder: Path) -> Job:
     return Job(programs_of(GRAPHS[name]()), data, STEPS, (0, ROWS), batch=25, evaluate=evaluate, **options)
 
 
-def _records(job: Job, device: Any, **settings: Any) -> Records:
+def over_the_store(task: Task) -> LocalStore:
+    return LocalStore(task.description)
+
+
+def _records(
+    job: Job, device: Any, store: Callable[[Task], LocalStore] | None = over_the_store, **settings: Any
+) -> Records:
+    """Without `store` the run keeps the values itself."""
     records = Records()
     options: Any = RunSettings(**settings)
-    run = Run(job.allocation(0), records, records, options, device=lambda name: device, clock=Clock())
+    run = Run(job.allocation(0), records, records, options, device=lambda name: device, clock=Clock(), store=store)
     run.start()
     assert records.over.wait(WAIT_S)
     assert run.join(WAIT_S)
@@ -95,6 +104,19 @@ def test_a_run_is_the_cpus(name: str, serial: bool, mode: str, device: StrictDev
     # What is fetched, fed and constant goes there; gradients and rows' ids come back, and nothing else does.
     assert device.sent > STEPS
     assert device.brought >= STEPS * len(job.programs.keys) - STEPS
+
+
+@pytest.mark.parametrize("name", ["mlp", "normalized"])
+def test_values_that_a_run_keeps_itself_are_the_stores_and_stay_where_the_rule_runs(
+    name: str, mode: str, device: StrictDevice, tmp_path: Path
+) -> None:
+    job = _job(name, tmp_path)
+    expected, records = _records(job, CpuDevice()), _records(job, device, None)
+    assert (expected.last, records.last) == ((DONE, None), (DONE, None))
+    given, wanted = load(records.uploads[-1][0]), load(expected.uploads[-1][0])
+    for key in wanted:
+        np.testing.assert_allclose(given[key], wanted[key], rtol=1e-4, atol=1e-5, err_msg=key)
+    assert device.brought == 0, "no gradient waits for a copy"
 
 
 def test_a_run_in_float16_and_in_parts_that_keeps_averages_is_the_cpus(device: StrictDevice, tmp_path: Path) -> None:
