@@ -19,7 +19,14 @@ MAIN = """
 import json, os, resource, signal, sys, threading, time
 
 def prepare():
-    pass
+    if "ONE_FORK" in os.environ:
+        fork, forked = os.fork, []
+        def once():
+            if forked:
+                raise BlockingIOError("no more processes")
+            forked.append(1)
+            return fork()
+        os.fork = once
 
 def main(channel):
     reader = channel.makefile("rb")
@@ -111,6 +118,23 @@ def test_a_child_that_does_not_end_by_sigterm_is_killed_after_the_grace(forkserv
     assert next(said) == {"begun": True}
     stopped(child, said, grace_s=0.05)
     assert child.ending.startswith("its process was ended by SIGKILL")
+
+
+def test_a_child_that_cannot_be_forked_is_told_and_the_others_go_on(
+    forkserver: Forkserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONE_FORK", "1")
+    other, said = begun(forkserver, "answer")
+    next(said)
+    child, of_it = begun(forkserver, "answer")
+    assert list(of_it) == []
+    assert (child.ending, child.last_logged) == (
+        f"its process ended with status {CRASHED}",
+        "it cannot be forked: no more processes",
+    )
+    other.send({"ask": 1})
+    assert next(said) == {"answer": 2}
+    stopped(other, said)
 
 
 def test_a_child_takes_no_more_memory_than_it_may(forkserver: Forkserver) -> None:

@@ -281,7 +281,14 @@ def serve(module: str, control: socket.socket) -> None:
                 os.kill(request["process"], request["signal"])
             continue
         channel, log = socket.socket(fileno=received[0]), received[1]
-        process = os.fork()
+        try:
+            process = os.fork()
+        except OSError as error:  # The others go on.
+            os.write(log, f"it cannot be forked: {error}\n".encode())
+            os.close(log)
+            with channel:
+                _say(channel, {"exit": CRASHED << 8})
+            continue
         if process == 0:
             signal.set_wakeup_fd(-1)
             for one in (control, woken, wake, *channels.values()):
