@@ -17,7 +17,7 @@ import zmq
 
 from exchange import Array
 from store_cases import FLOAT_BYTES, RATE, Case, case_from_json
-from weft_kvstore.runtime.process import tune_process
+from weft_kvstore.process import tune_process
 
 BLOCK_ELEMENTS = 1 << 15
 """Updated at once: they stay in the cache between a block's passes."""

@@ -12,7 +12,7 @@ import zmq
 from bare_shard import LAST, PULL, PUSH, READ, mapped
 from exchange import Array, Line, Work, take_part
 from store_cases import Case, case_from_json
-from weft_kvstore.runtime.process import tune_process
+from weft_kvstore.process import tune_process
 
 PIECE_ELEMENTS = 1 << 18
 """Of a message, 1 MiB: larger ones and smaller ones took longer."""

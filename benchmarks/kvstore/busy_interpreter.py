@@ -31,7 +31,7 @@ from reporting import conditions_of, machine_line, table_of, write_json
 from store_cases import FLOAT_BYTES, KIB, RATE, TOLERANCE, Case
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
-from weft_kvstore.runtime.process import SWITCH_INTERVAL_S, tune_process
+from weft_kvstore.process import SWITCH_INTERVAL_S, tune_process
 from weft_kvstore.settings import LinkSettings
 
 DEFAULT_SWITCH_INTERVAL_S = 0.005

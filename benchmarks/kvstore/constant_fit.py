@@ -20,7 +20,7 @@ from cost_model import Constants, Cost, Frames, Machines, MemorySpeed, Processes
 from probe import Measured
 from step_costs import NEAR_BYTES, memory_of
 from step_simulation import simulate
-from weft_kvstore.runtime.process import MMAP_THRESHOLD_BYTES
+from weft_kvstore.process import MMAP_THRESHOLD_BYTES
 
 LEAST_S = 1e-6
 """A shorter time is noise: it does not weigh more than this."""

@@ -36,17 +36,17 @@ from weft_kvstore.description.records import (
     Merge,
     StoreDescription,
 )
-from weft_kvstore.merging.pulls import PullWait
+from weft_kvstore.merging.waiting import PullWait
+from weft_kvstore.process import tune_process
 from weft_kvstore.rows.index import shard_of
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.rows.storage import GrowingRows
-from weft_kvstore.runtime.process import tune_process
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.out_run import OneBuffer
+from weft_kvstore.wire.outbox import OneBuffer
 
 DONE, FAILED = 0, 1
 WIDTH: Final = 32

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.runtime.process import tune_process
+from weft_kvstore.process import tune_process
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 

@@ -19,7 +19,7 @@ from store_cases import BESIDE, BESIDE_SHAPE, RATE, START_S, Case, case_from_jso
 from training_pace import take_steps
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.runtime.process import tune_process
+from weft_kvstore.process import tune_process
 from weft_kvstore.settings import LinkSettings
 
 

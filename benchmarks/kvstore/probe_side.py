@@ -19,7 +19,7 @@ from processor_time import summed, thread_times_s, zeromq_threads
 from store_cases import START_S
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.describing import read_description
-from weft_kvstore.runtime.process import tune_process
+from weft_kvstore.process import tune_process
 from weft_kvstore.settings import LinkSettings
 
 

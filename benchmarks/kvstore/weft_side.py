@@ -13,7 +13,7 @@ from exchange import Array, Line, Work, take_part
 from store_cases import START_S, Case, case_from_json
 from weft_kvstore import KVStore, LinkSettings
 from weft_kvstore.description.describing import read_description
-from weft_kvstore.runtime.process import tune_process
+from weft_kvstore.process import tune_process
 
 TOUCHED_ROWS = 1 << 16
 """Rows of a table that are brought into being at once, before the rounds."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.runtime.futures import StoreFuture
+from weft_kvstore.futures import StoreFuture
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 

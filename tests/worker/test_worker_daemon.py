@@ -24,7 +24,7 @@ from weft.api.agent import AgentKind, Orders, Registration, SetDone, SetOrder, W
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Holder
-from weft_kvstore.runtime.process import SWITCH_INTERVAL_S, tune_process
+from weft_kvstore.process import SWITCH_INTERVAL_S, tune_process
 from weft_worker.daemon import WorkerDaemon
 from weft_worker.errors import DeviceError
 from weft_worker.settings import WorkerSettings

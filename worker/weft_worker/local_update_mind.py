@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from weft_kvstore.errors import StoreError, StoreTimeoutError
-from weft_kvstore.runtime.futures import Deadlines
+from weft_kvstore.futures import Deadlines
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from weft.api.transfer import Transfer
 from weft_kernels.kernel import kernels
 from weft_kernels.onnx_runtime import session  # noqa: F401 - imported late elsewhere: a child has it from its fork on
 from weft_kernels.rules.lookup import rules
-from weft_kvstore.runtime.process import tune_process
+from weft_kvstore.process import tune_process
 from weft_worker.device import open_device
 from weft_worker.errors import DeviceError
 from weft_worker.run import Run

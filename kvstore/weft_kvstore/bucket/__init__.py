@@ -4,7 +4,7 @@ Slices of gradients come in by slot. Once a step is complete, or as they arrive,
 description asks for it, and the update rule changes the values; pulls that wait for the new version are answered. All
 of this works on runs of slices at once, and none of it has sockets, threads or clocks.
 
-Read `part` (a bucket made from the description), `state` (the way of a step), then its parts: `steps` (what is in, and
-values that were set), `sums` (gradients added in order), `update` (the rule), `values` (the arrays, plain and encoded)
-and `pulls` (who waits).
+Read `bucket` (a bucket made from the description, and the pulls that wait for it), `state` (the way of a step), then
+its parts: `steps` (what is in, and values that were set), `sums` (gradients added in order) and `update` (the arrays,
+plain and encoded, and the rule).
 """

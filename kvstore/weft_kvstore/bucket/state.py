@@ -15,8 +15,7 @@ from weft_graph.program import Update
 from weft_kvstore.arrays import Array, PendingSegments, Range, Segment, laid_as, ranges_alike
 from weft_kvstore.bucket.steps import BucketSets, BucketSteps
 from weft_kvstore.bucket.sums import ArrivalOrder, BucketGate, BucketSums, MergeOrder, SlotOrder, Sum, sum_dtype
-from weft_kvstore.bucket.update import BucketSpec, BucketUpdate
-from weft_kvstore.bucket.values import BucketValues
+from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues
 from weft_kvstore.description.records import Merge
 from weft_kvstore.merging.steps import PushRefusedError, contradiction
 

@@ -9,8 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, ranges_where
-from weft_kvstore.bucket.update import BucketSpec
-from weft_kvstore.bucket.values import BucketValues
+from weft_kvstore.bucket.update import BucketSpec, BucketValues
 from weft_kvstore.merging.steps import PushRefusedError, check_contributes, contradiction, numbers, waits
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING, STEPS_AHEAD
 

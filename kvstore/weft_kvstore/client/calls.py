@@ -9,13 +9,11 @@ from typing import Any, Final
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.arguments import Arguments
 from weft_kvstore.client.keys import KeyPayload, PushPull
-from weft_kvstore.client.operation import AskedKeys, Gives, Operation
-from weft_kvstore.client.ordering import ConsistentRead
+from weft_kvstore.client.operation import AskedKeys, ConsistentRead, Gives, Operation
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.errors import StoreError
-from weft_kvstore.runtime.futures import Driver, StoreFuture
-from weft_kvstore.runtime.joined_future import joined
-from weft_kvstore.runtime.process import OwnProcess
+from weft_kvstore.futures import Driver, StoreFuture, joined
+from weft_kvstore.process import OwnProcess
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Pulled, joined_pulls
 from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading

@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 
 from weft_kvstore.arrays import Array, bytes_of
-from weft_kvstore.client.encoding import EncodedRun, GradientEncoders
 from weft_kvstore.client.operation import (
     CALLS,
     AskedKeys,
@@ -22,18 +21,17 @@ from weft_kvstore.client.operation import (
     SendOperation,
     SentRun,
 )
-from weft_kvstore.client.plan import KeyPlan, KeySet
+from weft_kvstore.client.plan import EncodedRun, GradientEncoders, KeyPlan, KeySet
 from weft_kvstore.client.runs import Landing, PlanRun, source_of
 from weft_kvstore.compression.codecs import PayloadError
 from weft_kvstore.compression.slices import SliceEncoder
-from weft_kvstore.runtime.futures import StoreFuture
+from weft_kvstore.futures import StoreFuture
 from weft_kvstore.same_host.peers import GivenArrays, are_given
 from weft_kvstore.sharding import Routing
 from weft_kvstore.store import Pulled
-from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.codec import ProtocolError, ValueRun
 from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
-from weft_kvstore.wire.out_run import CALL_PRIORITY, OutRun, Source
-from weft_kvstore.wire.runs import ValueRun
+from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Source
 
 # --- Pushes and pulls of whole values, of one key or of many at once --------------------------------------------------
 # What is the same in every call of the same keys is in their plan; a call does nothing for each slice.

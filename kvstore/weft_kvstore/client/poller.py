@@ -14,8 +14,8 @@ from weft_kvstore.client.core import GRACE_S, SparePoller
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.client.sockets import ClientSockets, Readable
 from weft_kvstore.errors import StoreError
-from weft_kvstore.runtime.futures import StoreFuture
-from weft_kvstore.runtime.process import MAIN, Interrupts, OwnProcess, Wakeup
+from weft_kvstore.futures import StoreFuture
+from weft_kvstore.process import MAIN, Interrupts, OwnProcess, Wakeup
 
 # --- Callers that wait for a future each while another caller leads the client's work ---------------------------------
 

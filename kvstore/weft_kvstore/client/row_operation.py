@@ -13,10 +13,9 @@ from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.operation import Asked, Link, PullOperation, SendOperation, Sent, SentRun
 from weft_kvstore.rows.rows import Rows, wanted_rows
 from weft_kvstore.sharding import Routing, RowCut, chunks_of
-from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueRun
 from weft_kvstore.wire.messages import PayloadKind, SentEntry
-from weft_kvstore.wire.out_run import CALL_PRIORITY, OneBuffer, OutRun
-from weft_kvstore.wire.runs import RowSource, ValueRun
+from weft_kvstore.wire.outbox import CALL_PRIORITY, OneBuffer, OutRun
 
 
 class PushRowsOperation(SendOperation):

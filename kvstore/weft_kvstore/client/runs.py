@@ -13,7 +13,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array, Buffer, bytes_of
 from weft_kvstore.compression.slices import SliceCodec
-from weft_kvstore.wire.out_run import OneBuffer, Source
+from weft_kvstore.wire.outbox import OneBuffer, Source
 
 # --- A run of slices that some keys of a call have on a shard ---------------------------------------------------------
 

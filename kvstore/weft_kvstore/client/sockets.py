@@ -20,7 +20,7 @@ from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.encryption.curve_keys import LinkKeys
 from weft_kvstore.errors import StoreError
-from weft_kvstore.runtime.process import Wakeup
+from weft_kvstore.process import Wakeup
 from weft_kvstore.same_host.handover import Handover, HandoverState
 from weft_kvstore.same_host.memory import Arena, ArenaError
 from weft_kvstore.settings import MAX_FRAME_BYTES

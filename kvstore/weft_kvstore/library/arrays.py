@@ -19,8 +19,7 @@ from weft_kvstore.arrays import Array
 from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreRefusedError
-from weft_kvstore.runtime.futures import on_end
-from weft_kvstore.runtime.joined_future import finished, joined, then
+from weft_kvstore.futures import finished, joined, on_end, then
 
 # --- Arrays for gradients and values where a store has none of its own ------------------------------------------------
 

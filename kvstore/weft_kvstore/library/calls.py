@@ -19,6 +19,7 @@ from weft_kvstore.client.arguments import MAX_PULLED_ROWS
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.futures import finished, joined
 from weft_kvstore.library.arrays import (
     ArrayTraffic,
     checked,
@@ -33,7 +34,6 @@ from weft_kvstore.library.arrays import (
 from weft_kvstore.library.key_registry import KeyRegistry
 from weft_kvstore.library.steps import MAX_STEP, Barriers, SlotSteps, check_number, check_priority
 from weft_kvstore.rows.rows import check_ids
-from weft_kvstore.runtime.joined_future import finished, joined
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import BulkStore
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY

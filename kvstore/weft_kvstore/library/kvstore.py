@@ -23,8 +23,8 @@ from weft_kvstore.library.arrays import OwnBuffers
 from weft_kvstore.library.calls import SlotCalls
 from weft_kvstore.library.steps import await_shards
 from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.runtime.process import OwnProcess
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome

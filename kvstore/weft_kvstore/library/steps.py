@@ -20,10 +20,9 @@ from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.futures import StoreFuture, before_failure, joined, then
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import CallPlan, KeyRegistry, StepCounts
-from weft_kvstore.runtime.futures import StoreFuture, before_failure
-from weft_kvstore.runtime.joined_future import joined, then
 from weft_kvstore.store import BulkStore
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 

@@ -6,26 +6,26 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation, outcome_of
 from weft_kvstore.client.keys import PushPull
 from weft_kvstore.client.operation import Operation, PullOperation, SendOperation, SentRun
 from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.futures import Deadlines
 from weft_kvstore.hyper import ChangeRefusedError, Proposal
-from weft_kvstore.merging.pulls import Answer, PullWait
 from weft_kvstore.merging.steps import PushRefusedError
+from weft_kvstore.merging.waiting import Answer, PullWait
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows
-from weft_kvstore.runtime.futures import Deadlines
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables.steps import AnyTable
+from weft_kvstore.wire.codec import Run, ValueRun
 from weft_kvstore.wire.messages import PayloadKind
-from weft_kvstore.wire.runs import Run, ValueRun
 
 _log = logging.getLogger("weft.store")
 

@@ -18,9 +18,9 @@ from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
+from weft_kvstore.futures import StoreFuture
 from weft_kvstore.local.core import LocalCore
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.runtime.futures import StoreFuture
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.store import BulkStore

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from weft_kvstore.merging.work import Task
+from weft_kvstore.merging.waiting import Task
 from weft_kvstore.statistics import ApplyStatistics
 
 

@@ -21,8 +21,8 @@ from weft_kvstore.description.records import description_from_json
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.errors import StoreError
+from weft_kvstore.process import tune_process
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.runtime.process import tune_process
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import OpenStoppedError

@@ -20,7 +20,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.encryption.key_files import read_curve_keys
 from weft_kvstore.errors import StoreError
-from weft_kvstore.runtime.process import tune_process
+from weft_kvstore.process import tune_process
 from weft_kvstore.serving.metrics import metrics_served
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.serving.shard_settings import ShardSettings

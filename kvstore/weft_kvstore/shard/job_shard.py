@@ -9,24 +9,21 @@ from typing import NamedTuple, TypeAlias
 
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array, Range, Ranges, Segment
-from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.bucket.state import Arrival
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
-from weft_kvstore.merging.pulls import PullWait
-from weft_kvstore.merging.step_gate import StepGate
-from weft_kvstore.merging.work import Computing, InTurn
+from weft_kvstore.merging.steps import StepGate
+from weft_kvstore.merging.waiting import Computing, InTurn, PullWait
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows, is_ascending
 from weft_kvstore.same_host.layout import ShardPlaces, shard_places
 from weft_kvstore.shard.parts import LiveHyper, ShardParts, Specs
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.tables.pushes import ChunkRun
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import AnyTable
-from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.tables.steps import AnyTable, ChunkRun
+from weft_kvstore.wire.codec import ProtocolError, Run, check_chunks, chunks_apart, unpacked_ids, unpacked_rows
 from weft_kvstore.wire.messages import PayloadKind
-from weft_kvstore.wire.runs import Run, check_chunks, chunks_apart, unpacked_ids, unpacked_rows
 
 # --- What follows on a shard from something that came -----------------------------------------------------------------
 

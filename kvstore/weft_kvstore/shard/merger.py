@@ -8,11 +8,10 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 
-from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.bucket.state import Changed
 from weft_kvstore.bucket.update import RuleFailedError
-from weft_kvstore.merging.pulls import PullWait
-from weft_kvstore.merging.work import PIECE_BYTES, Work
+from weft_kvstore.merging.waiting import PIECE_BYTES, PullWait, Work
 from weft_kvstore.shard.job_shard import JobShard, Taken
 from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.messages import Reading

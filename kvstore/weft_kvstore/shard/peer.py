@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import Mode
 from weft_kvstore.errors import StoreError
-from weft_kvstore.merging.pulls import Answer, PullWait
+from weft_kvstore.merging.waiting import Answer, PullWait
 from weft_kvstore.same_host.peers import PeerMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
@@ -20,8 +20,7 @@ from weft_kvstore.statistics import SharedBytes, Stragglers
 from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import encode
 from weft_kvstore.wire.messages import MAX_RUNS, Acknowledge, Done, Hello, RefusalCode, Refused, Released, Values
-from weft_kvstore.wire.out_run import CALL_PRIORITY, OneBuffer, OutRun, Pin, Source
-from weft_kvstore.wire.outbox import Outbox, OutFrame, Piece
+from weft_kvstore.wire.outbox import CALL_PRIORITY, OneBuffer, Outbox, OutFrame, OutRun, Piece, Pin, Source
 
 # --- A connection that has said Hello, as its shard sees it -----------------------------------------------------------
 

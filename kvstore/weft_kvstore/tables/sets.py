@@ -17,7 +17,7 @@ from weft_kvstore.rows.index import IdIndex
 from weft_kvstore.rows.memory import GrowingArray
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
-from weft_kvstore.tables.spec import KeyRules
+from weft_kvstore.tables.values import KeyRules
 
 # --- Values that were set for a version that is still to come: of one place the last one ------------------------------
 

@@ -9,20 +9,16 @@ import numpy as np
 
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.description.records import Mode, Sparse
-from weft_kvstore.merging.pulls import Answer, PullWait
 from weft_kvstore.merging.steps import Complete
-from weft_kvstore.merging.work import PIECE_ELEMENTS
-from weft_kvstore.rows.growth import Draw
+from weft_kvstore.merging.waiting import PIECE_ELEMENTS, Answer, PullWait
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows, merged
-from weft_kvstore.rows.storage import HeldRows
+from weft_kvstore.rows.storage import Draw, HeldRows
 from weft_kvstore.sharding import RowCut, chunks_of
-from weft_kvstore.tables.pushes import ChunkRun, RowPushes
 from weft_kvstore.tables.sets import IdsAhead, RowsAhead, SetsAhead
-from weft_kvstore.tables.spec import KeyRules
-from weft_kvstore.tables.steps import TableSteps
-from weft_kvstore.tables.values import MakeRows, TableValues
-from weft_kvstore.wire.out_run import OneBuffer
+from weft_kvstore.tables.steps import ChunkRun, RowPushes, TableSteps
+from weft_kvstore.tables.values import KeyRules, MakeRows, TableValues
+from weft_kvstore.wire.outbox import OneBuffer
 
 # --- A table's rows on one shard: what is pushed to them, set and pulled of them, step by step ------------------------
 # Rows are named by their place on the shard, ascending; of a growing table that is the id. They come into being when

@@ -1,20 +1,25 @@
-"""Messages to and from the parts of a ZeroMQ message: a header, and a payload where the message carries slices.
+"""Messages to and from the parts of a ZeroMQ message: a header, and a payload where the message carries slices or rows.
 
-header = magic b"WEFT", one byte of format version, one MessagePack map. Nothing in it is executable.
+header = magic b"WEFT", one byte of format version, one MessagePack map. Nothing in it is executable. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import compress
+from itertools import compress, repeat
 from operator import attrgetter, not_
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
 
-from weft_kvstore.arrays import Buffer
+from weft_graph.weft_domain import ID_BYTES
+from weft_kernels.row_copies import take_rows
+from weft_kvstore.arrays import Array, Buffer, bytes_of
+from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import MAX_FRAME_BYTES
+from weft_kvstore.sharding import RowCut, chunks_of
 from weft_kvstore.structs import Reader
 from weft_kvstore.wire.messages import Message, Pull, Push, Reply, Request, Values
 
@@ -123,3 +128,205 @@ def _check_payload(message: Push | Values, payload: memoryview, *, whole: bool) 
 def payload_bytes(message: Push | Values) -> int:
     """The length of a message's payload: that of the runs that are in no places."""
     return sum(compress(message.nbytes, map(not_, message.place)) if message.place else message.nbytes)
+
+
+# --- One run of what a client sends: adjacent slices of a bucket, or chunks of a table's rows or ids ------------------
+
+
+class Run(NamedTuple):
+    """Slices `first` to `first + count` of a bucket, or as many of `chunks` chunks; `payload` has their bytes.
+
+    `step` is the version of a value, `request` the number of the client's call. Where the bytes lie in the client's
+    `arena`, which is read-only, they may change at any time; with `place` 1 they are in the places of their keys.
+    """
+
+    payload_kind: int
+    request: int
+    bucket: int
+    step: int
+    first: int
+    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
+    chunks: int
+    payload: memoryview
+    nbytes: int = 0
+    place: int = 0
+    arena: Array | None = None
+
+    @property
+    def stop(self) -> int:
+        return self.first + self.count
+
+
+def runs_of(push: Push, payload: memoryview, arena: Array | None = None) -> Iterator[Run]:
+    """The runs of a frame; the codec has checked that its columns are of one length and `nbytes` adds up. The payload
+    is in the `arena` where there is one."""
+    columns = (
+        push.payload_kind,
+        push.request,
+        push.bucket,
+        push.step,
+        push.first,
+        push.count,
+        push.chunks,
+        push.nbytes,
+    )
+    places = push.place or repeat(0, len(push.nbytes))
+    begin = 0
+    for payload_kind, request, bucket, step, first, count, chunks, nbytes, place in zip(*columns, places, strict=True):
+        stop = begin if place else begin + nbytes
+        yield Run(payload_kind, request, bucket, step, first, count, chunks, payload[begin:stop], nbytes, place, arena)
+        begin = stop
+
+
+# --- One run of what a shard answers: adjacent slices of a bucket, or chunks of a table's rows ------------------------
+
+
+class ValueRun(NamedTuple):
+    """Slices, or chunks, `first` to `first + count` of a bucket at a version: of the pull's array number `array`.
+
+    `payload` has their bytes, encoded where they are `compressed`; None where they are in the places of their keys.
+    """
+
+    array: int
+    bucket: int
+    version: int
+    first: int
+    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
+    payload: memoryview | None
+    compressed: bool = False
+
+    @property
+    def stop(self) -> int:
+        return self.first + self.count
+
+
+def value_runs(values: Values, payload: memoryview) -> Iterator[tuple[int, ValueRun]]:
+    """The runs of a frame, each with the request that it answers; the codec has checked that its columns are of one
+    length and `nbytes` adds up."""
+    columns = (values.request, values.array, values.bucket, values.version, values.first, values.count, values.nbytes)
+    places = values.place or repeat(0, len(values.nbytes))
+    begin = 0
+    for request, array, bucket, version, first, count, nbytes, compressed, place in zip(
+        *columns, values.compressed, places, strict=True
+    ):
+        if place:
+            yield request, ValueRun(array, bucket, version, first, count, None)
+            continue
+        stop = begin + nbytes
+        yield request, ValueRun(array, bucket, version, first, count, payload[begin:stop], bool(compressed))
+        begin = stop
+
+
+# --- Chunks of rows and of ids as bytes: see `row_cut` for how they are cut -------------------------------------------
+# What comes is checked before it is used.
+
+
+class RowSource:
+    """The bytes of the chunks that leave for a shard: of all rows, or of those at positions `picked` (m) int64. What
+    leaves together is [ids][values]. It is copied when it leaves, so the arrays stay as they are until then."""
+
+    __slots__ = ("_cut", "_ids", "_picked", "_values", "count")
+
+    def __init__(self, ids: Array, values: Array, cut: RowCut, picked: Array | None = None) -> None:
+        self.count = len(ids) if picked is None else len(picked)
+        self._ids = np.ascontiguousarray(ids)
+        self._values = np.ascontiguousarray(values).reshape(len(ids), cut.width)
+        self._cut = cut
+        self._picked = picked
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * (ID_BYTES + self._cut.row_bytes)
+
+    def cut(self, start: int, stop: int) -> Sequence[Buffer]:
+        """Bytes `start` to `stop`, which are whole chunks."""
+        cut = self._cut
+        low = start // cut.chunk_bytes * cut.rows_up
+        high = low + (stop - start) // (ID_BYTES + cut.row_bytes)
+        if self._picked is not None:
+            return (self._taken(self._picked[low:high]),)
+        ids, values = bytes_of(self._ids), bytes_of(self._values)
+        return ids[low * ID_BYTES : high * ID_BYTES], values[low * cut.row_bytes : high * cut.row_bytes]
+
+    def _taken(self, some: Array) -> memoryview:
+        """Rows at these positions."""
+        cut, middle = self._cut, len(some) * ID_BYTES
+        made = np.empty(middle + len(some) * cut.row_bytes, np.uint8)
+        # `mode` is what lets NumPy write into `out` without a copy; no position is outside.
+        self._ids.take(some, out=made[:middle].view(self._ids.dtype), mode="clip")
+        take_rows(self._values, some, made[middle:].view(cut.dtype).reshape(len(some), cut.width))
+        return bytes_of(made)
+
+
+def unpacked_rows(run: Run, cut: RowCut, shard: int, key: str) -> Rows:
+    """The rows of a run of a push to a shard: places there, which ascend within each chunk, and values, which lie in
+    the payload; `key` is the key's name. Raises ProtocolError, naming the field."""
+    row = ID_BYTES + cut.row_bytes
+    _check_sizes(run, cut.rows_on(shard), cut.rows_up, row, key)
+    count = run.payload.nbytes // row
+    ids: Array = np.frombuffer(run.payload, cut.id_dtype, count)
+    values: Array = np.frombuffer(run.payload, cut.dtype, count * cut.width, count * ID_BYTES)
+    return Rows(_places(ids, cut.rows_up, cut, shard, key), values.reshape(count, cut.width))
+
+
+def chunks_apart(rows: Rows, a_chunk: int) -> Iterator[Rows]:
+    """The chunks of a run, at least one."""
+    ids, values = rows.ids, rows.values
+    for begin in range(0, max(len(ids), 1), a_chunk):
+        yield Rows(ids[begin : begin + a_chunk], values[begin : begin + a_chunk])
+
+
+def unpacked_ids(run: Run, cut: RowCut, shard: int, key: str) -> list[Array]:
+    """The chunks of a run of a pull's ids, as places on the shard. Raises ProtocolError, naming the field."""
+    _check_sizes(run, cut.rows_on(shard), cut.ids_up, ID_BYTES, key)
+    ids = np.frombuffer(run.payload, cut.id_dtype).copy()  # As above.
+    places = _places(ids, cut.ids_up, cut, shard, key)
+    return [places[begin : begin + cut.ids_up] for begin in range(0, max(len(ids), 1), cut.ids_up)]
+
+
+def check_chunks(rows: int, a_chunk: int, chunks: int, key: str) -> None:
+    """Raises ProtocolError for a number of chunks that distinct rows cannot fill."""
+    if not 1 <= chunks <= chunks_of(rows, a_chunk):
+        raise ProtocolError(f"chunks: {chunks} of key {key!r}; its {rows} rows here take {chunks_of(rows, a_chunk)}")
+
+
+def _check_sizes(run: Run, rows: int, a_chunk: int, row: int, key: str) -> None:
+    check_chunks(rows, a_chunk, run.chunks, key)
+    named = f"chunks {run.first} to {run.stop - 1}"
+    if run.stop > run.chunks:
+        raise ProtocolError(f"Push.first: {named} of key {key!r}, there are {run.chunks}")
+    full = a_chunk * row
+    nbytes = run.payload.nbytes
+    last = nbytes - (run.count - 1) * full
+    whole = run.stop < run.chunks
+    fits = last == full if whole else 0 <= last <= full and last % row == 0 and (last > 0 or run.chunks == 1)
+    if not fits:
+        told = f"{named} of {run.chunks} of key {key!r}, {full} bytes a full one"
+        raise ProtocolError(f"Push.nbytes: {nbytes} for {told}")
+
+
+def _places(ids: Array, a_chunk: int, cut: RowCut, shard: int, key: str) -> Array:
+    """The places of ids (n), which ascend within each chunk. May be the same array."""
+    if not ids.size:
+        return ids
+    ascends = ids[1:] > ids[:-1]
+    if np.logical_and.reduce(ascends):
+        least, most = int(ids[0]), int(ids[-1])
+    else:
+        ascends[a_chunk - 1 :: a_chunk] = True  # What is between two chunks is told by whoever has those beside them.
+        if not ascends.all():
+            raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
+        least, most = int(ids.min()), int(ids.max())
+    if cut.growth is None and not 0 <= least <= most < cut.rows:
+        raise ProtocolError(f"ids: rows {least} to {most} of key {key!r}, which has {cut.rows}")
+    if cut.shards == 1:
+        return ids
+    if cut.growth is None:
+        places = ids // cut.shards
+        here = np.logical_and.reduce(places * cut.shards + shard == ids)
+    else:
+        places = ids
+        here = np.logical_and.reduce(cut.ids_on(shard, ids))
+    if not here:
+        raise ProtocolError(f"ids: rows of key {key!r} that are not on shard {shard} of {cut.shards}")
+    return places

@@ -15,18 +15,18 @@ from store_cluster import constant, key_of, store_of, stores_of, table_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import PendingSegments, Ranges, Segment, laid_apart, ranges_alike, ranges_where
-from weft_kvstore.bucket import values as bucket_values
-from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.bucket import update as bucket_values
+from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.bucket.steps import BucketSteps
 from weft_kvstore.bucket.sums import BucketSums
-from weft_kvstore.bucket.values import BucketValues
+from weft_kvstore.bucket.update import BucketValues
 from weft_kvstore.description.records import Merge, Mode
-from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.steps import PushRefusedError
+from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import BucketKind, routing_of
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.out_run import Pin
+from weft_kvstore.wire.outbox import Pin
 
 some_range = st.tuples(st.integers(0, 30), st.integers(1, 10)).map(lambda one: (one[0], one[0] + one[1]))
 

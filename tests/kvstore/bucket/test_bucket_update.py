@@ -19,13 +19,12 @@ from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
 from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket import update as bucket_update
-from weft_kvstore.bucket import values as bucket_values
-from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, RuleFailedError
-from weft_kvstore.bucket.values import BucketValues
+from weft_kvstore.bucket import update as bucket_values
+from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues, RuleFailedError
 from weft_kvstore.hyper import KeyHyper
-from weft_kvstore.merging.work import Task
+from weft_kvstore.merging.waiting import Task
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.wire.out_run import Pin
+from weft_kvstore.wire.outbox import Pin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from weft_kvstore.bucket import values as bucket_values
-from weft_kvstore.bucket.values import BucketValues, EncodedValues
+from weft_kvstore.bucket import update as bucket_values
+from weft_kvstore.bucket.update import BucketValues, EncodedValues
 from weft_kvstore.compression.codecs import Codec
 from weft_kvstore.compression.description import Choice, CompressionDescription, Kind, choice_of
-from weft_kvstore.wire.out_run import Pin
+from weft_kvstore.wire.outbox import Pin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

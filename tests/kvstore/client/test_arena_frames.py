@@ -14,8 +14,7 @@ from weft_kvstore.same_host.peers import LEAST_SHARED_BYTES, LinkMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError, decode_request
 from weft_kvstore.wire.messages import PayloadKind, Push, SentEntry, Values
-from weft_kvstore.wire.out_run import OneBuffer, OutRun
-from weft_kvstore.wire.outbox import Outbox, OutFrame
+from weft_kvstore.wire.outbox import OneBuffer, Outbox, OutFrame, OutRun
 
 SHARD = 2
 LARGE = LEAST_SHARED_BYTES

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compressed_store import KINDS, compressed_store
-from weft_kvstore.client.encoding import EncodedRun, GradientEncoders
-from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.plan import EncodedRun, GradientEncoders, KeySet
 from weft_kvstore.client.runs import PlanRun
 from weft_kvstore.compression.description import codec_of
 from weft_kvstore.description.records import StoreDescription

@@ -13,7 +13,7 @@ import pytest
 from same_host_children import wait_until
 from store_cluster import WAIT_S
 from weft_kvstore.client.poller import Followers
-from weft_kvstore.runtime.futures import StoreFuture
+from weft_kvstore.futures import StoreFuture
 
 
 class Led:

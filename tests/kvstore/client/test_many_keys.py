@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bucket_shard import BucketCluster
 from store_cluster import key_of, store_of, table_of
 from weft_graph.program import Update
-from weft_kvstore.client.ordering import TRIES, ConsistentRead
+from weft_kvstore.client.operation import TRIES, ConsistentRead
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.settings import LinkSettings

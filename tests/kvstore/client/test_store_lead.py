@@ -18,8 +18,7 @@ from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
-from weft_kvstore.runtime.futures import on_end
-from weft_kvstore.runtime.joined_future import joined, then
+from weft_kvstore.futures import joined, on_end, then
 from weft_kvstore.settings import LinkSettings
 
 KEYS = ["k0", "k1", "k2", "k3"]

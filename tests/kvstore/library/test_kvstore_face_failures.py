@@ -25,8 +25,8 @@ from weft_kvstore import (
     StoreTimeoutError,
     describe,
 )
+from weft_kvstore.futures import StoreFuture, before_failure
 from weft_kvstore.library.steps import Barriers, PushLog
-from weft_kvstore.runtime.futures import StoreFuture, before_failure
 
 Make = Callable[..., Sequence[KVStore]]
 

@@ -16,8 +16,8 @@ from store_cluster import constant, key_of, store_of
 from weft_kvstore import KVStore
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.form import store_name, user_key
+from weft_kvstore.futures import finished, joined, then
 from weft_kvstore.library.key_registry import StepCounts
-from weft_kvstore.runtime.joined_future import finished, joined, then
 from weft_kvstore.store import Pulled
 
 USER_KEYS = st.one_of(st.integers(0, 2**64 - 1), st.text(min_size=1).filter(lambda text: not text.startswith("#")))

@@ -16,9 +16,8 @@ from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket.state import Arrival, BucketState
 from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.records import Merge
-from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.steps import PushRefusedError
-from weft_kvstore.merging.work import Work
+from weft_kvstore.merging.waiting import PullWait, Work
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.wire.messages import Reading

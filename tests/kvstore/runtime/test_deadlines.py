@@ -7,7 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_kvstore.runtime.futures import Deadlines
+from weft_kvstore.futures import Deadlines
 
 TIMEOUT_S = 10.0
 

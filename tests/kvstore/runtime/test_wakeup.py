@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from weft_kvstore.runtime.process import Wakeup
+from weft_kvstore.process import Wakeup
 
 
 def is_readable(wakeup: Wakeup) -> bool:

@@ -11,19 +11,18 @@ import pytest
 
 from store_cluster import key_of, store_of
 from weft_kernels.rules.record import Rule
-from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.client.operation import Link, Operation
 from weft_kvstore.local.core import LocalCore
-from weft_kvstore.merging.pulls import PullWait
+from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.sharding import Routing
 from weft_kvstore.tables.steps import AnyTable
-from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.codec import ProtocolError, Run
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.runs import Run
 
 DESCRIPTION = store_of([key_of("w", [8], 2)], slots=2, shards=1)
 

@@ -8,8 +8,8 @@ import pytest
 from store_cluster import store_of, table_of
 from weft_kvstore.shard.job_shard import JobShard, rows_of
 from weft_kvstore.tables.state import TableState
+from weft_kvstore.wire.codec import Run
 from weft_kvstore.wire.messages import PayloadKind
-from weft_kvstore.wire.runs import Run
 
 IDS = np.array([1, 4, 6], np.int64)
 VALUES = np.arange(6, dtype=np.float32).reshape(3, 2)

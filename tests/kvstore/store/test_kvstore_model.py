@@ -27,13 +27,12 @@ from store_simulation import Simulation
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
-from weft_kvstore.bucket.part import PlainBucket
-from weft_kvstore.bucket.pulls import BucketPulls
+from weft_kvstore.bucket.bucket import BucketPulls, PlainBucket
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.description.records import CommitDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.steps import AsyncSteps
+from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.pushes import Answers
 from weft_kvstore.tables.state import TableState

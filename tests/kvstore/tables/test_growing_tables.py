@@ -28,15 +28,14 @@ from weft_kvstore.description.records import (
     first_table_rows,
 )
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.merging.pulls import PullWait
-from weft_kvstore.rows.growth import CHANCE
+from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.rows.rows import Rows, check_ids, merged, summed_rows
+from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.codec import ProtocolError, Run
 from weft_kvstore.wire.messages import PayloadKind, Reading
-from weft_kvstore.wire.runs import Run
 
 WIDTH = 3
 SEED = 7

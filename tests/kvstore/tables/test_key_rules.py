@@ -11,7 +11,7 @@ from weft_graph.program import Update
 from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.description.records import Mode
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.tables.spec import KeyRules
+from weft_kvstore.tables.values import KeyRules
 
 
 def rules_of(slots: int = 1, mode: Mode = Mode.SYNC, update: Update = Update.RULE) -> KeyRules:

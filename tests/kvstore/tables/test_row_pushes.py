@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from weft_kvstore.rows.rows import Rows
-from weft_kvstore.tables.pushes import ChunkRun, RowPushes
+from weft_kvstore.tables.steps import ChunkRun, RowPushes
 
 RUNS = 1024
 

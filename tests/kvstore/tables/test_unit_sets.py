@@ -17,7 +17,7 @@ from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables import sets as tables_sets
 from weft_kvstore.tables.sets import TableSets, Taken
-from weft_kvstore.tables.spec import KeyRules
+from weft_kvstore.tables.values import KeyRules
 
 Value = tuple[int, np.ndarray[Any, np.dtype[Any]]]
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.out_run import OneBuffer, OutRun
-from weft_kvstore.wire.outbox import Outbox, OutFrame
+from weft_kvstore.wire.outbox import OneBuffer, Outbox, OutFrame, OutRun
 from weft_kvstore.wire.rate import (
     CREDIT_BASE_BYTES,
     CREDIT_TIME_S,

@@ -12,10 +12,9 @@ from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.rows.rows import MOST_PARTS, Rows, is_ascending, merged
 from weft_kvstore.sharding import RowCut, chunks_of
-from weft_kvstore.tables.pushes import ChunkRun, RowPushes
-from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.tables.steps import ChunkRun, RowPushes
+from weft_kvstore.wire.codec import ProtocolError, RowSource, Run, chunks_apart, unpacked_ids, unpacked_rows
 from weft_kvstore.wire.messages import PayloadKind
-from weft_kvstore.wire.runs import RowSource, Run, chunks_apart, unpacked_ids, unpacked_rows
 
 
 def cut_of(shards: int, width: int, rows_up: int, growth: GrowthDescription | None = None) -> RowCut:
