@@ -216,5 +216,4 @@ class BucketCluster:
                 self.shards[link.shard].out.clear()
             outgoing, link.outgoing = link.outgoing, []
             self.up[link.shard] += [[bytes(part) for part in parts] for parts in outgoing]
-        outcomes, self.core.outcomes = self.core.outcomes, []
-        end_futures(outcomes)
+        end_futures(self.core)

@@ -83,12 +83,12 @@ class Simulation:
                 continue
             events += [("up", slot, shard)] if connection.up else []
             events += [("down", slot, shard)] if connection.down else []
-        events += [("work", 0, number) for number, core in enumerate(self.shards) if core.work]
+        events += [("work", 0, number) for number, core in enumerate(self.shards) if core.work.queue]
         if not events:
             return False
         kind, slot, shard = choose.choice(events)
         if kind == "work":
-            self.shards[shard].work_once()
+            self.shards[shard].work.work_once()
             return True
         connection = self.connections[slot, shard]
         parts = (connection.up if kind == "up" else connection.down).popleft()
@@ -129,11 +129,10 @@ class Simulation:
                 outgoing, link.outgoing = link.outgoing, []
                 if place in self.connections:
                     self.connections[place].up += [[bytes(part) for part in parts] for parts in outgoing]
-            outcomes, client.outcomes = client.outcomes, []
-            end_futures(outcomes)
+            end_futures(client)
         for number, core in enumerate(self.shards):
             core.flush(self.now)
-            outgoing, core.outgoing = core.outgoing, []
+            outgoing, core.links.outgoing = core.links.outgoing, []
             by_identity = {one.identity: one for (_, shard), one in self.connections.items() if shard == number}
             for identity, parts in outgoing:
                 if identity in by_identity:

@@ -77,8 +77,11 @@ class Ranges:
 
     def __init__(self, *ranges: Range) -> None:
         """Ranges in ascending order, between two of which a number is missing."""
-        self._first = [first for first, _ in ranges] if ranges else []
-        self._stop = [stop for _, stop in ranges] if ranges else []
+        self._first: list[int] = []
+        self._stop: list[int] = []
+        for first, stop in ranges:
+            self._first.append(first)
+            self._stop.append(stop)
 
     def __iter__(self) -> Iterator[Range]:
         return iter(zip(self._first, self._stop, strict=True))

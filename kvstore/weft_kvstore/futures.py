@@ -51,12 +51,14 @@ class StoreFuture(Future[T]):
 
     def result(self, timeout: float | None = None) -> T:
         if self._state != _FINISHED and self.driver is not None:
-            timeout = self._driven(self.driver, timeout)
+            self.driver.drive(self, timeout)
+            timeout = timeout if timeout is None else 0.0
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if self._state != _FINISHED and self.driver is not None:
-            timeout = self._driven(self.driver, timeout)
+            self.driver.drive(self, timeout)
+            timeout = timeout if timeout is None else 0.0
         return super().exception(timeout)
 
     def hook(self, hook: Callable[[Future[T]], None]) -> None:
@@ -87,11 +89,6 @@ class StoreFuture(Future[T]):
     def call_back(self) -> None:
         """Calls the callbacks."""
         super()._invoke_callbacks()  # type: ignore[misc]  # typeshed does not have it
-
-    def _driven(self, driver: Driver, timeout_s: float | None) -> float | None:
-        """What is left to wait, once it was driven: nothing where the time is up."""
-        driver.drive(self, timeout_s)
-        return timeout_s if timeout_s is None else 0.0
 
     def _invoke_callbacks(self) -> None:
         """Called once by what ends it, when its state is set already."""

@@ -143,33 +143,36 @@ def test_weft_up_says_where_it_is_starts_what_ends_again_and_ends_with_sigterm_l
         [*command, "--port", "0", "--directory", str(tmp_path / "state"), "--data-root", str(tmp_path)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as up:  # fmt: skip
-        assert up.stdout is not None
-        assert up.stderr is not None
-        greeting = up.stdout.readline()
-        assert greeting.startswith("weft is up at http://127.0.0.1:")
-        url = greeting.split(" at ")[1].split(": ")[0]
-        first = pids(url)
-        port = url.rpartition(":")[2]
-        second = subprocess.run(
-            [*command, "--port", port, "--directory", str(tmp_path / "other")],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert second.returncode == 1
-        assert f"port {port} of 127.0.0.1 is in use" in second.stderr
-        assert "Traceback" not in second.stderr
-        kill(server_pid(tmp_path))
-        assert next(line for line in up.stderr if "listens again" in line).strip() == (
-            f"the server listens again at {url}"
-        )
-        await_that(lambda: pids(url) == first, "the agents to find the server again", 20)
-        kill(first["worker-0"])
-        await_that(lambda: pids(url).get("worker-0") not in {None, first["worker-0"]}, "another worker-0", 20)
-        below = descendants(up.pid)
-        assert len(below) == 3
-        up.send_signal(signal.SIGTERM)
-        _, err = up.communicate(timeout=30)
-        assert up.returncode == 0
-        assert "worker-0 ended with signal SIGKILL" in err
+        try:
+            assert up.stdout is not None
+            assert up.stderr is not None
+            greeting = up.stdout.readline()
+            assert greeting.startswith("weft is up at http://127.0.0.1:")
+            url = greeting.split(" at ")[1].split(": ")[0]
+            first = pids(url)
+            port = url.rpartition(":")[2]
+            second = subprocess.run(
+                [*command, "--port", port, "--directory", str(tmp_path / "other")],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert second.returncode == 1
+            assert f"port {port} of 127.0.0.1 is in use" in second.stderr
+            assert "Traceback" not in second.stderr
+            kill(server_pid(tmp_path))
+            assert next(line for line in up.stderr if "listens again" in line).strip() == (
+                f"the server listens again at {url}"
+            )
+            await_that(lambda: pids(url) == first, "the agents to find the server again", 20)
+            kill(first["worker-0"])
+            await_that(lambda: pids(url).get("worker-0") not in {None, first["worker-0"]}, "another worker-0", 20)
+            below = descendants(up.pid)
+            assert len(below) == 5  # The server, two agents, and what each of them forks its children from.
+            up.send_signal(signal.SIGTERM)
+            _, err = up.communicate(timeout=30)
+            assert up.returncode == 0
+            assert "worker-0 ended with signal SIGKILL" in err
+        finally:
+            up.kill()
     assert not any(alive(pid) for pid in below)
 
 

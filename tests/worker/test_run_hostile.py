@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from weft.api.document import Document
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.ir import Constant, Graph, Input, Node
 from weft_graph.types import BATCH, DType, TensorType
-from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.store import Store
 from weft_worker.run import open_store
 from worker_graphs import CLASSES, mlp, parameter
@@ -119,33 +118,19 @@ def test_a_value_that_no_memory_holds_fails_the_run_by_node_and_size(tmp_path):
     assert "the largest are 's' of 562949953421312 bytes, " in reason
 
 
-class WatchedStore:
-    """A store that says `moment` before and after each call."""
+def watched(store: Store, moment: Callable[[], None]) -> Store:
+    """The store, which says `moment` before and after each call from now on."""
 
-    def __init__(self, store: Store, moment: Callable[[], None]) -> None:
-        self.store = store
-        self.moment = moment
+    def between(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        moment()
+        found = call(*given, **named)
+        moment()
+        return found
 
-    def push(self, key: str, step: int, gradient: np.ndarray) -> Future[None]:
-        return self._between(lambda: self.store.push(key, step, gradient))
-
-    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[np.ndarray]:
-        return self._between(lambda: self.store.pull(key, version, settled=settled))
-
-    def statistics(self) -> ClientStatistics:
-        return self.store.statistics()
-
-    def barrier(self, step: int, nothing: Sequence[str]) -> Future[None]:
-        return self._between(lambda: self.store.barrier(step, nothing))
-
-    def close(self) -> None:
-        self.store.close()
-
-    def _between(self, call: Callable[[], Future[Any]]) -> Future[Any]:
-        self.moment()
-        future = call()
-        self.moment()
-        return future
+    for name in ("push", "pull", "barrier", "value", "update"):
+        if hasattr(store, name):
+            setattr(store, name, partial(between, getattr(store, name)))
+    return store
 
 
 class WatchedRecords(Records):
@@ -181,7 +166,7 @@ def stopped_at(job: Job, place: int, **settings: object) -> tuple[WatchedRecords
             run.stop()
 
     records = WatchedRecords(moment)
-    run = run_of(job, 0, records, lambda task: WatchedStore(open_store(task), moment), **settings)
+    run = run_of(job, 0, records, lambda task: watched(open_store(task), moment), **settings)
     run.start()
     assert records.over.wait(WAIT_S), f"stopped at moment {place}, the run has not ended"
     assert run.join(WAIT_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.arguments import Arguments
@@ -216,8 +216,15 @@ def _failed(error: StoreError) -> Future[Any]:
     return future
 
 
-def end_futures(outcomes: Sequence[tuple[Operation, Any, StoreError | None]]) -> None:
+class HasOutcomes(Protocol):
+    """What operations end in: a client's state machine, or the local store's."""
+
+    outcomes: list[tuple[Operation, Any, StoreError | None]]
+
+
+def end_futures(core: HasOutcomes) -> None:
     """Ends the futures of operations that have ended."""
+    outcomes, core.outcomes = core.outcomes, []
     for operation, result, error in outcomes:
         if error is not None:
             operation.future.set_exception(error)

@@ -160,9 +160,7 @@ class Replies:
     def _arrived(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
         for frame in frames:
             pieces: Sequence[SentPiece] = link.outbox.acknowledge(frame, now)
-            if link.arena.in_use:
-                pieces = link.arena.arrived(frame, pieces)
-            self._delivered(link, pieces)
+            self._delivered(link, link.arena.arrived(frame, pieces) if link.arena.in_use else pieces)
 
     def _delivered(self, link: ClientLink, pieces: Sequence[SentPiece]) -> None:
         for one in pieces:

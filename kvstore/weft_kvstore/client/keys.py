@@ -70,11 +70,10 @@ class KeyPayload:
         if self.kind is _GRADIENT:
             self._encoders = encoders
 
-    def runs(self, routing: Routing, owner: Operation) -> dict[int, list[SentRun]]:
+    def runs(self, plan: KeyPlan, owner: Operation) -> dict[int, list[SentRun]]:
         """All of it as runs of `owner`, by shard. Raises MemoryError, and StoreRefusedError where it cannot be encoded
         now."""
         keys, arrays, number = self.keys, self.arrays, owner.number
-        plan = keys.plan(routing)
         if plan.has_pushed and self._encoders is not None:
             self._of_keys = self._encoders.begin(keys, self.step)
             self._begun = True
@@ -139,7 +138,7 @@ class PushOperation(SendOperation):
         self.payload.use(encoders)
 
     def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
-        return self.payload.runs(routing, self)
+        return self.payload.runs(self.payload.keys.plan(routing), self)
 
     def let_go(self) -> None:
         super().let_go()
@@ -161,7 +160,7 @@ class KeyPull(PullOperation):
         self.asked: AskedKeys = asked
         self.asks_of = asked.keys.places
         self._out = out
-        self._plan: KeyPlan | None = None
+        self._plan: KeyPlan
         self._landings: list[Landing] = []
         self._versions = _NONE_YET
 
@@ -183,14 +182,13 @@ class KeyPull(PullOperation):
         self.in_place = self._out is not None and are_given(memory.values, self.asked.keys.places, self._out)
 
     def asks(self, shard: int) -> list[tuple[int, int, int]]:
-        runs = self._plan.runs.get(shard, ()) if self._plan is not None else ()
-        return [(run.bucket, run.first, run.count) for run in runs]
+        return self._plan.asks.get(shard, [])
 
     def write(self, shard: int, came: ValueRun) -> int:
         asked, stop = self.asked, came.first + came.count
         if came.version != asked.version:
             self.check_version(came.version)
-        runs = self._plan.of_bucket.get((shard, came.bucket)) if self._plan is not None else None
+        runs = self._plan.of_bucket.get((shard, came.bucket))
         run = None
         if runs:
             run = runs[0] if len(runs) == 1 else runs[max(bisect_right(runs, came.first, key=_FIRST) - 1, 0)]
@@ -224,7 +222,7 @@ class KeyPull(PullOperation):
         """Where training goes on with them: what is kept, or read for itself, is as the shard has it."""
         asked = self.asked
         ordinary = asked.reading is Reading.OWN and asked.gives not in {Gives.STATE, Gives.KEPT}
-        return ordinary and asked.version > 0 and self._plan is not None and self._plan.has_pulled
+        return ordinary and asked.version > 0 and self._plan.has_pulled
 
     def _decoded(self, run: PlanRun, came: ValueRun, payload: memoryview) -> memoryview:
         """The bytes of slices that came encoded, as they are. Raises ProtocolError."""
@@ -264,7 +262,7 @@ class KeyPull(PullOperation):
         plan = self._plan
         lowest = np.full(len(self.asked.keys), _BEYOND, np.int64)
         highest = np.full(len(self.asked.keys), -1, np.int64)
-        if plan is not None and plan.total:
+        if plan.total:
             np.minimum.at(lowest, plan.part_positions, np.minimum.reduceat(self._versions[0], plan.part_firsts))
             np.maximum.at(highest, plan.part_positions, np.maximum.reduceat(self._versions[0], plan.part_firsts))
         none = highest < 0
@@ -298,13 +296,13 @@ class PushPull(KeyPull):
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         pending = super().prepare(routing)
-        self.runs = self.payload.runs(routing, self)
+        self.runs = self.payload.runs(self._plan, self)
         self._missing = sum(pending.values())
         return pending
 
     def begin(self, link: Link) -> None:
         link.put(self.runs[link.shard])
-        super().begin(link)
+        link.ask(self)
 
     def give_up(self, link: Link) -> None:
         link.withdraw(self.runs[link.shard])
@@ -312,7 +310,7 @@ class PushPull(KeyPull):
 
     def delivered(self, shard: int, count: int) -> bool:
         self._missing -= count
-        if self._missing <= 0:
+        if self._missing <= 0 and not self.ended:  # What was refused is acknowledged too.
             self.future.arrived = True
         return False
 

@@ -353,7 +353,8 @@ class ClientLink:
             self.new_pulls.clear()
             if messages and frame is not None and (memory is not None or frame.nbytes <= CARRIES_PULL_BYTES):
                 pull = messages.pop()
-            self.outgoing += [encode(message) for message in messages]
+            if messages:
+                self.outgoing += map(encode, messages)
         while frame is not None:
             self.frames_sent += 1
             self.payload_bytes_sent += frame.nbytes

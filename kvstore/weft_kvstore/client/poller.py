@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from weft_kvstore.client.calls import end_futures
 from weft_kvstore.client.core import GRACE_S, SparePoller
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.client.sockets import ClientSockets, Readable
@@ -278,12 +279,12 @@ class Poller:
         sockets, core = self._sockets, self._sockets.core
         sockets.receive(poll_wait.news)
         if core.outcomes:
-            sockets.end_futures()
+            end_futures(core)
         is_over = self._closing or (future is not None and future.done())
         if core.open or sockets.submitted or not is_over:
             sockets.go_on(time.monotonic())
             if core.outcomes:
-                sockets.end_futures()
+                end_futures(core)
             is_over = self._closing or (future is not None and future.done())
         if is_over:
             return
@@ -299,43 +300,39 @@ class Poller:
                 self._waiters.add(thread)
                 leads = not self._closing and self._leading.acquire(blocking=False)
                 if leads:
-                    self._lead_for(future, until, interrupts)
+                    self._lead(future, until, interrupts)
             finally:
                 self._waiters.discard(thread)
             if not leads:
                 self._followers.follow(future, until, self._is_led, interrupts)
 
-    def _lead_for(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
-        """Leads, with `_leading` held, and hands on."""
+    def _lead(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
+        """With `_leading` held: works until it is done, or there is no time left, and hands on."""
+        leader = self._leader
+        leader.news = {}
         try:
             self._led_for = future
-            self._poller(future, until, interrupts)
+            while True:
+                self._working.acquire()
+                self._work(self._round, leader, future)
+                if future.done() or self._closing:
+                    return
+                if leader.is_asleep:
+                    if self._sockets.submitted:
+                        leader.is_asleep = False
+                        continue
+                    if interrupts is None:
+                        leader.sleep(until)
+                    else:
+                        interrupts.sleep(leader.sleep, until)
+                    if future.done() or self._closing or time.monotonic() >= until:
+                        return
         finally:
             self._led_for = None
-            self._leader.is_asleep = False
+            leader.is_asleep = False
             self._leads += 1
             self._leading.release()
             self._hand_on()
-
-    def _poller(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
-        """Works until it is done, or there is no time left."""
-        leader = self._leader
-        leader.news = {}
-        while True:
-            self._working.acquire()
-            self._work(self._round, leader, future)
-            if future.done() or self._closing:
-                return
-            if leader.is_asleep:
-                if self._sockets.submitted:
-                    leader.is_asleep = False
-                    continue
-                if interrupts is None:
-                    leader.sleep(until)
-                else:
-                    interrupts.sleep(leader.sleep, until)
-                if future.done() or self._closing or time.monotonic() >= until:
-                    return
 
     def _hand_on(self) -> None:
         """What others wait for, or what is under way, is somebody else's now."""
@@ -428,7 +425,7 @@ class Poller:
         try:
             # Futures first: whatever fails after this, nobody waits for ever.
             self._sockets.close(reason)
-            self._sockets.end_futures()
+            end_futures(self._sockets.core)
             self._call_back()
             self._sockets.release()
         finally:

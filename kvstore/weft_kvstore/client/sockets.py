@@ -12,7 +12,6 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.client.calls import end_futures
 from weft_kvstore.client.connection import HandshakeFailure
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.link import ClientLink
@@ -216,11 +215,6 @@ class ClientSockets:
     def told(self, operation: Operation) -> str:
         """Whose call it is, as every error begins."""
         return self.core.told(operation)
-
-    def end_futures(self) -> None:
-        """Ends the futures of what has ended."""
-        outcomes, self.core.outcomes = self.core.outcomes, []
-        end_futures(outcomes)
 
     def receive(self, readable: Readable) -> None:
         """Reads what came."""

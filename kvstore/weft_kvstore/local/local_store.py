@@ -136,7 +136,7 @@ class LocalStore(StoreCalls):
                 self._closing = True
             self._core.close(reason)
             self._begin_submitted()
-            self._finish()
+            end_futures(self._core)
             self._core.release()
 
     def _round(self) -> None:
@@ -144,7 +144,7 @@ class LocalStore(StoreCalls):
         self._begin_submitted()
         busy = self._core.work_once()
         self._core.tick(time.monotonic())
-        self._finish()
+        end_futures(self._core)
         if not busy:
             with self._changed:
                 timeout_s = min(max(self._core.next_tick() - time.monotonic(), 0.0), LONGEST_SLEEP_S)
@@ -154,10 +154,6 @@ class LocalStore(StoreCalls):
         while self._submitted:
             slot, operation = self._submitted.popleft()
             self._core.begin(slot, operation, time.monotonic())
-
-    def _finish(self) -> None:
-        outcomes, self._core.outcomes = self._core.outcomes, []
-        end_futures(outcomes)
 
 
 class _AtSlot(StoreCalls):

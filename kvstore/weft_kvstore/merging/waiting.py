@@ -185,10 +185,11 @@ class Work:
     Invariant: `queued` while it is in a work queue, and then `todo` has something. `turn` is its place there.
     """
 
-    __slots__ = ("priority", "queued", "todo", "turn")
+    __slots__ = ("_bytes", "priority", "queued", "todo", "turn")
 
-    def __init__(self, priority: int) -> None:
+    def __init__(self, priority: int, piece_bytes: int = PIECE_BYTES) -> None:
         self.priority = priority
+        self._bytes = piece_bytes
         self.queued = False
         self.turn = 0
         self.todo: deque[Iterator[None]] = deque()
@@ -196,7 +197,7 @@ class Work:
     @property
     def piece_bytes(self) -> int:
         """About how many bytes a piece works on."""
-        return PIECE_BYTES
+        return self._bytes
 
     def step(self) -> None:
         """The next piece. Tasks that end before their next one, as those do that were given up, take no turn each: who

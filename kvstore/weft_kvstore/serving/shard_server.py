@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from types import TracebackType
 from typing import Final
 
@@ -44,6 +45,9 @@ HANDSHAKE_MS: Final = 5000
 
 _GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
 """The connection is gone, or the peer does not read. It may come again by a Hello."""
+
+
+_buffer = attrgetter("buffer")
 
 
 class Router:
@@ -96,7 +100,7 @@ class Router:
     def receive(self) -> tuple[bytes, Sequence[Buffer]]:
         """A message that has come: the identity of its connection, and its parts, which nobody else has."""
         identity, *frames = self.socket.recv_multipart(copy=False)
-        return identity.bytes, [frame.buffer for frame in frames]
+        return identity.bytes, list(map(_buffer, frames))
 
     def send(self, identity: bytes, parts: Sequence[Buffer]) -> bool:
         """Sends a message; False where its connection is gone, or does not read. Never waits."""
@@ -238,7 +242,7 @@ class ShardServer:
             unknown_links=counts.unknown_links,
             jobs=0 if job is None else 1,
             links=len(peers),
-            work_slices=len(core.work),
+            work_slices=len(core.work.queue),
             queued_bytes=sum(peer.outbox.queued_bytes for peer in peers),
             in_flight_bytes=sum(peer.outbox.in_flight_bytes for peer in peers),
             waiting_pulls=sum(len(peer.pulls) for peer in peers),
@@ -289,32 +293,32 @@ class ShardServer:
     def _round(self, poller: zmq.Poller) -> None:
         """Reads what came, merges the most urgent slice, sends; looks at the socket again after each slice, or where a
         flood has come once it has merged for as long as it has read: else more would come than is ever merged."""
-        core, looked = self._core, self._clock()
+        core, work, looked = self._core, self._core.work, self._clock()
         self._receive()
         begun = now = self._clock()
-        busy = core.work_once()
+        busy = work.work_once()
         if busy:
             now = self._clock()
-            while now - begun < begun - looked and core.work_once():
+            while now - begun < begun - looked and work.work_once():
                 now = self._clock()
-            self._stages.add(core.work.stage, now - begun)
+            self._stages.add(work.stage, now - begun)
         if now >= self._next_tick:
             self._next_tick = now + self._settings.ping_s / 2
-            self._core.tick(now)
+            core.tick(now)
             if self._listener is not None:
                 self._listener.tick(now)
-        if self._core.wants_flush():
+        if core.wants_flush():
             if not self._waited and self._router.is_readable:
                 self._waited = True
                 return
-            self._core.flush(now)
+            core.flush(now)
         self._waited = False
-        if self._core.outgoing:
+        if core.links.outgoing:
             filled = self._clock()
             self._send()
             self._stages.answer += filled - now
             self._stages.send += self._clock() - filled
-        if not busy and not self._core.work and not self._core.wants_flush():
+        if not busy and not work.queue and not core.wants_flush():
             idle = self._clock()
             events = dict(poller.poll(max(math.ceil((self._next_tick - idle) * 1000), 0)))
             self._stages.idle += self._clock() - idle
@@ -345,7 +349,8 @@ class ShardServer:
             begun = done
 
     def _send(self) -> None:
-        outgoing, self._core.outgoing = self._core.outgoing, []
+        links = self._core.links
+        outgoing, links.outgoing = links.outgoing, []
         for identity, parts in outgoing:
             if not self._router.send(identity, parts):
                 self._core.lose(identity)

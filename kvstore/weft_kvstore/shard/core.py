@@ -18,7 +18,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.peer import MAX_OPEN_MEASURES, Admission, Job, Peer, admit
-from weft_kvstore.shard.pushes import Answers, Links, Outgoing, Pushes, asked_pulls
+from weft_kvstore.shard.pushes import Answers, Links, Pushes, asked_pulls
 from weft_kvstore.wire.codec import ProtocolError, decode_request
 from weft_kvstore.wire.messages import (
     Acknowledge,
@@ -181,7 +181,7 @@ class StepHandlers:
             self._links.refuse_request(peer, barrier.request, error)
             return
         self._work.take(taken)
-        if not self._links.is_here(peer):
+        if peer.is_lost:
             return
         job.stragglers.came(peer.slot, barrier.step, peer.heard)
         peer.done.append(barrier.request)
@@ -286,15 +286,6 @@ class ShardCore:
         return self.links.job
 
     @property
-    def outgoing(self) -> list[Outgoing]:
-        """Messages that are to be sent, with the identities of their connections."""
-        return self.links.outgoing
-
-    @outgoing.setter
-    def outgoing(self, left: list[Outgoing]) -> None:
-        self.links.outgoing = left
-
-    @property
     def arenas(self) -> Arenas | None:
         """Where clients of this host bring their arenas; None where nothing is shared with them."""
         return self.links.arenas.listener
@@ -355,6 +346,7 @@ class ShardCore:
                 self._push(peer, message, payload, now)
             case Pull():
                 self._pull(peer, message)
+                self.links.due(peer)
             case Acknowledge():
                 self._arrived(peer, message.frame, now)
             case Barrier():
@@ -382,7 +374,7 @@ class ShardCore:
             peer.arrived(frame, now)
         if push.pull is not None:
             self._pull(peer, push.pull)
-            if not self.links.is_here(peer):
+            if peer.is_lost:
                 return
         self._pushes.take(peer, push, payload)
 
@@ -396,26 +388,21 @@ class ShardCore:
         shard = peer.job.shard
         for wait, units in asked_pulls(shard, peer, pull):
             self.work.ask(wait, units, shard)
-            if not self.links.is_here(peer):  # It has asked for too much.
+            if peer.is_lost:  # It has asked for too much.
                 return
-        self.links.due(peer)
 
     def lose(self, identity: bytes) -> None:
         """The connection is gone, or is to be forgotten."""
         self.links.lose(identity)
 
-    def work_once(self) -> bool:
-        """The most urgent piece of work. True if there was one. A rule that fails closes the job, not the shard."""
-        return self.work.work_once()
-
     def wants_flush(self) -> bool:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
         links = self.links
-        for peer in links.arenas.settled():
-            links.due(peer)
+        if links.arenas.gone:
+            links.arenas.settle(links.due)
         if not links.waiting:
             return False
-        if not self.work or self.work.batch_is_full:
+        if not self.work.queue or self.work.batch_is_full:
             return True
         return any(peer.outbox.queued_slices and not peer.outbox.in_flight_bytes for peer in links.waiting.values())
 
@@ -426,12 +413,14 @@ class ShardCore:
         outgoing = links.outgoing
         waiting, links.waiting = links.waiting, {}
         for identity, peer in waiting.items():
-            outgoing += [(identity, parts) for parts in peer.receipts()]
+            if peer.done or peer.released:
+                outgoing += [(identity, parts) for parts in peer.receipts()]
             links.arenas.look(peer)
-            for parts in peer.frames(now):
+            while peer.outbox.queued_slices and (frame := peer.next_frame(now)) is not None:
                 self.counts.frames_sent += 1
-                outgoing.append((identity, parts))
-            outgoing += [(identity, parts) for parts in peer.late_receipts()]
+                outgoing.append((identity, frame))
+            if peer.acknowledge:
+                outgoing += [(identity, parts) for parts in peer.late_receipts()]
 
     def tick(self, now: float) -> None:
         """Forgets silent connections, and fails what waits for absent slots. To be called every ping or so."""

@@ -35,23 +35,6 @@ class Answering(Protocol):
         """The job cannot go on: its rule has failed, or there is no memory."""
 
 
-# --- What there is to do for a range of a bucket ----------------------------------------------------------------------
-
-
-class BucketWork(Work):
-    """Something to do for a bucket."""
-
-    __slots__ = ("_bytes",)
-
-    def __init__(self, priority: int, nbytes: int) -> None:
-        super().__init__(priority)
-        self._bytes = min(nbytes, PIECE_BYTES)
-
-    @property
-    def piece_bytes(self) -> int:
-        return self._bytes
-
-
 # --- Merging and answering, the most urgent first and piece by piece --------------------------------------------------
 # No piece takes longer than some 50 ms, a rule's update of a whole key left out: between two of them the shard looks at
 # its socket, and whoever asks whether it lives is answered.
@@ -65,23 +48,19 @@ WorkStage = Literal["merge", "answer"]
 
 
 class Merger:
-    """Units and buckets of a job. `_heap` has the work that waits, the most urgent first, of equals what came first; a
+    """Units and buckets of a job. `queue` has the work that waits, the most urgent first, of equals what came first; a
     work is in it once: `Work.queued`."""
 
     def __init__(self, hands: Answering, *, priorities: bool) -> None:
         self._hands = hands
         self._priorities = priorities
-        self._heap: list[tuple[int, int, Work]] = []
+        self.queue: list[tuple[int, int, Work]] = []
         self._seq = 0
         self._running: Work | None = None
         self._batch_units = 0
         self._batch_bytes = 0
         self.stage: WorkStage = "merge"
         """What the last piece was."""
-
-    def __len__(self) -> int:
-        """How many pieces of work wait, at least."""
-        return len(self._heap)
 
     @property
     def batch_is_full(self) -> bool:
@@ -93,7 +72,7 @@ class Merger:
 
     def waiting(self) -> list[tuple[int, int]]:
         """Priority and bytes of the pieces that wait; may be called on any thread."""
-        return [(priority, one.piece_bytes) for priority, _, one in list(self._heap)]
+        return [(priority, one.piece_bytes) for priority, _, one in list(self.queue)]
 
     def take(self, taken: Taken) -> None:
         """Goes on with what follows from something that came."""
@@ -121,12 +100,11 @@ class Merger:
 
     def ask(self, wait: PullWait, units: Sequence[AnyTable], shard: JobShard) -> None:
         """Answers a pull, as far as it can be now; for the rest it waits."""
-        for number, ranges in list(wait.open.items()):
+        for number in list(wait.open):
             bucket = shard.buckets[number]
-            for first, stop in ranges.overlaps(0, bucket.state.count):
-                self._answer_or_refuse(bucket, wait, first, stop)
-                if wait.dropped:
-                    return
+            self._answer_or_refuse(bucket, wait, 0, bucket.state.count)
+            if wait.dropped:
+                return
             if number in wait.open:
                 bucket.pulls.wait_for(wait)
         if units:
@@ -134,19 +112,19 @@ class Merger:
 
     def clear(self) -> None:
         """Forgets all work."""
-        for _, _, one in self._heap:
+        for _, _, one in self.queue:
             one.queued = False
             one.todo.clear()
-        self._heap.clear()
+        self.queue.clear()
         if self._running is not None:
             self._running.todo.clear()
 
     def work_once(self) -> bool:
         """The next piece of what is most urgent. True if there was one. A rule that fails ends the job, not the
         process."""
-        if not self._heap:
+        if not self.queue:
             return False
-        work = self._running = heapq.heappop(self._heap)[2]
+        work = self._running = heapq.heappop(self.queue)[2]
         work.queued = False
         self.stage = "merge"
         self._batch_units += 1
@@ -162,7 +140,7 @@ class Merger:
 
     def _push(self, work: Work) -> None:
         work.queued = True
-        heapq.heappush(self._heap, (work.priority if self._priorities else 0, work.turn, work))
+        heapq.heappush(self.queue, (work.priority if self._priorities else 0, work.turn, work))
 
     def _add(self, work: Work, task: Iterator[None]) -> None:
         work.todo.append(task)
@@ -173,7 +151,7 @@ class Merger:
 
     def _add_bucket(self, bucket: PlainBucket, first: int, stop: int, changes: Changed) -> None:
         part = bucket.state.spec.part
-        work = BucketWork(int(part.priorities[first]), int(part.bounds[stop] - part.bounds[first]))
+        work = Work(int(part.priorities[first]), min(int(part.bounds[stop] - part.bounds[first]), PIECE_BYTES))
         self._add(work, self._changing(bucket, changes))
 
     def _changing(self, bucket: PlainBucket, changes: Changed) -> Iterator[None]:

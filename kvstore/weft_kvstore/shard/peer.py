@@ -96,6 +96,8 @@ class Peer:
         self.slot = hello.slot
         self.hello = hello
         self.heard = now
+        self.is_lost = False
+        """Whether the connection is gone, or forgotten."""
         self.outbox: Outbox[AnswerEntry, Pin] = Outbox(settings, loopback=hello.loopback)
         self.pulls: dict[int, PullWait] = {}
         self.open_entries = 0
@@ -158,11 +160,6 @@ class Peer:
     def _receipts(self) -> list[int]:
         found, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
         return found
-
-    def frames(self, now: float) -> Iterator[list[Buffer]]:
-        """As many frames of values as credit allows."""
-        while self.outbox.queued_slices and (parts := self.next_frame(now)) is not None:
-            yield parts
 
     def next_frame(self, now: float) -> list[Buffer] | None:
         """The next frame of values, if there are some and credit allows one."""

@@ -44,7 +44,7 @@ Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
 
 class PeerArenas:
     """`listener` is where they are brought; None where the shard shares no memory. `wake` is called when bytes of one
-    are let go, on whatever thread that happens; `settled` is for the shard's own thread.
+    are let go, on whatever thread that happens; `settle` is for the shard's own thread, where anything is in `gone`.
 
     What a slot's lost connection has brought may be read for as long as before. Until it is not, the next connection is
     told nothing: what it sends again may be in the same bytes. Invariant: `_lost` has no slot without a connection of
@@ -54,7 +54,7 @@ class PeerArenas:
     def __init__(self, wake: Callable[[], None]) -> None:
         self.listener: Arenas | None = None
         self._wake = wake
-        self._gone: deque[tuple[Peer, int]] = deque()
+        self.gone: deque[tuple[Peer, int]] = deque()
         self._lost: dict[int, list[Peer]] = {}
 
     def begin(self, peer: Peer) -> bytes:
@@ -94,17 +94,17 @@ class PeerArenas:
         peer.holds += 1
         return found
 
-    def settled(self) -> Iterator[Peer]:
-        """The connections that can be told that bytes were let go."""
-        while self._gone:
-            peer, frame = self._gone.popleft()
+    def settle(self, due: Callable[[Peer], None]) -> None:
+        """Calls `due` with the connections that can be told that bytes were let go."""
+        while self.gone:
+            peer, frame = self.gone.popleft()
             peer.holds -= 1
             peer.released.append(frame)
             if not peer.holds:
                 self._forget(peer)
             here = peer.job.links.get(peer.slot)
             if here is not None:
-                yield here
+                due(here)
 
     def _forget(self, peer: Peer) -> None:
         """Nothing of a connection is read any more. That of a slot of which nothing is left has no entry."""
@@ -115,7 +115,7 @@ class PeerArenas:
                 del self._lost[peer.slot]
 
     def _let_go(self, peer: Peer, frame: int) -> None:
-        self._gone.append((peer, frame))
+        self.gone.append((peer, frame))
         self._wake()
 
 
@@ -152,13 +152,9 @@ class Links:
         self.outgoing.append((identity, encode(message)))
 
     def due(self, peer: Peer) -> None:
-        """It may have something to be sent, if it is a peer still: its own message may have lost it, or its job."""
-        if self.peers.get(peer.identity) is peer:
+        """It may have something to be sent, unless it is lost: by its own message, or with its job."""
+        if not peer.is_lost:
             self.waiting[peer.identity] = peer
-
-    def is_here(self, peer: Peer) -> bool:
-        """Whether it was not lost."""
-        return self.peers.get(peer.identity) is peer
 
     def lose(self, identity: bytes) -> None:
         """The connection is gone, or is to be forgotten. No harm if it is none."""
@@ -166,6 +162,7 @@ class Links:
         peer = self.peers.pop(identity, None)
         if peer is None:
             return
+        peer.is_lost = True
         job = peer.job
         is_slots = job.links.get(peer.slot) is peer
         if is_slots:
@@ -375,7 +372,7 @@ class Pushes:
                 self._work.take(take_run(shard, peer, run))
             except PushRefusedError as error:
                 self._refuse(peer, push, number, str(error))
-            if not links.is_here(peer):  # An answer has lost it.
+            if peer.is_lost:  # By an answer.
                 return
         peer.acknowledge.append(push.frame)
         links.due(peer)

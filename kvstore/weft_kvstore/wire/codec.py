@@ -157,7 +157,7 @@ class Run(NamedTuple):
         return self.first + self.count
 
 
-def runs_of(push: Push, payload: memoryview, arena: Array | None = None) -> Iterator[Run]:
+def runs_of(push: Push, payload: memoryview, arena: Array | None = None) -> list[Run]:
     """The runs of a frame; the codec has checked that its columns are of one length and `nbytes` adds up. The payload
     is in the `arena` where there is one."""
     columns = (
@@ -171,11 +171,14 @@ def runs_of(push: Push, payload: memoryview, arena: Array | None = None) -> Iter
         push.nbytes,
     )
     places = push.place or repeat(0, len(push.nbytes))
+    found = []
     begin = 0
     for payload_kind, request, bucket, step, first, count, chunks, nbytes, place in zip(*columns, places, strict=True):
         stop = begin if place else begin + nbytes
-        yield Run(payload_kind, request, bucket, step, first, count, chunks, payload[begin:stop], nbytes, place, arena)
+        part = payload[begin:stop]
+        found.append(Run(payload_kind, request, bucket, step, first, count, chunks, part, nbytes, place, arena))
         begin = stop
+    return found
 
 
 # --- One run of what a shard answers: adjacent slices of a bucket, or chunks of a table's rows ------------------------
@@ -200,21 +203,24 @@ class ValueRun(NamedTuple):
         return self.first + self.count
 
 
-def value_runs(values: Values, payload: memoryview) -> Iterator[tuple[int, ValueRun]]:
+def value_runs(values: Values, payload: memoryview) -> list[tuple[int, ValueRun]]:
     """The runs of a frame, each with the request that it answers; the codec has checked that its columns are of one
     length and `nbytes` adds up."""
     columns = (values.request, values.array, values.bucket, values.version, values.first, values.count, values.nbytes)
     places = values.place or repeat(0, len(values.nbytes))
+    found = []
     begin = 0
     for request, array, bucket, version, first, count, nbytes, compressed, place in zip(
         *columns, values.compressed, places, strict=True
     ):
         if place:
-            yield request, ValueRun(array, bucket, version, first, count, None)
-            continue
-        stop = begin + nbytes
-        yield request, ValueRun(array, bucket, version, first, count, payload[begin:stop], bool(compressed))
-        begin = stop
+            found.append((request, ValueRun(array, bucket, version, first, count, None)))
+        else:
+            stop = begin + nbytes
+            run = ValueRun(array, bucket, version, first, count, payload[begin:stop], bool(compressed))
+            found.append((request, run))
+            begin = stop
+    return found
 
 
 # --- Chunks of rows and of ids as bytes: see `row_cut` for how they are cut -------------------------------------------

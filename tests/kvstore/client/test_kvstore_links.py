@@ -167,7 +167,7 @@ def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None
         connection.down.clear()  # what the shard says does not arrive
         if connection.up:
             shard_now.receive(connection.identity, connection.up.popleft(), simulation.now)
-        shard_now.work_once()
+        shard_now.work.work_once()
     assert not any(future.done() for future in futures)
     simulation.cut(0, 0)
     for future in (*futures, push, rows):
@@ -436,9 +436,9 @@ def test_a_value_under_way_keeps_its_bytes_when_the_next_step_is_applied() -> No
         if connection.up:
             simulation.shards[0].receive(connection.identity, connection.up.popleft(), simulation.now)
     push = simulation.stores[0].push("w", 0, ones(640))
-    while not push.done() or simulation.shards[0].work:
+    while not push.done() or simulation.shards[0].work.queue:
         simulation._pump()
-        simulation.shards[0].work_once()
+        simulation.shards[0].work.work_once()
         up, down = simulation.connections[0, 0].up, simulation.connections[0, 0].down
         if up:
             simulation.shards[0].receive(simulation.connections[0, 0].identity, up.popleft(), simulation.now)

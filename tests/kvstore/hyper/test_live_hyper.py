@@ -373,7 +373,7 @@ def greeted(shard: int = 0) -> tuple[ShardCore, Hyper]:
 def say(core: ShardCore, message: Message) -> list[Message]:
     """What the shard answers."""
     core.receive(b"one", [bytes(part) for part in encode(message)], 0.0)
-    core.outgoing, outgoing = [], core.outgoing
+    core.links.outgoing, outgoing = [], core.links.outgoing
     return [decode_reply(parts)[0] for _, parts in outgoing]
 
 

@@ -49,9 +49,8 @@ def written(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def weft_kvstore(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def weft_kvstore() -> Callable[..., Result]:
     """The command line, in this process: for what ends before anything is served."""
-    monkeypatch.setattr("weft_kvstore.serving.daemon.tune_process", lambda: None)
     app = typer.Typer()
     app.command()(main)
     return lambda *arguments: CliRunner().invoke(app, [str(one) for one in arguments], env={"COLUMNS": "80"})

@@ -202,7 +202,7 @@ def done_by(priorities: Sequence[int], *, by_priority: bool) -> list[str]:
     work = [Some("abcdef"[number], priority, done) for number, priority in enumerate(priorities)]
     for one in [*work, work[0]]:
         merger._add(one, one.task())
-    assert len(merger) == len(work)
+    assert len(merger.queue) == len(work)
     while merger.work_once():
         pass
     return done

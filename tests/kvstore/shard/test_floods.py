@@ -78,7 +78,7 @@ def test_pulls_that_are_given_up_at_once_leave_nothing_open() -> None:
         asked = Pull([request] * MAX_RUNS, zeros, ones, zeros, zeros, every_other, ones, zeros, zeros)
         core.hear(b"0", encode(asked), 0.0)
         core.hear(b"0", encode(Cancel([request])), 0.0)
-    while core.work_once():
+    while core.work.work_once():
         pass
     (peer,) = core.peers.values()
     assert (peer.pulls, peer.open_entries) == ({}, 0)

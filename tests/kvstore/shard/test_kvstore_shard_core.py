@@ -56,11 +56,11 @@ class Shard:
 
     def flush(self) -> list[Any]:
         self.core.flush(0.0)
-        sent, self.core.outgoing = self.core.outgoing, []
+        sent, self.core.links.outgoing = self.core.links.outgoing, []
         return [decode_reply(parts)[0] for _, parts in sent]
 
     def work(self) -> list[Any]:
-        while self.core.work_once():
+        while self.core.work.work_once():
             pass
         return self.flush()
 
@@ -112,7 +112,7 @@ def test_bytes_under_way_to_a_peer_that_was_lost_are_not_written() -> None:
     shard = Shard(a_store(slots=2))
     shard.core.receive(bytes([0]), encode(pull_of(1, 0, 0)), 0.0)
     shard.core.flush(0.0)
-    (frame,) = [parts for _, parts in shard.core.outgoing if len(parts) == 2]
+    (frame,) = [parts for _, parts in shard.core.links.outgoing if len(parts) == 2]
     before = bytes(frame[1])
     shard.core.lose(bytes([0]))
     description = a_store(slots=2)
@@ -164,13 +164,13 @@ def test_a_job_that_fails_in_one_of_its_own_messages_is_told_and_leaves_nothing(
         (Push(1, [2], [1], [0], [0], [0], [1], [1], [8]), ids),
     ):
         core.hear(b"link", encode(message, payload), 1.0)
-        while core.work_once():
+        while core.work.work_once():
             pass
     assert not core.wants_flush()
-    (refused,) = of(Refused, [decode_reply(parts)[0] for _, parts in core.outgoing])
+    (refused,) = of(Refused, [decode_reply(parts)[0] for _, parts in core.links.outgoing])
     assert refused.code is RefusalCode.CLOSED
     assert "no memory to answer a pull of key 't'" in refused.reason
-    assert (core.job, core.peers, len(core.work)) == (None, {}, 0)
+    assert (core.job, core.peers, len(core.work.queue)) == (None, {}, 0)
     core.close("again")
 
 

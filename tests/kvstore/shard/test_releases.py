@@ -55,6 +55,12 @@ def job() -> Job:
     return Job(JobShard(store_of([key_of("w", (4,), 1)], slots=SLOTS, shards=1), 0))
 
 
+def settled(arenas: PeerArenas) -> list[Peer]:
+    found: list[Peer] = []
+    arenas.settle(found.append)
+    return found
+
+
 def arenas_of(memory: Memory, woken: list[None]) -> PeerArenas:
     arenas = PeerArenas(lambda: woken.append(None))
     arenas.listener = memory  # type: ignore[assignment]  # all that is used of one
@@ -89,13 +95,13 @@ def test_a_new_connection_is_told_nothing_while_what_an_earlier_one_brought_is_r
     arenas.begin(third)
     for end in memory.ends[:2]:
         end()
-        assert list(arenas.settled()) == [third]
+        assert settled(arenas) == [third]
         assert told(third) == []
     memory.ends[2]()
-    assert list(arenas.settled()) == [third]
+    assert settled(arenas) == [third]
     assert told(third) == [0]
     assert len(woken) == 3
-    assert list(arenas.settled()) == []
+    assert settled(arenas) == []
 
 
 def test_connections_that_are_gone_leave_nothing_behind(job: Job, memory: Memory) -> None:
@@ -110,5 +116,5 @@ def test_connections_that_are_gone_leave_nothing_behind(job: Job, memory: Memory
     assert len(arenas._lost) == 25
     for end in memory.ends:
         end()
-    assert len(list(arenas.settled())) == 25
+    assert len(settled(arenas)) == 25
     assert arenas._lost == {}

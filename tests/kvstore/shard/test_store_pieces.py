@@ -52,7 +52,7 @@ class Shard:
 
     def flush(self) -> None:
         self.core.flush(0.0)
-        sent, self.core.outgoing = self.core.outgoing, []
+        sent, self.core.links.outgoing = self.core.links.outgoing, []
         for _, parts in sent:
             message, payload = decode_reply([bytes(part) for part in parts])
             self.heard.append((message, bytes(payload)))
@@ -62,7 +62,7 @@ class Shard:
     def work(self, between: Callable[[], None] = lambda: None) -> int:
         """How many pieces there were until nothing was left to do."""
         pieces = 0
-        while self.core.work_once():
+        while self.core.work.work_once():
             pieces += 1
             between()
             self.flush()
@@ -104,7 +104,7 @@ def test_a_pull_of_very_many_slices_costs_no_work_of_each() -> None:
         patched.setattr(type(outbox), "put", lambda box, run: inner(box, put.append(run.count) or run))
         shard.core.receive(b"0", encode(pull_of(1, 0, 0, count=count)), 0.0)
     assert put == [BLOCK_BYTES // 4] * (4 * count // BLOCK_BYTES)
-    assert not shard.core.work
+    assert not shard.core.work.queue
     while outbox.queued_slices:
         shard.flush()
     assert shard.values()[1] == np.full(count, 3, np.float32).tobytes()
@@ -133,7 +133,7 @@ def test_pulls_that_are_answered_or_given_up_leave_nothing(version: int) -> None
         shard.say(Cancel([request]))
     (bucket,) = shard.job.buckets.values()
     assert len(bucket.pulls.waits) <= 64
-    assert not shard.core.work
+    assert not shard.core.work.queue
     assert not shard.core.peers[b"0"].pulls
     assert shard.core.peers[b"0"].outbox.queued_slices == 0
 
@@ -327,9 +327,9 @@ def test_a_job_that_is_closed_in_the_middle_of_its_work_leaves_nothing_to_do() -
     description = store_of([key], slots=1, shards=1, slice_bytes=4096)
     shard = Shard(description)
     shard.say(push_of(0, [16 * PIECE_ELEMENTS], count=PIECE_ELEMENTS // 256), bytes(16 * PIECE_ELEMENTS))
-    shard.core.work_once()
-    assert shard.core.work
+    shard.core.work.work_once()
+    assert shard.core.work.queue
     shard.core.close("over")
-    assert not shard.core.work
+    assert not shard.core.work.queue
     shard.core.open(JobShard(msgspec.structs.replace(description, term=2), 0))
-    assert not shard.core.work_once()
+    assert not shard.core.work.work_once()

@@ -39,8 +39,9 @@ class DeadShard:
     """What is left of a shard: connections that lead nowhere."""
 
     def __init__(self) -> None:
-        self.work: list[Any] = []
+        self.queue: list[Any] = []
         self.outgoing: list[Any] = []
+        self.work = self.links = self
 
     def receive(self, *_: object) -> None:
         pass

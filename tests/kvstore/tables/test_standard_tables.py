@@ -252,7 +252,7 @@ def test_a_long_replay_is_made_in_pieces_and_a_pull_waits_for_its_end(monkeypatc
     pulled = store.simulation.stores[0].pull_rows("t", np.arange(600), 120)
     pieces = 0
     while not pulled.done():
-        pieces += int(bool(core.work))
+        pieces += int(bool(core.work.queue))
         assert store.simulation.step(store.choose)
         store.simulation._pump()
     assert pieces >= 2
