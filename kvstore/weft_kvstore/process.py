@@ -25,21 +25,21 @@ from weft_kvstore.errors import StoreError
 class OwnProcess:
     """Remembers the process that made it."""
 
-    __slots__ = ("_number",)
+    __slots__ = ("number",)
 
     def __init__(self) -> None:
-        self._number = os.getpid()
+        self.number = os.getpid()
 
     @property
     def is_here(self) -> bool:
         """Whether this is still that process, and no child of it."""
-        return os.getpid() == self._number
+        return os.getpid() == self.number
 
     def check(self) -> None:
         """Raises StoreError in a child: nobody there would ever end a future."""
-        if os.getpid() != self._number:
+        if os.getpid() != self.number:
             raise StoreError(
-                f"this store belongs to process {self._number}, this is process {os.getpid()}: connect after the fork"
+                f"this store belongs to process {self.number}, this is process {os.getpid()}: connect after the fork"
             )
 
 
@@ -54,19 +54,21 @@ _INTERRUPT: Final = int(SIGINT)
 
 class Interrupts:
     """While it is entered, the handler that SIGINT has in Python is called only during `sleep`, and else at the end. It
-    may raise, as CPython's own does. For the main thread alone; entered once.
+    may raise, as CPython's own does. For the main thread alone; `is_out` while it is not entered.
 
     It takes the handler's place meanwhile, and leaves alone what is no handler of Python's.
     """
 
-    __slots__ = ("_came", "_handler", "may_come")
+    __slots__ = ("_came", "_handler", "is_out", "may_come")
 
     def __init__(self) -> None:
+        self.is_out = True
         self.may_come = False
         self._handler: Callable[[int, FrameType | None], Any] | None = None
         self._came = False
 
     def __enter__(self) -> Interrupts:
+        self.is_out = self._came = False
         handler = _signal.getsignal(_INTERRUPT)
         if callable(handler):
             self._handler = handler
@@ -78,10 +80,10 @@ class Interrupts:
     ) -> None:
         self.may_come = False
         handler, self._handler = self._handler, None
-        if handler is None:
-            return
-        _signal.signal(_INTERRUPT, handler)
-        if self._came:
+        if handler is not None:
+            _signal.signal(_INTERRUPT, handler)
+        came, self.is_out = self._came, True
+        if handler is not None and came:
             handler(_INTERRUPT, None)
 
     def sleep(self, sleep: Callable[..., object], *arguments: object) -> None:

@@ -95,7 +95,7 @@ def test_cases_have_their_names_and_travel_as_json() -> None:
         *("key-4KiB", "key-64KiB", "key-1MiB", "key-16MiB", "key-64MiB", "rows-1s1w-tcp", "rows-2s2w-tcp"),
     }
     assert all(case_from_json(case.to_json()) == case for case in cases)
-    assert [case.payload_bytes for case in one_key()] == [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
+    assert [case.payload_bytes for case in one_key()] == [4 << 10, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
     assert {case.payload_bytes for case in sparse()} == {4096 * 64 * 4}
 
 

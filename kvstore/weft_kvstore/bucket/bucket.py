@@ -75,7 +75,15 @@ class BucketPulls:
         """A pull that has open slices here."""
         if self._added >= self._most:  # A peer that asks and gives up again must not fill the memory.
             self._tidy()
-        self._enter(wait)
+        version = self._version_of(wait)
+        some = self._waits.get(version)
+        if some is None:
+            some = self._waits[version] = _Waits()
+            insort(self._versions, version)
+        some.pulls[id(wait)] = wait
+        some.added.append((*wait.open[self._bucket.spec.number].span, id(wait)))
+        some.spans = None
+        self._added += 1
 
     def waiting(self, first: int, stop: int) -> list[PullWait]:
         """The pulls that wait for any of these slices, unless for a version that none of them has reached."""
@@ -105,20 +113,9 @@ class BucketPulls:
     def _tidy(self) -> None:
         open_ = [one for one in self.waits if self._bucket.spec.number in one.open]
         self._waits, self._versions, self._added = {}, [], 0
-        for one in open_:
-            self._enter(one)
         self._most = max(2 * len(open_), LEAST_WAITS)
-
-    def _enter(self, wait: PullWait) -> None:
-        version = self._version_of(wait)
-        some = self._waits.get(version)
-        if some is None:
-            some = self._waits[version] = _Waits()
-            insort(self._versions, version)
-        some.pulls[id(wait)] = wait
-        some.added.append((*wait.open[self._bucket.spec.number].span, id(wait)))
-        some.spans = None
-        self._added += 1
+        for one in open_:
+            self.wait_for(one)
 
     def _version_of(self, wait: PullWait) -> int:
         """The version before which it is not answered; 0 where the bucket is at every version for it."""
@@ -153,18 +150,21 @@ class BucketPulls:
                 return f"{self._bucket.spec.named(at)} is at version {self._bucket.steps.version[at]}: it has passed"
         return None
 
-    def answers(self, wait: PullWait, first: int, stop: int) -> Iterator[Answer]:
+    def answers(self, wait: PullWait, first: int, stop: int) -> list[Answer]:
         """What answers it for slices that are `ready`."""
         seen = self._seen(wait, first, stop)
         versions = np.full(stop - first, wait.version) if seen is None else np.maximum(seen, wait.version)
         update = self._bucket.update
+        found: list[Answer] = []
         for low, high, version in ranges_alike(versions, first):
             if wait.compressed and version and not wait.state and update.encoded is not None:
-                yield from self._encoded(update.encoded, low, high, version)
-                continue
-            held = [update.state[name] for name in self._bucket.spec.state] if wait.state else [update.values]
-            for number, values in enumerate(held):
-                yield from self._pinned(number, values, low, high, version)
+                found += self._encoded(update.encoded, low, high, version)
+            elif wait.state:
+                for number, name in enumerate(self._bucket.spec.state):
+                    found += self._pinned(number, update.state[name], low, high, version)
+            else:
+                found += self._pinned(0, update.values, low, high, version)
+        return found
 
     def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
         """What an open pull waits for here, in words, and the slots that are missing."""
@@ -261,14 +261,16 @@ class BucketPulls:
 
     def _pinned(
         self, array: int, values: BucketValues, first: int, stop: int, version: int, *, compressed: bool = False
-    ) -> Iterator[Answer]:
+    ) -> list[Answer]:
         number, part = self._bucket.spec.number, self._bucket.spec.part
+        found = []
         for low, high, held, part_of, bounds in values.pieces(first, stop):
             priority, priorities = int(part.priorities[low]), None
             if priority != part.priorities[high - 1]:
                 priorities = part.priorities[low:high]
             what = (array, number, version, low, bounds, held.source, held, priority, priorities, part_of)
-            yield Answer(*what, compressed=compressed)
+            found.append(Answer(*what, compressed=compressed))
+        return found
 
 
 FIRST_ELEMENTS: Final = 1 << 22
@@ -302,7 +304,7 @@ class PlainBucket:
 
     def _check_bytes(self, run: Run, nbytes: int) -> None:
         bounds = self.state.spec.part.bounds
-        told = int(bounds[run.first + run.count] - bounds[run.first])
+        told = bounds[run.first + run.count] - bounds[run.first]
         if told != nbytes:
             what = f"{run.count} slices from {run.first} of bucket {run.bucket}"
             raise ProtocolError(f"Push.nbytes: {nbytes} for {what}, not {told}")

@@ -52,19 +52,22 @@ class BucketValues:
             for (start, stop), parts in zip(pairwise(starts), np.diff(self._edges).tolist(), strict=True)
         ]
 
-    def pieces(self, first: int, stop: int) -> Iterator[tuple[int, int, Pinnable, int, Array]]:
+    def pieces(self, first: int, stop: int) -> list[tuple[int, int, Pinnable, int, Array]]:
         """Slices by blocks, each with which part of the block the first is, and where slices begin and end in its
         source: (slices + 1) int64 bytes."""
+        found = []
         for number in range(int(self._block_of[first]), int(self._block_of[stop - 1]) + 1):
             edge, end = int(self._edges[number]), int(self._edges[number + 1])
             low, high, held = max(edge, first), min(end, stop), self._blocks[number]
             bounds: Array = (self.bounds[low : high + 1] - self.bounds[edge]) * self.dtype.itemsize + held.start
-            yield low, high, held, low - edge, bounds
+            found.append((low, high, held, low - edge, bounds))
+        return found
 
-    def written(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
+    def written(self, first: int, stop: int) -> list[tuple[int, int, Array]]:
         """The elements of slices, to be written: by blocks, each with the slices that lie in it."""
         if self.changed is not None:
             self.changed[first:stop] = True
+        found = []
         for number in range(int(self._block_of[first]), int(self._block_of[stop - 1]) + 1):
             edge = int(self._edges[number])
             low, high = max(edge, first), min(int(self._edges[number + 1]), stop)
@@ -72,7 +75,8 @@ class BucketValues:
             if held.is_lent(low - edge, high - edge):
                 held = self._blocks[number] = held.copied()
             start = self.bounds[edge]
-            yield low, high, held.array[self.bounds[low] - start : self.bounds[high] - start]
+            found.append((low, high, held.array[self.bounds[low] - start : self.bounds[high] - start]))
+        return found
 
     def elements(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
         """The elements of slices, to be read: by blocks, each with the slices that lie in it."""
@@ -332,10 +336,10 @@ class BucketUpdate:
                 raise self._failed(error, first + int(one), first + int(last), step) from error
 
         count = int(self.values.bounds[stop] - self.values.bounds[first])
-        pieces = [(0, count)]
-        if not rule.anywhere or count > CACHE_ELEMENTS:
-            pieces = list(self._pieces(first, stop))
-        self._spec.computing.run([partial(apply, low, high) for low, high in pieces])
+        if rule.anywhere and count <= CACHE_ELEMENTS:
+            self._spec.computing.run((partial(apply, 0, count),))
+        else:
+            self._spec.computing.run([partial(apply, low, high) for low, high in self._pieces(first, stop)])
 
     def _failed(self, error: Exception, first: int, last: int, step: int) -> RuleFailedError:
         """What to raise where the rule failed on slices that were computed at once."""

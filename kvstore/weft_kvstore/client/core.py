@@ -118,7 +118,9 @@ class Replies:
             operation = link.requests.get(request)
             if operation is not None:  # Else it was given up meanwhile.
                 fresh = operation.write(link.shard, came)
-                self._settled(link, operation, ended=operation.settle(link.shard, fresh))
+                ended = operation.settle(link.shard, fresh)
+                if ended or link.shard not in operation.pending:
+                    self._settled(link, operation, ended=ended)
         link.arrived(values)
 
     def _done(self, link: ClientLink, done: Done) -> None:

@@ -198,7 +198,13 @@ class KeyPull(PullOperation):
                 f"{self._told(shard)} and {len(self._landings)} arrays"
             )
         if came.payload is not None:
-            self._copy(run, came, came.payload)
+            first = came.first - run.first
+            start, end = int(run.bounds[first]), int(run.bounds[first + came.count])
+            payload = self._decoded(run, came, came.payload) if came.compressed else came.payload
+            if end - start != payload.nbytes:
+                told = f"{_slices(came)} have {end - start} in {self}"
+                raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {told}")
+            self._landings[came.array].copy(run.number, start, end, payload)
         elif not self.in_place:
             raise ProtocolError(f"Values.place: 1, {self} has no places for values")
         shift = run.begin - run.first
@@ -206,16 +212,6 @@ class KeyPull(PullOperation):
         fresh = int(np.count_nonzero(mine < 0))
         mine[:] = came.version
         return fresh
-
-    def _copy(self, run: PlanRun, came: ValueRun, payload: memoryview) -> None:
-        first = came.first - run.first
-        start, stop = int(run.bounds[first]), int(run.bounds[first + came.count])
-        if came.compressed:
-            payload = self._decoded(run, came, payload)
-        if stop - start != payload.nbytes:
-            told = f"{_slices(came)} have {stop - start} in {self}"
-            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {told}")
-        self._landings[came.array].copy(run.number, start, stop, payload)
 
     @property
     def may_be_compressed(self) -> bool:
@@ -238,16 +234,16 @@ class KeyPull(PullOperation):
             raise ProtocolError(f"payload: {_slices(came)} in {self}: {error}") from error
 
     def result(self) -> Any:
-        arrays = [landing.arrays for landing in self._landings]
+        arrays = self._landings[0].arrays if self._landings else []
         match self.asked.gives:
             case Gives.VALUE | Gives.KEPT:
-                return arrays[0][0]
-            case Gives.VALUES:
                 return arrays[0]
+            case Gives.VALUES:
+                return arrays
             case Gives.STATE:
-                return {name: of[0] for name, of in zip(self.asked.names or (), arrays, strict=True)}
+                return {name: of.arrays[0] for name, of in zip(self.asked.names or (), self._landings, strict=True)}
             case Gives.VERSIONS:
-                return Pulled(arrays[0], *self._key_versions())
+                return Pulled(arrays, *self._key_versions())
         raise AssertionError(self.asked.gives)
 
     def _told(self, shard: int) -> str:

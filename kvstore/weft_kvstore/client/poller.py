@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import select
 import threading
 import time
@@ -155,6 +156,8 @@ class Poller:
     def __init__(self, sockets: ClientSockets, name: str) -> None:
         self._sockets = sockets
         self._process = OwnProcess()
+        self._interrupts = Interrupts()
+        """The main thread's, kept for its next call; a signal's handler that calls meanwhile has its own."""
         self._leading = threading.Lock()
         self._working = threading.Lock()
         self._worker: int | None = None
@@ -182,7 +185,7 @@ class Poller:
         if threading.get_ident() != MAIN or self._worker == MAIN:
             self._submit(operation)
         else:
-            with Interrupts():
+            with self._interrupts if self._interrupts.is_out else Interrupts():
                 self._submit(operation)
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
@@ -190,7 +193,8 @@ class Poller:
         finalizer or a signal's handler waits in the middle of the work, or of a wait that leads: nobody else would."""
         if timeout_s is not None and timeout_s <= 0:
             return
-        self._process.check()
+        if os.getpid() != self._process.number:
+            self._process.check()
         thread = threading.get_ident()
         if self._worker == thread or thread in self._waiters:
             raise StoreError("in the middle of the store's own work nobody can wait for a result of it")
@@ -198,7 +202,7 @@ class Poller:
         if thread != MAIN:
             self._drive(future, until, None)
         else:
-            with Interrupts() as interrupts:
+            with self._interrupts if self._interrupts.is_out else Interrupts() as interrupts:
                 self._drive(future, until, interrupts)
 
     def ended(self, future: StoreFuture[Any]) -> None:

@@ -316,7 +316,8 @@ class KVStore:
     @property
     def _calls(self) -> SlotCalls:
         """Raises StoreError where no call can be made: locks may be held for ever in a child."""
-        self._process.check()
+        if os.getpid() != self._process.number:
+            self._process.check()
         return self._slot_calls
 
 

@@ -70,7 +70,8 @@ class PushLog:
     def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any]) -> None:
         """The steps are under way."""
         with self._lock:
-            self._forget_ended()
+            if self._calls and self._calls[0].done():
+                self._forget_ended()
             self._calls.append(pushed)
             for name, step in zip(names, steps, strict=True):
                 if name in self._open:

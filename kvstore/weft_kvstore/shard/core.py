@@ -336,14 +336,15 @@ class ShardCore:
                 self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, "no Hello came on this connection"))
                 return
             peer.heard = peer.job.heard[peer.slot] = now
-            self._handle(peer, message, payload, now)
+            if type(message) is Push:
+                self._push(peer, message, payload, now)
+            else:
+                self._handle(peer, message, now)
         except ProtocolError as error:
             self.links.refuse(identity, error)
 
-    def _handle(self, peer: Peer, message: Request, payload: memoryview, now: float) -> None:
+    def _handle(self, peer: Peer, message: Request, now: float) -> None:
         match message:
-            case Push():
-                self._push(peer, message, payload, now)
             case Pull():
                 self._pull(peer, message)
                 self.links.due(peer)

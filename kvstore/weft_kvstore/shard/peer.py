@@ -170,7 +170,8 @@ class Peer:
             if piece.run.sent == piece.run.count:
                 self._has_left(piece.run)
         if self.memory is None:
-            return encode(_values(frame, self._receipts(), None, placed=False), frame.payload())
+            receipts = self._receipts() if self.acknowledge else []
+            return encode(_values(frame, receipts, None, placed=False), frame.payload())
         return self._shared(frame, self.memory)
 
     def _shared(self, frame: OutFrame[AnswerEntry, Pin], memory: PeerMemory) -> list[Buffer]:

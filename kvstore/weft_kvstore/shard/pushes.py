@@ -366,7 +366,7 @@ class Pushes:
             # What is checked, and then taken in, are the same bytes.
             runs = [own_run(shard, run) for run in runs_of(push, payload, arena)]
         else:
-            runs = runs_of(push, writable(payload), arena)
+            runs = runs_of(push, writable(payload) if payload.readonly else payload, arena)
         for number, run in enumerate(runs):
             try:
                 self._work.take(take_run(shard, peer, run))
@@ -393,8 +393,6 @@ class Pushes:
 
 
 def writable(payload: memoryview) -> memoryview:
-    """A message's payload, whose memory is the shard's from now on."""
-    if not payload.readonly:
-        return payload
+    """A message's payload, copied: the memory is the shard's."""
     own = np.frombuffer(payload, np.uint8).copy()
     return memoryview(own)  # type: ignore[arg-type]  # an array is a buffer
