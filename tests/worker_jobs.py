@@ -199,7 +199,7 @@ class Records:
         into.write(self.documents[what])
         into.flush()
 
-    def reached(self, event: AllocationEvent, reason: str | None) -> None:
+    def reached(self, event: AllocationEvent, reason: str | None, *, lost: bool = False) -> None:
         self.events.append((event, reason))
 
     def ended(self) -> None:

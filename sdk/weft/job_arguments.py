@@ -48,6 +48,7 @@ class JobArguments(TypedDict, total=False):
     compression: StoreCompressionSpec | Mapping[str, Any] | None
     init_from: FirstValues | None
     keep_state: bool
+    max_restarts: int
     seed: int
     name: str
 

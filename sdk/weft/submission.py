@@ -66,6 +66,7 @@ def job_spec(
     compression: StoreCompressionSpec | Mapping[str, Any] | None = None,
     init_from: FirstValues | None = None,
     keep_state: bool = False,
+    max_restarts: int = 10,
     seed: int = 0,
     name: str = "job",
 ) -> JobSpec:
@@ -113,6 +114,7 @@ def job_spec(
             compression=compression,  # type: ignore[arg-type]  # a mapping becomes the model
             init_from=None if init_from is None else from_job_or_upload(init_from),
             keep_state=keep_state,
+            max_restarts=max_restarts,
             seed=seed,
         )
 

@@ -16,8 +16,8 @@ LOG_LINES = 1
 """Of what an ended daemon wrote; the rest is in its log."""
 
 LOST = f"""\
-Jobs in which it held a place fail.
-Run one again from other parameters: {command("submit JOB.json --init-from ID|FILE")}"""
+Jobs in which it held a place begin again, on agents that live, as often as their max_restarts says.
+See how they do: {command("jobs")}"""
 
 
 @dataclass(frozen=True, slots=True)

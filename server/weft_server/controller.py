@@ -222,7 +222,7 @@ class Controller:
 
     def _hold(self, run: JobRun) -> None:
         self._runs[run.job.id] = run
-        if run.state is JobState.PENDING:
+        if run.state.is_waiting:
             self._pending[run.job.id] = run
             self._is_stale = True
         self._touch(run)
@@ -245,8 +245,13 @@ class Controller:
             instructions += run.drain()
             for lease in run.places.freed():
                 self._registry.free(lease)
+                if lease.id not in run.places.leases:
+                    self._of_allocation.pop(lease.id, None)
                 self._is_stale = True
-            if run.state is not JobState.PENDING and self._pending.pop(job, None) is not None:
+            if run.state is JobState.RECOVERING and job not in self._pending:
+                self._pending[job] = run
+                self._is_stale = True
+            if not run.state.is_waiting and self._pending.pop(job, None) is not None:
                 self._is_stale = True
             if run.state.is_terminal:
                 del self._runs[job]

@@ -46,6 +46,10 @@ class JobLog:
         """Rates count from here."""
         self._told = now
 
+    def begin_anew(self) -> None:
+        """The job begins again with its first step."""
+        self._told_step = 0
+
     def step(self, step: int, now: Moment, *, last: bool) -> StepDone | None:
         """An entry about progress, if there is any and it is due; the last step is always told."""
         passed = now.seconds - (0.0 if self._told is None else self._told.seconds)

@@ -3,7 +3,9 @@
 pending --placed--> starting: shards are told; once all are ready, workers are told; once all run,
 --started--> running: once every worker has done its last step,
 --trained--> finishing: once the keeper's final parameters are there,
---kept--> succeeded. A failure, a lost agent or a cancel ends it from any of these. At its end every lease is released.
+--kept--> succeeded. A failure or a cancel ends it from any of these. At its end every lease is released. Where a
+process or an agent is lost the job is recovering: every lease is released, and it is placed anew and begins again, as
+often as its `max_restarts` says. What it computes depends on the job alone, so its result is what it would have been.
 """
 
 from __future__ import annotations
@@ -74,6 +76,8 @@ class JobRun:
         self._sums = MetricSums(plan.workers, self._parts, written)
         self.values = RunValues(job.id, plan.steps, self.places, self._parts, memory=memory, written=written)
         self._not_finite = memory.not_finite
+        self._restarts = memory.restarts
+        self._measured = dict(memory.measured)
         self._deadline: float | None = None
         self._store: StoreSpec | None = None
         self._await(self.state, now)
@@ -91,8 +95,8 @@ class JobRun:
         return keeper
 
     def wait(self, reason: str) -> bool:
-        """What a pending job waits for: whether that is new."""
-        is_new = self.state is JobState.PENDING and reason != self.job.reason
+        """What a job that waits to be placed waits for: whether that is new."""
+        is_new = self.state.is_waiting and reason != self.job.reason
         if is_new:
             self._set(reason=reason)
         return is_new
@@ -147,7 +151,7 @@ class JobRun:
         for done in report.sets:
             self._take_set(lease, done, now)
         if report.event is not None:
-            self._take_event(lease, report.event, report.reason, silent, now)
+            self._take_event(lease, report.event, report, silent, now)
 
     def keep(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
         """The server has the parameters of `step`. Raises what `RunValues.check_brought` raises."""
@@ -173,12 +177,13 @@ class JobRun:
             self._set(reason=f"set {number} was given up; {GOES_ON}")
 
     def agent_lost(self, lease: Lease, why: str, now: Moment, *, how: str = "was lost") -> None:
-        """A lost agent fails the job, except a worker that has done its part and keeps nothing."""
+        """The job recovers from a lost agent, or fails; a worker that has done its part and keeps nothing is not
+        missed."""
         if lease.state is AllocationState.DONE and (lease is not self.places.keeper or self.values.has_final):
             self._say(f"{lease.who} {how} after its last step: {why}", now, "warning")
             lease.apply(AllocationEvent.RELEASED)
             return
-        self.fail(f"{lease.who} {how}: {why}, {self._at(lease)}", now)
+        self._recover(f"{lease.who} {how}: {why}, {self._at(lease)}", now)
 
     def cancel(self, now: Moment) -> None:
         """Ends the job; a cancelled one stays so. Raises WrongStateError once it has ended otherwise."""
@@ -214,7 +219,7 @@ class JobRun:
         self.places.write(self._parts)
         places, values, told_at = self.places, self.values, self._log.told_at
         keeper = None if places.keeper is None else places.keeper.id
-        wrong = self._not_finite
+        wrong, measured = self._not_finite, dict(self._measured)
 
         def document() -> str:
             return RunMemory(
@@ -227,6 +232,8 @@ class JobRun:
                 sets=values.sets.newest,
                 told_at=told_at,
                 not_finite=wrong,
+                restarts=self._restarts,
+                measured=measured,
             ).model_dump_json()
 
         facts = (
@@ -239,6 +246,8 @@ class JobRun:
             values.sets.newest,
             told_at,
             wrong,
+            self._restarts,
+            measured,
         )
         self._parts.put(RUN, facts, document)
 
@@ -265,7 +274,9 @@ class JobRun:
             others = {name: value for name, value in self.job.metrics.items() if not name.startswith(f"{taken.split}/")}
             self._set(metrics={**others, **newest})
             self._not_finite = wrong_since(self._not_finite, newest, taken.step)
-            self._append(taken, now)
+            if taken.step > self._measured.get(taken.split, -1):  # What is done again was told.
+                self._measured[taken.split] = taken.step
+                self._append(taken, now)
 
     def _take_set(self, lease: Lease, done: SetDone, now: Moment) -> None:
         if lease is not self.places.keeper:
@@ -283,18 +294,42 @@ class JobRun:
             self._append(line, now)
 
     def _take_event(
-        self, lease: Lease, event: AllocationEvent, reason: str | None, silent: Callable[[], str], now: Moment
+        self, lease: Lease, event: AllocationEvent, report: Report, silent: Callable[[], str], now: Moment
     ) -> None:
         lease.apply(event)
         if event is AllocationEvent.FAILED:
-            because = f": {reason}" if reason else " and gave no reason"
-            self.fail(f"{lease.who} failed {self._at(lease)}{because}{silent()}", now)
+            because = f": {report.reason}" if report.reason else " and gave no reason"
+            ends = self._recover if report.lost else self.fail
+            ends(f"{lease.who} failed {self._at(lease)}{because}{silent()}", now)
         elif event is AllocationEvent.RELEASED:
-            self.fail(
-                f"{lease.who} gave its place up {self._at(lease)}{f': {reason}' if reason else ''}{silent()}", now
-            )
+            because = f": {report.reason}" if report.reason else ""
+            self._recover(f"{lease.who} gave its place up {self._at(lease)}{because}{silent()}", now)
         else:
             self._advance(now)
+
+    def _recover(self, reason: str, now: Moment) -> None:
+        """A process or an agent was lost: the job begins again on agents that live, or fails where it may not."""
+        if self._restarts >= self.plan.max_restarts:
+            tried = f"; the job has begun again {self._restarts} times (max_restarts)" if self._restarts else ""
+            self.fail(f"{reason}{tried}", now)
+            return
+        if self.values.sets.newest:
+            self.fail(f"{reason}; its parameters were set while it ran, so it does not begin again by itself", now)
+            return
+        self._progress(now, last=True)
+        self._restarts += 1
+        done = self.places.step
+        self.places.clear()
+        self._sums.clear()
+        self._log.begin_anew()
+        self.values.has_final = False
+        self._store = None
+        self._not_finite = {}
+        left = self.plan.max_restarts - self._restarts
+        self._set(restarts=self._restarts)
+        self._move(JobEvent.LOST, now, reason)
+        again = f"{done} steps are done again" if done else "no step was done"
+        self._say(f"{reason}. The job begins again ({again}); it may {left} more times", now, "warning")
 
     def _advance(self, now: Moment) -> None:
         """Takes every step of the lifecycle that the leases' states allow."""
@@ -313,7 +348,7 @@ class JobRun:
         state = after(JOB_TRANSITIONS, self.state, event)
         if event in _ENDING:
             self._progress(now, last=True)
-        started = now.at if event is JobEvent.STARTED else self.job.started_at
+        started = self.job.started_at or (now.at if event is JobEvent.STARTED else None)
         ended = now.at if event in _ENDING else None
         if event in _ENDING:
             self.places.release()

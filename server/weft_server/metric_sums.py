@@ -47,6 +47,11 @@ class MetricSums:
         self._take(place)
         return _mean(report, [reports[each] for each in sorted(reports)])
 
+    def clear(self) -> None:
+        """The job begins again."""
+        for place in list(self._open):
+            self._take(place)
+
     def _take(self, place: _Place) -> None:
         for slot in self._open.pop(place):
             self._parts.drop(_part(place, slot))

@@ -24,6 +24,8 @@ class Places:
         self._ordered: set[str] = set()
         self._changed: dict[str, Lease] = {}
         self._freed: list[Lease] = []
+        self._gone: list[Lease] = []
+        """Leases of before the job was placed anew, that are written down still."""
         kept = [LeaseMemory.model_validate_json(document) for _, document in under(written, LEASE)]
         self.leases: dict[str, Lease] = {
             each.id: Lease.restored(job, each, self._changed)
@@ -96,6 +98,10 @@ class Places:
             if not lease.is_held:
                 self._freed.append(lease)
         self._changed.clear()
+        for lease in self._gone:
+            parts.drop(LEASE + lease.id)
+            self._freed.append(lease)
+        self._gone.clear()
 
     def check_held(self, lease: Lease, term: int) -> None:
         """Raises StaleTermError unless the lease is held under that term. At a job's end none is."""
@@ -126,6 +132,13 @@ class Places:
             if lease.is_held:
                 lease.apply(AllocationEvent.RELEASED)
             self._ordered.add(lease.agent)
+
+    def clear(self) -> None:
+        """Releases every place, and forgets who held it: the job is placed anew."""
+        self.release()
+        self._gone += self.leases.values()
+        self.leases, self.keeper, self.endpoints, self.keys = {}, None, [], None
+        self._changed.clear()
 
     def drain(self) -> list[str]:
         """Agents whose orders have changed since the last call."""

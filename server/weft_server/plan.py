@@ -61,6 +61,7 @@ class JobPlan(Model):
     """Arrays of a parameter's size that the rule keeps beside each that it updates."""
     given: Given | None = None
     """First values that the job was submitted with."""
+    max_restarts: int = 0
 
     @property
     def kept_arrays(self) -> int:

@@ -46,6 +46,7 @@ def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Descripti
         compression=spec.compression,
         commit=commit_of(spec),
         dims=dims_of(spec, programs.train.inputs, source),
+        max_restarts=spec.max_restarts,
         state_arrays=len(rule.states) + (spec.average is not None),
     )
 

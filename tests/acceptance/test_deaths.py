@@ -1,4 +1,4 @@
-"""A daemon killed with -9: the job ends failed, in time, and says what died at which step."""
+"""Killed processes: a job begins again and comes to the same bits; one that may not fails and says what died."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import signal
 import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import weft
-from acceptance_processes import alive, await_that
-from weft.api.event import StepDone
+from acceptance_processes import alive, await_that, descendants
+from weft.api.event import StateChanged, StepDone
 from weft.api.lifecycle import JobState
 
 DEADLINE_S = 15.0
@@ -27,7 +28,7 @@ def test_a_killed_daemon_fails_the_job_by_name_and_step(example: ModuleType, tmp
     data = weft.numpy_data("digits.npz", evaluate=(rows - 360, rows))
     with weft.Cluster(workers=2, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:
         for victim, workers in (("worker-1", 2), ("shard-1", 1)):
-            job = client.submit(loss, data=data, passes=100_000, workers=workers, shards=2)
+            job = client.submit(loss, data=data, passes=100_000, workers=workers, shards=2, max_restarts=0)
             next(event for event in job.events() if isinstance(event.body, StepDone) and event.body.step > 0)
             killed = time.monotonic()
             os.kill(next(agent.pid for agent in client.agents() if agent.name == victim), signal.SIGKILL)
@@ -40,6 +41,35 @@ def test_a_killed_daemon_fails_the_job_by_name_and_step(example: ModuleType, tmp
             survivor = client.submit(loss, data=data, steps=3, workers=1, shards=1)
             survivor.wait(timeout_s=180)
             assert survivor.state is JobState.SUCCEEDED
+
+
+def test_a_job_comes_to_the_same_bits_though_a_worker_and_a_shard_are_killed(
+    example: ModuleType, tmp_path: Path
+) -> None:
+    """The daemon of a worker, then the process that serves the job on a shard."""
+    example.write_data(tmp_path / "digits.npz")
+    loss, _ = example.build()
+    run: dict[str, Any] = {"steps": 300, "workers": 2, "shards": 2, "rule": weft.Adam(), "keep_state": True}
+    run["data"] = weft.numpy_data("digits.npz")
+    with weft.Cluster(workers=3, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:
+        undisturbed = client.submit(loss, **run)
+        undisturbed.wait(timeout_s=180)
+        job = client.submit(loss, **run)
+        bodies = (event.body for event in job.events())
+
+        def pids(kind: str) -> list[int]:
+            return [agent.pid for agent in client.agents() if agent.kind == kind and job.id in agent.jobs]
+
+        for victim in (lambda: pids("worker")[0], lambda: max(descendants(pids("shard")[1]))):
+            next(body for body in bodies if isinstance(body, StepDone) and body.step > 0)
+            os.kill(victim(), signal.SIGKILL)
+            next(body for body in bodies if isinstance(body, StateChanged) and body.state is JobState.RECOVERING)
+        job.wait(timeout_s=180)
+        assert job.refresh().restarts == 2
+        expected, found = undisturbed.values(state=True), job.values(state=True)
+        assert {name: value.tobytes() for name, value in found.items()} == {
+            name: value.tobytes() for name, value in expected.items()
+        }
 
 
 def test_daemons_end_when_their_parent_is_killed(tmp_path: Path) -> None:

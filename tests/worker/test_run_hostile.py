@@ -149,9 +149,9 @@ class WatchedRecords(Records):
         super().upload(document, step, final)
         self.moment()
 
-    def reached(self, event: AllocationEvent, reason: str | None) -> None:
+    def reached(self, event: AllocationEvent, reason: str | None, *, lost: bool = False) -> None:
         self.moment()
-        super().reached(event, reason)
+        super().reached(event, reason, lost=lost)
 
 
 def stopped_at(job: Job, place: int, **settings: object) -> tuple[WatchedRecords, bool]:

@@ -15,6 +15,7 @@ from weft_data.source import Source
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.encryption.curve_keys import CurveKeys
+from weft_kvstore.errors import StoreLostError
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store
@@ -54,7 +55,7 @@ CLOSE_TIMEOUT_S = 30.0
 class Listener(Protocol):
     """Who is told how a run goes. Both are called on the run's thread and must be quick."""
 
-    def reached(self, event: AllocationEvent, reason: str | None) -> None:
+    def reached(self, event: AllocationEvent, reason: str | None, *, lost: bool = False) -> None:
         """Ready, running, done or failed."""
 
     def ended(self) -> None:
@@ -155,7 +156,7 @@ class Run:
         return not self._thread.is_alive()
 
     def _main(self) -> None:
-        event, reason = AllocationEvent.DONE, None
+        event, reason, lost = AllocationEvent.DONE, None, False
         try:
             with ExitStack() as stack:
                 training = self._prepare(stack)
@@ -163,8 +164,9 @@ class Run:
                 training.run()
         except Exception as error:  # noqa: BLE001  # the outermost frame of a run: the error becomes its reason
             event, reason = AllocationEvent.FAILED, f"slot {self._allocation.slot}: {_told(error)}"
+            lost = _is_loss(error)
         if not self._signals.stop.is_set():
-            self._listener.reached(event, reason)
+            self._listener.reached(event, reason, lost=lost)
         self._listener.ended()
 
     def _prepare(self, stack: ExitStack) -> Training:
@@ -260,3 +262,10 @@ class Run:
 def _told(error: Exception) -> str:
     """The error for people: those of this room say enough without their class."""
     return str(error) if isinstance(error, (WorkerError, EngineError)) else f"{type(error).__name__}: {error}"
+
+
+def _is_loss(error: BaseException | None) -> bool:
+    """Whether a shard, or a slot that a shard waits for, was lost: no doing of the job's."""
+    while error is not None and not isinstance(error, StoreLostError):
+        error = error.__cause__ or error.__context__
+    return error is not None

@@ -107,8 +107,8 @@ class Listening:
         self._way = way
         self._over = over
 
-    def reached(self, event: AllocationEvent, reason: str | None) -> None:
-        self._way.report(event=event, reason=reason)
+    def reached(self, event: AllocationEvent, reason: str | None, *, lost: bool = False) -> None:
+        self._way.report(event=event, reason=reason, lost=lost)
 
     def ended(self) -> None:
         self._over.set()
@@ -128,6 +128,7 @@ class Way:
         *,
         event: AllocationEvent | None = None,
         reason: str | None = None,
+        lost: bool = False,
         step: int | None = None,
         metrics: Sequence[MetricReport] = (),
         logs: Sequence[LogReport] = (),
@@ -139,6 +140,7 @@ class Way:
             seq=0,
             event=event,
             reason=reason,
+            lost=lost,
             step=step,
             metrics=list(metrics),
             logs=list(logs),

@@ -204,7 +204,7 @@ class AgentDaemon:
         try:
             carried.child = self._forkserver.fork(self._memory_bytes)
         except ForkError as error:
-            self._stimuli.put(Ended(lease, str(error)))
+            self._stimuli.put(Ended(lease, str(error), lost=True))
             return
         carried.child.send(self._task(allocation))
         threading.Thread(
@@ -227,4 +227,4 @@ class AgentDaemon:
         carried.child = None
         self._heard(lease, None)
         _log.info("allocation %s, process %d: %s", lease, child.process, child.ending)
-        self._stimuli.put(Ended(lease, how))
+        self._stimuli.put(Ended(lease, how, lost=child.was_killed))

@@ -50,10 +50,11 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A child's process has ended, `how` in words."""
+    """A child's process has ended, `how` in words. `lost`: a signal or its forkserver's end has ended it."""
 
     lease: Lease
     how: str
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +161,8 @@ class Holding:
                 return self._want([])
             case Said(lease, facts):
                 return self._said(lease, facts)
-            case Ended(lease, how):
-                return self._ended(lease, how)
+            case Ended():
+                return self._ended(stimulus)
             case Terminate():
                 self.leaving = True
                 return self._stop(list(self.held)) if self.held else [Exit()]
@@ -212,7 +213,8 @@ class Holding:
             held.state = after(ALLOCATION_TRANSITIONS, held.state, facts.event)
         return [Tell(lease, facts)]
 
-    def _ended(self, lease: Lease, how: str) -> list[Instruction]:
+    def _ended(self, ended: Ended) -> list[Instruction]:
+        lease = ended.lease
         held = self.held.pop(lease, None)
         if held is None:
             return []
@@ -220,14 +222,15 @@ class Holding:
             instructions: list[Instruction] = [Forget(lease)]
         else:
             self.over.add(lease)
-            instructions = self._untold_end(held, lease, how)
+            instructions = self._untold_end(held, ended)
         if self.leaving:
             return instructions if self.held else [*instructions, Exit()]
         return instructions + self._start()
 
-    def _untold_end(self, held: Held, lease: Lease, how: str) -> list[Instruction]:
+    def _untold_end(self, held: Held, ended: Ended) -> list[Instruction]:
         """A child that died, or was stopped and is ordered again by now, must not leave the server waiting."""
         if held.state in {AllocationState.DONE, AllocationState.FAILED}:
             return []
-        reason = "it was stopped and cannot be taken up again" if held.stopping else how
-        return [Tell(lease, Report(term=lease.term, seq=0, event=AllocationEvent.FAILED, reason=reason))]
+        lease, reason = ended.lease, "it was stopped and cannot be taken up again" if held.stopping else ended.how
+        failed = Report(term=lease.term, seq=0, event=AllocationEvent.FAILED, reason=reason, lost=ended.lost)
+        return [Tell(lease, failed)]

@@ -167,6 +167,8 @@ class Child:
         """Its process id, once it is forked."""
         self.ending = "it ended, and its forkserver before it"
         """How it ended, in words, once `lines` is through."""
+        self.was_killed = True
+        """Whether it has ended by no doing of its own: by a signal, or with its forkserver."""
         self._log.start()
 
     @property
@@ -197,6 +199,7 @@ class Child:
                         self._known.set()
                     elif "exit" in line:
                         self.ending = ending(line["exit"])
+                        self.was_killed = os.WIFSIGNALED(line["exit"])
                         return
                     else:
                         yield line

@@ -150,6 +150,9 @@ class JobSpec(Model):
     """Whether evaluations use the averages. Running statistics are as training left them."""
     compression: StoreCompressionSpec | None = None
     """What of the gradients and values travels in fewer bytes between workers and shards."""
+    max_restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 10
+    """How often the job may begin again after one of its processes or agents was lost. Its result is the same, to the
+    bit in sync mode; 0: it fails."""
     keep_state: bool = False
     """Whether the rule's state is kept beside the parameters, as tensors `weft.state/NAME/KEY`."""
 
@@ -183,6 +186,8 @@ class Job(Model):
     traffic: Traffic = Field(default_factory=Traffic)
     workers: int
     shards: int
+    restarts: int = 0
+    """How often it has begun again since a process of it was lost."""
     created_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None

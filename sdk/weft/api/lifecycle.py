@@ -17,6 +17,7 @@ class JobState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     FINISHING = "finishing"
+    RECOVERING = "recovering"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -24,6 +25,11 @@ class JobState(StrEnum):
     @property
     def is_terminal(self) -> bool:
         return self in {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it holds no agents and waits for some."""
+        return self in {JobState.PENDING, JobState.RECOVERING}
 
 
 class JobEvent(StrEnum):
@@ -35,6 +41,8 @@ class JobEvent(StrEnum):
     """Every worker has done its last step; the parameters are on their way to the server."""
     KEPT = "kept"
     """The server has the final parameters."""
+    LOST = "lost"
+    """A process of the job died, or its agent is gone; the job begins again on other agents, or the same."""
     FAILED = "failed"
     CANCELLED = "cancelled"
 
@@ -85,6 +93,12 @@ JOB_TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = MappingPr
         (J.FINISHING, JE.KEPT): J.SUCCEEDED,
         (J.FINISHING, JE.FAILED): J.FAILED,
         (J.FINISHING, JE.CANCELLED): J.CANCELLED,
+        (J.STARTING, JE.LOST): J.RECOVERING,
+        (J.RUNNING, JE.LOST): J.RECOVERING,
+        (J.FINISHING, JE.LOST): J.RECOVERING,
+        (J.RECOVERING, JE.PLACED): J.STARTING,
+        (J.RECOVERING, JE.FAILED): J.FAILED,
+        (J.RECOVERING, JE.CANCELLED): J.CANCELLED,
     }
 )
 

@@ -41,6 +41,7 @@ class _Part:
 
     event: AllocationEvent | None = None
     reason: str | None = None
+    lost: bool = False
     endpoint: str | None = None
     step: int | None = None
     metrics: list[MetricReport] = field(default_factory=list)
@@ -72,6 +73,7 @@ class Reporter:
         *,
         event: AllocationEvent | None = None,
         reason: str | None = None,
+        lost: bool = False,
         endpoint: str | None = None,
         step: int | None = None,
         metrics: Sequence[MetricReport] = (),
@@ -91,7 +93,7 @@ class Reporter:
             part.logs += logs
             part.traffic = traffic if traffic is not None else part.traffic
             part.sets += sets
-            part.event, part.reason, part.endpoint = event, reason, endpoint
+            part.event, part.reason, part.lost, part.endpoint = event, reason, lost, endpoint
             self._bound_logs()
             self._changed.notify_all()
 

@@ -124,7 +124,7 @@ def jobs(
     elif found:
         render.print_table(render.jobs_table(found, render.now(), render.room()))
         for job in found:
-            if job.state is JobState.PENDING and job.reason:
+            if job.state.is_waiting and job.reason:
                 Console(soft_wrap=True, highlight=False, markup=False).print(render.state_line(job))
     elif state:
         _say(f"no job is in that state; `{command('jobs')}` lists all")

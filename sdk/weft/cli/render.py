@@ -22,6 +22,7 @@ STATE_STYLES = {
     JobState.STARTING: "cyan",
     JobState.RUNNING: "cyan",
     JobState.FINISHING: "cyan",
+    JobState.RECOVERING: "yellow",
     JobState.SUCCEEDED: "green",
     JobState.FAILED: "red",
     JobState.CANCELLED: "magenta",

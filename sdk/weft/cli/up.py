@@ -66,7 +66,12 @@ def _running(url: str) -> list[Job]:
     """The jobs that hold agents; none where the server does not answer at once."""
     try:
         with Client(url, timeout_s=ANSWER_S, retry=Retry(attempts=1)) as client:
-            return [job.job for job in client.jobs(state=[JobState.STARTING, JobState.RUNNING, JobState.FINISHING])]
+            return [
+                job.job
+                for job in client.jobs(
+                    state=[JobState.STARTING, JobState.RUNNING, JobState.FINISHING, JobState.RECOVERING]
+                )
+            ]
     except WeftError:
         return []
 

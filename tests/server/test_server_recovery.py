@@ -1,0 +1,127 @@
+"""A job that loses a process or an agent begins again on agents that live."""
+
+from __future__ import annotations
+
+import pytest
+
+from server_mind import World
+from server_specs import plan
+from weft.api.agent import AgentKind, MetricReport
+from weft.api.event import MetricTaken
+from weft.api.lifecycle import AllocationEvent, JobState
+from weft_server.controller import Controller
+from weft_server.instructions import Remember
+from weft_server.memory import KeptJob
+from weft_server.plan import Given
+from weft_server.refusals import UnknownError
+
+WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING, JobState.FINISHING])
+@pytest.mark.parametrize("who", [(WORKER, 0), (SHARD, 0)])
+def test_a_job_whose_agent_is_lost_is_placed_on_those_that_live_and_succeeds(
+    world: World, state: JobState, who: tuple[AgentKind, int]
+) -> None:
+    workers, shards = world.agents(workers=3, shards=2)
+    world.submit(plan(max_restarts=1))
+    world.bring_to(state)
+    lost = world.lease(*who)
+    alive = [agent for agent in (*workers, *shards) if agent != lost.agent]
+    world.tick(5.2, alive=alive)
+    assert world.states()[-2:] == ["recovering", "starting"]
+    assert world.jobs["job"].restarts == 1
+    again = world.lease(*who)
+    assert (again.agent in alive, again.term > lost.term) == (True, True)
+    with pytest.raises(UnknownError):
+        world.report(lost, step=3)
+    assert [one.term for agent in alive for one in world.orders(agent).allocations] == [again.term]  # The shard.
+    world.bring_to(JobState.SUCCEEDED)
+    assert any("begins again" in said and lost.who in said for said in world.said())
+
+
+def test_a_job_that_finds_no_agents_waits_for_them_and_says_so(world: World) -> None:
+    workers, shards = world.agents()
+    world.submit(plan(max_restarts=1))
+    world.bring_to(JobState.RUNNING)
+    world.tick(5.2, alive=[*workers[1:], *shards])
+    job = world.jobs["job"]
+    assert (job.state, job.reason) == (JobState.RECOVERING, "needs 2 workers; 1 is registered, 1 is free")
+    world.agent(WORKER, "worker-2")
+    assert world.jobs["job"].state is JobState.STARTING
+
+
+def test_what_a_job_does_itself_is_not_tried_again_and_what_was_lost_is_so_often_as_it_says(world: World) -> None:
+    world.agents()
+    world.submit(plan(max_restarts=2), "own")
+    world.bring_to(JobState.RUNNING, "own")
+    world.report(world.lease(WORKER, 0, "own"), AllocationEvent.FAILED, reason="labels out of range")
+    assert world.states("own")[-1] == "failed"
+    world.submit(plan(max_restarts=2))
+    for _ in range(2):
+        world.report(world.lease(SHARD, 0), AllocationEvent.FAILED, reason="it was ended by SIGKILL", lost=True)
+        assert world.states()[-2:] == ["recovering", "starting"]
+    world.report(world.lease(SHARD, 0), AllocationEvent.FAILED, reason="it was ended by SIGKILL", lost=True)
+    assert world.jobs["job"].state is JobState.FAILED
+    assert (world.jobs["job"].reason or "").endswith("SIGKILL; the job has begun again 2 times (max_restarts)")
+
+
+def test_a_job_whose_parameters_were_set_while_it_ran_does_not_begin_again(world: World) -> None:
+    world.agents()
+    world.submit(plan(max_restarts=2))
+    world.bring_to(JobState.RUNNING)
+    number, instructions = world.controller.ask_set("job", Given(names=["w"], file="f"), world.now)
+    world.carry_out(instructions)
+    assert number == 1
+    world.report(world.lease(WORKER, 0), AllocationEvent.FAILED, reason="killed", lost=True)
+    assert "its parameters were set while it ran" in (world.jobs["job"].reason or "")
+
+
+def test_metrics_that_were_told_are_not_told_again(world: World) -> None:
+    world.agents()
+    world.submit(plan(max_restarts=1))
+
+    def measured(*steps: int) -> None:
+        for step in steps:
+            for slot in range(2):
+                report = MetricReport(split="train", step=step, samples=4, sums={"loss": 4.0})
+                world.report(world.lease(WORKER, slot), metrics=[report])
+
+    world.bring_to(JobState.RUNNING)
+    measured(1, 2)
+    world.report(world.lease(WORKER, 0), AllocationEvent.FAILED, reason="killed", lost=True)
+    world.bring_to(JobState.RUNNING)
+    measured(1, 2, 3)
+    assert [event.body.step for event in world.events["job"] if isinstance(event.body, MetricTaken)] == [1, 2, 3]
+
+
+def test_a_server_that_starts_again_knows_a_job_that_recovers(world: World) -> None:
+    workers, _ = world.agents()
+    parts: dict[str, str] = {}
+
+    def keep(instructions: list) -> None:
+        for each in instructions:
+            if isinstance(each, Remember):
+                parts.update({name: text for name, text in each.parts.items() if text is not None})
+                for name in [name for name, text in each.parts.items() if text is None]:
+                    parts.pop(name, None)
+        world.carry_out(instructions)
+
+    world.submit(plan(max_restarts=3))
+    world.bring_to(JobState.RUNNING)
+    keep(world.controller.leave(workers[0], world.now, "its pod is drained"))
+    assert world.jobs["job"].state is JobState.RECOVERING
+    assert sorted(parts) == ["run"]
+    kept = KeptJob(world.jobs["job"], plan(max_restarts=3), len(world.events["job"]), parts)
+    ids = iter(["b0", "b1", "b2"])
+    world.controller = Controller(world.limits, lambda: next(ids))
+    world.controller.restore([], [kept], world.now)
+    world.agents()
+    assert world.jobs["job"].state is JobState.STARTING
+    world.bring_to(JobState.SUCCEEDED)
+    assert world.jobs["job"].restarts == 1
