@@ -93,7 +93,9 @@ def test_the_end_of_weft_up_asks_for_jobs_that_hold_agents_and_waits_for_no_answ
     script = answers(JobPage(jobs=[job("a")]), unavailable)
     monkeypatch.setattr(up, "Client", lambda _url, **settings: script.client(retry=settings["retry"]))
     assert [each.id for each in up._running("")] == ["a"]
-    assert script.requests[0].url.params.get_list("state") == ["starting", "running", "finishing"]
+    assert script.requests[0].url.params.get_list("state") == [
+        "starting", "running", "finishing", "recovering"
+    ]  # fmt: skip
     assert up._running("") == []
     assert len(script.requests) == 2
 
