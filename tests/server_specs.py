@@ -66,6 +66,7 @@ def spec_json(data: Path, /, **changes: Any) -> dict[str, Any]:
         "rule": {"name": "sgd", "lr": 0.1},
         "run": {"passes": 2},
         "parallelism": {"workers": 2, "shards": 1},
+        "max_restarts": 0,
     }
     return {**document, **changes}
 

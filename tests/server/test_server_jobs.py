@@ -183,7 +183,7 @@ def test_an_agent_that_falls_silent_fails_the_job(tmp_path: Path, document: dict
     ):
         # A second worker that registers once and is never heard of again.
         client.post("/v1/agents", json={"kind": "worker", "name": "mute", "pid": 9})
-        job = submit(client, {**document, "max_restarts": 0}).json()["id"]
+        job = submit(client, document).json()["id"]
         eventually(lambda: state(client, job) == "failed", "the job fails")
         reason = client.get(f"/v1/jobs/{job}").json()["reason"]
         assert reason.startswith("mute (slot ")

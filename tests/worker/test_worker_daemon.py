@@ -109,9 +109,7 @@ class OfficeReporter:
         self.office = office
         self.allocation = allocation
 
-    def report(
-        self, *, event=None, reason=None, endpoint=None, step=None, metrics=(), logs=(), traffic=None, sets=()
-    ) -> None:
+    def report(self, *, event=None, reason=None, step=None, traffic=None, sets=(), **others: Any) -> None:
         self.office.said.append((self.allocation, event, traffic))
         for done in sets:
             self.office.sets.put(done)
