@@ -79,10 +79,11 @@ def _running(url: str) -> list[Job]:
 def _stopping(running: Sequence[Job]) -> str:
     if not running:
         return "stopping"
-    verb = "runs, and ends" if len(running) == 1 else "run, and end"
+    verb = "runs, and begins" if len(running) == 1 else "run, and begin"
     named = ", ".join(f"{job.id} ({job.name})" for job in running[:NAMED_JOBS])
     more = ", ..." if len(running) > NAMED_JOBS else ""
-    return f"stopping; {render.counted(len(running), 'job')} still {verb} with it: {named}{more}"
+    count = render.counted(len(running), "job")
+    return f"stopping; {count} still {verb} again with the next `weft up` here: {named}{more}"
 
 
 def _fitted(line: str, console: Console) -> str:
