@@ -25,16 +25,22 @@ import numpy as np
 
 import weft
 from weft import nn
+from weft.http import Retry
 
 STEPS = 400
 ROWS, WIDTH, IDS = 2048, 20, 500
 WAIT_S = 120.0
 POLL_S = 0.02
+PATIENT = Retry(attempts=20)
+"""A server that was killed takes seconds to come back."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "dense": {"rule": weft.Sgd(lr=0.05, momentum=0.9)},
     "adam": {"rule": weft.Adam()},
     "table": {"rule": weft.Adagrad(lr=0.05)},
-    "2bit": {"rule": weft.Sgd(lr=0.05), "compression": {"gradients": {"kind": "2bit", "threshold": 0.01}}},
+    "2bit": {
+        "rule": weft.Sgd(lr=0.05, momentum=0.9),
+        "compression": {"gradients": {"kind": "2bit", "threshold": 0.01}},
+    },
     "float16": {"rule": weft.Adam(), "precision": "float16"},
     "clipped": {"rule": weft.Adam(), "clip_norm": 0.5},
     "one worker": {"rule": weft.Adam(), "workers": 1, "shards": 0},
@@ -79,26 +85,41 @@ def victim_of(kind: str, cluster: weft.Cluster, client: weft.Client, job: str, c
     return pid if what == "daemon" else below[-1] if len(below) > 1 else None
 
 
+def await_death(pid: int) -> None:
+    """Until the process is a zombie at most: then its parent can be asked for it."""
+    stat = Path(f"/proc/{pid}/stat")
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(POLL_S)
+
+
 def revive(cluster: weft.Cluster) -> None:
+    """Starts again what died."""
     for process in cluster.ended():
         cluster.restart(process.name)
+
+
+def await_step(cluster: weft.Cluster, job: weft.JobHandle, step: int) -> None:
+    """Until the job is so far, or has ended. What died is started again meanwhile."""
+    end = time.monotonic() + WAIT_S
+    while not job.refresh().state.is_terminal and job.job.progress.step < step and time.monotonic() < end:
+        time.sleep(POLL_S)
+        revive(cluster)
 
 
 def disturbed(cluster: weft.Cluster, client: weft.Client, job: weft.JobHandle, choose: random.Random) -> Iterator[str]:
     """Carries a plan out while the job runs; what was killed, and when."""
     for at in sorted(choose.sample(range(1, STEPS * 3 // 4), choose.choice((1, 2)))):
         kind = choose.choice(VICTIMS)
-        end = time.monotonic() + WAIT_S
-        while not job.refresh().state.is_terminal and job.job.progress.step < at and time.monotonic() < end:
-            time.sleep(POLL_S)
+        await_step(cluster, job, at)
         pid = victim_of(kind, cluster, client, job.id, choose)
         if pid is None or job.state.is_terminal:
             yield f"no {kind} at step {at}"
             continue
         os.kill(pid, signal.SIGKILL)
         yield f"{kind} at step {job.job.progress.step}"
-        time.sleep(0.3)
+        await_death(pid)
         revive(cluster)
+    await_step(cluster, job, STEPS + 1)
 
 
 def run(client: weft.Client, case: str) -> weft.JobHandle:
@@ -122,7 +143,10 @@ def main() -> int:
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         write_data(Path(folder) / "data.npz")
-        with weft.Cluster(workers=3, shards=3, data_root=Path(folder)) as cluster, cluster.client() as client:
+        with (
+            weft.Cluster(workers=3, shards=3, data_root=Path(folder)) as cluster,
+            weft.Client(cluster.url, retry=PATIENT) as client,
+        ):
             expected: dict[str, dict[str, bytes]] = {}
             for case in cases:
                 job = run(client, case)
