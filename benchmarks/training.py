@@ -5,7 +5,7 @@ worker keeps the values itself, several share a shard. The peer is PyTorch in an
 `TORCH_PYTHON`: with as many processes (DistributedDataParallel over gloo where there are several), one compute thread
 each. Rounds take turns; a row has the medians.
 
-    TORCH_PYTHON=/path/to/python python benchmarks/training.py [--case NAME] [--rounds N] [--seconds S] [--json FILE] [--tiny]
+    TORCH_PYTHON=/path/to/python python benchmarks/training.py [--case NAME] [--rounds N] [--seconds S] [--json FILE]
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _measured(name: str, folder: Path, peer: str, options: argparse.Namespace) -
         for _ in range(options.rounds):
             ours.append(_weft_round(client, name, model.build(sizes), data, options.seconds))
             theirs.append(_peer_round(peer, order))
-    found = {"case": name, "weft": statistics.median(ours), "peer": statistics.median(theirs)}
+    found: dict[str, Any] = {"case": name, "weft": statistics.median(ours), "peer": statistics.median(theirs)}
     found |= {"ratio": found["weft"] / found["peer"], "bar": case.bar}
     return found | {"weft_rounds": ours, "peer_rounds": theirs}
 

@@ -50,7 +50,8 @@ class Layer(nn.Module):
         """Attention, then the two products, each added to what it reads."""
         batch, tokens, width = x.shape
         parts = self.qkv(self.norm1(x)).view(batch, tokens, 3, width // 64, 64).permute(2, 0, 3, 1, 4)
-        mixed = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+        query, key, value = parts.unbind(0)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
         return x + self.fed(self.norm2(x))
 

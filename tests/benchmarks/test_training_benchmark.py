@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -22,6 +24,17 @@ def run(*arguments: str, torch_python: str = sys.executable) -> subprocess.Compl
         check=False,
         env={**os.environ, "TORCH_PYTHON": torch_python},
     )
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet", "resnet18-32px", "decoder-4x256", "embedding-bag"])
+def test_both_sides_train_as_many_numbers(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    ours, theirs = importlib.import_module("training"), importlib.import_module("training_torch")
+    written = ours.MODELS[model]
+    parameters = written.build(written.tiny).graph().parameters
+    trained = sum(math.prod(each.type.static_shape) for each in parameters if each.trainable)
+    assert trained == sum(each.numel() for each in theirs.MODELS[model](written.tiny).parameters())
 
 
 @pytest.mark.parametrize(
