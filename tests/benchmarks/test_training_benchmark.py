@@ -37,16 +37,8 @@ def test_both_sides_train_as_many_numbers(model: str, monkeypatch: pytest.Monkey
     assert trained == sum(each.numel() for each in theirs.MODELS[model](written.tiny).parameters())
 
 
-@pytest.mark.parametrize(
-    ("case", "bar"),
-    [
-        ("mlp-1w", 1.0),
-        ("resnet18-32px-2w", 0.9),
-        ("decoder-4x256-1w", 0.75),
-        ("embedding-bag-1w", 0.75),
-    ],
-)
-def test_a_case_is_held_against_pytorch_in_the_same_run(case: str, bar: float, tmp_path: Path) -> None:
+def test_a_case_is_held_against_pytorch_in_the_same_run(tmp_path: Path) -> None:
+    case, bar = "resnet18-32px-2w", 0.9
     pytest.importorskip("torch")
     file = tmp_path / "training.json"
     ended = run("--case", case, "--json", str(file))
