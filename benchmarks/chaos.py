@@ -85,10 +85,10 @@ def victim_of(kind: str, cluster: weft.Cluster, client: weft.Client, job: str, c
     return pid if what == "daemon" else below[-1] if len(below) > 1 else None
 
 
-def await_death(pid: int) -> None:
-    """Until the process is a zombie at most: then its parent can be asked for it."""
-    stat = Path(f"/proc/{pid}/stat")
-    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+def await_death(cluster: weft.Cluster, pid: int) -> None:
+    """Until a daemon that was killed can be started again; of another process nobody waits for the end."""
+    daemon = next((process for process in cluster.processes if process.pid == pid), None)
+    while daemon is not None and daemon.exit_code is None:
         time.sleep(POLL_S)
 
 
@@ -117,7 +117,7 @@ def disturbed(cluster: weft.Cluster, client: weft.Client, job: weft.JobHandle, c
             continue
         os.kill(pid, signal.SIGKILL)
         yield f"{kind} at step {job.job.progress.step}"
-        await_death(pid)
+        await_death(cluster, pid)
         revive(cluster)
     await_step(cluster, job, STEPS + 1)
 
