@@ -76,7 +76,6 @@ class JobRun:
         self._sums = MetricSums(plan.workers, self._parts, written)
         self.values = RunValues(job.id, plan.steps, self.places, self._parts, memory=memory, written=written)
         self._not_finite = memory.not_finite
-        self._restarts = memory.restarts
         self._measured = dict(memory.measured)
         self._deadline: float | None = None
         self._store: StoreSpec | None = None
@@ -232,7 +231,6 @@ class JobRun:
                 sets=values.sets.newest,
                 told_at=told_at,
                 not_finite=wrong,
-                restarts=self._restarts,
                 measured=measured,
             ).model_dump_json()
 
@@ -246,7 +244,6 @@ class JobRun:
             values.sets.newest,
             told_at,
             wrong,
-            self._restarts,
             measured,
         )
         self._parts.put(RUN, facts, document)
@@ -309,15 +306,15 @@ class JobRun:
 
     def _recover(self, reason: str, now: Moment) -> None:
         """A process or an agent was lost: the job begins again on agents that live, or fails where it may not."""
-        if self._restarts >= self.plan.max_restarts:
-            tried = f"; the job has begun again {self._restarts} times (max_restarts)" if self._restarts else ""
+        restarts = self.job.restarts
+        if restarts >= self.plan.max_restarts:
+            tried = f"; the job has begun again {restarts} times (max_restarts)" if restarts else ""
             self.fail(f"{reason}{tried}", now)
             return
         if self.values.sets.newest:
             self.fail(f"{reason}; its parameters were set while it ran, so it does not begin again by itself", now)
             return
         self._progress(now, last=True)
-        self._restarts += 1
         done = self.places.step
         self.places.clear()
         self._sums.clear()
@@ -325,8 +322,8 @@ class JobRun:
         self.values.has_final = False
         self._store = None
         self._not_finite = {}
-        left = self.plan.max_restarts - self._restarts
-        self._set(restarts=self._restarts)
+        left = self.plan.max_restarts - restarts - 1
+        self._set(restarts=restarts + 1)
         self._move(JobEvent.LOST, now, reason)
         again = f"{done} steps are done again" if done else "no step was done"
         self._say(f"{reason}. The job begins again ({again}); it may {left} more times", now, "warning")

@@ -64,8 +64,6 @@ class RunMemory(Model):
     """Sets asked for so far; the newest one's number."""
     not_finite: dict[str, int] = Field(default_factory=dict)
     """See `weft_server.not_finite`."""
-    restarts: int = 0
-    """How often the job has begun again."""
     measured: dict[str, int] = Field(default_factory=dict)
     """By split: the newest step whose metrics were told."""
     told_at: datetime | None = None

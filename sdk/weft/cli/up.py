@@ -63,7 +63,7 @@ def up(
 
 
 def _running(url: str) -> list[Job]:
-    """The jobs that hold agents; none where the server does not answer at once."""
+    """The jobs that hold agents, or did and wait for others; none where the server does not answer at once."""
     try:
         with Client(url, timeout_s=ANSWER_S, retry=Retry(attempts=1)) as client:
             return [
