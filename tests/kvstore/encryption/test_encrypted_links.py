@@ -199,11 +199,10 @@ def test_another_key_is_told_as_such_where_a_call_fails_for_silence(few_handshak
     with encrypted(described()) as (found, _):
         wrong = msgspec.structs.replace(found, curve_keys=(new_curve_keys().public,))
         hasty = LinkSettings(same_host=False, silence_s=1.0)
-        with (
-            connected(wrong, wait_s=0, settings=hasty) as store,
-            pytest.raises(StoreLostError, match=r"slot 0: pull of key 'w'.* shard 0 .*another CURVE key"),
-        ):
-            store.pull("w").result(WAIT_S)
+        with connected(wrong, wait_s=0, settings=hasty) as store:
+            wait_until(lambda: "another CURVE key" in (store.statistics().links[0].trouble or ""))
+            with pytest.raises(StoreLostError, match=r"slot 0: pull of key 'w'.* shard 0 .*another CURVE key"):
+                store.pull("w").result(WAIT_S)
 
 
 def test_handshakes_that_a_proxy_drops_before_the_shard_is_there_keep_nobody_out(few_handshakes: None) -> None:
