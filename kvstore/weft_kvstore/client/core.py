@@ -193,7 +193,7 @@ class Replies:
 # --- How long a client's own thread keeps away from the work, as callers lead it or not -------------------------------
 
 
-GRACE_S: Final = 0.001
+GRACE_S: Final = 0.005
 """How long an answer may be left alone before the thread looks for it, where a caller has led lately."""
 
 LOOKS: Final = 20
