@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from weft_kvstore.description.records import LEAST_SCALE, MOST_SCALE, LossScaling
+from weft_kvstore.snapshot_files import Snapshot
 
 CLIP_EPSILON: Final = 1e-6
 """Added to the norm that a clipped gradient is divided by, as PyTorch's `clip_grad_norm_` does."""
@@ -36,6 +37,11 @@ class LossScale:
         if self.good + 1 < scaling.growth_interval:
             return LossScale(self.scale, self.good + 1)
         return LossScale(min(self.scale * 2, MOST_SCALE))
+
+
+def loss_scale_of(snapshot: Snapshot) -> LossScale | None:
+    """That of the first step after a snapshot, where there is one."""
+    return None if snapshot.loss_scale is None else LossScale(snapshot.loss_scale, snapshot.finite_steps)
 
 
 def clip_factor(norm: float, clip_norm: float) -> float:

@@ -17,8 +17,8 @@ from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreTimeoutError
 from weft_kvstore.store import Readable, Store
+from weft_kvstore.tensor_file import Tensor, header_of
 from weft_worker.patience import result_of
-from weft_worker.tensor_file import Tensor, header_of
 
 RUN_BYTES: Final = 4 * 1024 * 1024
 """Rows of a table that travel at once take about so much."""

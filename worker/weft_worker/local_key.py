@@ -35,6 +35,12 @@ class LocalKey:
         self._weight = self._device.to_device(first).reshape(self._worked_shape)
         self._state = {name: xp.full(self._worked_shape, start, self._dtype) for name, start in self._starts.items()}
 
+    def restore(self, value: Array, state: Mapping[str, Array]) -> None:
+        """Takes over a value and the rule's state, arrays of the host's in any shape."""
+        self.begin(value)
+        for name, array in state.items():
+            self._state[name][...] = self._device.to_device(array).reshape(self._worked_shape)
+
     def update(self, gradient: Array, step: int) -> None:
         """Applies the rule with the merged gradient of that step, an array of the host's, which is used up."""
         self.update_there(self._device.to_device(gradient), step)

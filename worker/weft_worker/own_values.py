@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array
@@ -19,6 +20,8 @@ from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.sharding import slices_of
+from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 from weft_worker.device import CpuDevice, Device
@@ -45,9 +48,14 @@ class OwnStore:
     thread. What is pulled is a copy, and newer where its version has passed.
     """
 
-    def __init__(self, description: StoreDescription, device: Device | None = None) -> None:
+    def __init__(
+        self, description: StoreDescription, device: Device | None = None, snapshot: Snapshot | None = None
+    ) -> None:
+        """Goes on from a `snapshot`, where there is one. Raises SnapshotError."""
         self._device = device or CpuDevice()
-        dense = tuple(key for key in description.keys if not key.rows)
+        self._dense = tuple(key for key in description.keys if not key.rows)
+        self._slice_bytes = description.slice_bytes
+        dense = self._dense
         tables = tuple(key for key in description.keys if key.rows)
         updated = {key.key: key for key in dense if key.update is Update.RULE and key.slots}
         rule = rule_of(description)
@@ -70,9 +78,13 @@ class OwnStore:
         self._version = 0
         self._to_set: dict[int, dict[str, Array]] = {}
         self._waits: list[tuple[int, str, Future[Any], Callable[[], Any]]] = []
+        self._capture: tuple[int, Callable[[list[Part]], None]] | None = None
+        """At which version somebody wants all that there is."""
         self._closed = False
         self._lock = threading.Lock()
         """Held while the version moves on, and while anybody asks for one."""
+        if snapshot is not None:
+            self._restore(snapshot)
 
     @property
     def has_tables(self) -> bool:
@@ -96,12 +108,28 @@ class OwnStore:
             for key, value in self._to_set.pop(step + 1, {}).items():
                 self._put(key, value)
             self._version = step + 1
+            if self._capture is not None and self._capture[0] == self._version:
+                told, self._capture = self._capture[1], None
+                told(self._parts())
             if not self._waits:
                 return
             reached = [(wait[2], wait[3]()) for wait in self._waits if wait[0] <= self._version]
             self._waits = [wait for wait in self._waits if wait[0] > self._version]
         for future, taken in reached:
             future.set_result(taken)
+
+    def capture(self, step: int, told: Callable[[list[Part]], None]) -> str | None:
+        """Calls `told` with copies of all values and the rule's arrays at version `step`, once they are at it; it has
+        to be quick. Why that cannot be, where they are beyond it. May be called on any thread."""
+        with self._lock:
+            if self._version > step:
+                return f"the values are at version {self._version} already"
+            if self._version == step:
+                with self._device.use():
+                    told(self._parts())
+            else:
+                self._capture = step, told
+        return None
 
     def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
         first = self._first
@@ -180,6 +208,36 @@ class OwnStore:
                     self._others[key] = self._device.to_device(value)
             self._first = None
         first.close()
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        with SnapshotReader(snapshot) as reader, self._device.use():
+            for key in self._dense:
+                size, dtype = key.size, np.dtype(key.dtype)
+                value = reader.read(VALUE, key.key, 0, size, dtype).reshape(key.shape)
+                if key.key in self._ruled:
+                    names = self._updating.rule.state
+                    state = {name: reader.read(name, key.key, 0, size, dtype) for name in names}
+                    self._ruled[key.key].restore(value, state)
+                else:
+                    self._others[key.key] = self._device.to_device(value)
+        if self._first is not None:
+            self._first.close()
+        self._first = None
+        self._version = snapshot.step
+
+    def _parts(self) -> list[Part]:
+        found: list[Part] = []
+        for key in self._dense:
+            if not key.size:
+                continue
+            arrays = {VALUE: self._copy(key.key)}
+            if key.key in self._ruled:
+                arrays |= self._ruled[key.key].state()
+            for array, values in arrays.items():
+                found.append(Part(array, key.key, 0, key.size, key.dtype, [values.reshape(-1)]))
+            made: Array = np.full(slices_of(key, self._slice_bytes).count, self._version, np.int64)
+            found.append(Part(UPDATES, key.key, 0, len(made), "int64", [made]))
+        return found
 
     def _apply(self, key: str, gradient: Array, step: int) -> None:
         if key not in self._ruled:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO, Literal, Protocol
 
-from weft.api.agent import LogReport, MetricReport, SetDone
+from weft.api.agent import LogReport, MetricReport, SetDone, SnapshotDone
 from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
@@ -30,6 +30,7 @@ class Reporter(Protocol):
         logs: Sequence[LogReport] = (),
         traffic: Traffic | None = None,
         sets: Sequence[SetDone] = (),
+        snapshot: SnapshotDone | None = None,
     ) -> None:
         """Puts facts in line and returns at once."""
 

@@ -9,7 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-from weft.api.agent import WorkerAllocation
+import msgspec
+
+from weft.api.agent import SnapshotDone, SnapshotFile, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
 from weft_kvstore.client.store_client import StoreClient
@@ -18,6 +20,7 @@ from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.errors import StoreLostError
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.snapshot_files import Part, SnapshotError, write_file
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
@@ -65,7 +68,7 @@ class Listener(Protocol):
 def open_store(task: Task, device: Device | None = None) -> Store:
     """The way to the job's shards; without any, the values are kept in this process, on the device."""
     if has_own_values(task.description) and not task.local.keys:
-        return OwnStore(task.description, device)
+        return OwnStore(task.description, device, task.snapshot)
     if not task.description.shards:
         return LocalStore(task.description)
     # A job's bytes are those at its store's sockets; what passed through shared memory would be missing among them.
@@ -120,6 +123,8 @@ class Run:
         self._open_store = store or self._opened
         self._open_device = device
         self._signals = RunSignals()
+        self._own: OwnStore | None = None
+        """The run's values, once it has them and where no shard does."""
         self._store_is_over = threading.Event()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._main, name=f"run-{allocation.id}", daemon=True)
@@ -144,6 +149,29 @@ class Run:
     def request_set(self, number: int) -> None:
         """Asks for ordered parameters to be set: their document is brought, and set at a boundary of two steps."""
         self._sets.request(number)
+
+    def request_snapshot(self, step: int, folder: str) -> None:
+        """Asks for all values that this process keeps, as they are after `step` steps, to be written to a folder. What
+        becomes of it is reported."""
+        missed: str | None = "the run has not begun"
+        if self._own is not None:
+            missed = self._own.capture(step, lambda parts: self._write_later(parts, step, folder))
+        if missed is not None:
+            self._reporter.report(snapshot=SnapshotDone(step=step, error=missed, missed=True))
+
+    def _write_later(self, parts: list[Part], step: int, folder: str) -> None:
+        """Writes the snapshot's file on a thread of its own."""
+
+        def write() -> None:
+            name = f"worker-{self._allocation.slot}.safetensors"
+            try:
+                file = write_file(folder, name, parts, {"job": self._allocation.job, "step": str(step)})
+                done = SnapshotDone(step=step, file=SnapshotFile(**msgspec.structs.asdict(file)))
+            except SnapshotError as error:
+                done = SnapshotDone(step=step, error=str(error))
+            self._reporter.report(snapshot=done)
+
+        threading.Thread(target=write, name="write-snapshot").start()
 
     def _check(self) -> None:
         """Raises StoppedError once the run is over."""
@@ -186,6 +214,7 @@ class Run:
 
     def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
+        self._own = store if isinstance(store, OwnStore) else None
         own = Own(store, engine.variable("own values")) if isinstance(store, OwnStore) else None
         binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=own is None)
         feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)

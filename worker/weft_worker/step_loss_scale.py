@@ -11,9 +11,10 @@ class StepLossScale:
     """`scale` is that of the first step whose outcome has not been told. Told in the order of steps, by one thread at a
     time: the work that ends a step."""
 
-    def __init__(self, scaling: LossScaling | None) -> None:
+    def __init__(self, scaling: LossScaling | None, first: LossScale | None = None) -> None:
+        """`first`: that of the first step, where it is not the first of the job."""
         self._scaling = scaling
-        self._now = LossScale(1.0 if scaling is None else scaling.initial)
+        self._now = first or LossScale(1.0 if scaling is None else scaling.initial)
 
     @property
     def is_fixed(self) -> bool:

@@ -17,6 +17,7 @@ from weft_graph.program_json import programs_from_json
 from weft_kernels.averaging import AVERAGE
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, description_from_json
+from weft_kvstore.snapshot_files import Snapshot, snapshots
 from weft_worker.contributions import Contributions, check_tables, contributions_of
 from weft_worker.course import Course
 from weft_worker.errors import TaskError
@@ -34,6 +35,17 @@ class Task:
     description: StoreDescription
     local: LocalKeys
     contributions: Contributions
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """Where the run goes on; None: it begins with step 0."""
+        found = self.allocation.snapshot
+        return None if found is None else snapshots.from_builtins(found.model_dump())
+
+    @property
+    def first_step(self) -> int:
+        """The first that is to be done."""
+        return 0 if self.allocation.snapshot is None else self.allocation.snapshot.step
 
     @property
     def settles(self) -> bool:

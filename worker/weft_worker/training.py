@@ -68,9 +68,13 @@ class Training:
             self.reports.traffic()
 
     def _begin(self) -> None:
-        """Has the given first values there: the keeper sets them, the others wait."""
+        """Has the given first values there: the keeper sets them, the others wait. A run that goes on has its values;
+        what was evaluated at its first step may not have been told."""
         allocation = self.task.allocation
-        if allocation.keeper and allocation.given:
+        if self.task.snapshot is not None:
+            if self.task.first_step and self.course.at(self.task.first_step - 1).evaluates:
+                self._evaluate(self.task.first_step)
+        elif allocation.keeper and allocation.given:
             with tempfile.TemporaryFile() as file:
                 self.reports.download("given", file, self.signals.stop)
                 self.setter.set_all(file, 0, allocation.given)
@@ -80,7 +84,7 @@ class Training:
     def _train(self) -> None:
         in_flight: deque[Variable] = deque()
         most = 1 if self.settings.serial else self.settings.steps_in_flight
-        for step in range(self.task.allocation.steps):
+        for step in range(self.task.first_step, self.task.allocation.steps):
             self._boundary(step)
             while len(in_flight) >= most:
                 self.engine.wait([in_flight.popleft()], self.settings.wait_timeout_s)

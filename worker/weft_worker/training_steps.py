@@ -9,6 +9,7 @@ import numpy as np
 
 from weft_graph.program import LOSS_SCALE, Update
 from weft_kernels.kernel import Array
+from weft_kvstore.step_outcome import loss_scale_of
 from weft_worker.bind import Binder
 from weft_worker.course import Course, CourseStep, parts_of
 from weft_worker.engine.face import Engine
@@ -50,7 +51,8 @@ class TrainingSteps:
     ) -> TrainingSteps:
         """Before the first step."""
         commit, engine = task.description.commit, pusher.engine
-        scale = StepLossScale(None if commit is None else commit.loss_scaling)
+        first = None if task.snapshot is None else loss_scale_of(task.snapshot)
+        scale = StepLossScale(None if commit is None else commit.loss_scaling, first)
         sums, order = MetricSums(binder.program.outputs), engine.variable("metric sums")
         return cls(task, course, binder, feeder, engine, pusher, reports, sums, scale, order)
 

@@ -10,10 +10,10 @@ from typing import BinaryIO, Final
 
 from weft_kvstore.description.records import KeyDescription, is_given
 from weft_kvstore.store import Store
+from weft_kvstore.tensor_file import Tensor, TensorFile, TensorFileError
 from weft_worker.keeping import runs_of
 from weft_worker.pace import Pace
 from weft_worker.patience import Tell, patiently, result_of
-from weft_worker.tensor_file import Tensor, TensorFile, TensorFileError
 
 AHEAD: Final = 3
 """Calls under way while the next piece is read."""

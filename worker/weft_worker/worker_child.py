@@ -19,7 +19,7 @@ import httpx
 import structlog  # noqa: F401 - `start_daemon` imports it late, in each child anew
 from pydantic import BaseModel, ConfigDict
 
-from weft.api.agent import LogReport, MetricReport, Report, SetDone, WorkerAllocation
+from weft.api.agent import LogReport, MetricReport, Report, SetDone, SnapshotDone, WorkerAllocation
 from weft.api.daemon import start_daemon
 from weft.api.document import Document
 from weft.api.job import Traffic
@@ -79,6 +79,8 @@ def main(channel: socket.socket) -> None:
                     run.request_upload()
                 if "set" in asked:
                     run.request_set(asked["set"])
+                if "snapshot" in asked:
+                    run.request_snapshot(**asked["snapshot"])
             stop.set()
 
         def end() -> None:
@@ -134,6 +136,7 @@ class Way:
         logs: Sequence[LogReport] = (),
         traffic: Traffic | None = None,
         sets: Sequence[SetDone] = (),
+        snapshot: SnapshotDone | None = None,
     ) -> None:
         facts = Report(
             term=self._allocation.term,
@@ -146,6 +149,7 @@ class Way:
             logs=list(logs),
             traffic=traffic,
             sets=list(sets),
+            snapshot=snapshot,
         )
         said = facts.model_dump(mode="json", exclude={"term", "seq"}, exclude_defaults=True)
         self._say({"report": said})

@@ -6,7 +6,7 @@ slice's value is at one version at any time: what is half made is shown to nobod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -61,6 +61,8 @@ class BucketState:
         self.sets = BucketSets(spec, self.steps, self.update.values, given)
         self.applied: Callable[[int, int, int, int], None] | None = None
         """Told (slot, step, first, stop) of each slot's gradients when they are merged, where somebody asks."""
+        self.reached: Callable[[int, int, int], None] | None = None
+        """Told (version, first, stop) of slices that have come to a version together, where somebody asks."""
         self._sums = BucketSums(count, bounds)
         self._sum_dtype = sum_dtype(values.dtype) if spec.update is Update.MEAN else values.dtype
         self._adds_late = spec.update is Update.RULE and spec.rule.anywhere and spec.gate is None and not spec.is_whole
@@ -138,6 +140,16 @@ class BucketState:
             self.update.updates[low:high] = version
             changed.append((low, high))
         return changed
+
+    def begin_at(self, version: int, value: Segment, state: Mapping[str, Segment], updates: Array) -> None:
+        """Has slices that nobody has pushed begin at a version: with a value, the rule's arrays by name, and the number
+        of updates made of each slice (slices) int64."""
+        self.sets.restore(value, None, is_value=True)
+        for name, laid in state.items():
+            self.update.restore(name, laid)
+        self.update.updates[value.first : value.stop] = updates
+        if self.spec.slots:
+            self.steps.begin_at(version, value.first, value.stop)
 
     def merging(self, arrival: Arrival) -> Changed:
         """Merges what has come, and makes the updates that are due. Raises RuleFailedError, MemoryError."""
@@ -284,6 +296,8 @@ class BucketState:
         self.steps.version[first:stop] = step + 1
         if self.sets.ahead:
             self.sets.reached(step + 1, first, stop)
+        if self.reached is not None:
+            self.reached(step + 1, first, stop)
 
     def _alone(self, place: int, first: int, stop: int) -> Changed:
         """A slot's gradients as updates of their own, of each slice one step after the other: work may be done in any

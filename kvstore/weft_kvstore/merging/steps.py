@@ -402,6 +402,16 @@ class StepGate:
         """What the loss of the first step that is not committed was multiplied by."""
         return self._scale.scale
 
+    @property
+    def loss_scale(self) -> LossScale:
+        """The same, with the finite steps since it last changed."""
+        return self._scale
+
+    def begin_at(self, step: int, loss_scale: LossScale | None) -> None:
+        """Nothing has arrived: `step` is the first that is not committed, and its loss scale is this."""
+        self._next = step
+        self._scale = self._scale if loss_scale is None else loss_scale
+
     def expect(self, units: int) -> None:
         """So many units of this shard take part."""
         self._units = units

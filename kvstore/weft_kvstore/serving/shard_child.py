@@ -1,8 +1,9 @@
 """A shard of one job as a process of its own: what a daemon's child does from its fork to its end.
 
 The daemon's first line is a `ShardTask`. The child answers with a report that it is ready and where, or that it has
-failed and why, and then each line of the daemon's with its statistics; the last ones come at its end. It ends by
-SIGTERM, or when the daemon's end of the channel closes.
+failed and why. Then the daemon says `{"asked": number}`, which is answered by statistics, and `{"snapshot": {...}}`,
+which is answered by a report once its file is written. The last statistics come at the child's end: by SIGTERM, or when
+the daemon's end of the channel closes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +28,8 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import OpenStoppedError
+from weft_kvstore.shard.snapshot import Capture, MissedError
+from weft_kvstore.snapshot_files import Snapshot, SnapshotError, write_file
 from weft_kvstore.structs import Reader
 
 _WILDCARDS: Final = ("tcp://0.0.0.0:", "tcp://*:", "tcp://[::]:")
@@ -50,10 +54,26 @@ class ShardTask(msgspec.Struct, frozen=True):
     """Of this shard, where links are encrypted."""
     curve_clients: tuple[str, ...] = ()
     """The public keys of those that are let in then."""
+    snapshot: Snapshot | None = None
+    """What the job begins with; None: with its first values."""
+
+
+class SnapshotWanted(msgspec.Struct, frozen=True):
+    """What the shard holds at version `step` is to be written to a folder."""
+
+    step: int
+    folder: str
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A line of the daemon's: one of both."""
+
+    asked: int | None = None
+    snapshot: SnapshotWanted | None = None
 
 
 _TASKS: Final[Reader[ShardTask]] = Reader(ShardTask)
-_QUESTIONS: Final[Reader[dict[str, int]]] = Reader(dict[str, int])
+_QUESTIONS: Final[Reader[Question]] = Reader(Question)
 
 
 def prepare() -> None:
@@ -90,10 +110,15 @@ def main(channel: socket.socket) -> None:
 
             def answer() -> None:
                 for line in reader:
-                    say(statistics=server.statistics(), asked=_QUESTIONS.from_json(line)["asked"])
+                    question = _QUESTIONS.from_json(line)
+                    if question.snapshot is not None:
+                        _write_snapshot(server, task, question.snapshot, say)
+                    if question.asked is not None:
+                        say(statistics=server.statistics(), asked=question.asked)
                 stop.set()
 
-            server.open(description_from_json(task.store), task.shard, stopped=stop.is_set)
+            description = description_from_json(task.store)
+            server.open(description, task.shard, snapshot=task.snapshot, stopped=stop.is_set)
             say(report={"event": "ready", "endpoint": advertised(server.endpoint, task.advertise)})
             threading.Thread(target=answer, name="answer", daemon=True).start()
             stop.wait()
@@ -104,6 +129,31 @@ def main(channel: socket.socket) -> None:
         _log.info("job %s is not wanted any more", task.store.get("job"))
     except (StoreError, ValueError, MemoryError) as error:
         fail(str(error) or type(error).__name__)
+
+
+def _write_snapshot(server: ShardServer, task: ShardTask, wanted: SnapshotWanted, say: Callable[..., None]) -> None:
+    """Captures the shard, and writes its file on a thread of its own. What becomes of it is reported."""
+
+    def write(capture: Capture) -> None:
+        name, metadata = f"shard-{task.shard}.safetensors", {"job": task.store["job"], "step": str(wanted.step)}
+        try:
+            file, error = write_file(wanted.folder, name, capture.parts(), metadata), None
+        except SnapshotError as raised:
+            file, error = None, str(raised)
+        scale = capture.loss_scale
+        server.release(capture)
+        done: dict[str, object] = {"step": wanted.step, "file": file, "error": error}
+        if scale is not None:
+            done |= {"loss_scale": scale.scale, "finite_steps": scale.good}
+        say(report={"snapshot": done})
+
+    def told(outcome: Capture | MissedError) -> None:
+        if isinstance(outcome, MissedError):
+            say(report={"snapshot": {"step": wanted.step, "error": str(outcome), "missed": True}})
+        else:
+            threading.Thread(target=write, args=(outcome,), name="write-snapshot").start()
+
+    server.capture(wanted.step, told)
 
 
 def advertised(bound: str, host: str | None) -> str:

@@ -7,6 +7,7 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from types import TracebackType
@@ -28,7 +29,10 @@ from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.peer import Job
+from weft_kvstore.shard.snapshot import Capture, MissedError, restore
+from weft_kvstore.snapshot_files import Snapshot, SnapshotReader
 from weft_kvstore.statistics import JobStatistics, ShardStatistics, StageTimes, depths
+from weft_kvstore.step_outcome import loss_scale_of
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
 # --- A shard's socket: a ROUTER that clients connect to ---------------------------------------------------------------
@@ -169,6 +173,10 @@ class ShardServer:
         self._wakeup = Wakeup()
         self._listener = _listener() if settings.same_host else None
         self._core.arenas = self._listener
+        self._asked: deque[Callable[[], None]] = deque()
+        """What other threads want done on the shard's."""
+        self._capture: Capture | None = None
+        """The one that is not complete."""
         self._stopping = False
         self._opening = threading.Lock()
         """Held while a job is opened, and while none may be any more."""
@@ -189,17 +197,29 @@ class ShardServer:
         self.ended.wait()
         stop.set()
 
-    def open(self, description: StoreDescription, shard: int, *, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Makes the first values of this shard's slices, on the calling thread, and serves the job from then on.
+    def open(
+        self,
+        description: StoreDescription,
+        shard: int,
+        *,
+        snapshot: Snapshot | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Makes the first values of this shard's slices, or reads those of a `snapshot`, on the calling thread, and
+        serves the job from then on.
 
         Raises DescriptionError, ValueError for an initializer that there is not or a shard number that the description
-        lacks, StoreError where it has a job or was stopped, and OpenStoppedError soon after `stopped` says so.
+        lacks, StoreError where it has a job or was stopped, SnapshotError, and OpenStoppedError soon after `stopped`
+        says so.
         """
         check_description(description)
         if not 0 <= shard < len(description.shards):
             raise ValueError(f"shard {shard}: job {description.job!r} has {len(description.shards)}")
         made = JobShard(description, shard, computing=self._pool, tables=self._tables, stopped=stopped)
         try:
+            if snapshot is not None:
+                with SnapshotReader(snapshot) as reader:
+                    restore(made, snapshot.step, reader.read, loss_scale_of(snapshot))
             with self._opening:
                 if self._stopping:
                     raise StoreError(f"the shard at {self.endpoint} was stopped")
@@ -207,6 +227,41 @@ class ShardServer:
         except BaseException:
             made.close()
             raise
+
+    def capture(self, step: int, told: Callable[[Capture | MissedError], None]) -> None:
+        """Captures what the job is at version `step`, as its slices reach it. `told` is called on the shard's thread,
+        and has to be quick; what it is given is to be given to `release`, once nobody reads it. May be called on any
+        thread once the job is open; a capture that is not complete is dropped."""
+
+        def begin() -> None:
+            job, before = self._core.job, self._capture
+            if before is not None:
+                self._capture = None
+                before.release()
+            if job is None:
+                return
+
+            def complete(capture: Capture) -> None:
+                self._capture = None
+                told(capture)
+
+            try:
+                capture = Capture(job.shard, step, complete)
+            except MissedError as error:
+                told(error)
+            else:
+                self._capture = None if capture.is_complete else capture
+
+        self._soon(begin)
+
+    def release(self, capture: Capture) -> None:
+        """A complete capture is read no more. May be called on any thread."""
+        self._soon(capture.release)
+
+    def _soon(self, work: Callable[[], None]) -> None:
+        """Has the shard's thread do it between two pieces of its work."""
+        self._asked.append(work)
+        self._wakeup.wake()
 
     def stop(self) -> None:
         """Closes everything. Idempotent."""
@@ -294,6 +349,8 @@ class ShardServer:
         """Reads what came, merges the most urgent slice, sends; looks at the socket again after each slice, or where a
         flood has come once it has merged for as long as it has read: else more would come than is ever merged."""
         core, work, looked = self._core, self._core.work, self._clock()
+        while self._asked:
+            self._asked.popleft()()
         self._receive()
         begun = now = self._clock()
         busy = work.work_once()

@@ -19,7 +19,7 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows, is_ascending
 from weft_kvstore.same_host.layout import ShardPlaces, shard_places
 from weft_kvstore.shard.parts import LiveHyper, ShardParts, Specs
-from weft_kvstore.sharding import routing_of
+from weft_kvstore.sharding import KeySlices, routing_of
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.tables.steps import AnyTable, ChunkRun
 from weft_kvstore.wire.codec import ProtocolError, Run, check_chunks, chunks_apart, unpacked_ids, unpacked_rows
@@ -300,6 +300,11 @@ class JobShard:
         """Whether it does nothing with the bytes of a run but compute: what is checked, or kept, has to be copied."""
         bucket = self.buckets.get(run.bucket)
         return run.payload_kind == PayloadKind.GRADIENT and bucket is not None and bucket.pushed is None
+
+    @property
+    def cuts(self) -> Sequence[KeySlices]:
+        """How keys are cut into slices, by their places."""
+        return self._routing.cuts
 
     @property
     def nbytes(self) -> int:

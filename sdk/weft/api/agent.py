@@ -69,6 +69,28 @@ class CurvePair(Model):
     secret: Annotated[str, Field(pattern=CURVE_KEY, repr=False)]
 
 
+class SnapshotFile(Model):
+    """A file of a snapshot: what one process held."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z]+-[0-9]+\.safetensors$")]
+    nbytes: Count
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Snapshot(Model):
+    """What a job was at one step, in files of its processes: values, the rule's state, updates made."""
+
+    step: Count
+    """The values are those after so many steps: this step is the next."""
+    folder: Annotated[str, Field(min_length=1, max_length=4096)]
+    """Where the files are: a path, or a URL that fsspec reads."""
+    files: Annotated[list[SnapshotFile], Field(max_length=4096)]
+    loss_scale: float | None = None
+    """Of the next step, where the loss is scaled."""
+    finite_steps: Count = 0
+    """Steps in a row that were finite since the loss scale last changed."""
+
+
 class WorkerAllocation(Model):
     """A slot of a job, for a worker: all it needs to run."""
 
@@ -99,6 +121,8 @@ class WorkerAllocation(Model):
     """Whether the rule's state goes with the final parameters."""
     curve: CurvePair | None = None
     """The keys of this job's workers, where the store's links are encrypted."""
+    snapshot: Snapshot | None = None
+    """Where the job goes on; None: it begins with step 0. A worker without shards reads its values from it."""
 
 
 class ShardAllocation(Model):
@@ -114,6 +138,8 @@ class ShardAllocation(Model):
     """This shard's keys, where the store's links are encrypted."""
     curve_clients: list[str] = Field(default_factory=list)
     """The public keys of those that it lets in: this job's workers."""
+    snapshot: Snapshot | None = None
+    """What its values are read from; None: they are the first ones."""
 
 
 Allocation = Annotated[WorkerAllocation | ShardAllocation, Field(discriminator="kind")]
@@ -135,6 +161,26 @@ class SetDone(Model):
     error: Annotated[str, Field(max_length=1 << 16)] | None = None
 
 
+class SnapshotOrder(Model):
+    """What an allocation's process holds at version `step` is to be written to a folder, while training goes on."""
+
+    allocation: Identifier
+    step: Count
+    folder: Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class SnapshotDone(Model):
+    """An allocation's file of a snapshot was written; or it was not, and why."""
+
+    step: Count
+    file: SnapshotFile | None = None
+    error: Annotated[str, Field(max_length=1 << 16)] | None = None
+    missed: bool = False
+    """The step had passed when the order came: a later one may do."""
+    loss_scale: float | None = None
+    finite_steps: Count = 0
+
+
 class Orders(Model, hide_input_in_errors=True):
     """All that an agent is to hold now. `upload` names allocations whose parameters the server wants at once."""
 
@@ -143,6 +189,7 @@ class Orders(Model, hide_input_in_errors=True):
     upload: list[Identifier] = Field(default_factory=list)
     sets: list[SetOrder] = Field(default_factory=list)
     """In order; one that is done is not in it any more."""
+    snapshots: list[SnapshotOrder] = Field(default_factory=list)
 
 
 class MetricReport(Model):
@@ -180,6 +227,7 @@ class Report(Model):
     traffic: Traffic | None = None
     """Of this slot since its start."""
     sets: Annotated[list[SetDone], Field(max_length=64)] = Field(default_factory=list)
+    snapshot: SnapshotDone | None = None
 
 
 class AgentInfo(Model):

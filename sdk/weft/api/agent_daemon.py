@@ -24,6 +24,7 @@ from weft.api.agent_state import (
     Lost,
     Ordered,
     RequestSet,
+    RequestSnapshot,
     RequestUpload,
     Said,
     Start,
@@ -87,8 +88,8 @@ class AgentDaemon:
     """One queue of stimuli, handled on the thread that calls `run`; a thread for each child hears what it says.
 
     A child's first line is what `task` makes of its allocation. It says `{"report": {...}}`, the facts of a `Report`;
-    `heard` gets whatever else it says, and None once it has ended, on its thread. It is told `{"upload": true}` and
-    `{"set": number}`.
+    `heard` gets whatever else it says, and None once it has ended, on its thread. It is told `{"upload": true}`,
+    `{"set": number}` and `{"snapshot": {"step": number, "folder": where}}`.
     """
 
     def __init__(
@@ -183,6 +184,8 @@ class AgentDaemon:
                 self._say(lease, {"upload": True})
             case RequestSet(lease, number):
                 self._say(lease, {"set": number})
+            case RequestSnapshot(lease, step, folder):
+                self._say(lease, {"snapshot": {"step": step, "folder": folder}})
             case Tell(lease, facts):
                 if facts.event is not None:
                     level = logging.ERROR if facts.reason else logging.INFO

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from weft.api.agent import AgentKind, Orders, Report, SetOrder, ShardAllocation, WorkerAllocation
+from weft.api.agent import AgentKind, Orders, Report, SetOrder, ShardAllocation, SnapshotOrder, WorkerAllocation
 from weft.api.lifecycle import ALLOCATION_TRANSITIONS, AllocationEvent, AllocationState, after
 
 AnyAllocation = ShardAllocation | WorkerAllocation
@@ -97,6 +97,15 @@ class RequestSet:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestSnapshot:
+    """Have the child write what it holds at version `step` to a folder."""
+
+    lease: Lease
+    step: int
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """Report facts about an allocation to the server."""
 
@@ -116,7 +125,7 @@ class Exit:
     """No child is left; the daemon may end."""
 
 
-Instruction = Start | Stop | RequestUpload | RequestSet | Tell | Forget | Exit
+Instruction = Start | Stop | RequestUpload | RequestSet | RequestSnapshot | Tell | Forget | Exit
 
 # --- The state --------------------------------------------------------------------------------------------------------
 
@@ -126,13 +135,14 @@ class Held:
     """A child. `stopping`: it was told to end, and what it still says is not told on.
 
     `sets` are the numbers that it was asked to set: an order stays until it is reported as done, and is carried out
-    once.
+    once; `snapshots` are the steps at which it was asked to write what it holds.
     """
 
     allocation: AnyAllocation
     state: AllocationState = AllocationState.ASSIGNED
     stopping: bool = False
     sets: set[int] = field(default_factory=set)
+    snapshots: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -156,7 +166,8 @@ class Holding:
         match stimulus:
             case Ordered(orders):
                 wanted = [one for one in orders.allocations if one.kind == self.kind]
-                return self._want(wanted) + self._uploads(orders.upload) + self._sets(orders.sets)
+                instructions = self._want(wanted) + self._uploads(orders.upload) + self._sets(orders.sets)
+                return instructions + self._snapshots(orders.snapshots)
             case Lost():
                 return self._want([])
             case Said(lease, facts):
@@ -203,6 +214,15 @@ class Holding:
             fresh = [number for number in dict.fromkeys(mine) if number not in held.sets]
             held.sets.update(fresh)
             asked += [RequestSet(lease, number) for number in fresh]
+        return asked
+
+    def _snapshots(self, orders: list[SnapshotOrder]) -> list[Instruction]:
+        asked: list[Instruction] = []
+        for lease, held in self.held.items():
+            for order in orders:
+                if order.allocation == lease.id and not held.stopping and order.step not in held.snapshots:
+                    held.snapshots.add(order.step)
+                    asked.append(RequestSnapshot(lease, order.step, order.folder))
         return asked
 
     def _said(self, lease: Lease, facts: Report) -> list[Instruction]:

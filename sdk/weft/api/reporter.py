@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import httpx
 
-from weft.api.agent import LogReport, MetricReport, Report, SetDone
+from weft.api.agent import LogReport, MetricReport, Report, SetDone, SnapshotDone
 from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
@@ -37,7 +37,8 @@ MOST_WAITING_LOGS = 10_000
 
 @dataclass
 class _Part:
-    """Facts that go in one report. An event ends it: what is reported later goes into the next part."""
+    """Facts that go in one report. An event ends it, and so does what became of a snapshot: what is reported later goes
+    into the next part."""
 
     event: AllocationEvent | None = None
     reason: str | None = None
@@ -48,6 +49,7 @@ class _Part:
     logs: list[LogReport] = field(default_factory=list)
     traffic: Traffic | None = None
     sets: list[SetDone] = field(default_factory=list)
+    snapshot: SnapshotDone | None = None
 
 
 class Reporter:
@@ -80,12 +82,14 @@ class Reporter:
         logs: Sequence[LogReport] = (),
         traffic: Traffic | None = None,
         sets: Sequence[SetDone] = (),
+        snapshot: SnapshotDone | None = None,
     ) -> None:
         """Puts facts in line and returns at once. Within one call, everything else comes before the event."""
         with self._changed:
             if self._closed.is_set():
                 return
-            if not self._parts or self._parts[-1].event is not None or self._is_full(self._parts[-1]):
+            last = self._parts[-1] if self._parts else None
+            if last is None or last.event is not None or last.snapshot is not None or self._is_full(last):
                 self._parts.append(_Part())
             part = self._parts[-1]
             part.step = step if step is not None else part.step
@@ -94,6 +98,7 @@ class Reporter:
             part.traffic = traffic if traffic is not None else part.traffic
             part.sets += sets
             part.event, part.reason, part.lost, part.endpoint = event, reason, lost, endpoint
+            part.snapshot = snapshot
             self._bound_logs()
             self._changed.notify_all()
 

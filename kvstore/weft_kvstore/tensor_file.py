@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from weft_kvstore.arrays import Array, bytes_of
-from weft_worker.errors import WorkerError
+from weft_kvstore.errors import StoreError
 
 DTYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -39,7 +39,7 @@ MAX_HEADER_BYTES: Final = 100_000_000
 """The format's own limit."""
 
 
-class TensorFileError(WorkerError):
+class TensorFileError(StoreError):
     """A document is none, or not the one that is needed; the message names the tensor."""
 
 

@@ -1,0 +1,182 @@
+"""The files of a snapshot: what each process of a job holds at one step, written side by side, and read by key.
+
+A snapshot is a folder anywhere that fsspec reaches (a path, `s3://...`). Each process writes one safetensors document
+there. Its tensors are flat parts of arrays: `ARRAY@START:KEY` has elements START and on of a key's `value`, or of an
+array of the rule's state, and the numbers of `updates` made of the key's slices START and on. Who reads asks for any
+elements of a key: the snapshot may have been written by other processes than there are now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, BinaryIO, Final, NamedTuple, cast
+
+import msgspec
+import numpy as np
+from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # it has no stubs
+
+from weft_kvstore.arrays import Array, bytes_of
+from weft_kvstore.errors import StoreError
+from weft_kvstore.structs import Reader
+from weft_kvstore.tensor_file import Tensor, TensorFile, TensorFileError, header_of
+
+VALUE: Final = "value"
+UPDATES: Final = "updates"
+
+READ_BYTES: Final = 1 << 22
+"""Bytes of a file that are read at once to check it."""
+
+
+class SnapshotError(StoreError):
+    """A snapshot cannot be written, or is not what was written; the message names the file and what is wrong."""
+
+
+class SnapshotFile(msgspec.Struct, frozen=True):
+    """A file of a snapshot: its name in the folder, its length in bytes, and its SHA-256 in hexadecimal digits."""
+
+    name: str
+    nbytes: int
+    sha256: str
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A whole snapshot: the values at version `step`, which is the next step to be done. `loss_scale` is that step's,
+    where there is one, and `finite_steps` are those in a row since it last changed."""
+
+    step: int
+    folder: str
+    files: tuple[SnapshotFile, ...]
+    loss_scale: float | None = None
+    finite_steps: int = 0
+
+
+snapshots: Final[Reader[Snapshot]] = Reader(Snapshot)
+
+
+class Part(NamedTuple):
+    """Elements `start` and on of a key's array, `pieces` one behind the other: `size` of a NumPy dtype."""
+
+    array: str
+    key: str
+    start: int
+    size: int
+    dtype: str
+    pieces: Sequence[Array]
+
+
+def write_file(folder: str, name: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> SnapshotFile:
+    """Writes a process's document. When it returns, a local file is on the disk. Raises SnapshotError, and leaves
+    nothing then."""
+    tensors = [Tensor(f"{part.array}@{part.start}:{part.key}", part.dtype, (part.size,)) for part in parts]
+    digest, nbytes = hashlib.sha256(), 0
+    try:
+        system, path = url_to_fs(folder)
+        system.makedirs(path, exist_ok=True)
+        path = f"{path}/{name}"
+        try:
+            with system.open(path, "wb") as file:
+                for piece in _document(tensors, metadata, parts):
+                    file.write(piece)
+                    digest.update(piece)
+                    nbytes += len(piece)
+                file.flush()
+                with suppress(AttributeError, io.UnsupportedOperation):  # A file that is not local has no number.
+                    os.fsync(file.fileno())
+        except BaseException:
+            with suppress(Exception):
+                system.rm(path)
+            raise
+    except (OSError, ValueError, ImportError) as error:  # ImportError: the library of a protocol is not installed.
+        raise SnapshotError(f"{folder}/{name} cannot be written: {error}") from error
+    return SnapshotFile(name, nbytes, digest.hexdigest())
+
+
+def _document(tensors: Sequence[Tensor], metadata: Mapping[str, str], parts: Iterable[Part]) -> Iterator[Any]:
+    yield header_of(tensors, metadata)
+    for part in parts:
+        for piece in part.pieces:
+            if piece.size:
+                yield bytes_of(piece)
+
+
+class SnapshotReader:
+    """Reads arrays of a snapshot by key. A file is checked against its digest before anything is read from it. Used
+    within `with`, by one thread. Raises SnapshotError."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._files: dict[str, tuple[BinaryIO, TensorFile]] = {}
+        self._parts: dict[tuple[str, str], list[tuple[int, int, SnapshotFile, str]]] = {}
+        """Of a key's array: from which element to which, in which file, as which tensor."""
+        self._checked: set[str] = set()
+
+    def __enter__(self) -> SnapshotReader:
+        for file in self._snapshot.files:
+            where = f"{self._snapshot.folder}/{file.name}"
+            try:
+                system, path = url_to_fs(where)
+                opened = cast("BinaryIO", system.open(path, "rb"))
+                tensors = TensorFile(opened)
+            except (OSError, ValueError, ImportError, TensorFileError) as error:
+                self._close()
+                raise SnapshotError(f"{where} cannot be read: {error}") from error
+            self._files[file.name] = opened, tensors
+            for name, tensor in tensors.tensors.items():
+                place, _, key = name.partition(":")
+                array, _, start = place.rpartition("@")
+                begin = int(start)
+                self._parts.setdefault((array, key), []).append((begin, begin + tensor.shape[0], file, name))
+        for parts in self._parts.values():
+            parts.sort(key=lambda part: part[0])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def read(self, array: str, key: str, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
+        """Elements `start` to before `stop` of a key's array, new and to be written."""
+        found: Array = np.empty(stop - start, dtype)
+        at = start
+        for begin, end, file, name in self._parts.get((array, key), []):
+            low, high = max(begin, at), min(end, stop)
+            if low != at or low >= high:
+                continue
+            found[low - start : high - start] = self._read(file, name, low - begin, high - begin, dtype)
+            at = high
+        if at < stop:
+            raise SnapshotError(f"{self._snapshot.folder} has no element {at} of the {array} of key {key!r}")
+        return found
+
+    def _read(self, file: SnapshotFile, name: str, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
+        opened, tensors = self._files[file.name]
+        where = f"{self._snapshot.folder}/{file.name}"
+        try:
+            if file.name not in self._checked:
+                _check(opened, file, where)
+                self._checked.add(file.name)
+            if np.dtype(tensors.tensors[name].dtype) != dtype:
+                raise SnapshotError(f"{where}: {name!r} is of {tensors.tensors[name].dtype}, not of {dtype}")
+            return tensors.read_rows(name, start, stop)
+        except (OSError, TensorFileError) as error:
+            raise SnapshotError(f"{where} cannot be read: {error}") from error
+
+    def _close(self) -> None:
+        for file, _ in self._files.values():
+            file.close()
+        self._files.clear()
+
+
+def _check(opened: BinaryIO, file: SnapshotFile, where: str) -> None:
+    """Raises SnapshotError where a file is not the one that was written."""
+    digest, nbytes = hashlib.sha256(), 0
+    opened.seek(0)
+    while piece := opened.read(READ_BYTES):
+        digest.update(piece)
+        nbytes += len(piece)
+    if nbytes != file.nbytes or digest.hexdigest() != file.sha256:
+        told = f"{nbytes} bytes of {file.nbytes}" if nbytes != file.nbytes else "its SHA-256 is another"
+        raise SnapshotError(f"{where} is not what was written: {told}")

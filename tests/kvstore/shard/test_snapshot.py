@@ -1,0 +1,218 @@
+"""Snapshots of shards that train: of one step whatever came, and continued to the same bits on any number of shards."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from weft_kvstore import Key, StoreDescription, describe
+from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.serving.shard_server import ShardServer
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.snapshot import Capture, MissedError
+from weft_kvstore.snapshot_files import Snapshot, SnapshotError, SnapshotFile, SnapshotReader, write_file
+
+WAIT_S = 30.0
+APART = LinkSettings(same_host=False)
+KEYS = {
+    "large": Key((300, 40), initializer=0.5, priority=2),
+    "whole": Key((7,), initializer=0.25),
+    "small": Key((3,), initializer=1.0, priority=1, multipliers={"lr": 0.5}),
+    "fixed": Key((5,), initializer=2.0, update="mean"),
+}
+RULES: list[dict[str, Any]] = [
+    {"rule": "adam", "lr": 0.01},
+    {"rule": "momentum", "lr": 0.1, "commit": {"clip_norm": 1.0}},
+    {
+        "rule": "adam",
+        "lr": 0.01,
+        "commit": {"clip_norm": None, "loss_scaling": {"initial": 1024.0, "growth_interval": 2}},
+    },
+]
+
+
+def described(rule: Mapping[str, Any], shards: int) -> StoreDescription:
+    found = describe(KEYS, shards=["tcp://127.0.0.1:0"] * shards, slots=2, **rule)
+    return msgspec.structs.replace(found, slice_bytes=1024)
+
+
+class Cluster:
+    """Shards and the clients of both slots, over TCP."""
+
+    def __init__(self, found: StoreDescription, servers: Sequence[ShardServer], clients: Sequence[StoreClient]) -> None:
+        self._nothing = [key.key for key in found.keys if key.key not in KEYS]
+        self.servers = servers
+        self.clients = clients
+
+    def step(self, step: int, slots: Sequence[int] = (0, 1)) -> list[Future[Any]]:
+        """Pushes a step of these slots, with gradients that depend on step and slot alone."""
+        found: list[Future[Any]] = []
+        for slot in slots:
+            draw = np.random.default_rng([step, slot])
+            for name, key in KEYS.items():
+                found.append(self.clients[slot].push(name, step, draw.standard_normal(key.shape).astype(np.float32)))
+            found.append(self.clients[slot].barrier(step, self._nothing))
+        return found
+
+    def all_at(self, version: int) -> dict[str, bytes]:
+        """Values and the rule's state."""
+        found = {}
+        for name, key in KEYS.items():
+            found[name] = self.clients[0].pull(name, version).result(WAIT_S).tobytes()
+            if key.update != "mean":
+                state = self.clients[0].pull_state(name, version).result(WAIT_S)
+                found |= {f"{array}/{name}": values.tobytes() for array, values in state.items()}
+        return found
+
+    def capture(self, step: int) -> list[SimpleQueue[Capture | MissedError]]:
+        told: list[SimpleQueue[Capture | MissedError]] = []
+        for server in self.servers:
+            queue: SimpleQueue[Capture | MissedError] = SimpleQueue()
+            server.capture(step, queue.put)
+            told.append(queue)
+        return told
+
+    def written(self, told: Sequence[SimpleQueue[Capture | MissedError]], step: int, folder: Path) -> Snapshot:
+        files, scale = [], None
+        for number, (server, queue) in enumerate(zip(self.servers, told, strict=True)):
+            capture = queue.get(timeout=WAIT_S)
+            assert isinstance(capture, Capture)
+            files.append(write_file(str(folder), f"shard-{number}.safetensors", capture.parts(), {"step": str(step)}))
+            scale = capture.loss_scale
+            server.release(capture)
+        scaled = {} if scale is None else {"loss_scale": scale.scale, "finite_steps": scale.good}
+        return Snapshot(step, str(folder), tuple(files), **scaled)
+
+
+@contextmanager
+def cluster(rule: Mapping[str, Any], shards: int, snapshot: Snapshot | None = None) -> Iterator[Cluster]:
+    description = described(rule, shards)
+    with ExitStack() as stack:
+        servers = [stack.enter_context(ShardServer(settings=APART)) for _ in range(shards)]
+        found = msgspec.structs.replace(description, shards=tuple(server.endpoint for server in servers))
+        for number, server in enumerate(servers):
+            server.open(found, number, snapshot=snapshot)
+        clients = [stack.enter_context(StoreClient(found, slot, settings=APART)) for slot in range(2)]
+        yield Cluster(found, servers, clients)
+
+
+def done(futures: Sequence[Future[Any]]) -> None:
+    for future in futures:
+        future.result(WAIT_S)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+@pytest.mark.parametrize("rule", RULES, ids=["adam", "clipped", "scaled"])
+def test_a_run_that_goes_on_from_a_snapshot_comes_to_the_same_bits(
+    tmp_path: Path, rule: Mapping[str, Any], shards: int
+) -> None:
+    """It was written by two shards, while the slots went on."""
+    with cluster(rule, 2) as undisturbed:
+        pushed = [undisturbed.step(step) for step in range(3)]
+        told = undisturbed.capture(5)
+        done([one for some in pushed for one in some])
+        for step in range(3, 8):
+            done(undisturbed.step(step))
+        snapshot = undisturbed.written(told, 5, tmp_path / "snapshot")
+        expected = undisturbed.all_at(8)
+    with cluster(rule, shards, snapshot) as resumed:
+        for step in range(5, 8):
+            done(resumed.step(step))
+        assert resumed.all_at(8) == expected
+
+
+def test_a_snapshot_is_of_one_step_though_slots_are_ahead_and_nothing_stays_pinned(tmp_path: Path) -> None:
+    with cluster(RULES[0], 2) as store:
+        done(store.step(0) + store.step(1))
+        told = store.capture(2)
+        ahead = store.step(2, [0]) + store.step(3, [0])
+        expected = store.all_at(2)
+        captured = [queue.get(timeout=WAIT_S) for queue in told]
+        done(ahead[:0] + store.step(2, [1]) + store.step(3, [1]) + ahead)
+        assert store.all_at(4) != expected
+        files = []
+        for number, (server, capture) in enumerate(zip(store.servers, captured, strict=True)):
+            assert isinstance(capture, Capture)
+            files.append(write_file(str(tmp_path), f"shard-{number}.safetensors", capture.parts(), {}))
+            server.release(capture)
+        with SnapshotReader(Snapshot(2, str(tmp_path), tuple(files))) as reader:
+            for name, key in KEYS.items():
+                size = int(np.prod(key.shape))
+                assert reader.read("value", name, 0, size, np.dtype(np.float32)).tobytes() == expected[name]
+        done(store.step(4))  # What was released is released on the shard's thread, before this is merged.
+        for server in store.servers:
+            job = server._core.job
+            assert job is not None
+            for bucket in job.shard.buckets.values():
+                for values in (bucket.state.update.values, *bucket.state.update.state.values()):
+                    assert not any(held.pinned.any() for held in values._blocks)
+
+
+def test_a_step_that_has_passed_is_told_with_the_key_and_a_later_one_takes_its_place(tmp_path: Path) -> None:
+    with cluster(RULES[0], 1) as store:
+        done(store.step(0) + store.step(1))
+        store.all_at(2)
+        (told,) = store.capture(1)
+        assert "is at version 2 already" in str(told.get(timeout=WAIT_S))
+        (never,), (told,) = store.capture(9), store.capture(3)
+        done(store.step(2))
+        assert store.written([told], 3, tmp_path).step == 3
+        assert never.empty()
+
+
+def test_files_that_are_not_what_was_written_are_refused_by_name(tmp_path: Path) -> None:
+    with cluster(RULES[0], 1) as store:
+        (told,) = store.capture(0)
+        snapshot = store.written([told], 0, tmp_path)
+    path = tmp_path / "shard-0.safetensors"
+    whole = path.read_bytes()
+    damage = {
+        "its SHA-256 is another": whole[:-1] + bytes([whole[-1] ^ 1]),
+        "no safetensors document": b"{}",
+        "they are at": whole[:-4],
+    }
+    for told_of, content in damage.items():
+        path.write_bytes(content)
+        with pytest.raises(SnapshotError, match=rf"shard-0.safetensors .*{told_of}"), cluster(RULES[0], 1, snapshot):
+            pass
+    path.write_bytes(whole + b"x")
+    with pytest.raises(SnapshotError, match="is not what was written"), cluster(RULES[0], 1, snapshot):
+        pass
+    path.unlink()
+    with pytest.raises(SnapshotError, match="cannot be read"), cluster(RULES[0], 1, snapshot):
+        pass
+
+
+def test_a_snapshot_without_a_key_is_refused(tmp_path: Path) -> None:
+    file = write_file(str(tmp_path), "shard-0.safetensors", [], {})
+    with (
+        pytest.raises(SnapshotError, match="has no element 0 of the value of key"),
+        cluster(RULES[0], 1, Snapshot(0, str(tmp_path), (file,))),
+    ):
+        pass
+
+
+def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left_of_a_half_written_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SnapshotError, match=r"file/shard-0\.safetensors cannot be written"):
+        write_file(str(tmp_path / "file"), "shard-0.safetensors", [], {})
+    with pytest.raises(SnapshotError, match="cannot be written"):
+        write_file("no-such-protocol://somewhere", "shard-0.safetensors", [], {})
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_a_file_is_told_to_be_is_what_it_is(tmp_path: Path) -> None:
+    file = write_file("memory://snapshots/one", "shard-0.safetensors", [], {"job": "j"})
+    assert isinstance(file, SnapshotFile)
+    local = write_file(str(tmp_path), "shard-0.safetensors", [], {"job": "j"})
+    content = (tmp_path / "shard-0.safetensors").read_bytes()
+    assert local == file == SnapshotFile(file.name, len(content), hashlib.sha256(content).hexdigest())
