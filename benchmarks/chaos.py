@@ -4,8 +4,8 @@
 
 Each run submits one job to a cluster of this machine and carries out a plan. At one or two steps, drawn from the seed,
 it kills one of: the server, the daemon of a worker or shard, the process that serves the job on one of them. What died
-is started again. The job has to succeed with the parameters and the rule's state of an undisturbed one. The exit code
-is 1 where any differs.
+is started again. The job goes on from its newest snapshot, where its kind has any, or begins again, and has to succeed
+with the parameters and the rule's state of an undisturbed one. The exit code is 1 where any differs.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from weft.http import Retry
 
 STEPS = 400
 ROWS, WIDTH, IDS = 2048, 20, 500
+SNAPSHOT_S = 0.3
 WAIT_S = 120.0
 POLL_S = 0.02
 PATIENT = Retry(attempts=20)
@@ -126,7 +127,9 @@ def run(client: weft.Client, case: str) -> weft.JobHandle:
     options = {"workers": 2, "shards": 2, **OPTIONS[case]}
     names = {"ids": "ids", "y": "y"} if case == "table" else {"x": "x", "y": "y"}
     data = weft.numpy_data("data.npz", columns=names)
-    return client.submit(loss_of(case), data=data, steps=STEPS, keep_state=True, max_restarts=20, **options)
+    return client.submit(
+        loss_of(case), data=data, steps=STEPS, keep_state=True, max_restarts=20, snapshot_every_s=SNAPSHOT_S, **options
+    )
 
 
 def bits(job: weft.JobHandle) -> dict[str, bytes]:

@@ -14,9 +14,19 @@ from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server.controller import Controller
-from weft_server.instructions import Append, Close, Instruction, Order, Save
+from weft_server.instructions import (
+    Append,
+    Close,
+    Instruction,
+    KeepSnapshot,
+    Order,
+    Remember,
+    Save,
+    TidySnapshots,
+)
 from weft_server.lease import Lease
 from weft_server.limits import Limits
+from weft_server.memory import KeptJob
 from weft_server.moment import Moment
 from weft_server.plan import JobPlan
 
@@ -33,6 +43,11 @@ class World:
     jobs: dict[str, Job] = field(default_factory=dict)
     closed: list[str] = field(default_factory=list)
     ordered: list[str] = field(default_factory=list)
+    to_check: list[KeepSnapshot] = field(default_factory=list)
+    in_use: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By job: the folders of snapshots that were not deleted when it was tidied up last."""
+    parts: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What the mind wrote down of jobs."""
     seqs: dict[str, Iterator[int]] = field(default_factory=dict)
     pids: Iterator[int] = field(default_factory=lambda: count(100))
 
@@ -59,6 +74,15 @@ class World:
                     self.closed.append(job)
                 case Order(agent):
                     self.ordered.append(agent)
+                case KeepSnapshot():
+                    self.to_check.append(each)
+                case TidySnapshots(job, keep):
+                    self.in_use[job] = keep
+                case Remember(job, parts):
+                    known = self.parts.setdefault(job, {})
+                    known.update({name: text for name, text in parts.items() if text is not None})
+                    for name in [name for name, text in parts.items() if text is None]:
+                        known.pop(name, None)
 
     def agent(self, kind: AgentKind, name: str, pid: int | None = None) -> str:
         pid = next(self.pids) if pid is None else pid
@@ -144,6 +168,14 @@ class World:
         assert run is not None
         keeper, steps = run.keeper, run.plan.steps
         self.carry_out(self.controller.keep(keeper.id, keeper.term, steps, True, self.now))
+
+    def begin_again(self, job: str = "job", job_plan: JobPlan | None = None) -> None:
+        """Another process of the server takes up what this one has written down of a job. Nobody is registered."""
+        kept = KeptJob(self.jobs[job], job_plan or plan(), len(self.events[job]), self.parts[job])
+        ids = (f"b{number}" for number in count())
+        self.controller = Controller(self.limits, lambda: next(ids))
+        self.controller.restore([], [kept], self.now)
+        self.carry_out(self.controller.tick(self.now))
 
     def heard(self, *agents: str) -> None:
         for agent in agents:

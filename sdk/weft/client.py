@@ -88,8 +88,9 @@ class Client:
 
         `init_from` is where parameters of the same name begin: a job's handle or id, or the path of a safetensors file,
         which is uploaded first; it replaces the values of a model that was read. `keep_state` keeps the rule's state
-        beside the parameters. `max_restarts` is how often the job begins again where one of its processes was lost; its
-        result is the same. `recompute` "cheap" or "segments" has workers hold less of a step, and compute it again.
+        beside the parameters. Where one of the job's processes is lost, it goes on from its newest snapshot, as often
+        as `max_restarts`, and its result is the same; a snapshot is taken each `snapshot_every_s`. `recompute` "cheap"
+        or "segments" has workers hold less of a step, and compute it again.
 
         `precision` "bfloat16" or "float16" computes products in that type. `clip_norm` bounds the whole norm of a
         step's gradient. `accumulate` computes a worker's samples of a step in parts. `average` keeps averages of the

@@ -49,6 +49,7 @@ class JobArguments(TypedDict, total=False):
     init_from: FirstValues | None
     keep_state: bool
     max_restarts: int
+    snapshot_every_s: float | None
     seed: int
     name: str
 

@@ -67,6 +67,7 @@ def job_spec(
     init_from: FirstValues | None = None,
     keep_state: bool = False,
     max_restarts: int = 10,
+    snapshot_every_s: float | None = 60.0,
     seed: int = 0,
     name: str = "job",
 ) -> JobSpec:
@@ -115,6 +116,7 @@ def job_spec(
             init_from=None if init_from is None else from_job_or_upload(init_from),
             keep_state=keep_state,
             max_restarts=max_restarts,
+            snapshot_every_s=snapshot_every_s,
             seed=seed,
         )
 

@@ -69,7 +69,15 @@ class Controller:
         """
         self._registry.restore(agents, now)
         for kept in jobs:
-            run = JobRun(kept.job, kept.plan, kept.events, self.limits.job, now, written=kept.parts)
+            run = JobRun(
+                kept.job,
+                kept.plan,
+                kept.events,
+                self.limits.job,
+                now,
+                written=kept.parts,
+                snapshots=self.limits.snapshots,
+            )
             self._hold(run)
             for lease in run.places.leases.values():
                 self._of_allocation[lease.id] = run
@@ -83,7 +91,7 @@ class Controller:
 
     def submit(self, job: Job, plan: JobPlan, seq: int, now: Moment) -> list[Instruction]:
         """A pending job that the records hold, with `seq` events so far; jobs come oldest first."""
-        self._hold(JobRun(job, plan, seq, self.limits.job, now))
+        self._hold(JobRun(job, plan, seq, self.limits.job, now, snapshots=self.limits.snapshots))
         return self._settle(now)
 
     def cancel(self, job: str, now: Moment) -> list[Instruction]:
@@ -126,6 +134,7 @@ class Controller:
             allocations=[self._runs[lease.job].allocation(lease) for lease in told],
             upload=sorted(known.uploads),
             sets=[order for lease in told for order in self._runs[lease.job].values.orders(lease)],
+            snapshots=[order for lease in told for order in self._runs[lease.job].snapshots.orders(lease)],
         )
 
     def report(self, allocation: str, report: Report, now: Moment) -> list[Instruction]:
@@ -179,6 +188,12 @@ class Controller:
         """Nobody waits for it any more."""
         if job in self._runs:
             self._run(job).withdraw_set(number, why, now)
+        return self._settle(now)
+
+    def snapshot_checked(self, job: str, step: int, error: str | None, now: Moment) -> list[Instruction]:
+        """A snapshot of that step is whole, with its manifest; or why it is not."""
+        if job in self._runs:
+            self._run(job).snapshot_checked(step, error, now)
         return self._settle(now)
 
     def first_values(self, allocation: str, term: int) -> tuple[str, Given]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weft.api.agent import Orders, SetDone
+from weft.api.agent import Orders, SetDone, Snapshot
 from weft.api.event import Event
 from weft.api.job import Job
 
@@ -66,6 +66,22 @@ class SetEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepSnapshot:
+    """Look whether all files of a snapshot are there, and write its manifest; say what came of it."""
+
+    job: str
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class TidySnapshots:
+    """Delete what the job's folder holds but these folders in it."""
+
+    job: str
+    keep: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """The job has ended: wake who waits for it, delete what only a running job needs."""
 
@@ -73,4 +89,4 @@ class Close:
     succeeded: bool
 
 
-Instruction = Append | Save | Remember | RememberAgent | Order | SetEnded | Close
+Instruction = Append | Save | Remember | RememberAgent | Order | SetEnded | KeepSnapshot | TidySnapshots | Close

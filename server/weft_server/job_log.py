@@ -46,9 +46,9 @@ class JobLog:
         """Rates count from here."""
         self._told = now
 
-    def begin_anew(self) -> None:
-        """The job begins again with its first step."""
-        self._told_step = 0
+    def begin_anew(self, step: int) -> None:
+        """The job goes on from that step."""
+        self._told_step = step
 
     def step(self, step: int, now: Moment, *, last: bool) -> StepDone | None:
         """An entry about progress, if there is any and it is due; the last step is always told."""

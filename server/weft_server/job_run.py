@@ -4,8 +4,9 @@ pending --placed--> starting: shards are told; once all are ready, workers are t
 --started--> running: once every worker has done its last step,
 --trained--> finishing: once the keeper's final parameters are there,
 --kept--> succeeded. A failure or a cancel ends it from any of these. At its end every lease is released. Where a
-process or an agent is lost the job is recovering: every lease is released, and it is placed anew and begins again, as
-often as its `max_restarts` says. What it computes depends on the job alone, so its result is what it would have been.
+process or an agent is lost the job is recovering: every lease is released, and it is placed anew and goes on from its
+newest snapshot, or begins again, as often as its `max_restarts` says. What it computes depends on the job alone, so its
+result is what it would have been.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from weft_server.orders import allocation_of, with_keys
 from weft_server.places import NewPair, Places
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import IllegalReportError, WrongStateError
+from weft_server.run_snapshots import RunSnapshots
 from weft_server.run_values import RunValues
 from weft_server.scheduler import Placement
 from weft_server.time_limits import STARTED, TimeLimits, overdue
@@ -60,8 +62,10 @@ class JobRun:
         now: Moment,
         *,
         written: Mapping[str, str] = MappingProxyType({}),
+        snapshots: str | None = None,
     ) -> None:
-        """A job whose newest event is `seq`; it goes on from what an earlier process has `written`, by part.
+        """A job whose newest event is `seq`; it goes on from what an earlier process has `written`, by part. Its
+        `snapshots` are kept there.
 
         Deadlines begin anew.
         """
@@ -75,6 +79,9 @@ class JobRun:
         self._parts = Parts(written)
         self._sums = MetricSums(plan.workers, self._parts, written)
         self.values = RunValues(job.id, plan.steps, self.places, self._parts, memory=memory, written=written)
+        self.snapshots = RunSnapshots(job.id, plan, self.places, snapshots, memory=memory, now=now)
+        self._began_with = memory.began_with
+        self._set_at = memory.set_at
         self._not_finite = memory.not_finite
         self._measured = dict(memory.measured)
         self._deadline: float | None = None
@@ -109,7 +116,7 @@ class JobRun:
         new_pair: NewPair | None = None,
     ) -> None:
         """PLACED: gives every place to an agent, and tells the shards."""
-        self.places.fill(placement, agents, term, new_pair)
+        self.places.fill(placement, agents, term, new_pair, self._first_step)
         self._move(JobEvent.PLACED, now)
         who = ", ".join(lease.who for lease in self.places.leases.values())
         keeper = self.places.keeper
@@ -119,7 +126,7 @@ class JobRun:
 
     def allocation(self, lease: Lease) -> Allocation:
         """The lease as its agent's orders hold it."""
-        given = self.values.given_names
+        given = [] if self._began_with else self.values.given_names
         if self._store is None:
             keys = [] if self.places.keys is None else [pair.public for pair in self.places.keys.shards]
             self._store = self.plan.store(self.job.id, self.places.term, self.places.endpoints, given, keys)
@@ -127,7 +134,9 @@ class JobRun:
         if lease.kind is AgentKind.SHARD:  # It is told before all endpoints are known, and needs none.
             store = store.model_copy(update={"shards": [""] * len(store.shards)})
         keeps = lease is self.places.keeper
-        told = allocation_of(lease, self.plan, store, keeper=keeps, given=given if keeps else [])
+        told = allocation_of(
+            lease, self.plan, store, keeper=keeps, given=given if keeps else [], snapshot=self._began_with
+        )
         return told if self.places.keys is None else with_keys(told, self.places.keys)
 
     def report(self, lease: Lease, report: Report, silent: Callable[[], str], now: Moment) -> None:
@@ -149,8 +158,17 @@ class JobRun:
             self._append(LogLine(level=line.level, source=lease.source, message=line.message), now)
         for done in report.sets:
             self._take_set(lease, done, now)
+        if report.snapshot is not None:
+            self._tell(self.snapshots.take(lease, report.snapshot, now), now)
         if report.event is not None:
             self._take_event(lease, report.event, report, silent, now)
+
+    def snapshot_checked(self, step: int, error: str | None, now: Moment) -> None:
+        """A snapshot of that step is whole, with its manifest; or why it is not."""
+        self._tell(self.snapshots.checked(step, error), now)
+        newest = self.snapshots.newest
+        if newest is not None and newest.step != self.job.snapshot:
+            self._set(snapshot=newest.step)
 
     def keep(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
         """The server has the parameters of `step`. Raises what `RunValues.check_brought` raises."""
@@ -198,7 +216,10 @@ class JobRun:
         if self._deadline is not None and now.seconds >= self._deadline:
             self.fail(overdue(self.state, self.places, self._limits), now)
             return True
-        return self.state is JobState.RUNNING and self._progress(now)
+        if self.state is not JobState.RUNNING:
+            return False
+        self._tell(self.snapshots.tick(now), now)
+        return self._progress(now) or self.snapshots.has_work
 
     def drain(self) -> list[Instruction]:
         """The instructions since the last call."""
@@ -209,6 +230,7 @@ class JobRun:
             out.append(Remember(self.job.id, parts))
         out += [Order(agent) for agent in self.places.drain()]
         out += self.values.drain()
+        out += self.snapshots.drain()
         if self.state.is_terminal:
             out.append(Close(self.job.id, self.state is JobState.SUCCEEDED))
         return out
@@ -219,6 +241,7 @@ class JobRun:
         places, values, told_at = self.places, self.values, self._log.told_at
         keeper = None if places.keeper is None else places.keeper.id
         wrong, measured = self._not_finite, dict(self._measured)
+        snapshots, began_with, set_at = list(self.snapshots.kept), self._began_with, self._set_at
 
         def document() -> str:
             return RunMemory(
@@ -229,6 +252,9 @@ class JobRun:
                 has_final=values.has_final,
                 given=values.given,
                 sets=values.sets.newest,
+                set_at=set_at,
+                snapshots=snapshots,
+                began_with=began_with,
                 told_at=told_at,
                 not_finite=wrong,
                 measured=measured,
@@ -242,6 +268,9 @@ class JobRun:
             values.has_final,
             values.given,
             values.sets.newest,
+            set_at,
+            snapshots,
+            began_with,
             told_at,
             wrong,
             measured,
@@ -279,6 +308,7 @@ class JobRun:
         if lease is not self.places.keeper:
             return
         self._set_ended(done, lease, now)
+        self._set_at = max(self._set_at, done.step)
         if self.job.reason is not None:
             self._set(reason=self.values.sets.under_way)
 
@@ -311,22 +341,32 @@ class JobRun:
             tried = f"; the job has begun again {restarts} times (max_restarts)" if restarts else ""
             self.fail(f"{reason}{tried}", now)
             return
-        if self.values.sets.newest:
-            self.fail(f"{reason}; its parameters were set while it ran, so it does not begin again by itself", now)
+        snapshot = self.snapshots.newest
+        if self.values.sets.newest and (snapshot is None or snapshot.step <= self._set_at):
+            self.fail(f"{reason}; its parameters were set while it ran, and no snapshot was taken since", now)
             return
         self._progress(now, last=True)
         done = self.places.step
+        self._began_with = snapshot
+        self.snapshots.abandon()
         self.places.clear()
         self._sums.clear()
-        self._log.begin_anew()
+        self._log.begin_anew(self._first_step)
         self.values.has_final = False
         self._store = None
-        self._not_finite = {}
+        self._not_finite = {name: step for name, step in self._not_finite.items() if step <= self._first_step}
         left = self.plan.max_restarts - restarts - 1
         self._set(restarts=restarts + 1)
         self._move(JobEvent.LOST, now, reason)
-        again = f"{done} steps are done again" if done else "no step was done"
-        self._say(f"{reason}. The job begins again ({again}); it may {left} more times", now, "warning")
+        again = max(0, done - self._first_step)
+        how = f"goes on from step {self._first_step}" if snapshot else "begins again"
+        what = f"{again} steps are done again" if again else "no step is done again"
+        self._say(f"{reason}. The job {how} ({what}); it may {left} more times", now, "warning")
+
+    @property
+    def _first_step(self) -> int:
+        """Where the job goes on, or begins."""
+        return 0 if self._began_with is None else self._began_with.step
 
     def _advance(self, now: Moment) -> None:
         """Takes every step of the lifecycle that the leases' states allow."""
@@ -334,6 +374,7 @@ class JobRun:
             self.places.tell(self.places.workers)
             if all(worker.state in STARTED for worker in self.places.workers):
                 self._log.start_rate(now)
+                self.snapshots.begin(now)
                 self._move(JobEvent.STARTED, now)
         if self.state is JobState.RUNNING and self.places.workers_are_done:
             self._progress(now, last=True)
@@ -349,6 +390,7 @@ class JobRun:
         ended = now.at if event in _ENDING else None
         if event in _ENDING:
             self.places.release()
+            self.snapshots.end(succeeded=event is JobEvent.KEPT)
         self._await(state, now)
         self._set(state=state, reason=reason, started_at=started, ended_at=ended, traffic=self.places.traffic)
         self._append(StateChanged(state=state, reason=reason), now)
@@ -381,4 +423,8 @@ class JobRun:
         self._log.append(body, now)
 
     def _say(self, message: str, now: Moment, level: LogLevel = "info") -> None:
-        self._append(LogLine(level=level, source="server", message=message), now)
+        self._tell(LogLine(level=level, source="server", message=message), now)
+
+    def _tell(self, line: LogLine | None, now: Moment) -> None:
+        if line is not None:
+            self._append(line, now)

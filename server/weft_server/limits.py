@@ -24,6 +24,8 @@ class Limits:
     """Jobs that have not ended: their plans, constants included, are in memory, and each is looked at in every tick."""
     most_agents: int = 4096
     """The workers and shards of a few of the largest jobs."""
+    snapshots: str | None = None
+    """Where jobs' snapshots are kept, a folder or a URL; None: there are none."""
 
     @property
     def late_after_s(self) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from weft.api.agent import AgentKind, CurvePair, Registration
+from weft.api.agent import AgentKind, CurvePair, Registration, Snapshot
 from weft.api.base import Model
 from weft.api.job import Job, Traffic
 from weft.api.lifecycle import AllocationState
@@ -62,6 +62,12 @@ class RunMemory(Model):
     given: Given | None = None
     sets: int = 0
     """Sets asked for so far; the newest one's number."""
+    set_at: int = -1
+    """The step from which the values hold that were set last."""
+    snapshots: list[Snapshot] = Field(default_factory=list)
+    """Those that are kept, oldest first."""
+    began_with: Snapshot | None = None
+    """What the job went on from when it was placed last."""
     not_finite: dict[str, int] = Field(default_factory=dict)
     """See `weft_server.not_finite`."""
     measured: dict[str, int] = Field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.api.agent import AgentKind, Allocation, ShardAllocation, WorkerAllocation
+from weft.api.agent import AgentKind, Allocation, ShardAllocation, Snapshot, WorkerAllocation
 from weft.api.store import StoreSpec
 from weft_server.lease import Lease
 from weft_server.memory import JobKeys
@@ -12,11 +12,20 @@ from weft_server.plan import JobPlan
 
 
 def allocation_of(
-    lease: Lease, plan: JobPlan, store: StoreSpec, *, keeper: bool, given: Sequence[str] = ()
+    lease: Lease,
+    plan: JobPlan,
+    store: StoreSpec,
+    *,
+    keeper: bool,
+    given: Sequence[str] = (),
+    snapshot: Snapshot | None = None,
 ) -> Allocation:
-    """The lease as its agent's orders hold it. `given` are parameters whose first values the keeper sets."""
+    """The lease as its agent's orders hold it. `given` are parameters whose first values the keeper sets; the job goes
+    on from a `snapshot`, where there is one."""
     if lease.kind is AgentKind.SHARD:
-        return ShardAllocation(id=lease.id, term=lease.term, job=lease.job, shard=lease.place, store=store)
+        return ShardAllocation(
+            id=lease.id, term=lease.term, job=lease.job, shard=lease.place, store=store, snapshot=snapshot
+        )
     return WorkerAllocation(
         id=lease.id,
         term=lease.term,
@@ -34,6 +43,7 @@ def allocation_of(
         evaluate_average=plan.evaluate_average,
         accumulate=plan.accumulate,
         keep_state=plan.keep_state,
+        snapshot=snapshot,
     )
 
 

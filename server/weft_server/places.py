@@ -72,15 +72,31 @@ class Places:
         return all(shard.state is AllocationState.READY for shard in self.shards)
 
     def fill(
-        self, placement: Placement, agents: Callable[[str], Agent], term: int, new_pair: NewPair | None = None
+        self,
+        placement: Placement,
+        agents: Callable[[str], Agent],
+        term: int,
+        new_pair: NewPair | None = None,
+        first_step: int = 0,
     ) -> None:
-        """Gives every place to an agent, and keys of its own to the job, where there is who makes them."""
+        """Gives every place to an agent, and keys of its own to the job, where there is who makes them. Workers begin
+        with `first_step`."""
         self.term = term
         for kind, ids in ((AgentKind.SHARD, placement.shards), (AgentKind.WORKER, placement.workers)):
             for place, agent_id in enumerate(ids):
                 agent = agents(agent_id)
                 identifier = f"{self._job}-{term}-{kind}-{place}"
-                lease = Lease(identifier, term, self._job, agent.id, agent.name, kind, place, changed=self._changed)
+                lease = Lease(
+                    identifier,
+                    term,
+                    self._job,
+                    agent.id,
+                    agent.name,
+                    kind,
+                    place,
+                    step=first_step if kind is AgentKind.WORKER else 0,
+                    changed=self._changed,
+                )
                 self.leases[identifier] = agent.leases[identifier] = self._changed[identifier] = lease
         self.endpoints = [""] * len(placement.shards)
         if new_pair is not None and placement.shards:
@@ -121,10 +137,14 @@ class Places:
         """Their agents' orders hold them from now on."""
         self._ordered.update(lease.agent for lease in leases if lease.tell())
 
+    def order(self, leases: Iterable[Lease]) -> None:
+        """What their agents are to do has changed."""
+        self._ordered.update(lease.agent for lease in leases)
+
     def order_keeper(self) -> None:
         """What the keeper is to do has changed."""
         if self.keeper is not None:
-            self._ordered.add(self.keeper.agent)
+            self.order([self.keeper])
 
     def release(self) -> None:
         """Nobody holds a place any more."""

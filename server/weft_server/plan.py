@@ -62,6 +62,7 @@ class JobPlan(Model):
     given: Given | None = None
     """First values that the job was submitted with."""
     max_restarts: int = 0
+    snapshot_every_s: float | None = None
 
     @property
     def kept_arrays(self) -> int:

@@ -47,6 +47,7 @@ def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Descripti
         commit=commit_of(spec),
         dims=dims_of(spec, programs.train.inputs, source),
         max_restarts=spec.max_restarts,
+        snapshot_every_s=spec.snapshot_every_s,
         state_arrays=len(rule.states) + (spec.average is not None),
     )
 

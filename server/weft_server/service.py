@@ -21,7 +21,16 @@ from weft.api.job import Job, JobSpec, Progress
 from weft.api.lifecycle import JobState
 from weft_server.bells import Bells, heard
 from weft_server.controller import Controller
-from weft_server.instructions import Append, Close, Instruction, Order, Save, SetEnded
+from weft_server.instructions import (
+    Append,
+    Close,
+    Instruction,
+    KeepSnapshot,
+    Order,
+    Save,
+    SetEnded,
+    TidySnapshots,
+)
 from weft_server.job_files import JobFiles
 from weft_server.journal import Journal
 from weft_server.keeper_values import KeeperValues
@@ -31,6 +40,7 @@ from weft_server.moment import Clock, Moment
 from weft_server.plan import JobPlan
 from weft_server.records import Records, Submission
 from weft_server.refusals import NotWrittenError, UnknownError, WrongStateError
+from weft_server.snapshot_files import complete, tidy
 from weft_server.threads import Threads
 
 _log = logging.getLogger("weft.server")
@@ -66,6 +76,9 @@ class Service:
         self._submitting: dict[str, asyncio.Task[None]] = {}
         """Jobs that the records may have and the controller has not."""
         self._ticker: asyncio.Task[None] | None = None
+        self._snapshots: set[asyncio.Task[None]] = set()
+        """What is done with snapshots now: one thing after the other, however slow their place is."""
+        self._one_at_a_time = asyncio.Lock()
 
     async def start(self) -> None:
         """Takes up what an earlier process has left, and starts the clock's ticks."""
@@ -92,6 +105,8 @@ class Service:
             self._ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._ticker
+        for task in self._snapshots:
+            task.cancel()
         await self._journal.flush()
         await self.threads.stop()
 
@@ -256,12 +271,32 @@ class Service:
                 case SetEnded():
                     self.values.ended(each)
                     await self._on_disk(self.files.drop, each.job, each.file)
+                case KeepSnapshot() | TidySnapshots():
+                    task = asyncio.create_task(self._on_snapshots(each), name="snapshots")
+                    self._snapshots.add(task)
+                    task.add_done_callback(self._snapshots.discard)
                 case Close():
                     await self._on_disk(self.files.end, each.job, each.succeeded)
                     self.values.closed(each.job)
                     self.bells.ring(job_bell(each.job))
                 case _:
                     pass
+
+    async def _on_snapshots(self, instruction: KeepSnapshot | TidySnapshots) -> None:
+        async with self._one_at_a_time:
+            error: str | None = None
+            job, location = instruction.job, self._controller.limits.snapshots
+            try:
+                if isinstance(instruction, KeepSnapshot):
+                    await self.threads.on_files(complete, job, instruction.snapshot)
+                elif location is not None:
+                    await self.threads.on_files(tidy, location, job, instruction.keep)
+            except Exception as raised:  # noqa: BLE001  # what the library of a place raises is its own
+                error = str(raised) or type(raised).__name__
+                _log.warning("snapshots of job %s: %s", job, error)
+        if isinstance(instruction, KeepSnapshot):
+            step = instruction.snapshot.step
+            await self._apply(self._controller.snapshot_checked(job, step, error, self.clock()))
 
     def _tell(self, order: Order) -> None:
         if order.orders is None:

@@ -25,6 +25,9 @@ class Settings(BaseSettings):
     """0 takes a free one; `server.json` says which."""
     directory: Path = Path("weft-server")
     """Where the database, the jobs' files and `server.json` are kept."""
+    snapshots: str | None = None
+    """Where jobs' snapshots are kept: a folder that the server, shards and workers reach by this path, or a URL that
+    fsspec reads (`s3://bucket/weft`). If left out, `snapshots` in the directory; empty: there are none."""
     data_roots: tuple[Path, ...] = ()
     """Directories that data may be read from. None given: any on loopback, else none at all."""
     token: SecretStr | None = None
@@ -124,8 +127,16 @@ class Settings(BaseSettings):
             lost_after_s=self.lost_after_s,
             restart_grace_s=self.restart_grace_s,
             most_jobs=self.most_jobs,
+            snapshots=self.snapshots_location,
             job=TimeLimits(start_s=self.start_deadline_s, keep_s=self.keep_deadline_s),
         )
+
+    @property
+    def snapshots_location(self) -> str | None:
+        """Where snapshots are kept; None for nowhere."""
+        if self.snapshots is None:
+            return str((self.directory / "snapshots").absolute())
+        return self.snapshots.rstrip("/") or None
 
     @property
     def models_folder(self) -> Path:

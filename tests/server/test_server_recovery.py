@@ -9,9 +9,6 @@ from server_specs import plan
 from weft.api.agent import AgentKind, MetricReport
 from weft.api.event import MetricTaken
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server.controller import Controller
-from weft_server.instructions import Remember
-from weft_server.memory import KeptJob
 from weft_server.plan import Given
 from weft_server.refusals import UnknownError
 
@@ -102,25 +99,12 @@ def test_metrics_that_were_told_are_not_told_again(world: World) -> None:
 
 def test_a_server_that_starts_again_knows_a_job_that_recovers(world: World) -> None:
     workers, _ = world.agents()
-    parts: dict[str, str] = {}
-
-    def keep(instructions: list) -> None:
-        for each in instructions:
-            if isinstance(each, Remember):
-                parts.update({name: text for name, text in each.parts.items() if text is not None})
-                for name in [name for name, text in each.parts.items() if text is None]:
-                    parts.pop(name, None)
-        world.carry_out(instructions)
-
     world.submit(plan(max_restarts=3))
     world.bring_to(JobState.RUNNING)
-    keep(world.controller.leave(workers[0], world.now, "its pod is drained"))
+    world.carry_out(world.controller.leave(workers[0], world.now, "its pod is drained"))
     assert world.jobs["job"].state is JobState.RECOVERING
-    assert sorted(parts) == ["run"]
-    kept = KeptJob(world.jobs["job"], plan(max_restarts=3), len(world.events["job"]), parts)
-    ids = iter(["b0", "b1", "b2"])
-    world.controller = Controller(world.limits, lambda: next(ids))
-    world.controller.restore([], [kept], world.now)
+    assert sorted(world.parts["job"]) == ["run"]
+    world.begin_again(job_plan=plan(max_restarts=3))
     world.agents()
     assert world.jobs["job"].state is JobState.STARTING
     world.bring_to(JobState.SUCCEEDED)

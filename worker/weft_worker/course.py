@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from weft.api.agent import report_interval
 from weft_data.cut import part
 from weft_data.schedule import BatchPlan
 from weft_data.source import Rows
-from weft_worker.metrics import report_interval
 
 
 @dataclass(frozen=True, slots=True, eq=False)

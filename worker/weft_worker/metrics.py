@@ -1,17 +1,8 @@
-"""Metrics as sums over samples, and when they are reported."""
+"""Metrics as sums over samples."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-
-REPORT_EVERY_STEPS = 10
-MOST_REPORTS = 1000
-"""Of a run, beside those at the ends of passes: a long run reports less often."""
-
-
-def report_interval(steps: int) -> int:
-    """Steps between two reports of a run of `steps`; the same on every slot."""
-    return max(REPORT_EVERY_STEPS, -(-steps // MOST_REPORTS))
 
 
 class MetricSums:

@@ -193,6 +193,9 @@ class Run:
         except Exception as error:  # noqa: BLE001  # the outermost frame of a run: the error becomes its reason
             event, reason = AllocationEvent.FAILED, f"slot {self._allocation.slot}: {_told(error)}"
             lost = _is_loss(error)
+            if isinstance(error, SnapshotError) and self._allocation.snapshot is not None:
+                lost = True  # The job may begin with an earlier one.
+                self._reporter.report(snapshot=SnapshotDone(step=self._allocation.snapshot.step, error=str(error)))
         if not self._signals.stop.is_set():
             self._listener.reached(event, reason, lost=lost)
         self._listener.ended()
@@ -290,7 +293,11 @@ class Run:
 
 def _told(error: Exception) -> str:
     """The error for people: those of this room say enough without their class."""
-    return str(error) if isinstance(error, (WorkerError, EngineError)) else f"{type(error).__name__}: {error}"
+    return (
+        str(error)
+        if isinstance(error, (WorkerError, EngineError, SnapshotError))
+        else f"{type(error).__name__}: {error}"
+    )
 
 
 def _is_loss(error: BaseException | None) -> bool:

@@ -125,6 +125,10 @@ def main(channel: socket.socket) -> None:
             if server.error is not None:
                 fail(f"the shard has failed: {server.error}")
             say(statistics=server.statistics(), asked=0)
+    except SnapshotError as error:
+        assert task.snapshot is not None
+        unreadable = {"step": task.snapshot.step, "error": str(error)}
+        say(report={"event": "failed", "reason": str(error), "lost": True, "snapshot": unreadable})
     except OpenStoppedError:
         _log.info("job %s is not wanted any more", task.store.get("job"))
     except (StoreError, ValueError, MemoryError) as error:

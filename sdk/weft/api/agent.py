@@ -192,6 +192,16 @@ class Orders(Model, hide_input_in_errors=True):
     snapshots: list[SnapshotOrder] = Field(default_factory=list)
 
 
+REPORT_EVERY_STEPS = 10
+MOST_REPORTS = 1000
+"""Of a run, beside those at the ends of passes: a long run reports less often."""
+
+
+def report_interval(steps: int) -> int:
+    """Steps between two reports of a run of `steps`; the same on every slot."""
+    return max(REPORT_EVERY_STEPS, -(-steps // MOST_REPORTS))
+
+
 class MetricReport(Model):
     """Sums over this slot's samples since its last report of this split; the server adds the slots up."""
 

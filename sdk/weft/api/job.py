@@ -153,6 +153,9 @@ class JobSpec(Model):
     max_restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 10
     """How often the job may begin again after one of its processes or agents was lost. Its result is the same, to the
     bit in sync mode; 0: it fails."""
+    snapshot_every_s: Annotated[float, Field(gt=0, le=1e6)] | None = 60.0
+    """Seconds between two snapshots while the job runs, from which it goes on after a loss; None: it begins again with
+    its first step. Jobs with tables, in async mode, with compression, or whose workers update take none."""
     keep_state: bool = False
     """Whether the rule's state is kept beside the parameters, as tensors `weft.state/NAME/KEY`."""
 
@@ -188,6 +191,8 @@ class Job(Model):
     shards: int
     restarts: int = 0
     """How often it has begun again since a process of it was lost."""
+    snapshot: Count | None = None
+    """The step of the newest snapshot: where it goes on after a loss."""
     created_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None

@@ -1,0 +1,215 @@
+"""Snapshots of one job: when the next is taken, what has come of it, which are kept. Pure.
+
+Every process that holds values of the job writes its own file: the shards, or the worker where there are none. They are
+told of a step before any of them is there, so that all capture the same one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from weft.api.agent import Snapshot, SnapshotDone, SnapshotOrder, report_interval
+from weft.api.event import LogLine
+from weft.api.job import Mode, UpdateBy
+from weft_server.instructions import Instruction, KeepSnapshot, TidySnapshots
+from weft_server.lease import Lease
+from weft_server.memory import RunMemory
+from weft_server.moment import Moment
+from weft_server.places import Places
+from weft_server.plan import JobPlan
+
+KEPT = 2
+"""Of a job that runs: the newest may turn out not to be readable."""
+AHEAD_S = 1.0
+"""How far ahead the step of a snapshot is, at the pace of the job: a report and an order pass meanwhile."""
+AHEAD_STEPS = 2
+WAIT_S = 60.0
+"""After the last worker has passed the step: how long a file may take, or an interval where that is longer."""
+
+
+@dataclass
+class _Ordered:
+    """A snapshot that is being written: files by lease. `passed`: when the last worker was seen beyond its step."""
+
+    step: int
+    folder: str
+    files: dict[str, SnapshotDone] = field(default_factory=dict)
+    passed: float | None = None
+
+
+class RunSnapshots:
+    """The snapshots of one job, in folders below `location`; none where that is None."""
+
+    def __init__(
+        self, job: str, plan: JobPlan, places: Places, location: str | None, *, memory: RunMemory, now: Moment
+    ) -> None:
+        self.kept = list(memory.snapshots)
+        """Whole ones, oldest first."""
+        self._job = job
+        self._plan = plan
+        self._places = places
+        self._location = None if location is None or unfit(plan) else f"{location}/{job}"
+        self._ordered: _Ordered | None = None
+        self._checked: Snapshot | None = None
+        """Its files are being looked at."""
+        self._ahead_s = AHEAD_S
+        self._trouble: str | None = None
+        """Why the last one was not kept, where that was said."""
+        self._out: list[Instruction] = []
+        self._due = math.inf
+        self._since = (0.0, 0)
+        """When the job was at which step: its pace counts from there."""
+        self.begin(now)
+
+    @property
+    def newest(self) -> Snapshot | None:
+        """What the job goes on from."""
+        return self.kept[-1] if self.kept else None
+
+    def begin(self, now: Moment) -> None:
+        """The job runs: the interval begins."""
+        self._since = (now.seconds, self._places.step)
+        self._due = now.seconds + (self._plan.snapshot_every_s or math.inf)
+
+    def tick(self, now: Moment) -> LogLine | None:
+        """Orders a snapshot that is due, and has one looked at that is written. What to say, if anything."""
+        ordered, interval = self._ordered, self._plan.snapshot_every_s
+        if self._location is None or interval is None or self._checked is not None:
+            return None
+        if ordered is None:
+            if now.seconds >= self._due:
+                self._order(now, interval)
+            return None
+        missing = [lease for lease in self._holders if lease.id not in ordered.files]
+        if self._places.step < ordered.step:
+            return None
+        if not missing:
+            self._ordered, self._checked = None, _snapshot(ordered)
+            self._out.append(KeepSnapshot(self._job, self._checked))
+            return None
+        ordered.passed = now.seconds if ordered.passed is None else ordered.passed
+        limit = max(WAIT_S, interval)
+        if now.seconds - ordered.passed < limit:
+            return None
+        who = ", ".join(lease.who for lease in missing)
+        return self._not_kept(ordered.step, f"{who} did not write it within {limit:g} s")
+
+    def orders(self, lease: Lease) -> list[SnapshotOrder]:
+        """What the agent of that lease is to write."""
+        ordered = self._ordered
+        if ordered is None or lease not in self._holders or lease.id in ordered.files:
+            return []
+        return [SnapshotOrder(allocation=lease.id, step=ordered.step, folder=ordered.folder)]
+
+    def take(self, lease: Lease, done: SnapshotDone, now: Moment) -> LogLine | None:
+        """What became of a file. What to say, if anything."""
+        ordered = self._ordered
+        if ordered is None or done.step != ordered.step:
+            unreadable = next((each for each in self.kept if each.step == done.step and done.error), None)
+            if unreadable is None:
+                self._tidy()  # Of a snapshot that nobody waits for any more.
+                return None
+            self.kept.remove(unreadable)
+            return _warning(f"the snapshot of step {done.step} cannot be used: {done.error}")
+        if done.error is None and done.file is not None:
+            ordered.files[lease.id] = done
+            return None
+        if not done.missed:
+            return self._not_kept(done.step, f"{lease.who}: {done.error}")
+        self.abandon()
+        self._ahead_s *= 2
+        self._due = now.seconds  # At once, with a step that is further ahead.
+        return None
+
+    def checked(self, step: int, error: str | None) -> LogLine | None:
+        """A snapshot's files were looked at. What to say, if anything."""
+        snapshot, self._checked = self._checked, None
+        if snapshot is None or snapshot.step != step:
+            return None
+        if error is not None:
+            return self._not_kept(step, error)
+        self.kept = [*self.kept, snapshot][-KEPT:]
+        self._tidy()
+        was_trouble, self._trouble = self._trouble, None
+        message = f"snapshots are kept again: that of step {step} is"
+        return LogLine(level="info", source="server", message=message) if was_trouble else None
+
+    def abandon(self) -> None:
+        """Nobody waits any more for the one that is under way."""
+        if self._ordered is not None or self._checked is not None:
+            self._ordered = self._checked = None
+            self._tidy()
+
+    def end(self, *, succeeded: bool) -> None:
+        """The job has ended: its result stands for what was trained, or the last snapshot does."""
+        self._ordered = self._checked = None
+        self.kept = [] if succeeded else self.kept[-1:]
+        self._tidy()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to be drained, or orders have changed."""
+        return bool(self._out) or self._ordered is not None
+
+    def drain(self) -> list[Instruction]:
+        """What is to be done since the last call."""
+        out, self._out = self._out, []
+        return out
+
+    @property
+    def _holders(self) -> list[Lease]:
+        """Who has values of the job."""
+        return self._places.shards or self._places.workers
+
+    def _order(self, now: Moment, interval: float) -> None:
+        """Chooses a step that nobody has reached; at the end of a report's steps where that is not far, so that a job
+        that goes on tells the same metrics."""
+        since, step = self._since
+        furthest = max(worker.step for worker in self._places.workers)
+        pace = (furthest - step) / (now.seconds - since)
+        at = furthest + AHEAD_STEPS + math.ceil(pace * self._ahead_s)
+        every = report_interval(self._plan.steps)
+        even = -(-at // every) * every
+        at = even if even - at <= pace * interval / 2 else at
+        self._due = now.seconds + interval
+        if at < self._plan.steps:
+            self._ordered = _Ordered(at, f"{self._location}/{at}-{self._places.term}")
+            self._places.order(self._holders)
+
+    def _not_kept(self, step: int, why: str) -> LogLine | None:
+        self.abandon()
+        told, self._trouble = self._trouble, why
+        return None if told == why else _warning(f"no snapshot of step {step} was kept: {why}; it is tried again")
+
+    def _tidy(self) -> None:
+        if self._location is not None:
+            using = [each.folder for each in (*self.kept, self._ordered, self._checked) if each is not None]
+            self._out.append(TidySnapshots(self._job, tuple(using)))
+
+
+def unfit(plan: JobPlan) -> str | None:
+    """Why no snapshot of a job could be continued exactly; None where it can."""
+    if plan.mode is not Mode.SYNC:
+        return f"its mode is {plan.mode.value}"
+    if plan.compression is not None:
+        return "what compression leaves over is with the workers"
+    if plan.update is UpdateBy.WORKERS and plan.shards:
+        return "its workers hold the rule's state"
+    table = next((key.key for key in plan.keys if key.rows), None)
+    return None if table is None else f"{table} is a table"
+
+
+def _snapshot(ordered: _Ordered) -> Snapshot:
+    files = list(ordered.files.values())
+    return Snapshot(
+        step=ordered.step,
+        folder=ordered.folder,
+        files=[done.file for done in files if done.file is not None],
+        loss_scale=files[0].loss_scale,
+        finite_steps=files[0].finite_steps,
+    )
+
+
+def _warning(message: str) -> LogLine:
+    return LogLine(level="warning", source="server", message=message)

@@ -1,0 +1,53 @@
+"""The snapshots of jobs as they lie in their place: `JOB/STEP-TERM/` with a file of each process, and a manifest.
+
+Processes write their files themselves; the manifest comes last, so a folder that has one is whole. Every function
+blocks, and may raise whatever the library of the place does.
+"""
+
+from __future__ import annotations
+
+import json
+
+from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # it has no stubs
+
+from weft.api.agent import Snapshot
+
+MANIFEST = "snapshot.json"
+FORMAT = 1
+
+
+class SnapshotIncompleteError(Exception):
+    """A file of a snapshot is not there, or not whole."""
+
+
+def complete(job: str, snapshot: Snapshot) -> None:
+    """Writes the manifest of a snapshot whose files are there. Raises SnapshotIncompleteError."""
+    system, folder = url_to_fs(snapshot.folder, skip_instance_cache=True)
+    for file in snapshot.files:
+        path = f"{folder}/{file.name}"
+        try:
+            nbytes = system.info(path)["size"]
+        except FileNotFoundError:
+            raise SnapshotIncompleteError(
+                f"{path} was written, and the server does not see it: it and the agents have to reach the same place "
+                "(WEFT_SERVER_SNAPSHOTS)"
+            ) from None
+        if nbytes != file.nbytes:
+            raise SnapshotIncompleteError(f"{path} has {nbytes} bytes of {file.nbytes}")
+    manifest = {"format": FORMAT, "job": job, **snapshot.model_dump(mode="json", exclude={"folder"})}
+    with system.transaction, system.open(f"{folder}/{MANIFEST}", "wb") as stream:
+        stream.write(json.dumps(manifest, indent=1).encode())
+
+
+def tidy(location: str, job: str, keep: tuple[str, ...]) -> None:
+    """Deletes what the job has there, but these folders."""
+    system, path = url_to_fs(f"{location}/{job}", skip_instance_cache=True)
+    kept = {url_to_fs(folder)[1].rstrip("/") for folder in keep}
+    if not system.exists(path):
+        return
+    if not kept:
+        system.rm(path, recursive=True)
+        return
+    for found in system.ls(path, detail=False):
+        if found.rstrip("/") not in kept:
+            system.rm(found, recursive=True)

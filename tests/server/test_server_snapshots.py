@@ -1,0 +1,311 @@
+"""Snapshots of jobs: ordered of one step, kept once whole, and what a job goes on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server_mind import World
+from server_specs import plan
+from weft.api.agent import AgentKind, SetDone, Snapshot, SnapshotDone, SnapshotFile
+from weft.api.lifecycle import AllocationEvent, JobState
+from weft_server.limits import Limits
+from weft_server.plan import Given, JobPlan
+from weft_server.run_snapshots import KEPT, WAIT_S
+from weft_server.snapshot_files import SnapshotIncompleteError, complete, tidy
+
+WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
+EVERY_S = 10.0
+STEPS = 100_000
+
+
+@pytest.fixture
+def world() -> World:
+    return World(Limits(snapshots="/snapshots", lost_after_s=1e6))
+
+
+def long(**changes: Any) -> JobPlan:
+    return plan(**{"shards": 2, "steps": STEPS, "max_restarts": 3, "snapshot_every_s": EVERY_S, **changes})
+
+
+def run(world: World, job_plan: JobPlan | None = None) -> None:
+    job_plan = job_plan or long()
+    world.agents(workers=job_plan.workers, shards=job_plan.shards)
+    world.submit(job_plan)
+    world.bring_to(JobState.RUNNING)
+
+
+def ordered(world: World) -> dict[str, tuple[int, str]]:
+    """By agent's name: what it is to write, and where."""
+    run = world.controller.run_of("job")
+    assert run is not None
+    found = {}
+    for lease in run.places.leases.values():
+        for order in world.orders(lease.agent).snapshots:
+            assert order.allocation == lease.id
+            found[lease.agent_name] = (order.step, order.folder)
+    return found
+
+
+def due(world: World, *, at: int) -> tuple[int, str]:
+    """Has the workers come to a step, and the interval pass: (step, folder) that all shards are to write."""
+    world.all_report(WORKER, None, step=at)  # type: ignore[arg-type]
+    world.tick(EVERY_S + 0.2)
+    (found,) = set(ordered(world).values())
+    return found
+
+
+def written(shard: int, step: int) -> SnapshotDone:
+    file = SnapshotFile(name=f"shard-{shard}.safetensors", nbytes=8, sha256="0" * 64)
+    return SnapshotDone(step=step, file=file, loss_scale=1024.0, finite_steps=7)
+
+
+def take(world: World, *, at: int) -> Snapshot:
+    """A whole snapshot, with workers that are at a step; it is not looked at yet."""
+    step, _ = due(world, at=at)
+    for shard in range(2):
+        world.report(world.lease(SHARD, shard), snapshot=written(shard, step))
+    world.all_report(WORKER, None, step=step)  # type: ignore[arg-type]
+    world.tick()
+    return world.to_check[-1].snapshot
+
+
+def keep(world: World, *, at: int) -> Snapshot:
+    snapshot = take(world, at=at)
+    checked(world, snapshot)
+    return snapshot
+
+
+def checked(world: World, snapshot: Snapshot, error: str | None = None) -> None:
+    world.carry_out(world.controller.snapshot_checked("job", snapshot.step, error, world.now))
+
+
+def lose(world: World, kind: AgentKind = WORKER) -> None:
+    world.report(world.lease(kind, 0), AllocationEvent.FAILED, reason="killed", lost=True)
+
+
+def test_all_shards_are_told_of_a_step_that_nobody_has_reached_where_metrics_are_told(world: World) -> None:
+    run(world)
+    assert ordered(world) == {}
+    step, folder = due(world, at=500)
+    assert (step > 500, step % 100) == (True, 0)  # A run of 100,000 steps tells metrics each 100.
+    assert folder.startswith("/snapshots/job/")
+    assert sorted(ordered(world)) == ["shard-0", "shard-1"]
+
+
+def test_a_snapshot_is_looked_at_once_all_files_are_there_and_the_last_worker_has_told_its_metrics(
+    world: World,
+) -> None:
+    run(world)
+    step, folder = due(world, at=500)
+    world.report(world.lease(SHARD, 0), snapshot=written(0, step))
+    assert sorted(ordered(world)) == ["shard-1"]
+    world.report(world.lease(SHARD, 1), snapshot=written(1, step))
+    world.report(world.lease(WORKER, 0), step=step)
+    world.tick()
+    assert not world.to_check
+    world.report(world.lease(WORKER, 1), step=step)
+    world.tick()
+    (asked,) = world.to_check
+    assert asked.snapshot.step == step
+    assert asked.snapshot.folder == folder
+    assert [file.name for file in asked.snapshot.files] == ["shard-0.safetensors", "shard-1.safetensors"]
+    assert (asked.snapshot.loss_scale, asked.snapshot.finite_steps) == (1024.0, 7)
+    assert world.jobs["job"].snapshot is None
+    checked(world, asked.snapshot)
+    assert world.jobs["job"].snapshot == step
+
+
+def test_a_job_goes_on_from_its_newest_snapshot(world: World) -> None:
+    run(world)
+    world.agent(WORKER, "worker-2")
+    snapshot = keep(world, at=500)
+    world.all_report(WORKER, None, step=snapshot.step + 40)  # type: ignore[arg-type]
+    lose(world)
+    told = [world.orders(world.lease(SHARD, shard).agent).allocations[0] for shard in range(2)]
+    assert [allocation.snapshot for allocation in told] == [snapshot, snapshot]
+    world.all_report(SHARD, AllocationEvent.READY)
+    (allocation,) = world.orders(world.lease(WORKER, 1).agent).allocations
+    assert allocation.snapshot == snapshot
+    assert [world.lease(WORKER, slot).step for slot in range(2)] == [snapshot.step] * 2
+    assert (
+        f"The job goes on from step {snapshot.step} (40 steps are done again); it may 2 more times" in world.said()[-2]
+    )
+
+
+def test_values_that_were_given_are_not_set_again_where_a_job_goes_on(world: World) -> None:
+    run(world, long(given=Given(names=["w"], file="f")))
+    assert world.orders(world.lease(WORKER, 0).agent).allocations[0].given == ["w"]
+    keep(world, at=500)
+    lose(world)
+    world.all_report(SHARD, AllocationEvent.READY)
+    (allocation,) = world.orders(world.lease(WORKER, 0).agent).allocations
+    assert (allocation.given, allocation.store.keys[0].initializer.op_type) == ([], "ConstantOfShape")
+
+
+def test_the_last_are_kept_and_a_job_that_succeeds_has_its_result(world: World) -> None:
+    run(world)
+    folders = [keep(world, at=at).folder for at in (500, 1500, 2500)]
+    assert world.in_use["job"] == tuple(folders[-KEPT:])
+    world.all_report(WORKER, AllocationEvent.DONE, step=STEPS)
+    world.keep()
+    assert world.in_use["job"] == ()
+
+
+@pytest.mark.parametrize("end", ["fail", "cancel"])
+def test_a_job_that_ends_otherwise_keeps_its_last(world: World, end: str) -> None:
+    run(world)
+    folders = [keep(world, at=at).folder for at in (500, 1500)]
+    due(world, at=2500)  # One that is under way.
+    if end == "cancel":
+        world.carry_out(world.controller.cancel("job", world.now))
+    else:
+        world.report(world.lease(WORKER, 0), AllocationEvent.FAILED, reason="labels out of range")
+    assert world.in_use["job"] == (folders[-1],)
+
+
+def test_a_step_that_was_missed_is_followed_by_one_that_is_further_ahead(world: World) -> None:
+    run(world)
+    step, _ = due(world, at=500)
+    missed = SnapshotDone(step=step, error="w is at version 900 already", missed=True)
+    world.report(world.lease(SHARD, 0), snapshot=missed)
+    assert (ordered(world), world.in_use["job"]) == ({}, ())
+    world.all_report(WORKER, None, step=900)  # type: ignore[arg-type]
+    world.tick()
+    ((again, _),) = set(ordered(world).values())
+    assert again - 900 > step - 500
+    world.report(world.lease(SHARD, 1), snapshot=written(1, step))  # Of the one that was given up.
+    assert sorted(ordered(world)) == ["shard-0", "shard-1"]
+    assert not [said for said in world.said() if "snapshot" in said]
+
+
+def test_trouble_is_told_once_and_so_is_its_end(world: World) -> None:
+    run(world)
+    for at in (500, 1500):
+        step, _ = due(world, at=at)
+        world.report(world.lease(SHARD, 0), snapshot=SnapshotDone(step=step, error="no space left"))
+        assert ordered(world) == {}
+    snapshot = take(world, at=2500)
+    checked(world, snapshot, "shard-0.safetensors is not there")
+    keep(world, at=3500)
+    told = [said for said in world.said() if "snapshot" in said]
+    assert len(told) == 3
+    assert "shard-0 (shard 0): no space left; it is tried again" in told[0]
+    assert f"no snapshot of step {snapshot.step} was kept: shard-0.safetensors is not there" in told[1]
+    assert told[2].startswith("snapshots are kept again")
+
+
+def test_a_shard_that_does_not_write_is_named_and_the_job_runs_on(world: World) -> None:
+    run(world)
+    step, _ = due(world, at=500)
+    world.report(world.lease(SHARD, 0), snapshot=written(0, step))
+    world.all_report(WORKER, None, step=step + 100)  # type: ignore[arg-type]
+    world.tick(WAIT_S + 0.4)
+    assert "shard-1 (shard 1) did not write it within 60 s" in world.said()[-1]
+    assert world.jobs["job"].state is JobState.RUNNING
+    keep(world, at=step + 1000)
+
+
+def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(world: World) -> None:
+    run(world)
+    first, second = keep(world, at=500), keep(world, at=1500)
+    lose(world)
+    broken = SnapshotDone(step=second.step, error="its SHA-256 is another")
+    world.report(world.lease(SHARD, 1), AllocationEvent.FAILED, reason="cannot", lost=True, snapshot=broken)
+    assert world.orders(world.lease(SHARD, 0).agent).allocations[0].snapshot == first
+    assert any(f"the snapshot of step {second.step} cannot be used: its SHA-256 is another" in s for s in world.said())
+    assert world.jobs["job"].restarts == 2
+
+
+def test_a_job_whose_values_were_set_goes_on_from_a_snapshot_that_came_later(world: World) -> None:
+    run(world)
+    before = keep(world, at=500)
+    _, instructions = world.controller.ask_set("job", Given(names=["w"], file="f"), world.now)
+    world.carry_out(instructions)
+    world.report(world.lease(WORKER, 0), sets=[SetDone(number=1, step=before.step + 5)])
+    after = keep(world, at=1500)
+    lose(world)
+    assert world.orders(world.lease(SHARD, 0).agent).allocations[0].snapshot == after
+
+
+def test_a_job_whose_values_were_set_since_its_newest_snapshot_fails(world: World) -> None:
+    run(world)
+    before = keep(world, at=500)
+    _, instructions = world.controller.ask_set("job", Given(names=["w"], file="f"), world.now)
+    world.carry_out(instructions)
+    world.report(world.lease(WORKER, 0), sets=[SetDone(number=1, step=before.step + 5)])
+    lose(world)
+    assert "were set while it ran, and no snapshot was taken since" in (world.jobs["job"].reason or "")
+
+
+def test_a_server_that_starts_again_knows_the_snapshots_and_drops_the_one_under_way(world: World) -> None:
+    run(world)
+    snapshot = keep(world, at=500)
+    lose(world)
+    world.begin_again(job_plan=long())
+    assert world.jobs["job"].state is JobState.RECOVERING  # Its agents are gone.
+    world.agents(shards=2)
+    assert world.orders(world.lease(SHARD, 0).agent).allocations[0].snapshot == snapshot
+    world.bring_to(JobState.RUNNING)
+    step, _ = due(world, at=1500)
+    world.begin_again(job_plan=long())
+    world.agents(shards=2)
+    world.bring_to(JobState.RUNNING)
+    world.report(world.lease(SHARD, 0), snapshot=written(0, step))
+    assert world.in_use["job"] == (snapshot.folder,)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"mode": "async"}, {"update": "workers"}, {"snapshot_every_s": None}, {"steps": 502}], ids=str
+)
+def test_jobs_that_could_not_go_on_exactly_take_none_and_neither_do_those_at_their_end(
+    world: World, changes: dict[str, Any]
+) -> None:
+    run(world, JobPlan.model_validate({**long().model_dump(), **changes}))
+    world.all_report(WORKER, None, step=500)  # type: ignore[arg-type]
+    world.tick(3 * EVERY_S)
+    assert ordered(world) == {}
+
+
+def test_a_worker_without_shards_writes_its_own(world: World) -> None:
+    run(world, long(workers=1, shards=0))
+    world.report(world.lease(WORKER, 0), step=500)
+    world.tick(EVERY_S + 0.2)
+    assert sorted(ordered(world)) == ["worker-0"]
+
+
+def test_a_manifest_is_written_once_all_files_are_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "job" / "100-1"
+    folder.mkdir(parents=True)
+    file = SnapshotFile(name="shard-0.safetensors", nbytes=3, sha256="0" * 64)
+    snapshot = Snapshot(step=100, folder=str(folder), files=[file])
+    with pytest.raises(SnapshotIncompleteError, match=r"shard-0\.safetensors .*have to reach the same place"):
+        complete("job", snapshot)
+    (folder / file.name).write_bytes(b"12")
+    with pytest.raises(SnapshotIncompleteError, match="has 2 bytes of 3"):
+        complete("job", snapshot)
+    assert not (folder / "snapshot.json").exists()
+    (folder / file.name).write_bytes(b"123")
+    complete("job", snapshot)
+    manifest = (folder / "snapshot.json").read_text()
+    assert '"step": 100' in manifest
+    assert '"job": "job"' in manifest
+
+
+@pytest.mark.parametrize("place", ["folder", "memory"])
+def test_what_is_not_in_use_is_deleted_and_nothing_of_another_job(tmp_path: Path, place: str) -> None:
+    import fsspec
+
+    location = str(tmp_path / "snapshots") if place == "folder" else f"memory://{tmp_path.name}"
+    tidy(location, "job", ())  # Nothing is there.
+    names = ["job/100-1/shard-0.safetensors", "job/200-1/shard-0.safetensors", "other/100-1/shard-0.safetensors"]
+    system, root = fsspec.core.url_to_fs(location)
+    for name in names:
+        system.makedirs(f"{root}/{name.rsplit('/', 1)[0]}", exist_ok=True)
+        system.pipe_file(f"{root}/{name}", b"1")
+    tidy(location, "job", (f"{location}/job/200-1",))
+    assert [system.exists(f"{root}/{name}") for name in names] == [False, True, True]
+    tidy(location, "job", ())
+    assert [system.exists(f"{root}/{name}") for name in names] == [False, False, True]
