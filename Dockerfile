@@ -1,5 +1,5 @@
 # One image for the server, the shards and the workers: docker build -t weft:0.1.0 .
-# With a GPU: --build-arg EXTRAS=cluster,cuda
+# With a GPU: --build-arg EXTRAS=cluster,cuda; with snapshots in a bucket: cluster,s3 or cluster,gs
 ARG PYTHON=3.13
 
 FROM python:${PYTHON}-slim AS build

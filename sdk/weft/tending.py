@@ -16,7 +16,7 @@ LOG_LINES = 1
 """Of what an ended daemon wrote; the rest is in its log."""
 
 LOST = f"""\
-Jobs in which it held a place begin again, on agents that live, as often as their max_restarts says.
+Jobs in which it held a place go on from their newest snapshot, as often as their max_restarts says.
 See how they do: {command("jobs")}"""
 
 

@@ -335,10 +335,10 @@ class JobRun:
             self._advance(now)
 
     def _recover(self, reason: str, now: Moment) -> None:
-        """A process or an agent was lost: the job begins again on agents that live, or fails where it may not."""
+        """A process or an agent was lost: the job goes on with agents that live, or fails where it may not."""
         restarts = self.job.restarts
         if restarts >= self.plan.max_restarts:
-            tried = f"; the job has begun again {restarts} times (max_restarts)" if restarts else ""
+            tried = f"; the job has gone on {restarts} times before (max_restarts)" if restarts else ""
             self.fail(f"{reason}{tried}", now)
             return
         snapshot = self.snapshots.newest
@@ -359,9 +359,9 @@ class JobRun:
         self._set(restarts=restarts + 1)
         self._move(JobEvent.LOST, now, reason)
         again = max(0, done - self._first_step)
-        how = f"goes on from step {self._first_step}" if snapshot else "begins again"
+        how = f"goes on from step {self._first_step}" if snapshot else "begins again with step 0"
         what = f"{again} steps are done again" if again else "no step is done again"
-        self._say(f"{reason}. The job {how} ({what}); it may {left} more times", now, "warning")
+        self._say(f"the job {how}: {what}; it may {left} more times", now, "warning")
 
     @property
     def _first_step(self) -> int:

@@ -1,4 +1,4 @@
-"""Killed processes: a job begins again and comes to the same bits; one that may not fails and says what died."""
+"""Killed processes: a job goes on and comes to the same bits; one that may not fails and says what died."""
 
 from __future__ import annotations
 

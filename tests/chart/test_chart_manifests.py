@@ -20,6 +20,7 @@ VARIANTS: dict[str, Manifest] = {
         "image": {"repository": "weft", "tag": "1", "pullPolicy": "Always", "pullSecrets": ["pull"]},
         "auth": {"existingSecret": "own"},
         "data": {"existingClaim": "datasets", "mountPath": "/mnt/data"},
+        "snapshots": {"existingClaim": "saved"},
         "server": {
             "port": 9000,
             "service": {"type": "NodePort", "annotations": {"a": "b"}},
@@ -43,6 +44,7 @@ VARIANTS: dict[str, Manifest] = {
         "shards": {"replicas": 1},
         "workers": {"replicas": 1},
         "auth": {"token": "a-token-of-16-ch"},
+        "snapshots": {"location": "s3://bucket/weft"},
         "networkPolicy": {"enabled": False},
     },
 }
@@ -113,7 +115,7 @@ def test_services_select_pods_and_name_ports_that_they_have(values: Manifest) ->
 def test_every_volume_and_secret_that_is_used_is_there(values: Manifest) -> None:
     manifests = render(values)
     made = {each["metadata"]["name"] for each in manifests if each["kind"] in {"Secret", "PersistentVolumeClaim"}}
-    given = {"own", "datasets", "kept"}
+    given = {"own", "datasets", "kept", "saved"}
     for pod in pods(manifests).values():
         volumes = {each["name"]: each for each in pod["volumes"]}
         for container in pod["containers"]:
@@ -223,3 +225,16 @@ def _described(schema: dict[str, Any], values: Manifest, where: str) -> None:
 
 def test_the_release_is_one_of_helm() -> None:
     helm_python.validate_release_name(RELEASE)
+
+
+@pytest.mark.parametrize(
+    ("variant", "location"), [("defaults", ""), ("given", "/snapshots"), ("small", "s3://bucket/weft")]
+)
+def test_snapshots_are_kept_where_every_pod_reaches_them_or_nowhere(variant: str, location: str) -> None:
+    found = pods(render(VARIANTS[variant]))
+    env = {each["name"]: each.get("value") for each in found["server"]["containers"][0]["env"]}
+    assert env["WEFT_SERVER_SNAPSHOTS"] == location
+    for pod in found.values():
+        mounts = {mount["name"]: mount for mount in pod["containers"][0]["volumeMounts"]}
+        assert ("snapshots" in mounts) == (location == "/snapshots")
+        assert not mounts.get("snapshots", {}).get("readOnly")

@@ -121,12 +121,12 @@ def test_an_agent_that_ends_again_and_again_is_let_go_and_the_others_go_on() -> 
     ]
 
 
-def test_the_jobs_of_an_agent_that_ends_are_said_to_begin_again() -> None:
+def test_the_jobs_of_an_agent_that_ends_are_said_to_go_on() -> None:
     cluster = FakeCluster("shard-1")
     cluster.lives.add("shard-1")
     lines = tend(cluster, 10)[0].text.splitlines()
     assert lines[1] == (
-        "shard-1 is started again in 1 s. Jobs in which it held a place begin again, on agents that live, as often as "
+        "shard-1 is started again in 1 s. Jobs in which it held a place go on from their newest snapshot, as often as "
         "their max_restarts says."
     )
     assert lines[2].endswith("weft jobs")

@@ -1,4 +1,4 @@
-"""A job that loses a process or an agent begins again on agents that live."""
+"""A job that loses a process or an agent goes on with agents that live."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def test_a_job_whose_agent_is_lost_is_placed_on_those_that_live_and_succeeds(
         world.report(lost, step=3)
     assert [one.term for agent in alive for one in world.orders(agent).allocations] == [again.term]  # The shard.
     world.bring_to(JobState.SUCCEEDED)
-    assert any("begins again" in said and lost.who in said for said in world.said())
+    assert any(said.startswith("the job begins again with step 0: ") for said in world.said())
+    assert any(lost.who in (event.body.reason or "") for event in world.events["job"] if event.body.kind == "state")
 
 
 def test_a_job_that_finds_no_agents_waits_for_them_and_says_so(world: World) -> None:
@@ -65,7 +66,7 @@ def test_what_a_job_does_itself_is_not_tried_again_and_what_was_lost_is_so_often
         assert world.states()[-2:] == ["recovering", "starting"]
     world.report(world.lease(SHARD, 0), AllocationEvent.FAILED, reason="it was ended by SIGKILL", lost=True)
     assert world.jobs["job"].state is JobState.FAILED
-    assert (world.jobs["job"].reason or "").endswith("SIGKILL; the job has begun again 2 times (max_restarts)")
+    assert (world.jobs["job"].reason or "").endswith("SIGKILL; the job has gone on 2 times before (max_restarts)")
 
 
 def test_a_job_whose_parameters_were_set_while_it_ran_does_not_begin_again(world: World) -> None:

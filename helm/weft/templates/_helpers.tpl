@@ -117,3 +117,23 @@ livenessProbe:
   emptyDir: {}
   {{- end }}
 {{- end -}}
+
+{{- /* Where snapshots are kept: a URL, the claim that every pod mounts, or nowhere. */ -}}
+{{- define "weft.snapshots" -}}
+{{- with .Values.snapshots }}{{ .location | default (ternary "/snapshots" "" (ne .existingClaim "")) }}{{ end -}}
+{{- end -}}
+
+{{- define "weft.snapshotsMount" -}}
+{{- if .Values.snapshots.existingClaim }}
+- name: snapshots
+  mountPath: /snapshots
+{{- end }}
+{{- end -}}
+
+{{- define "weft.snapshotsVolume" -}}
+{{- with .Values.snapshots.existingClaim }}
+- name: snapshots
+  persistentVolumeClaim:
+    claimName: {{ . }}
+{{- end }}
+{{- end -}}

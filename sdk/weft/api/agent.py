@@ -226,7 +226,7 @@ class Report(Model):
     reason: Annotated[str, Field(max_length=1 << 16)] | None = None
     """With `failed`: what failed, naming slot, key and step where they are known."""
     lost: bool = False
-    """With `failed`: a process was lost, this one or one that it waited for. The job may begin again; what else fails
+    """With `failed`: a process was lost, this one or one that it waited for. The job may go on; what else fails
     would fail again."""
     endpoint: Annotated[str, Field(pattern=ENDPOINT)] | None = None
     """With `ready` of a shard: the ZeroMQ endpoint by which this job's workers reach it."""

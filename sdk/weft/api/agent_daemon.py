@@ -44,7 +44,7 @@ EXIT_DEADLINE_S = 4.0
 """For children to end once the daemon is to: above the grace that each has, below the daemon's own after its parent's
 end."""
 FLUSH_S = 0.5
-LEAVE_S = 0.5
+LEAVE_S = 1.5
 
 _FACTS = tuple(name for name in Report.model_fields if name not in {"term", "seq"})
 

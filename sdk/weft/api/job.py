@@ -151,8 +151,8 @@ class JobSpec(Model):
     compression: StoreCompressionSpec | None = None
     """What of the gradients and values travels in fewer bytes between workers and shards."""
     max_restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 10
-    """How often the job may begin again after one of its processes or agents was lost. Its result is the same, to the
-    bit in sync mode; 0: it fails."""
+    """How often the job may go on after one of its processes or agents was lost, from its newest snapshot or from the
+    beginning. Its result is the same, to the bit in sync mode; 0: it fails."""
     snapshot_every_s: Annotated[float, Field(gt=0, le=1e6)] | None = 60.0
     """Seconds between two snapshots while the job runs, from which it goes on after a loss; None: it begins again with
     its first step. Jobs with tables, in async mode, with compression, or whose workers update take none."""
@@ -190,7 +190,7 @@ class Job(Model):
     workers: int
     shards: int
     restarts: int = 0
-    """How often it has begun again since a process of it was lost."""
+    """How often it went on after a process or an agent of it was lost."""
     snapshot: Count | None = None
     """The step of the newest snapshot: where it goes on after a loss."""
     created_at: datetime

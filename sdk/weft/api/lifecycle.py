@@ -42,7 +42,7 @@ class JobEvent(StrEnum):
     KEPT = "kept"
     """The server has the final parameters."""
     LOST = "lost"
-    """A process of the job died, or its agent is gone; the job begins again on other agents, or the same."""
+    """A process of the job died, or its agent is gone; the job goes on, on other agents or the same."""
     FAILED = "failed"
     CANCELLED = "cancelled"
 

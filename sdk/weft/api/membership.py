@@ -80,6 +80,8 @@ class Membership:
         self._registration = registration.model_copy(update={"nonce": registration.nonce or uuid4().hex})
         self._alive = alive
         self._holder = holder
+        self._agent: str | None = None
+        """As which it is registered."""
         self._client = httpx.Client(
             base_url=server,
             headers={"Authorization": f"Bearer {token}"} if token else {},
@@ -89,18 +91,27 @@ class Membership:
 
     def run(self, stop: threading.Event) -> None:
         """Registers and heartbeats until `stop` is set, then takes leave. Never gives up; what fails is logged."""
+
+        def leave() -> None:
+            stop.wait()
+            self._leave()
+
+        leaving = threading.Thread(target=leave, name="leave", daemon=True)
+        leaving.start()
         while not stop.is_set():
             registered = self._retried(stop, self._register)
             if registered is None:
-                return
+                break
             _log.info("registered as %s (agent %s)", self._registration.name, registered.id)
+            self._agent = registered.id
             try:
                 self._beat(stop, registered)
             except _UnknownAgentError:
-                _log.warning("the server does not know agent %s: everything is dropped", registered.id)
-                self._holder.lost()
-            else:
-                self._leave(registered)
+                if not stop.is_set():
+                    _log.warning("the server does not know agent %s: everything is dropped", registered.id)
+                    self._holder.lost()
+        leaving.join()
+        self._leave()  # It may have been registered meanwhile.
 
     def reporter(self, allocation_id: str, term: int) -> Reporter:
         """Who brings the facts about one allocation to the server; the caller closes it."""
@@ -130,9 +141,13 @@ class Membership:
                 known = orders.version
                 self._holder.hold(orders)
 
-    def _leave(self, registered: Registered) -> None:
+    def _leave(self) -> None:
+        """Takes leave, if that is not done: a heartbeat that waits for orders is answered by it."""
+        agent, self._agent = self._agent, None
+        if agent is None:
+            return
         try:
-            self._client.delete(f"/v1/agents/{registered.id}", params={"reason": STOPPED}, timeout=1.0)
+            self._client.delete(f"/v1/agents/{agent}", params={"reason": STOPPED}, timeout=1.0)
         except httpx.HTTPError as error:
             _log.info("left without a word to the server: %s", error)
 

@@ -79,11 +79,11 @@ def _running(url: str) -> list[Job]:
 def _stopping(running: Sequence[Job]) -> str:
     if not running:
         return "stopping"
-    verb = "runs, and begins" if len(running) == 1 else "run, and begin"
+    verb = "runs, and goes on" if len(running) == 1 else "run, and go on"
     named = ", ".join(f"{job.id} ({job.name})" for job in running[:NAMED_JOBS])
     more = ", ..." if len(running) > NAMED_JOBS else ""
     count = render.counted(len(running), "job")
-    return f"stopping; {count} still {verb} again with the next `weft up` here: {named}{more}"
+    return f"stopping; {count} still {verb} with the next `weft up` here: {named}{more}"
 
 
 def _fitted(line: str, console: Console) -> str:
