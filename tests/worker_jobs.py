@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Queue
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from weft.api.agent import LogReport, MetricReport, SetDone, WorkerAllocation
+from weft.api.agent import LogReport, MetricReport, SetDone, Snapshot, SnapshotDone, WorkerAllocation
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec, NumpySource, Rows
 from weft.api.document import Document
@@ -90,6 +91,8 @@ class Job:
     evaluate_average: bool = False
     slice_bytes: int = 256
     columns: Mapping[str, str] = field(default_factory=lambda: {"x": "x", "labels": "y"})
+    snapshot: Snapshot | None = None
+    """What the job goes on from."""
 
     def allocation(self, slot: int) -> WorkerAllocation:
         evaluate = self.evaluate
@@ -116,6 +119,7 @@ class Job:
             accumulate=self.accumulate,
             evaluate_average=self.evaluate_average,
             keep_state=self.keep_state,
+            snapshot=self.snapshot,
         )
 
     def store_spec(self) -> StoreSpec:
@@ -169,6 +173,7 @@ class Records:
     uploads: list[tuple[bytes, int, bool]] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)
     sets: list[SetDone] = field(default_factory=list)
+    snapshots: Queue[SnapshotDone] = field(default_factory=Queue)
     documents: dict[str, bytes] = field(default_factory=dict)
     """What the server has for this slot: `given`, `sets/1`."""
     over: threading.Event = field(default_factory=threading.Event)
@@ -176,11 +181,13 @@ class Records:
     on_upload: Callable[[], None] = field(default=lambda: None)
 
     def report(  # type: ignore[no-untyped-def]
-        self, *, event=None, reason=None, step=None, metrics=(), logs=(), traffic=None, sets=()
+        self, *, event=None, reason=None, step=None, metrics=(), logs=(), traffic=None, sets=(), snapshot=None
     ) -> None:
         self.metrics += metrics
         self.logs += logs
         self.sets += sets
+        if snapshot is not None:
+            self.snapshots.put(snapshot)
         if traffic is not None:
             self.traffic.append(traffic)
         if step is not None:

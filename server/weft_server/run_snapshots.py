@@ -118,8 +118,8 @@ class RunSnapshots:
         if not done.missed:
             return self._not_kept(done.step, f"{lease.who}: {done.error}")
         self.abandon()
-        self._ahead_s *= 2
-        self._due = now.seconds  # At once, with a step that is further ahead.
+        self._ahead_s = min(2 * self._ahead_s, self._plan.snapshot_every_s or math.inf)
+        self._due = now.seconds + self._ahead_s  # Soon, with a step that is further ahead.
         return None
 
     def checked(self, step: int, error: str | None) -> LogLine | None:

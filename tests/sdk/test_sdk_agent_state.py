@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from weft.api.agent import AgentKind, Orders, Report, SetOrder, ShardAllocation, WorkerAllocation
+from weft.api.agent import AgentKind, Orders, Report, SetOrder, ShardAllocation, SnapshotOrder, WorkerAllocation
 from weft.api.agent_state import (
     Ended,
     Exit,
@@ -17,6 +17,7 @@ from weft.api.agent_state import (
     Lost,
     Ordered,
     RequestSet,
+    RequestSnapshot,
     RequestUpload,
     Said,
     Start,
@@ -52,9 +53,21 @@ def allocation(name: str = "a", term: int = 1) -> WorkerAllocation:
     )
 
 
-def orders(*held, upload: tuple[str, ...] = (), sets: tuple[tuple[str, int], ...] = ()) -> Ordered:
-    wanted = [SetOrder(allocation=name, number=number) for name, number in sets]
-    return Ordered(Orders(version=1, allocations=list(held), upload=list(upload), sets=wanted))
+def orders(
+    *held,
+    upload: tuple[str, ...] = (),
+    sets: tuple[tuple[str, int], ...] = (),
+    snapshots: tuple[tuple[str, int], ...] = (),
+) -> Ordered:
+    return Ordered(
+        Orders(
+            version=1,
+            allocations=list(held),
+            upload=list(upload),
+            sets=[SetOrder(allocation=name, number=number) for name, number in sets],
+            snapshots=[SnapshotOrder(allocation=name, step=step, folder="/there") for name, step in snapshots],
+        )
+    )
 
 
 def reached(lease: Lease, event: AllocationEvent, reason: str | None = None) -> Said:
@@ -186,6 +199,13 @@ def test_a_set_is_not_asked_of_a_run_that_is_being_stopped(state):
     state.handle(orders(A))
     state.handle(orders())
     assert state.handle(orders(A, sets=(("a", 1),))) == []
+
+
+def test_a_snapshot_is_asked_of_the_run_once_however_long_it_is_ordered(state):
+    assert state.handle(orders(A, snapshots=(("a", 20),))) == [Start(A), RequestSnapshot(LEASE_A, 20, "/there")]
+    again = orders(A, snapshots=(("a", 20), ("a", 40), ("b", 40)))
+    assert state.handle(again) == [RequestSnapshot(LEASE_A, 40, "/there")]
+    assert state.handle(orders(snapshots=(("a", 60),))) == [Stop(LEASE_A)]
 
 
 def test_another_run_is_asked_for_numbers_of_its_own(state):

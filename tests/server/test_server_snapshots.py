@@ -13,7 +13,7 @@ from weft.api.agent import AgentKind, SetDone, Snapshot, SnapshotDone, SnapshotF
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server.limits import Limits
 from weft_server.plan import Given, JobPlan
-from weft_server.run_snapshots import KEPT, WAIT_S
+from weft_server.run_snapshots import AHEAD_S, KEPT, WAIT_S
 from weft_server.snapshot_files import SnapshotIncompleteError, complete, tidy
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
@@ -171,7 +171,7 @@ def test_a_step_that_was_missed_is_followed_by_one_that_is_further_ahead(world: 
     world.report(world.lease(SHARD, 0), snapshot=missed)
     assert (ordered(world), world.in_use["job"]) == ({}, ())
     world.all_report(WORKER, None, step=900)  # type: ignore[arg-type]
-    world.tick()
+    world.tick(3 * AHEAD_S)
     ((again, _),) = set(ordered(world).values())
     assert again - 900 > step - 500
     world.report(world.lease(SHARD, 1), snapshot=written(1, step))  # Of the one that was given up.

@@ -20,6 +20,7 @@ from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.sharding import slices_of
 from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader
 from weft_kvstore.statistics import ClientStatistics
@@ -78,7 +79,7 @@ class OwnStore:
         self._version = 0
         self._to_set: dict[int, dict[str, Array]] = {}
         self._waits: list[tuple[int, str, Future[Any], Callable[[], Any]]] = []
-        self._capture: tuple[int, Callable[[list[Part]], None]] | None = None
+        self._capture: tuple[int, Callable[[Held | MissedError], None]] | None = None
         """At which version somebody wants all that there is."""
         self._closed = False
         self._lock = threading.Lock()
@@ -110,7 +111,7 @@ class OwnStore:
             self._version = step + 1
             if self._capture is not None and self._capture[0] == self._version:
                 told, self._capture = self._capture[1], None
-                told(self._parts())
+                told(Held(self._parts()))
             if not self._waits:
                 return
             reached = [(wait[2], wait[3]()) for wait in self._waits if wait[0] <= self._version]
@@ -118,18 +119,17 @@ class OwnStore:
         for future, taken in reached:
             future.set_result(taken)
 
-    def capture(self, step: int, told: Callable[[list[Part]], None]) -> str | None:
+    def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
         """Calls `told` with copies of all values and the rule's arrays at version `step`, once they are at it; it has
-        to be quick. Why that cannot be, where they are beyond it. May be called on any thread."""
+        to be quick. May be called on any thread."""
         with self._lock:
             if self._version > step:
-                return f"the values are at version {self._version} already"
-            if self._version == step:
+                told(MissedError(f"the values are at version {self._version} already"))
+            elif self._version == step:
                 with self._device.use():
-                    told(self._parts())
+                    told(Held(self._parts()))
             else:
                 self._capture = step, told
-        return None
 
     def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
         first = self._first

@@ -20,7 +20,8 @@ from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.errors import StoreLostError
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.snapshot_files import Part, SnapshotError, write_file
+from weft_kvstore.shard.snapshot import Held, MissedError
+from weft_kvstore.snapshot_files import SnapshotError, write_file
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
@@ -70,7 +71,7 @@ def open_store(task: Task, device: Device | None = None) -> Store:
     if has_own_values(task.description) and not task.local.keys:
         return OwnStore(task.description, device, task.snapshot)
     if not task.description.shards:
-        return LocalStore(task.description)
+        return LocalStore(task.description, snapshot=task.snapshot)
     # A job's bytes are those at its store's sockets; what passed through shared memory would be missing among them.
     settings = LinkSettings(same_host=False)
     allocation, keys = task.allocation, task.allocation.curve
@@ -123,7 +124,7 @@ class Run:
         self._open_store = store or self._opened
         self._open_device = device
         self._signals = RunSignals()
-        self._own: OwnStore | None = None
+        self._own: OwnStore | LocalStore | None = None
         """The run's values, once it has them and where no shard does."""
         self._store_is_over = threading.Event()
         self._is_over = threading.Event()
@@ -153,25 +154,29 @@ class Run:
     def request_snapshot(self, step: int, folder: str) -> None:
         """Asks for all values that this process keeps, as they are after `step` steps, to be written to a folder. What
         becomes of it is reported."""
-        missed: str | None = "the run has not begun"
-        if self._own is not None:
-            missed = self._own.capture(step, lambda parts: self._write_later(parts, step, folder))
-        if missed is not None:
-            self._reporter.report(snapshot=SnapshotDone(step=step, error=missed, missed=True))
 
-    def _write_later(self, parts: list[Part], step: int, folder: str) -> None:
-        """Writes the snapshot's file on a thread of its own."""
-
-        def write() -> None:
+        def write(held: Held) -> None:
             name = f"worker-{self._allocation.slot}.safetensors"
+            done = SnapshotDone(step=step)
+            if held.loss_scale is not None:
+                done = SnapshotDone(step=step, loss_scale=held.loss_scale.scale, finite_steps=held.loss_scale.good)
             try:
-                file = write_file(folder, name, parts, {"job": self._allocation.job, "step": str(step)})
-                done = SnapshotDone(step=step, file=SnapshotFile(**msgspec.structs.asdict(file)))
+                file = write_file(folder, name, held.parts, {"job": self._allocation.job, "step": str(step)})
+                done = done.model_copy(update={"file": SnapshotFile(**msgspec.structs.asdict(file))})
             except SnapshotError as error:
-                done = SnapshotDone(step=step, error=str(error))
+                done = done.model_copy(update={"error": str(error)})
             self._reporter.report(snapshot=done)
 
-        threading.Thread(target=write, name="write-snapshot").start()
+        def told(outcome: Held | MissedError) -> None:
+            if isinstance(outcome, MissedError):
+                self._reporter.report(snapshot=SnapshotDone(step=step, error=str(outcome), missed=True))
+            else:
+                threading.Thread(target=write, args=(outcome,), name="write-snapshot").start()
+
+        if self._own is None:
+            told(MissedError("the run has not begun"))
+        else:
+            self._own.capture(step, told)
 
     def _check(self) -> None:
         """Raises StoppedError once the run is over."""
@@ -217,7 +222,7 @@ class Run:
 
     def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
-        self._own = store if isinstance(store, OwnStore) else None
+        self._own = store if isinstance(store, (OwnStore, LocalStore)) else None
         own = Own(store, engine.variable("own values")) if isinstance(store, OwnStore) else None
         binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=own is None)
         feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from weft_kvstore.bucket.bucket import PlainBucket
@@ -22,7 +22,10 @@ from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
+from weft_kvstore.shard.snapshot import Captures, Held, MissedError, held_by, restore
 from weft_kvstore.sharding import routing_of
+from weft_kvstore.snapshot_files import Snapshot, SnapshotReader
+from weft_kvstore.step_outcome import loss_scale_of
 from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import Run, ValueRun
 from weft_kvstore.wire.messages import PayloadKind
@@ -33,10 +36,20 @@ _log = logging.getLogger("weft.store")
 class LocalCore:
     """The one shard of a description, and the operations of all slots. `outcomes` collects what has ended."""
 
-    def __init__(self, description: StoreDescription, settings: LinkSettings, tables: TablePlace | None = None) -> None:
+    def __init__(
+        self,
+        description: StoreDescription,
+        settings: LinkSettings,
+        tables: TablePlace | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> None:
         self.outcomes: list[tuple[Operation, Any, StoreError | None]] = []
         self._timeout_s = settings.request_timeout_s
         self._shard = JobShard(description, 0, tables=tables)
+        self._captures = Captures()
+        if snapshot is not None:
+            with SnapshotReader(snapshot) as reader:
+                restore(self._shard, snapshot.step, reader.read, loss_scale_of(snapshot))
         self._routing = routing_of(description)
         self.rows_pushed = dict.fromkeys(range(description.slots), 0)
         self.rows_pulled = dict.fromkeys(range(description.slots), 0)
@@ -82,6 +95,12 @@ class LocalCore:
             failed = StoreError(f"slot {slot}: {operation}: {type(error).__name__}: {error}")
             failed.__cause__ = error
             self._give_up(operation, failed)
+
+    def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
+        """Copies all that there is at version `step`, once every slice has come to it."""
+        self._captures.begin(
+            self._shard, step, lambda found: told(found if isinstance(found, MissedError) else held_by(found))
+        )
 
     def work_once(self) -> bool:
         """The most urgent piece of work. True if there was one. A rule that fails ends the store."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +23,8 @@ from weft_kvstore.futures import StoreFuture
 from weft_kvstore.local.core import LocalCore
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.snapshot import Held, MissedError
+from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.store import BulkStore
 
@@ -31,8 +34,8 @@ LONGEST_SLEEP_S = 60.0
 class LocalStore(StoreCalls):
     """Slot 0's store; `at_slot` gives the others', for several slots in one process. One thread merges.
 
-    A push ends when the gradient was copied. `tables`: where rows of tables lie; None: in memory. Raises
-    DescriptionError for a description that cannot be a store.
+    A push ends when the gradient was copied. `tables`: where rows of tables lie; None: in memory. It goes on from a
+    `snapshot`, where there is one. Raises DescriptionError for a description that cannot be a store, SnapshotError.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class LocalStore(StoreCalls):
         *,
         settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen
         tables: TablePlace | None = None,
+        snapshot: Snapshot | None = None,
     ) -> None:
         # Whatever the number of shards, none too, there is one here: rows and slices are all on it. Nothing travels.
         check_description(msgspec.structs.replace(description, shards=("local",)))
@@ -48,8 +52,10 @@ class LocalStore(StoreCalls):
         self._description = msgspec.structs.replace(description, shards=("local",), keys=keys, compression=None)
         super().__init__(Arguments(self._description, 0), lambda operation: self._hand_over(0, operation), self)
         self._buffers = [ClientMemory(description.keys, None) for _ in range(description.slots)]
-        self._core = LocalCore(self._description, settings, tables)
+        self._core = LocalCore(self._description, settings, tables, snapshot)
         self._submitted: deque[tuple[int, Operation]] = deque()
+        self._asked: deque[Callable[[], None]] = deque()
+        """What other threads want done on the store's."""
         self._closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="weft-local-store", daemon=True)
@@ -83,6 +89,13 @@ class LocalStore(StoreCalls):
             rows_pushed=core.rows_pushed[slot],
             rows_pulled=core.rows_pulled[slot],
         )
+
+    def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
+        """Calls `told`, on the store's thread, with copies of all that there is at version `step`, once it is at it; it
+        has to be quick."""
+        with self._changed:
+            self._asked.append(lambda: self._core.capture(step, told))
+            self._changed.notify()
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
         """Returns when the future has ended, or after that long. Raises StoreError where it could never end: in a
@@ -142,13 +155,15 @@ class LocalStore(StoreCalls):
     def _round(self) -> None:
         """Takes in what was handed over, merges the most urgent slice, and looks again."""
         self._begin_submitted()
+        while self._asked:
+            self._asked.popleft()()
         busy = self._core.work_once()
         self._core.tick(time.monotonic())
         end_futures(self._core)
         if not busy:
             with self._changed:
                 timeout_s = min(max(self._core.next_tick() - time.monotonic(), 0.0), LONGEST_SLEEP_S)
-                self._changed.wait_for(lambda: self._closing or bool(self._submitted), timeout_s)
+                self._changed.wait_for(lambda: self._closing or bool(self._submitted or self._asked), timeout_s)
 
     def _begin_submitted(self) -> None:
         while self._submitted:

@@ -29,7 +29,7 @@ from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.peer import Job
-from weft_kvstore.shard.snapshot import Capture, MissedError, restore
+from weft_kvstore.shard.snapshot import Capture, Captures, MissedError, restore
 from weft_kvstore.snapshot_files import Snapshot, SnapshotReader
 from weft_kvstore.statistics import JobStatistics, ShardStatistics, StageTimes, depths
 from weft_kvstore.step_outcome import loss_scale_of
@@ -175,8 +175,7 @@ class ShardServer:
         self._core.arenas = self._listener
         self._asked: deque[Callable[[], None]] = deque()
         """What other threads want done on the shard's."""
-        self._capture: Capture | None = None
-        """The one that is not complete."""
+        self._captures = Captures()
         self._stopping = False
         self._opening = threading.Lock()
         """Held while a job is opened, and while none may be any more."""
@@ -234,23 +233,8 @@ class ShardServer:
         thread once the job is open; a capture that is not complete is dropped."""
 
         def begin() -> None:
-            job, before = self._core.job, self._capture
-            if before is not None:
-                self._capture = None
-                before.release()
-            if job is None:
-                return
-
-            def complete(capture: Capture) -> None:
-                self._capture = None
-                told(capture)
-
-            try:
-                capture = Capture(job.shard, step, complete)
-            except MissedError as error:
-                told(error)
-            else:
-                self._capture = None if capture.is_complete else capture
+            if self._core.job is not None:
+                self._captures.begin(self._core.job.shard, step, told)
 
         self._soon(begin)
 

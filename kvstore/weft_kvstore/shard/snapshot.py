@@ -128,6 +128,46 @@ class Capture:
         self._left -= stop - first
 
 
+class Captures:
+    """The capture of a shard that is under way: there is one at a time. Belongs to the shard's thread."""
+
+    def __init__(self) -> None:
+        self._open: Capture | None = None
+
+    def begin(self, shard: JobShard, step: int, told: Callable[[Capture | MissedError], None]) -> None:
+        """Captures the shard at version `step`; one that is not complete is dropped. `told` has to be quick; what it is
+        given is to be released."""
+        before, self._open = self._open, None
+        if before is not None:
+            before.release()
+
+        def complete(capture: Capture) -> None:
+            self._open = None
+            told(capture)
+
+        try:
+            capture = Capture(shard, step, complete)
+        except MissedError as error:
+            told(error)
+        else:
+            self._open = None if capture.is_complete else capture
+
+
+class Held(NamedTuple):
+    """Copies of what a process holds at one version, and the loss scale of its step, where there is one."""
+
+    parts: list[Part]
+    loss_scale: LossScale | None = None
+
+
+def held_by(capture: Capture) -> Held:
+    """The same as copies; the capture is released."""
+    parts = [part._replace(pieces=[np.concatenate(part.pieces)]) for part in capture.parts()]
+    held = Held(parts, capture.loss_scale)
+    capture.release()
+    return held
+
+
 class Span(NamedTuple):
     """A key's run of slices in a bucket: slices `first` to `stop` there are its slices from `number` on, and its
     elements from `start` on."""

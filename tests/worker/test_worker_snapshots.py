@@ -1,0 +1,115 @@
+"""A worker that keeps the values itself writes them at one step, and a run goes on from there with the same bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft.api.agent import Snapshot
+from weft.api.lifecycle import AllocationEvent
+from weft.api.store import AverageSpec, CommitSpec, LossScalingSpec
+from weft_graph.types import DType
+from worker_graphs import mlp, normalized
+from worker_jobs import WAIT_S, Job, Records, programs_of, run_all, run_of, save_data
+
+ROWS, STEPS = 120, 40
+DONE = (AllocationEvent.DONE, None)
+AHEAD = 5
+"""Steps that a run may have done beyond the one that it told last."""
+CASES: dict[str, dict[str, Any]] = {
+    "momentum": {},
+    "adam": {"rule": "adam", "hyper": {"lr": 0.01}},
+    "averaged": {"average": AverageSpec(decay=0.9), "evaluate_average": True},
+    "clipped": {"commit": CommitSpec(clip_norm=0.5)},
+    "scaled": {"commit": CommitSpec(loss_scaling=LossScalingSpec(initial=1024.0, growth_interval=3))},
+    "whole": {"whole": True, "rule": "lars", "hyper": {"lr": 0.1}},
+}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return save_data(tmp_path / "samples.npz", ROWS + 30, "float32")
+
+
+def job_of(data: Path, *, statistics: bool = False, **options: Any) -> Job:
+    chosen: dict[str, Any] = {"rule": "momentum", "hyper": {"lr": 0.1, "momentum": 0.9}, "keep_state": True}
+    graph = normalized(DType.FLOAT32) if statistics else mlp(DType.FLOAT32)
+    chosen |= {"steps": STEPS, "train": (0, ROWS), "batch": 50, "evaluate": (ROWS, ROWS + 30), "evaluate_every": 3}
+    return Job(programs_of(graph), data, **{**chosen, **options})
+
+
+def snapshot_of(job: Job, folder: Path, told_step: int) -> tuple[Snapshot, Records]:
+    """A snapshot that is asked for once the run has told a step, and the records of the whole run."""
+    records = Records()
+    run = run_of(job, 0, records)
+    asked = told_step + AHEAD
+    records.on_step = lambda step: run.request_snapshot(asked, str(folder)) if step == told_step else None
+    run.start()
+    done = records.snapshots.get(timeout=WAIT_S)
+    assert (done.error, done.step) == (None, asked)
+    assert records.over.wait(WAIT_S)
+    assert records.last == DONE
+    assert done.file is not None
+    assert (folder / done.file.name).stat().st_size == done.file.nbytes
+    scale = {"loss_scale": done.loss_scale, "finite_steps": done.finite_steps}
+    return Snapshot(step=asked, folder=str(folder), files=[done.file], **scale), records
+
+
+@pytest.mark.parametrize("options", [*CASES.values(), {"statistics": True}], ids=[*CASES, "statistics"])
+@pytest.mark.parametrize("told_step", [4, 10])
+def test_a_run_that_goes_on_from_a_snapshot_tells_and_brings_the_same(
+    data: Path, tmp_path: Path, options: dict[str, Any], told_step: int
+) -> None:
+    job = job_of(data, **options)
+    snapshot, whole = snapshot_of(job, tmp_path / "snapshot", told_step)
+    (rest,) = run_all(replace(job, snapshot=snapshot))
+    assert rest.last == DONE
+    assert rest.uploads[-1] == whole.uploads[-1]
+    metrics = {(each.split, each.step): each.sums for each in whole.metrics}
+    later = {(each.split, each.step): each.sums for each in rest.metrics}
+    beyond = min(step for split, step in metrics if split == "train" and step > snapshot.step)
+    assert {place: sums for place, sums in metrics.items() if place[1] > beyond} == {
+        place: sums for place, sums in later.items() if place[1] > beyond
+    }
+    assert min(rest.steps) > snapshot.step
+
+
+def test_a_step_that_has_passed_is_told_as_missed(data: Path, tmp_path: Path) -> None:
+    for options in (CASES["momentum"], CASES["clipped"]):
+        records = Records()
+        run = run_of(job_of(data, **options), 0, records)
+        run.request_snapshot(3, str(tmp_path))  # The run has not begun.
+        assert records.snapshots.get(timeout=WAIT_S).missed
+        records.on_step = lambda step, run=run: run.request_snapshot(0, str(tmp_path)) if step == 9 else None  # type: ignore[misc]
+        run.start()
+        done = records.snapshots.get(timeout=WAIT_S)
+        assert (done.missed, "already" in (done.error or "")) == (True, True)
+        assert records.over.wait(WAIT_S)
+        assert records.last == DONE
+
+
+def test_a_place_that_cannot_be_written_ends_no_run(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    records = Records()
+    run = run_of(job_of(data), 0, records)
+    records.on_step = lambda step: run.request_snapshot(10, str(tmp_path / "file")) if step == 1 else None
+    run.start()
+    done = records.snapshots.get(timeout=WAIT_S)
+    assert (done.missed, "worker-0.safetensors cannot be written" in (done.error or "")) == (False, True)
+    assert records.over.wait(WAIT_S)
+    assert records.last == DONE
+
+
+def test_a_run_whose_snapshot_cannot_be_read_says_so_and_that_another_may_do(data: Path, tmp_path: Path) -> None:
+    job = job_of(data)
+    snapshot, _ = snapshot_of(job, tmp_path, 4)
+    path = tmp_path / "worker-0.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    (records,) = run_all(replace(job, snapshot=snapshot))
+    done = records.snapshots.get(timeout=WAIT_S)
+    assert (done.step, "its SHA-256 is another" in (done.error or "")) == (snapshot.step, True)
+    assert records.last is not None
+    assert records.last[0] is AllocationEvent.FAILED
