@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import quote
 
 from weft.api.agent import AgentInfo, AgentList
@@ -88,9 +88,10 @@ class Client:
 
         `init_from` is where parameters of the same name begin: a job's handle or id, or the path of a safetensors file,
         which is uploaded first; it replaces the values of a model that was read. `keep_state` keeps the rule's state
-        beside the parameters. Where one of the job's processes is lost, it goes on from its newest snapshot, as often
-        as `max_restarts`, and its result is the same; a snapshot is taken each `snapshot_every_s`. `recompute` "cheap"
-        or "segments" has workers hold less of a step, and compute it again.
+        beside the parameters. `resume` is a job that has ended, from whose last snapshot this one goes on, see
+        `Client.resume`. Where one of the job's processes is lost, it goes on from its newest snapshot, as often as
+        `max_restarts`, and its result is the same; a snapshot is taken each `snapshot_every_s`. `recompute` "cheap" or
+        "segments" has workers hold less of a step, and compute it again.
 
         `precision` "bfloat16" or "float16" computes products in that type. `clip_norm` bounds the whole norm of a
         step's gradient. `accumulate` computes a worker's samples of a step in parts. `average` keeps averages of the
@@ -108,7 +109,7 @@ class Client:
         spec = job_spec(loss, **arguments)
         if file is not None:
             spec = spec.model_copy(update={"init_from": self.upload(file)})
-        elif begins is None:
+        elif begins is None and spec.resume is None:
             values = first_values(loss, arguments.get("metrics"), arguments.get("outputs", ()))
             if values:
                 spec = spec.model_copy(update={"init_from": self.upload_values(values)})
@@ -150,6 +151,38 @@ class Client:
         headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         content = spec.model_dump_json() if isinstance(spec, JobSpec) else spec
         return JobHandle(self.http, self.http.call(Job, "POST", "/v1/jobs", content=content, headers=headers))
+
+    def resume(
+        self,
+        job: JobHandle | str,
+        *,
+        steps: int | None = None,
+        passes: int | None = None,
+        workers: int | None = None,
+        shards: int | None = None,
+        lr: float | None = None,
+        name: str | None = None,
+    ) -> JobHandle:
+        """Submit a job that goes on from the last snapshot of one that has ended, exactly where it was: parameters,
+        optimizer, step, schedule and data order. `job` is a handle or an id.
+
+        What is given replaces what that job had. `steps` or `passes` is the length of both together. Raises
+        NotFoundError, InvalidRequestError where there is no snapshot.
+        """
+        identifier = job.id if isinstance(job, JobHandle) else job
+        spec = self.http.call(JobSpec, "GET", f"/v1/jobs/{quote(identifier, safe='')}/spec")
+        changes: dict[str, Any] = {"resume": identifier, "init_from": None}
+        if name is not None:
+            changes["name"] = name
+        if steps is not None or passes is not None:
+            changes["run"] = {**spec.run.model_dump(), "steps": steps, "passes": passes}
+        asked = {"workers": workers, "shards": shards}
+        given = {field: value for field, value in asked.items() if value is not None}
+        if given:
+            changes["parallelism"] = {**spec.parallelism.model_dump(exclude_unset=True), **given}
+        if lr is not None:
+            changes["rule"] = {**spec.rule.model_dump(exclude_unset=True), "lr": lr}
+        return self.submit_spec(JobSpec.model_validate({**spec.model_dump(exclude_unset=True), **changes}))
 
     def job(self, id: str) -> JobHandle:  # noqa: A002 - what the API calls it
         """The job of this id. Raises NotFoundError."""

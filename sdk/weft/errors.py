@@ -137,7 +137,10 @@ class JobError(WeftError):
 
     def __init__(self, job: Job) -> None:
         why = job.reason or ("" if job.state is JobState.CANCELLED else "no reason was given")
-        super().__init__(f"job {job.id} ({job.name}) {job.state.value}{f': {why}' if why else ''}")
+        text = f"job {job.id} ({job.name}) {job.state.value}{f': {why}' if why else ''}"
+        if job.snapshot is not None:
+            text += f"; go on from step {job.snapshot} with client.resume({job.id!r}), or: weft resume {job.id}"
+        super().__init__(text)
         self.job = job
 
 

@@ -32,7 +32,13 @@ def from_job_or_upload(first: FirstValues) -> FromJob | FromUpload:
     file = file_of(first)
     if file is not None:
         raise ArgumentError(f"init_from is the file {file}; upload it first: init_from=client.upload({str(file)!r})")
-    job = first if isinstance(first, str) else getattr(first, "id", None)
-    if not isinstance(job, str):
+    job = id_of(first)
+    if job is None:
         raise ArgumentError(f"init_from is {first!r}; it should be a job, its id, or the path of a safetensors file")
     return FromJob(job=job)
+
+
+def id_of(job: object) -> str | None:
+    """The id of a job: of its handle, or what is one; None for anything else."""
+    found = job if isinstance(job, str) else getattr(job, "id", None)
+    return found if isinstance(found, str) else None

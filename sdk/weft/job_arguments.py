@@ -16,6 +16,7 @@ from weft.first_values import FirstValues
 
 if TYPE_CHECKING:
     from weft.expression import Expression
+    from weft.job_handle import JobHandle
     from weft.user_rule import UserRule
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,6 +48,7 @@ class JobArguments(TypedDict, total=False):
     evaluate_average: bool
     compression: StoreCompressionSpec | Mapping[str, Any] | None
     init_from: FirstValues | None
+    resume: JobHandle | str | None
     keep_state: bool
     max_restarts: int
     snapshot_every_s: float | None

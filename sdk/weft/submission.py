@@ -16,10 +16,11 @@ from weft.api.store import AverageSpec, LossScalingSpec
 from weft.arguments import checked
 from weft.data import numpy_data
 from weft.errors import ArgumentError
-from weft.first_values import FirstValues, from_job_or_upload
+from weft.first_values import FirstValues, from_job_or_upload, id_of
 
 if TYPE_CHECKING:
     from weft.expression import Expression
+    from weft.job_handle import JobHandle
     from weft.records import Array
     from weft.trainable import Trainable
     from weft.user_rule import UserRule
@@ -65,6 +66,7 @@ def job_spec(
     evaluate_average: bool = False,
     compression: StoreCompressionSpec | Mapping[str, Any] | None = None,
     init_from: FirstValues | None = None,
+    resume: JobHandle | str | None = None,
     keep_state: bool = False,
     max_restarts: int = 10,
     snapshot_every_s: float | None = 60.0,
@@ -114,6 +116,7 @@ def job_spec(
             evaluate_average=evaluate_average,
             compression=compression,  # type: ignore[arg-type]  # a mapping becomes the model
             init_from=None if init_from is None else from_job_or_upload(init_from),
+            resume=id_of(resume),
             keep_state=keep_state,
             max_restarts=max_restarts,
             snapshot_every_s=snapshot_every_s,

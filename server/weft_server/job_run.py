@@ -69,7 +69,7 @@ class JobRun:
 
         Deadlines begin anew.
         """
-        memory = RunMemory.model_validate_json(written[RUN]) if RUN in written else RunMemory(given=plan.given)
+        memory = RunMemory.model_validate_json(written[RUN]) if RUN in written else RunMemory.of(plan)
         self.job = job
         self.plan = plan
         self.since = now.seconds

@@ -75,6 +75,11 @@ class RunMemory(Model):
     told_at: datetime | None = None
     """When progress was told last."""
 
+    @classmethod
+    def of(cls, plan: JobPlan) -> RunMemory:
+        """Of a run that begins."""
+        return cls(given=plan.given, began_with=plan.resume, snapshots=[] if plan.resume is None else [plan.resume])
+
     def told(self, now: Moment) -> Moment | None:
         """The same in this process's seconds: another's mean nothing here, what has passed is of the calendar."""
         if self.told_at is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
+from weft.api.agent import Snapshot
 from weft.api.base import Model, Name
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
@@ -63,6 +64,13 @@ class JobPlan(Model):
     """First values that the job was submitted with."""
     max_restarts: int = 0
     snapshot_every_s: float | None = None
+    resume: Snapshot | None = None
+    """Another job's, that this one goes on from."""
+
+    @property
+    def first_step(self) -> int:
+        """The first that the job does."""
+        return 0 if self.resume is None else self.resume.step
 
     @property
     def kept_arrays(self) -> int:

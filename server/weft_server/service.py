@@ -166,9 +166,10 @@ class Service:
             id=job_id,
             name=plan.name,
             state=JobState.PENDING,
-            progress=Progress(steps=plan.steps),
+            progress=Progress(step=plan.first_step, steps=plan.steps),
             workers=plan.workers,
             shards=plan.shards,
+            snapshot=None if plan.resume is None else plan.resume.step,
             created_at=now.at,
         )
         first = Event(seq=1, at=now.at, body=StateChanged(state=JobState.PENDING))

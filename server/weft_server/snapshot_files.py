@@ -39,6 +39,21 @@ def complete(job: str, snapshot: Snapshot) -> None:
         stream.write(json.dumps(manifest, indent=1).encode())
 
 
+def newest(location: str, job: str) -> Snapshot | None:
+    """The last whole snapshot that is kept of a job; None where there is none."""
+    system, path = url_to_fs(f"{location}/{job}", skip_instance_cache=True)
+    found: Snapshot | None = None
+    for folder in system.ls(path, detail=False) if system.exists(path) else ():
+        if not system.exists(f"{folder}/{MANIFEST}"):
+            continue
+        manifest = json.loads(system.cat_file(f"{folder}/{MANIFEST}"))
+        if manifest["format"] == FORMAT and (found is None or manifest["step"] > found.step):
+            name = folder.rstrip("/").rsplit("/", 1)[-1]
+            fields = {field: manifest[field] for field in Snapshot.model_fields if field != "folder"}
+            found = Snapshot.model_validate({**fields, "folder": f"{location}/{job}/{name}"})
+    return found
+
+
 def tidy(location: str, job: str, keep: tuple[str, ...]) -> None:
     """Deletes what the job has there, but these folders."""
     system, path = url_to_fs(f"{location}/{job}", skip_instance_cache=True)

@@ -71,10 +71,17 @@ def test_a_job_comes_to_the_same_bits_though_a_worker_and_a_shard_are_killed(
         job.wait(timeout_s=180)
         assert job.refresh().restarts == 2
         assert not list((cluster.directory / "snapshots").iterdir())
+        stopped = client.submit(loss, snapshot_every_s=0.2, **run)
+        await_that(lambda: stopped.refresh().snapshot, "a snapshot", deadline_s=60)
+        stopped.cancel()
+        resumed = client.resume(stopped, shards=1)
+        resumed.wait(timeout_s=180)
+        again = resumed.values(state=True)
         expected, found = undisturbed.values(state=True), job.values(state=True)
-        assert {name: value.tobytes() for name, value in found.items()} == {
-            name: value.tobytes() for name, value in expected.items()
-        }
+        for values in (found, again):
+            assert {name: value.tobytes() for name, value in values.items()} == {
+                name: value.tobytes() for name, value in expected.items()
+            }
 
 
 def test_daemons_end_when_their_parent_is_killed(tmp_path: Path) -> None:

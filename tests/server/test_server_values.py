@@ -14,13 +14,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
+from server_hands import B, Hand, W, refused
 from server_running import DEADLINE_S, cast, eventually, running, state, submit
 from server_specs import CLASSES, FEATURES, save_rows, spec_json
 from weft.api.lifecycle import AllocationEvent
-from weft.api.problem import Problem
-
-W = np.arange(FEATURES * CLASSES, dtype=np.float32).reshape(FEATURES, CLASSES)
-B = np.ones(CLASSES, np.float32)
 
 
 @pytest.fixture
@@ -32,56 +29,6 @@ def client(tmp_path: Path) -> Iterator[httpx.Client]:
 @pytest.fixture
 def document(tmp_path: Path) -> dict[str, Any]:
     return spec_json(save_rows(tmp_path / "rows.npz"), parallelism={"workers": 1, "shards": 1})
-
-
-class Hand:
-    """A worker and a shard, played call by call."""
-
-    def __init__(self, client: httpx.Client) -> None:
-        self.client = client
-        self.seqs: dict[str, int] = {}
-        shard = {"kind": "shard", "name": "shard-0", "pid": 1}
-        self.shard = client.post("/v1/agents", json=shard).json()["id"]
-        worker = {"kind": "worker", "name": "worker-0", "pid": 2}
-        self.worker = client.post("/v1/agents", json=worker).json()["id"]
-
-    def orders(self, agent: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.post(f"/v1/agents/{agent}/heartbeat", json={}).json()
-        return found
-
-    def allocation(self, agent: str) -> dict[str, Any]:
-        eventually(lambda: self.orders(agent)["allocations"], f"{agent} is told")
-        found: dict[str, Any] = self.orders(agent)["allocations"][0]
-        return found
-
-    def report(self, allocation: dict[str, Any], **facts: Any) -> None:
-        seq = self.seqs[allocation["id"]] = self.seqs.get(allocation["id"], 0) + 1
-        body = {"term": allocation["term"], "seq": seq, **facts}
-        response = self.client.post(f"/v1/allocations/{allocation['id']}/reports", json=body)
-        assert response.status_code == 204, response.text
-
-    def start(self) -> dict[str, Any]:
-        """The worker's allocation; it is ready."""
-        self.report(self.allocation(self.shard), event="ready", endpoint="tcp://127.0.0.1:1")
-        mine = self.allocation(self.worker)
-        self.report(mine, event="ready")
-        return mine
-
-    def run(self) -> dict[str, Any]:
-        mine = self.start()
-        self.report(mine, event="running")
-        return mine
-
-    def end(self, mine: dict[str, Any], **arrays: np.ndarray) -> None:
-        """Brings the final values, and is done."""
-        query = {"term": mine["term"], "step": 6, "final": True}
-        path = f"/v1/allocations/{mine['id']}/parameters"
-        response = self.client.put(path, params=query, content=save({"w": W, "b": B, **arrays}))
-        assert response.status_code == 204, response.text
-        self.report(mine, event="done", step=6)
-
-    def get(self, mine: dict[str, Any], what: str) -> httpx.Response:
-        return self.client.get(f"/v1/allocations/{mine['id']}/{what}", params={"term": mine["term"]})
 
 
 @contextmanager
@@ -98,12 +45,6 @@ def setting(client: httpx.Client, job: str, content: bytes) -> Iterator[list[htt
 
 def put(client: httpx.Client, job: str, content: bytes) -> httpx.Response:
     return client.put(f"/v1/jobs/{job}/values", content=content)
-
-
-def refused(response: httpx.Response, status: int, code: str) -> Problem:
-    found = Problem.model_validate(response.json())
-    assert (response.status_code, found.code) == (status, code), response.text
-    return found
 
 
 def test_values_of_a_running_job_are_set_by_its_keeper_which_says_from_when_on(

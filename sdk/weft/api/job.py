@@ -130,6 +130,10 @@ class JobSpec(Model):
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
     init_from: FromJob | FromUpload | None = None
     """Where parameters of the same name begin; those that it lacks begin as the graph says."""
+    resume: Identifier | None = None
+    """A job that has ended, from whose last snapshot this one goes on: with its values, the rule's state, at its step.
+    Steps count from that job's first. Graph and rule have to be the same; other numbers of workers and shards, another
+    length and another learning rate may be given."""
     recompute: Recompute = Recompute.OFF
     """`cheap` takes about a hundredth more operations, `segments` up to a third. Results are the same to the bit."""
     precision: Precision = Precision.FLOAT32
@@ -158,6 +162,12 @@ class JobSpec(Model):
     its first step. Jobs with tables, in async mode, with compression, or whose workers update take none."""
     keep_state: bool = False
     """Whether the rule's state is kept beside the parameters, as tensors `weft.state/NAME/KEY`."""
+
+    @model_validator(mode="after")
+    def _one_beginning(self) -> JobSpec:
+        if self.resume is not None and self.init_from is not None:
+            raise ValueError("give either init_from or resume: a job that goes on has its values")
+        return self
 
 
 class Traffic(Model):

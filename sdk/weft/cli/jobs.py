@@ -48,7 +48,7 @@ States = Annotated[list[JobState] | None, typer.Option("--state", help="Only job
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    for each in (submit, jobs, show, watch, logs, cancel, agents):
+    for each in (submit, resume, jobs, show, watch, logs, cancel, agents):
         app.command()(each)
 
 
@@ -100,14 +100,29 @@ def submit(
         if dry_run:
             tell_dry_run(out, with_data_found(made.document, client.dry_run), json)
             return
-        job = submit_model(client, made)
-        if json:
-            out.out(job.job.model_dump_json(indent=2), highlight=False)
-        elif not watch:
-            out.print(render.state_line(job.job))
-            out.print(f"watch it with: {command(f'watch {job.id}')}")
-        if watch:
-            _watch(job, Console(stderr=True))  # stdout has the answer alone
+        _tell_submitted(submit_model(client, made), json=json, watch=watch)
+
+
+def resume(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    *,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="How long both train together.", show_default=False)
+    ] = None,
+    passes: Annotated[int | None, typer.Option("--passes", help="The same, over the data.", show_default=False)] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="On so many.", show_default=False)] = None,
+    shards: Annotated[int | None, typer.Option("--shards", help="On so many.", show_default=False)] = None,
+    lr: Annotated[
+        float | None, typer.Option("--lr", help="The learning rate from here on.", show_default=False)
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Go on with a job that has ended, from its last snapshot: the same parameters, optimizer, step and data order."""
+    with Client(url) as client:
+        job = client.resume(find_job(client, id), steps=steps, passes=passes, workers=workers, shards=shards, lr=lr)
+        _tell_submitted(job, json=json, watch=watch)
 
 
 def jobs(
@@ -142,6 +157,9 @@ def show(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 
     Console().print(render.job_lines(job, render.now()))
     if job.state is JobState.FAILED and job.started_at is not None:
         _say(f"\nwhat led to it: {command(f'logs {job.id}')}")
+    if job.state in {JobState.FAILED, JobState.CANCELLED} and job.snapshot is not None:
+        _say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
+    elif job.state is JobState.FAILED and job.started_at is not None:
         _say(f"run it again from other parameters: {command('submit JOB.json --init-from ID|FILE')}")
     if job.state is JobState.SUCCEEDED:
         _say(f"\nsave its parameters with: {command(f'params save {job.id} FILE.safetensors')}")
@@ -193,6 +211,17 @@ def agents(url: Url = None, json: Json = False) -> None:
         render.print_table(render.agents_table(found, render.room()))
     else:
         _say(f"no workers or shards have registered; `{command('up')}` starts some with a server of their own")
+
+
+def _tell_submitted(job: JobHandle, *, json: bool, watch: bool) -> None:
+    out = Console(soft_wrap=True, highlight=False, markup=False)
+    if json:
+        out.out(job.job.model_dump_json(indent=2), highlight=False)
+    elif not watch:
+        out.print(render.state_line(job.job))
+        out.print(f"watch it with: {command(f'watch {job.id}')}")
+    if watch:
+        _watch(job, Console(stderr=True))  # stdout has the answer alone
 
 
 def _watch(job: JobHandle, progress: Console) -> None:

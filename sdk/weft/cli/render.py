@@ -80,6 +80,8 @@ def job_lines(job: Job, now: datetime) -> Table:
     if job.reason:
         made.add_row("reason", Text(job.reason))
     made.add_row("step", f"{steps(job)}, pass {job.progress.pass_number}")
+    if job.snapshot is not None and job.state is not JobState.SUCCEEDED:
+        made.add_row("snapshot", f"step {job.snapshot}")
     for name in sorted(job.metrics):
         made.add_row(name, f"{job.metrics[name]:.6g}")
     made.add_row("on", places(job.workers, job.shards))

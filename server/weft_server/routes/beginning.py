@@ -1,4 +1,4 @@
-"""The first values that a submitted job names with `init_from`: found, checked, copied for the job."""
+"""What a submitted job begins with: values that it names with `init_from`, or the snapshot of a job that it resumes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
+from weft.api.agent import Snapshot
 from weft.api.job import FromJob, FromUpload, JobSpec, ParameterInfo
+from weft.api.lifecycle import JobState
 from weft.api.problem import FieldError
 from weft.api.values import STATE
 from weft_graph.ir import GIVEN
@@ -23,7 +25,9 @@ from weft_server.parameter_file import (
 )
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import NotWrittenError, RefusalError, WrongStateError
+from weft_server.resuming import resume_errors
 from weft_server.routes.context import Context
+from weft_server.snapshot_files import newest
 from weft_server.uploads import LARGEST_HEADER_BYTES
 
 TRIES = 3
@@ -34,9 +38,12 @@ TRIES = 3
 async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: bool = True) -> AsyncIterator[JobPlan]:
     """The plan with its first values, which lie in the job's files; they go again where the block fails, or not `keep`.
 
-    Raises JobRefusedError with pointers below `/init_from`, also where a parameter has no other first value and gets
-    none; a dry run, which is not kept, tells of that alone.
+    Raises JobRefusedError with pointers below `/init_from` or `/resume`, also where a parameter has no other first
+    value and gets none; a dry run, which is not kept, tells of that alone.
     """
+    if spec.resume is not None:
+        yield plan.model_copy(update={"resume": await _resumed(use, spec.resume, plan)})
+        return
     if spec.init_from is None:
         if keep:
             check_given(plan, ())
@@ -74,6 +81,28 @@ def check_given(plan: JobPlan, names: Collection[str]) -> None:
                 for name in lacking[:MOST_ERRORS]
             ]
         )
+
+
+async def _resumed(use: Context, job: str, plan: JobPlan) -> Snapshot:
+    """The snapshot that a job goes on from."""
+    service = use.service
+    try:
+        state, before = (await service.job(job)).state, await service.plan(job)
+    except RefusalError as error:
+        raise _refused("/resume", str(error)) from error
+    if not state.is_terminal:
+        raise _refused("/resume", f"job {job} is {state}: it goes on by itself; cancel it first")
+    location = use.settings.snapshots_location
+    found = None if location is None else await service.threads.on_files(newest, location, job)
+    snapshot = found or before.resume
+    if snapshot is None:
+        ended = state is JobState.SUCCEEDED
+        kept = "its parameters are kept: begin with them by init_from" if ended else "none was taken"
+        raise _refused("/resume", f"job {job} has {state}, and there is no snapshot of it; {kept}")
+    errors = list(islice(resume_errors(plan, before, snapshot.step), MOST_ERRORS))
+    if errors:
+        raise JobRefusedError(errors)
+    return snapshot
 
 
 async def _taken(use: Context, job: str, source: FromJob | FromUpload) -> Path:

@@ -1,0 +1,121 @@
+"""A job that goes on from another one's snapshot, by hand-played agents over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from server_hands import Hand, refused
+from server_mind import World
+from server_running import DEADLINE_S, eventually, running, submit
+from server_specs import plan, save_rows, spec_json
+from weft.api.agent import AgentKind, Snapshot
+from weft.api.lifecycle import AllocationEvent, JobState
+from weft_server.limits import Limits
+
+STEPS = 1_000_000
+CONTENT = b"what the shard holds"
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    with running(tmp_path / "server", lost_after_s=DEADLINE_S) as client:
+        yield client
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> dict[str, Any]:
+    run = {"steps": STEPS, "evaluate_every": STEPS}
+    parallelism = {"workers": 1, "shards": 1}
+    return spec_json(save_rows(tmp_path / "rows.npz"), parallelism=parallelism, run=run, snapshot_every_s=0.1)
+
+
+def cancelled(client: httpx.Client, document: dict[str, Any], hand: Hand) -> tuple[str, int]:
+    """(job, step): a job that was cancelled, and the step of its snapshot."""
+    job = submit(client, document).json()["id"]
+    mine = hand.run()
+    theirs = hand.allocation(hand.shard)
+    hand.report(mine, step=50)
+    eventually(lambda: hand.orders(hand.shard)["snapshots"], "a snapshot is ordered")
+    (order,) = hand.orders(hand.shard)["snapshots"]
+    folder = Path(order["folder"])
+    folder.mkdir(parents=True)
+    (folder / "shard-0.safetensors").write_bytes(CONTENT)
+    file = {"name": "shard-0.safetensors", "nbytes": len(CONTENT), "sha256": hashlib.sha256(CONTENT).hexdigest()}
+    hand.report(theirs, snapshot={"step": order["step"], "file": file})
+    hand.report(mine, step=order["step"])
+    eventually(lambda: client.get(f"/v1/jobs/{job}").json()["snapshot"] == order["step"], "the snapshot is kept")
+    manifest = json.loads((folder / "snapshot.json").read_text())
+    assert (manifest["job"], manifest["step"], manifest["files"]) == (job, order["step"], [file])
+    assert client.post(f"/v1/jobs/{job}/cancel").status_code == 200
+    return job, order["step"]
+
+
+def test_a_job_goes_on_from_the_last_snapshot_of_one_that_has_ended(
+    client: httpx.Client, document: dict[str, Any]
+) -> None:
+    hand = Hand(client)
+    job, step = cancelled(client, document, hand)
+    answer = submit(client, {**document, "resume": job, "snapshot_every_s": None})
+    assert answer.status_code == 201, answer.text
+    assert (answer.json()["progress"]["step"], answer.json()["snapshot"]) == (step, step)
+    snapshot = hand.allocation(hand.shard)["snapshot"]
+    assert (snapshot["step"], [file["nbytes"] for file in snapshot["files"]]) == (step, [len(CONTENT)])
+    assert (Path(snapshot["folder"]) / "shard-0.safetensors").read_bytes() == CONTENT
+    assert hand.start()["snapshot"] == snapshot
+    # It has taken no snapshot of its own, and still there is one to go on from.
+    second = answer.json()["id"]
+    assert client.post(f"/v1/jobs/{second}/cancel").status_code == 200
+    third = submit(client, {**document, "resume": second})
+    assert third.json()["snapshot"] == step
+
+
+def test_what_cannot_be_resumed_is_refused_by_its_field(client: httpx.Client, document: dict[str, Any]) -> None:
+    hand = Hand(client)
+    job, step = cancelled(client, document, hand)
+    never = submit(client, document).json()["id"]
+    refusals: list[tuple[dict[str, Any], str, str]] = [
+        ({"resume": "none"}, "/resume", "there is no job 'none'"),
+        ({"resume": never}, "/resume", "it goes on by itself; cancel it first"),
+        ({"rule": {"name": "adam"}}, "/rule", "that job's rule is another"),
+        ({"average": {"decay": 0.9}}, "/average", "no averages to go on with"),
+        ({"parallelism": {"slice_bytes": 4096}}, "/parallelism/slice_bytes", "slices are of"),
+        ({"parallelism": {"mode": "async"}}, "/resume", "its mode is async"),
+        ({"run": {"steps": step}}, "/run", f"goes on from step {step}: {step} steps are done already"),
+    ]
+    for changes, pointer, says in refusals:
+        problem = refused(submit(client, {**document, "resume": job, **changes}), 422, "job-refused")
+        assert [error.pointer for error in problem.errors] == [pointer]
+        assert says in problem.errors[0].detail
+    client.post(f"/v1/jobs/{never}/cancel")
+    problem = refused(submit(client, {**document, "resume": never}), 422, "job-refused")
+    assert "has cancelled, and there is no snapshot of it; none was taken" in problem.errors[0].detail
+    both = submit(client, {**document, "resume": job, "init_from": {"job": job}})
+    assert (both.status_code, "give either init_from or resume" in both.text) == (422, True)
+
+
+def test_a_graph_with_other_parameters_is_refused_by_their_names(
+    client: httpx.Client, document: dict[str, Any]
+) -> None:
+    job, _ = cancelled(client, document, Hand(client))
+    graph = json.loads(json.dumps(document["graph"]).replace('"b"', '"bias"'))
+    problem = refused(submit(client, {**document, "graph": graph, "resume": job}), 422, "job-refused")
+    assert [(error.pointer, error.node) for error in problem.errors] == [("/resume", "bias")]
+
+
+def test_a_job_that_was_resumed_recovers_from_there_until_it_has_a_snapshot_of_its_own() -> None:
+    world = World(Limits(snapshots="/snapshots"))
+    other = Snapshot(step=40, folder="/snapshots/other/40-1", files=[])
+    world.agents()
+    world.submit(plan(steps=100, max_restarts=2, resume=other))
+    world.bring_to(JobState.RUNNING)
+    world.report(world.lease(AgentKind.WORKER, 0), AllocationEvent.FAILED, reason="killed", lost=True)
+    assert "the job goes on from step 40: no step is done again; it may 1 more times" in world.said()
+    (allocation,) = world.orders(world.lease(AgentKind.SHARD, 0).agent).allocations
+    assert allocation.snapshot == other
