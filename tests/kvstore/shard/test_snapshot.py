@@ -26,6 +26,7 @@ APART = LinkSettings(same_host=False)
 KEYS = {
     "large": Key((300, 40), initializer=0.5, priority=2),
     "whole": Key((7,), initializer=0.25),
+    "given": Key((6,), initializer="given"),
     "small": Key((3,), initializer=1.0, priority=1, multipliers={"lr": 0.5}),
     "fixed": Key((5,), initializer=2.0, update="mean"),
 }
@@ -102,6 +103,8 @@ def cluster(rule: Mapping[str, Any], shards: int, snapshot: Snapshot | None = No
         for number, server in enumerate(servers):
             server.open(found, number, snapshot=snapshot)
         clients = [stack.enter_context(StoreClient(found, slot, settings=APART)) for slot in range(2)]
+        if snapshot is None:  # Otherwise it has its value.
+            clients[0].set("given", 0, np.arange(6, dtype=np.float32)).result(WAIT_S)
         yield Cluster(found, servers, clients)
 
 
