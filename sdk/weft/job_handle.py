@@ -73,8 +73,14 @@ class JobHandle:
         self.job = self._http.call(Job, "GET", self._path())
         return self.job
 
+    def stop(self) -> Job:
+        """Have the job end at a step soon, with what it has trained by then as its result: `wait` returns, and `values`
+        are those. It can be resumed. Raises ConflictError where it does not run, or takes no snapshots."""
+        self.job = self._http.call(Job, "POST", self._path("/stop"))
+        return self.job
+
     def cancel(self) -> Job:
-        """Stop the job; ConflictError where it has ended already in another state."""
+        """End the job at once, without a result; ConflictError where it has ended already in another state."""
         self.job = self._http.call(Job, "POST", self._path("/cancel"))
         return self.job
 

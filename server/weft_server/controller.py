@@ -99,6 +99,11 @@ class Controller:
         self._run(job).cancel(now)
         return self._settle(now)
 
+    def stop(self, job: str, why: str, now: Moment) -> list[Instruction]:
+        """Raises UnknownError for a job that is not running any more, WrongStateError."""
+        self._run(job).stop(why, now)
+        return self._settle(now)
+
     def register(self, registration: Registration, now: Moment) -> tuple[Registered, list[Instruction]]:
         """A new agent. One of the same kind, name, process and nonce is replaced: its answer was lost on the way.
 

@@ -71,17 +71,19 @@ class JobRun:
         """
         memory = RunMemory.model_validate_json(written[RUN]) if RUN in written else RunMemory.of(plan)
         self.job = job
-        self.plan = plan
+        self.plan = plan if memory.end is None else plan.model_copy(update={"steps": memory.end})
         self.since = now.seconds
         self.places = Places(job.id, memory, written)
         self._limits = limits
         self._log = JobLog(job.id, plan, seq, told_step=job.progress.step, told=memory.told(now))
         self._parts = Parts(written)
         self._sums = MetricSums(plan.workers, self._parts, written)
-        self.values = RunValues(job.id, plan.steps, self.places, self._parts, memory=memory, written=written)
+        self.values = RunValues(job.id, self.plan.steps, self.places, self._parts, memory=memory, written=written)
         self.snapshots = RunSnapshots(job.id, plan, self.places, snapshots, memory=memory, now=now)
         self._began_with = memory.began_with
         self._set_at = memory.set_at
+        self._stopping = memory.stopping
+        self._end = memory.end
         self._not_finite = memory.not_finite
         self._measured = dict(memory.measured)
         self._deadline: float | None = None
@@ -169,6 +171,8 @@ class JobRun:
         newest = self.snapshots.newest
         if newest is not None and newest.step != self.job.snapshot:
             self._set(snapshot=newest.step)
+            if self._stopping is not None and self.state is JobState.RUNNING:
+                self._end_at(newest.step, now)
 
     def keep(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
         """The server has the parameters of `step`. Raises what `RunValues.check_brought` raises."""
@@ -208,6 +212,22 @@ class JobRun:
             raise WrongStateError(f"job {self.job.id} has {self.state}: it cannot be cancelled")
         self._move(JobEvent.CANCELLED, now, "cancelled by a client")
 
+    def stop(self, why: str, now: Moment) -> None:
+        """The job ends at a step soon, and what it has trained by then is its result. Raises WrongStateError."""
+        if self._stopping is not None:
+            return
+        if self.state is not JobState.RUNNING:
+            raise WrongStateError(f"job {self.job.id} is {self.state}: one that runs can be stopped; cancel ends any")
+        if lacking := self.snapshots.lacking:
+            raise WrongStateError(
+                f"job {self.job.id} takes no snapshots, so it cannot be stopped at one: {lacking}. "
+                "Save its parameters, then cancel it"
+            )
+        self._stopping = why
+        self.snapshots.want(now)
+        self._say(f"the job is to stop at its next snapshot: {why}", now)
+        self._set(reason=f"stops at its next snapshot: {why}")
+
     def fail(self, reason: str, now: Moment) -> None:
         self._move(JobEvent.FAILED, now, reason)
 
@@ -242,6 +262,7 @@ class JobRun:
         keeper = None if places.keeper is None else places.keeper.id
         wrong, measured = self._not_finite, dict(self._measured)
         snapshots, began_with, set_at = list(self.snapshots.kept), self._began_with, self._set_at
+        stopping, end = self._stopping, self._end
 
         def document() -> str:
             return RunMemory(
@@ -255,6 +276,8 @@ class JobRun:
                 set_at=set_at,
                 snapshots=snapshots,
                 began_with=began_with,
+                stopping=stopping,
+                end=end,
                 told_at=told_at,
                 not_finite=wrong,
                 measured=measured,
@@ -271,6 +294,8 @@ class JobRun:
             set_at,
             snapshots,
             began_with,
+            stopping,
+            end,
             told_at,
             wrong,
             measured,
@@ -345,9 +370,27 @@ class JobRun:
         if self.values.sets.newest and (snapshot is None or snapshot.step <= self._set_at):
             self.fail(f"{reason}; its parameters were set while it ran, and no snapshot was taken since", now)
             return
-        self._progress(now, last=True)
         done = self.places.step
-        self._began_with = snapshot
+        left = self.plan.max_restarts - restarts - 1
+        self._set(restarts=restarts + 1)
+        self._place_anew(reason, now)
+        again = max(0, done - self._first_step)
+        how = f"goes on from step {self._first_step}" if snapshot else "begins again with step 0"
+        what = f"{again} steps are done again" if again else "no step is done again"
+        self._say(f"the job {how}: {what}; it may {left} more times", now, "warning")
+
+    def _end_at(self, step: int, now: Moment) -> None:
+        """The newest snapshot is the result: it is brought by a run that begins there, and has nothing left to do."""
+        self._end = self.values.steps = step
+        self.plan = self.plan.model_copy(update={"steps": step})
+        self._place_anew(f"stopped at step {step}: {self._stopping}; its result is brought", now)
+        done = {"step": step, "pass_number": self.plan.passes_begun(step)}
+        self._set(progress=self.job.progress.model_copy(update=done))
+
+    def _place_anew(self, reason: str, now: Moment) -> None:
+        """Every lease is released, and the job is placed again, with its newest snapshot."""
+        self._progress(now, last=True)
+        self._began_with = self.snapshots.newest
         self.snapshots.abandon()
         self.places.clear()
         self._sums.clear()
@@ -355,13 +398,7 @@ class JobRun:
         self.values.has_final = False
         self._store = None
         self._not_finite = {name: step for name, step in self._not_finite.items() if step <= self._first_step}
-        left = self.plan.max_restarts - restarts - 1
-        self._set(restarts=restarts + 1)
         self._move(JobEvent.LOST, now, reason)
-        again = max(0, done - self._first_step)
-        how = f"goes on from step {self._first_step}" if snapshot else "begins again with step 0"
-        what = f"{again} steps are done again" if again else "no step is done again"
-        self._say(f"the job {how}: {what}; it may {left} more times", now, "warning")
 
     @property
     def _first_step(self) -> int:
@@ -380,7 +417,8 @@ class JobRun:
             self._progress(now, last=True)
             self._move(JobEvent.TRAINED, now)
         if self.state is JobState.FINISHING and self.values.has_final:
-            self._move(JobEvent.KEPT, now, not_finite(self.job.metrics, self._not_finite))
+            stopped = None if self._end is None else f"stopped at step {self._end}: {self._stopping}"
+            self._move(JobEvent.KEPT, now, stopped or not_finite(self.job.metrics, self._not_finite))
 
     def _move(self, event: JobEvent, now: Moment, reason: str | None = None) -> None:
         state = after(JOB_TRANSITIONS, self.state, event)
@@ -390,7 +428,9 @@ class JobRun:
         ended = now.at if event in _ENDING else None
         if event in _ENDING:
             self.places.release()
-            self.snapshots.end(succeeded=event is JobEvent.KEPT)
+            self.snapshots.end(keep=event is not JobEvent.KEPT or self._end is not None)
+            if self.snapshots.newest is None:
+                self._set(snapshot=None)
         self._await(state, now)
         self._set(state=state, reason=reason, started_at=started, ended_at=ended, traffic=self.places.traffic)
         self._append(StateChanged(state=state, reason=reason), now)

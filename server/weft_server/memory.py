@@ -68,6 +68,10 @@ class RunMemory(Model):
     """Those that are kept, oldest first."""
     began_with: Snapshot | None = None
     """What the job went on from when it was placed last."""
+    stopping: str | None = None
+    """Why it is to end at its next snapshot."""
+    end: int | None = None
+    """The step at which it was stopped."""
     not_finite: dict[str, int] = Field(default_factory=dict)
     """See `weft_server.not_finite`."""
     measured: dict[str, int] = Field(default_factory=dict)

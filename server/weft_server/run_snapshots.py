@@ -63,6 +63,11 @@ class RunSnapshots:
         self.begin(now)
 
     @property
+    def lacking(self) -> str | None:
+        """Why the job has none; None where it may."""
+        return unfit(self._plan) or ("the server keeps none" if self._location is None else None)
+
+    @property
     def newest(self) -> Snapshot | None:
         """What the job goes on from."""
         return self.kept[-1] if self.kept else None
@@ -74,8 +79,8 @@ class RunSnapshots:
 
     def tick(self, now: Moment) -> LogLine | None:
         """Orders a snapshot that is due, and has one looked at that is written. What to say, if anything."""
-        ordered, interval = self._ordered, self._plan.snapshot_every_s
-        if self._location is None or interval is None or self._checked is not None:
+        ordered, interval = self._ordered, self._plan.snapshot_every_s or WAIT_S
+        if self._location is None or self._checked is not None:
             return None
         if ordered is None:
             if now.seconds >= self._due:
@@ -94,6 +99,10 @@ class RunSnapshots:
             return None
         who = ", ".join(lease.who for lease in missing)
         return self._not_kept(ordered.step, f"{who} did not write it within {limit:g} s")
+
+    def want(self, now: Moment) -> None:
+        """One is to be taken as soon as may be."""
+        self._due = now.seconds
 
     def orders(self, lease: Lease) -> list[SnapshotOrder]:
         """What the agent of that lease is to write."""
@@ -118,7 +127,7 @@ class RunSnapshots:
         if not done.missed:
             return self._not_kept(done.step, f"{lease.who}: {done.error}")
         self.abandon()
-        self._ahead_s = min(2 * self._ahead_s, self._plan.snapshot_every_s or math.inf)
+        self._ahead_s = min(2 * self._ahead_s, self._plan.snapshot_every_s or WAIT_S)
         self._due = now.seconds + self._ahead_s  # Soon, with a step that is further ahead.
         return None
 
@@ -141,10 +150,10 @@ class RunSnapshots:
             self._ordered = self._checked = None
             self._tidy()
 
-    def end(self, *, succeeded: bool) -> None:
-        """The job has ended: its result stands for what was trained, or the last snapshot does."""
+    def end(self, *, keep: bool) -> None:
+        """The job has ended. The last one is kept where somebody may go on from it."""
         self._ordered = self._checked = None
-        self.kept = [] if succeeded else self.kept[-1:]
+        self.kept = self.kept[-1:] if keep else []
         self._tidy()
 
     @property

@@ -30,7 +30,8 @@ class RunValues:
         self.has_final = memory.has_final
         self.sets = RunSets(parts, memory.sets, written)
         self._job = job
-        self._steps = steps
+        self.steps = steps
+        """Of the whole run: the final values are of that many."""
         self._places = places
         self._ended: list[SetEnded] = []
 
@@ -42,8 +43,8 @@ class RunValues:
     def check_brought(self, lease: Lease, term: int, step: int, final: bool) -> None:
         """Whether the keeper may bring parameters of that step. Raises a RefusalError."""
         self._places.check_keeper(lease, term, "bring")
-        if step != self._steps if final else not 0 <= step <= self._steps:
-            raise NotKeeperError(f"step {step} of {self._steps} has no {'final ' if final else ''}parameters")
+        if step != self.steps if final else not 0 <= step <= self.steps:
+            raise NotKeeperError(f"step {step} of {self.steps} has no {'final ' if final else ''}parameters")
 
     def first(self, lease: Lease, term: int) -> Given:
         """What the keeper sets before the first step. Raises a RefusalError."""

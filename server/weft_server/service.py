@@ -205,6 +205,17 @@ class Service:
         await self._written([])
         return ended
 
+    async def stop_job(self, job: str) -> Job:
+        """Raises UnknownError, or WrongStateError. One that has succeeded stays so."""
+        await self._handed_over(job)
+        if self._controller.run_of(job) is not None:
+            await self._written(self._controller.stop(job, "by a client", self.clock()))
+            return await self.job(job)
+        ended = await self.job(job)
+        if ended.state is not JobState.SUCCEEDED:
+            raise WrongStateError(f"job {job} has {ended.state}: it cannot be stopped")
+        return ended
+
     async def register(self, registration: Registration) -> Registered:
         registered, instructions = self._controller.register(registration, self.clock())
         _log.info("agent %s registered as %s (pid %d)", registered.id, registration.name, registration.pid)

@@ -13,6 +13,7 @@ from weft.api.agent import AgentKind, SetDone, Snapshot, SnapshotDone, SnapshotF
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server.limits import Limits
 from weft_server.plan import Given, JobPlan
+from weft_server.refusals import WrongStateError
 from weft_server.run_snapshots import AHEAD_S, KEPT, WAIT_S
 from weft_server.snapshot_files import SnapshotIncompleteError, complete, tidy
 
@@ -307,3 +308,58 @@ def test_what_is_not_in_use_is_deleted_and_nothing_of_another_job(tmp_path: Path
     assert [system.exists(f"{root}/{name}") for name in names] == [False, True, True]
     tidy(location, "job", ())
     assert [system.exists(f"{root}/{name}") for name in names] == [False, False, True]
+
+
+def test_a_job_that_is_stopped_ends_at_its_next_snapshot_which_a_run_without_steps_brings(world: World) -> None:
+    run(world, long(snapshot_every_s=None))
+    world.all_report(WORKER, None, step=500)  # type: ignore[arg-type]
+    world.tick(20 * EVERY_S)
+    assert ordered(world) == {}
+    for _ in range(2):  # A repeated call changes nothing.
+        world.carry_out(world.controller.stop("job", "by a client", world.now))
+    assert world.jobs["job"].reason == "stops at its next snapshot: by a client"
+    world.tick()
+    ((step, _),) = set(ordered(world).values())
+    for shard in range(2):
+        world.report(world.lease(SHARD, shard), snapshot=written(shard, step))
+    world.all_report(WORKER, None, step=step + 7)  # type: ignore[arg-type]
+    world.tick()
+    checked(world, world.to_check[-1].snapshot)
+    assert world.jobs["job"].restarts == 0
+    assert f"stopped at step {step}" in str(world.events["job"])
+    world.all_report(SHARD, AllocationEvent.READY)
+    (allocation,) = world.orders(world.lease(WORKER, 0).agent).allocations
+    assert (allocation.steps, allocation.snapshot.step) == (step, step)
+    world.begin_again(job_plan=long())  # What it is about is not forgotten.
+    world.agents(shards=2)
+    world.bring_to(JobState.FINISHING)
+    world.keep()
+    job = world.jobs["job"]
+    assert (job.state, job.reason, job.snapshot) == (
+        JobState.SUCCEEDED,
+        f"stopped at step {step}: by a client",
+        step,
+    )
+    assert len(world.in_use["job"]) == 1  # It can be resumed.
+    assert job.progress.step == step
+
+
+def test_a_job_without_snapshots_is_not_stopped_and_neither_is_one_that_does_not_run(world: World) -> None:
+    world.agents(shards=2)
+    world.submit(long())
+    with pytest.raises(WrongStateError, match="one that runs can be stopped; cancel ends any"):
+        world.controller.stop("job", "by a client", world.now)
+    other = World(Limits())
+    run(other)
+    with pytest.raises(WrongStateError, match=r"the server keeps none\. Save its parameters, then cancel it"):
+        other.controller.stop("job", "by a client", other.now)
+
+
+def test_a_job_that_ends_before_its_stop_has_its_own_result(world: World) -> None:
+    run(world, long(steps=503))
+    world.all_report(WORKER, None, step=500)  # type: ignore[arg-type]
+    world.carry_out(world.controller.stop("job", "by a client", world.now))
+    world.tick(3)
+    world.all_report(WORKER, AllocationEvent.DONE, step=503)
+    world.keep()
+    assert (world.jobs["job"].state, world.jobs["job"].reason) == (JobState.SUCCEEDED, None)

@@ -48,7 +48,7 @@ States = Annotated[list[JobState] | None, typer.Option("--state", help="Only job
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    for each in (submit, resume, jobs, show, watch, logs, cancel, agents):
+    for each in (submit, resume, jobs, show, watch, logs, stop, cancel, agents):
         app.command()(each)
 
 
@@ -157,7 +157,7 @@ def show(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 
     Console().print(render.job_lines(job, render.now()))
     if job.state is JobState.FAILED and job.started_at is not None:
         _say(f"\nwhat led to it: {command(f'logs {job.id}')}")
-    if job.state in {JobState.FAILED, JobState.CANCELLED} and job.snapshot is not None:
+    if job.state.is_terminal and job.snapshot is not None:
         _say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
     elif job.state is JobState.FAILED and job.started_at is not None:
         _say(f"run it again from other parameters: {command('submit JOB.json --init-from ID|FILE')}")
@@ -191,8 +191,26 @@ def logs(
                 out.print(render.event_line(event))
 
 
+def stop(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Have a job that runs end soon, and keep what it has trained as its result."""
+    with Client(url) as client:
+        job = find_job(client, id)
+        job.stop()
+        if json:
+            Console().out(job.job.model_dump_json(indent=2), highlight=False)
+        else:
+            _say(render.state_line(job.job))
+        if watch:
+            _watch(job, Console(stderr=True))
+
+
 def cancel(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 - the argument's name to users
-    """Stop a job that has not ended."""
+    """End a job at once, without a result; `weft stop` keeps what it has trained."""
     with Client(url) as client:
         job = find_job(client, id).cancel()
     if json:

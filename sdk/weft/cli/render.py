@@ -80,7 +80,7 @@ def job_lines(job: Job, now: datetime) -> Table:
     if job.reason:
         made.add_row("reason", Text(job.reason))
     made.add_row("step", f"{steps(job)}, pass {job.progress.pass_number}")
-    if job.snapshot is not None and job.state is not JobState.SUCCEEDED:
+    if job.snapshot is not None:
         made.add_row("snapshot", f"step {job.snapshot}")
     for name in sorted(job.metrics):
         made.add_row(name, f"{job.metrics[name]:.6g}")

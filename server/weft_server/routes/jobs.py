@@ -1,4 +1,4 @@
-"""`/v1/jobs`: submit, list, look at, cancel."""
+"""`/v1/jobs`: submit, list, look at, stop, cancel."""
 
 from __future__ import annotations
 
@@ -91,6 +91,12 @@ async def get_spec(job: PathId, use: Use) -> JobSpec:
 async def cancel(job: PathId, use: Use) -> Job:
     """Ends a job that has not ended. Cancelling it again changes nothing."""
     return await use.service.cancel(job)
+
+
+@router.post("/{job}/stop")
+async def stop(job: PathId, use: Use) -> Job:
+    """Has a job that runs end at a step soon; what it has trained by then is its result. It can be resumed."""
+    return await use.service.stop_job(job)
 
 
 @router.get("/{job}/parameters")
