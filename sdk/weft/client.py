@@ -93,6 +93,9 @@ class Client:
         `max_restarts`, and its result is the same; a snapshot is taken each `snapshot_every_s`. `recompute` "cheap" or
         "segments" has workers hold less of a step, and compute it again.
 
+        `stop_when`, `{"metric": "accuracy", "mode": "max", "patience": 3}`, ends the job where an evaluation says so,
+        with the values of the best one. `on_nan` "go_on" has it train on though its loss is not finite.
+
         `precision` "bfloat16" or "float16" computes products in that type. `clip_norm` bounds the whole norm of a
         step's gradient. `accumulate` computes a worker's samples of a step in parts. `average` keeps averages of the
         parameters, 0.999 (a decay) or `{"start": 1000}`, which `evaluate_average` has evaluations read, and

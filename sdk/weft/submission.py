@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from weft.api.base import Model
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
-from weft.api.job import JobSpec, Merge, Mode, Parallelism, Precision, Recompute, RunLength, UpdateBy
+from weft.api.job import JobSpec, Merge, Mode, Parallelism, Precision, Recompute, RunLength, StopWhen, UpdateBy
 from weft.api.rule import RuleSpec, Sgd
 from weft.api.store import AverageSpec, LossScalingSpec
 from weft.arguments import checked
@@ -68,6 +68,8 @@ def job_spec(
     init_from: FirstValues | None = None,
     resume: JobHandle | str | None = None,
     keep_state: bool = False,
+    stop_when: StopWhen | Mapping[str, Any] | None = None,
+    on_nan: Literal["fail", "go_on"] = "fail",
     max_restarts: int = 10,
     snapshot_every_s: float | None = 60.0,
     seed: int = 0,
@@ -118,6 +120,8 @@ def job_spec(
             init_from=None if init_from is None else from_job_or_upload(init_from),
             resume=id_of(resume),
             keep_state=keep_state,
+            stop_when=stop_when,  # type: ignore[arg-type]  # a mapping becomes the model
+            on_nan=on_nan,
             max_restarts=max_restarts,
             snapshot_every_s=snapshot_every_s,
             seed=seed,

@@ -82,7 +82,12 @@ def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> J
         if wrong:
             raise JobRefusedError(wrong)
         plan = plan_of(spec, rule, programs, source)
-        errors = [*_length_errors(spec, plan), *_slice_errors(plan), *memory_errors(plan, programs, bounds)]
+        errors = [
+            *_length_errors(spec, plan),
+            *_stop_errors(spec),
+            *_slice_errors(plan),
+            *memory_errors(plan, programs, bounds),
+        ]
     except GraphError as error:
         raise JobRefusedError([graph_error(error)]) from error
     if errors:
@@ -140,6 +145,19 @@ def _length_errors(spec: JobSpec, plan: JobPlan) -> Iterator[FieldError]:
     if plan.steps > MOST_STEPS:
         field = "steps" if spec.run.steps else "passes"
         yield FieldError(pointer=f"/run/{field}", detail=f"{plan.steps} steps are more than {MOST_STEPS}")
+
+
+def _stop_errors(spec: JobSpec) -> Iterator[FieldError]:
+    if spec.stop_when is None:
+        return
+    if spec.data.evaluate is None:
+        yield FieldError(pointer="/stop_when", detail="it looks at evaluations, and the job has no rows for them")
+    if spec.stop_when.metric not in {"loss", *spec.metrics}:
+        detail = f"{spec.stop_when.metric!r} is no metric of the job; it has {listed(sorted({'loss', *spec.metrics}))}"
+        yield FieldError(pointer="/stop_when/metric", detail=detail)
+    if spec.parallelism.mode is not Mode.SYNC:
+        detail = "the best evaluation's values are computed again up to its step, which is exact in sync mode only"
+        yield FieldError(pointer="/stop_when", detail=detail)
 
 
 def _slice_errors(plan: JobPlan) -> Iterator[FieldError]:

@@ -11,11 +11,12 @@ result is what it would have been.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from weft.api.agent import AgentKind, Allocation, Report, SetDone
-from weft.api.event import EventBody, LogLevel, LogLine, StateChanged
+from weft.api.agent import AgentKind, Allocation, Report, SetDone, Snapshot
+from weft.api.event import EventBody, LogLevel, LogLine, MetricTaken, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import (
     ALLOCATION_TRANSITIONS,
@@ -28,6 +29,7 @@ from weft.api.lifecycle import (
 )
 from weft.api.store import StoreSpec
 from weft_server.data_check import listed
+from weft_server.early_stop import EarlyStop
 from weft_server.endpoints import endpoint_fault
 from weft_server.instructions import Close, Instruction, Order, Remember
 from weft_server.job_log import JobLog
@@ -84,6 +86,8 @@ class JobRun:
         self._set_at = memory.set_at
         self._stopping = memory.stopping
         self._end = memory.end
+        self._diverged: str | None = None
+        self._early = None if plan.stop_when is None else EarlyStop(plan.stop_when, memory.evaluated)
         self._not_finite = memory.not_finite
         self._measured = dict(memory.measured)
         self._deadline: float | None = None
@@ -162,7 +166,8 @@ class JobRun:
             self._take_set(lease, done, now)
         if report.snapshot is not None:
             self._tell(self.snapshots.take(lease, report.snapshot, now), now)
-        if report.event is not None:
+        self._judge(now)
+        if report.event is not None and lease.is_held:
             self._take_event(lease, report.event, report, silent, now)
 
     def snapshot_checked(self, step: int, error: str | None, now: Moment) -> None:
@@ -171,8 +176,9 @@ class JobRun:
         newest = self.snapshots.newest
         if newest is not None and newest.step != self.job.snapshot:
             self._set(snapshot=newest.step)
-            if self._stopping is not None and self.state is JobState.RUNNING:
-                self._end_at(newest.step, now)
+        self._judge(now)
+        if self._stopping is not None and error is None and self.state is JobState.RUNNING and self._end is None:
+            self._end_at(step, now)
 
     def keep(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
         """The server has the parameters of `step`. Raises what `RunValues.check_brought` raises."""
@@ -263,6 +269,7 @@ class JobRun:
         wrong, measured = self._not_finite, dict(self._measured)
         snapshots, began_with, set_at = list(self.snapshots.kept), self._began_with, self._set_at
         stopping, end = self._stopping, self._end
+        evaluated = {} if self._early is None else dict(self._early.known)
 
         def document() -> str:
             return RunMemory(
@@ -279,6 +286,7 @@ class JobRun:
                 stopping=stopping,
                 end=end,
                 told_at=told_at,
+                evaluated=evaluated,
                 not_finite=wrong,
                 measured=measured,
             ).model_dump_json()
@@ -297,6 +305,7 @@ class JobRun:
             stopping,
             end,
             told_at,
+            evaluated,
             wrong,
             measured,
         )
@@ -328,6 +337,45 @@ class JobRun:
             if taken.step > self._measured.get(taken.split, -1):  # What is done again was told.
                 self._measured[taken.split] = taken.step
                 self._append(taken, now)
+                self._look_at(taken, now)
+
+    def _look_at(self, taken: MetricTaken, now: Moment) -> None:
+        """What metrics that are told for the first time say of the job's end; `_judge` carries it out."""
+        if taken.split == "train":
+            loss, commit = taken.values.get("loss", 0.0), self.plan.commit
+            is_skipped = commit is not None and commit.loss_scaling is not None
+            if self.plan.on_nan == "fail" and not math.isfinite(loss) and not is_skipped:
+                self._diverged = f"the loss is {loss} at step {taken.step}"
+        elif self._early is not None:
+            passed = now.at - (self.job.started_at or now.at)
+            why = self._early.take(taken.step, taken.values, passed.total_seconds())
+            self.snapshots.need(self._early.best)
+            if why is not None and self._stopping is None and taken.step < self.plan.steps:
+                self._stopping = why
+                self._say(f"the job stops: {why}", now)
+
+    def _judge(self, now: Moment) -> None:
+        """Ends the job where its metrics say so: by failing, or with its best snapshot once that is there."""
+        if self.state is not JobState.RUNNING:
+            return
+        if self._diverged is not None:
+            kept = self.snapshots.newest
+            before = "" if kept is None else f"; the snapshot of step {kept.step} is from before"
+            self.fail(self._diverged + before, now)
+        elif self._early is not None and self._stopping is not None and self._end is None:
+            best = self._early.best
+            if best is not None and self._can_go_on(self.snapshots.up_to(best)):
+                self._end_at(best, now)
+            else:
+                self.snapshots.want(now)
+
+    @property
+    def _better_than_the_end(self) -> int | None:
+        """The step of an evaluation that is better than the last step's, where the best one's values are the result."""
+        best = None if self._early is None or self._end is not None else self._early.best
+        if best is None or best >= self.plan.steps or not self._can_go_on(self.snapshots.up_to(best)):
+            return None
+        return best
 
     def _take_set(self, lease: Lease, done: SetDone, now: Moment) -> None:
         if lease is not self.places.keeper:
@@ -367,7 +415,7 @@ class JobRun:
             self.fail(f"{reason}{tried}", now)
             return
         snapshot = self.snapshots.newest
-        if self.values.sets.newest and (snapshot is None or snapshot.step <= self._set_at):
+        if not self._can_go_on(snapshot):
             self.fail(f"{reason}; its parameters were set while it ran, and no snapshot was taken since", now)
             return
         done = self.places.step
@@ -380,12 +428,20 @@ class JobRun:
         self._say(f"the job {how}: {what}; it may {left} more times", now, "warning")
 
     def _end_at(self, step: int, now: Moment) -> None:
-        """The newest snapshot is the result: it is brought by a run that begins there, and has nothing left to do."""
+        """The values after so many steps are the result. A run that goes on from the newest snapshot up to there brings
+        them: it has the same bits."""
         self._end = self.values.steps = step
+        self.snapshots.drop_after(step)
         self.plan = self.plan.model_copy(update={"steps": step})
-        self._place_anew(f"stopped at step {step}: {self._stopping}; its result is brought", now)
-        done = {"step": step, "pass_number": self.plan.passes_begun(step)}
-        self._set(progress=self.job.progress.model_copy(update=done))
+        newest = self.snapshots.newest
+        first = 0 if newest is None else newest.step
+        how = "its result is brought" if first == step else f"it is trained again from step {first} up to there"
+        self._place_anew(f"stopped at step {step}: {self._stopping}; {how}", now)
+        self._set(snapshot=None if newest is None else newest.step)
+
+    def _can_go_on(self, snapshot: Snapshot | None) -> bool:
+        """Whether what the job computes from there on depends on the job alone: nobody has set values since."""
+        return not self.values.sets.newest or (snapshot is not None and snapshot.step > self._set_at)
 
     def _place_anew(self, reason: str, now: Moment) -> None:
         """Every lease is released, and the job is placed again, with its newest snapshot."""
@@ -398,6 +454,9 @@ class JobRun:
         self.values.has_final = False
         self._store = None
         self._not_finite = {name: step for name, step in self._not_finite.items() if step <= self._first_step}
+        first = self._first_step
+        done = {"step": first, "pass_number": self.plan.passes_begun(first)}
+        self._set(progress=self.job.progress.model_copy(update=done))
         self._move(JobEvent.LOST, now, reason)
 
     @property
@@ -414,6 +473,10 @@ class JobRun:
                 self.snapshots.begin(now)
                 self._move(JobEvent.STARTED, now)
         if self.state is JobState.RUNNING and self.places.workers_are_done:
+            if (better := self._better_than_the_end) is not None:
+                self._stopping = "its evaluation is the best of the whole run"
+                self._end_at(better, now)
+                return
             self._progress(now, last=True)
             self._move(JobEvent.TRAINED, now)
         if self.state is JobState.FINISHING and self.values.has_final:

@@ -72,6 +72,8 @@ class RunMemory(Model):
     """Why it is to end at its next snapshot."""
     end: int | None = None
     """The step at which it was stopped."""
+    evaluated: dict[int, float] = Field(default_factory=dict)
+    """See `weft_server.early_stop`."""
     not_finite: dict[str, int] = Field(default_factory=dict)
     """See `weft_server.not_finite`."""
     measured: dict[str, int] = Field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -12,7 +12,7 @@ from weft.api.agent import Snapshot
 from weft.api.base import Model, Name
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
-from weft.api.job import Merge, Mode, ParameterInfo, UpdateBy
+from weft.api.job import Merge, Mode, ParameterInfo, StopWhen, UpdateBy
 from weft.api.store import AverageSpec, CommitSpec, InitializerSpec, KeySpec, StoreSpec
 from weft_graph.ir import GIVEN
 from weft_graph.types import DType
@@ -64,6 +64,8 @@ class JobPlan(Model):
     """First values that the job was submitted with."""
     max_restarts: int = 0
     snapshot_every_s: float | None = None
+    stop_when: StopWhen | None = None
+    on_nan: Literal["fail", "go_on"] = "go_on"
     resume: Snapshot | None = None
     """Another job's, that this one goes on from."""
 

@@ -48,6 +48,8 @@ def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Descripti
         dims=dims_of(spec, programs.train.inputs, source),
         max_restarts=spec.max_restarts,
         snapshot_every_s=spec.snapshot_every_s,
+        stop_when=spec.stop_when,
+        on_nan=spec.on_nan,
         state_arrays=len(rule.states) + (spec.average is not None),
     )
 

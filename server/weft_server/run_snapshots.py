@@ -54,6 +54,7 @@ class RunSnapshots:
         self._checked: Snapshot | None = None
         """Its files are being looked at."""
         self._ahead_s = AHEAD_S
+        self._needed: int | None = None
         self._trouble: str | None = None
         """Why the last one was not kept, where that was said."""
         self._out: list[Instruction] = []
@@ -138,11 +139,26 @@ class RunSnapshots:
             return None
         if error is not None:
             return self._not_kept(step, error)
-        self.kept = [*self.kept, snapshot][-KEPT:]
+        whole = [*self.kept, snapshot]
+        self.kept = [each for each in whole if each in whole[-KEPT:] or each == self.up_to(self._needed)]
         self._tidy()
         was_trouble, self._trouble = self._trouble, None
         message = f"snapshots are kept again: that of step {step} is"
         return LogLine(level="info", source="server", message=message) if was_trouble else None
+
+    def up_to(self, step: int | None) -> Snapshot | None:
+        """The newest that is not after that step."""
+        return next((each for each in reversed(self.kept) if step is not None and each.step <= step), None)
+
+    def need(self, step: int | None) -> None:
+        """The job may go on to that step later: what it would go on from is kept while newer ones come."""
+        self._needed = step
+
+    def drop_after(self, step: int) -> None:
+        """The job goes no further than to that step."""
+        self.abandon()
+        self.kept = [each for each in self.kept if each.step <= step]
+        self._tidy()
 
     def abandon(self) -> None:
         """Nobody waits any more for the one that is under way."""

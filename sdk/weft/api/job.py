@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -101,6 +101,28 @@ class RunLength(Model):
         return self
 
 
+class StopWhen(Model):
+    """When a job ends before its last step. This is looked at after each evaluation, and the result is of the best one:
+    the job goes back to its newest snapshot before that, and trains up to there. Sync mode only."""
+
+    metric: Name = "loss"
+    """The job's, over its evaluation rows."""
+    mode: Literal["min", "max"] = "min"
+    """Whether small or large values of it are good."""
+    patience: Positive | None = None
+    """Evaluations in a row without a better one."""
+    reaches: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """The metric is as good as this."""
+    after_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """So many seconds have passed since the job's start."""
+
+    @model_validator(mode="after")
+    def _some_end(self) -> StopWhen:
+        if self.patience is None and self.reaches is None and self.after_s is None:
+            raise ValueError("give patience, reaches or after_s, or some of them")
+        return self
+
+
 class FromJob(Model):
     """First values from a job that has succeeded, or of one that runs as they are now."""
 
@@ -154,6 +176,10 @@ class JobSpec(Model):
     """Whether evaluations use the averages. Running statistics are as training left them."""
     compression: StoreCompressionSpec | None = None
     """What of the gradients and values travels in fewer bytes between workers and shards."""
+    stop_when: StopWhen | None = None
+    """When the job ends before its last step, with the values of its best evaluation."""
+    on_nan: Literal["fail", "go_on"] = "fail"
+    """What a loss that is not finite does to the job. One whose loss is scaled goes on: such a step is skipped."""
     max_restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 10
     """How often the job may go on after one of its processes or agents was lost, from its newest snapshot or from the
     beginning. Its result is the same, to the bit in sync mode; 0: it fails."""
