@@ -16,6 +16,7 @@ from weft.api.dry_run import DryRun, Passes
 from weft.api.job import FromUpload, Job, JobPage, JobSpec
 from weft.api.lifecycle import JobState
 from weft.api.values import Uploaded
+from weft.arguments import checked
 from weft.first_values import file_of
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Progress, Retry
 from weft.job_arguments import JobArguments, shown_with_keywords_of
@@ -170,7 +171,7 @@ class Client:
         optimizer, step, schedule and data order. `job` is a handle or an id.
 
         What is given replaces what that job had. `steps` or `passes` is the length of both together. Raises
-        NotFoundError, InvalidRequestError where there is no snapshot.
+        NotFoundError, InvalidRequestError where there is no snapshot, ArgumentError.
         """
         identifier = job.id if isinstance(job, JobHandle) else job
         spec = self.http.call(JobSpec, "GET", f"/v1/jobs/{quote(identifier, safe='')}/spec")
@@ -181,11 +182,14 @@ class Client:
             changes["run"] = {**spec.run.model_dump(), "steps": steps, "passes": passes}
         asked = {"workers": workers, "shards": shards}
         given = {field: value for field, value in asked.items() if value is not None}
-        if given:
-            changes["parallelism"] = {**spec.parallelism.model_dump(exclude_unset=True), **given}
+        if given:  # A worker alone has no shards; several have as many as a new job of theirs.
+            same = spec.parallelism.model_dump(exclude={"shards"} if not spec.parallelism.shards else None)
+            changes["parallelism"] = {**same, **given}
         if lr is not None:
             changes["rule"] = {**spec.rule.model_dump(exclude_unset=True), "lr": lr}
-        return self.submit_spec(JobSpec.model_validate({**spec.model_dump(exclude_unset=True), **changes}))
+        with checked("resume"):
+            resumed = JobSpec.model_validate({**spec.model_dump(), **changes})
+        return self.submit_spec(resumed)
 
     def job(self, id: str) -> JobHandle:  # noqa: A002 - what the API calls it
         """The job of this id. Raises NotFoundError."""

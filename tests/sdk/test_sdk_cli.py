@@ -24,7 +24,7 @@ import weft
 from sdk_fakes import START, Script, answers, event, job, problem, sse, states, stream, unavailable
 from weft.api.agent import AgentInfo, AgentKind, AgentList
 from weft.api.event import EventPage, LogLine, MetricTaken
-from weft.api.job import JobPage, ParameterInfo, ParameterList
+from weft.api.job import JobPage, JobSpec, ParameterInfo, ParameterList
 from weft.api.lifecycle import AgentState, JobState
 from weft.cli import jobs as jobs_module
 from weft.cli import parameters as parameters_module
@@ -33,6 +33,13 @@ from weft.cli import render, up
 from weft.cli.app import app
 
 Run = Callable[..., Result]
+JOB: dict[str, Any] = {
+    "graph": {},
+    "loss": "loss",
+    "data": {"source": {"type": "numpy", "path": "points.npz"}, "columns": {}},
+    "run": {"steps": 9},
+}
+"""A job that nothing looks into."""
 
 
 @pytest.fixture
@@ -265,6 +272,36 @@ def test_logs_print_what_is_there_and_follow_to_the_end(run: Run) -> None:
 def test_cancel_tells_the_new_state(run: Run) -> None:
     result = run(answers(job(), job(state=JobState.CANCELLED)), "cancel", "job-1")
     assert result.stdout == "job job-1 (digits) is cancelled\n"
+
+
+def test_stop_says_that_the_job_stops(run: Run) -> None:
+    result = run(answers(job(), job(reason="stops at its next snapshot: by a client")), "stop", "job-1")
+    assert result.stdout == "job job-1 (digits) is running: stops at its next snapshot: by a client\n"
+
+
+def test_a_job_is_resumed_with_what_is_said_and_the_new_one_is_told(run: Run) -> None:
+    spec = JobSpec.model_validate(JOB)
+    script = answers(job(state=JobState.FAILED), spec, job(id="job-2", state=JobState.PENDING))
+    result = run(script, "resume", "job-1", "--steps", "90", "--workers", "3")
+    assert result.stdout.splitlines()[0] == "job job-2 (digits) is pending"
+    sent = JobSpec.model_validate_json(script.requests[-1].content)
+    assert (sent.resume, sent.run.steps, sent.parallelism.workers) == ("job-1", 90, 3)
+
+
+def test_a_job_that_ended_shows_how_to_go_on(run: Run) -> None:
+    shown = run(answers(job(state=JobState.FAILED, started_at=START, snapshot=40)), "show", "job-1").stdout
+    assert "go on from step 40: weft resume job-1" in shown
+    assert "init-from" not in shown
+
+
+def test_when_a_job_stops_is_said_with_metric_and_patience(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(JOB))
+    script = answers(job())
+    assert run(script, "submit", str(path), "--stop-when", "accuracy:3:max").exit_code == 0
+    assert script.body()["stop_when"] == {"metric": "accuracy", "patience": 3, "mode": "max"}
+    for wrong in ("accuracy", "accuracy:x", ":3", "accuracy:3:most"):
+        assert "is not like loss:3" in run(answers(job()), "submit", str(path), "--stop-when", wrong).stderr
 
 
 def test_cancelling_an_ended_job_is_a_refusal(run: Run) -> None:

@@ -217,3 +217,28 @@ def test_a_graph_s_constants_travel_with_the_job() -> None:
 def test_a_token_that_no_header_carries_is_told(token: str) -> None:
     with pytest.raises(weft.ArgumentError, match="token"):
         weft.Client("http://127.0.0.1:1", token=token)
+
+
+def test_a_job_is_resumed_as_it_was_but_for_what_is_given() -> None:
+    loss, _ = expressions()
+    before = weft.job_spec(loss, data=DATA, passes=3, evaluate_every=7, rule=weft.Adam(lr=0.01), workers=2, seed=5)
+    script = answers(before, job(), before, job())
+    client = script.client()
+    client.resume("job-1")
+    spec = JobSpec.model_validate_json(script.requests[1].content)
+    assert script.requests[0].url.path == "/v1/jobs/job-1/spec"
+    assert spec == before.model_copy(update={"resume": "job-1"})
+    client.resume(weft.JobHandle(client.http, job()), steps=90, workers=4, shards=1, lr=0.5, name="longer")
+    spec = JobSpec.model_validate_json(script.requests[3].content)
+    assert (spec.resume, spec.name, spec.seed) == ("job-1", "longer", 5)
+    assert spec.run == RunLength(steps=90, evaluate_every=7)
+    assert (spec.parallelism.workers, spec.parallelism.shards, spec.rule) == (4, 1, weft.Adam(lr=0.5))
+
+
+def test_what_a_job_goes_on_from_and_when_it_ends_are_keywords_too() -> None:
+    loss, _ = expressions()
+    spec = weft.job_spec(loss, data=DATA, steps=9, resume="job-1", stop_when={"patience": 3}, on_nan="go_on")
+    assert spec.stop_when is not None
+    assert (spec.resume, spec.stop_when.patience, spec.on_nan) == ("job-1", 3, "go_on")
+    with pytest.raises(weft.ArgumentError, match="give patience, reaches or after_s"):
+        weft.job_spec(loss, data=DATA, steps=9, stop_when={"metric": "loss"})

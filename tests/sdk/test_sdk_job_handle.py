@@ -68,6 +68,24 @@ def test_cancel_is_a_call_that_brings_the_new_state() -> None:
     assert (script.requests[0].method, script.requests[0].url.path) == ("POST", "/v1/jobs/job-1/cancel")
 
 
+def test_stop_is_a_call_and_what_it_cannot_do_is_a_conflict() -> None:
+    script = answers(
+        job(reason="stops at its next snapshot: by a client"), problem(409, "wrong-state", "none are kept")
+    )
+    stopped = handle(script)
+    assert stopped.stop().state is JobState.RUNNING
+    assert (script.requests[0].method, script.requests[0].url.path) == ("POST", "/v1/jobs/job-1/stop")
+    with pytest.raises(weft.ConflictError, match="none are kept"):
+        stopped.stop()
+
+
+def test_a_job_that_failed_says_how_to_go_on_from_its_snapshot() -> None:
+    with pytest.raises(
+        weft.JobFailedError, match=r"go on from step 40 with client\.resume\('job-1'\), or: weft resume"
+    ):
+        handle(answers(job(state=JobState.FAILED, reason="killed", snapshot=40))).wait()
+
+
 def test_parameters_are_listed() -> None:
     listed = ParameterList(parameters=[ParameterInfo(name="a", dtype="float32", shape=[2], trainable=True)])
     assert handle(answers(listed)).parameters() == listed.parameters

@@ -28,6 +28,7 @@ from weft.cli.training_options import (
     EvaluateAverage,
     PrecisionOption,
     RecomputeOption,
+    StopWhenOption,
     changed,
     training_changes,
 )
@@ -72,6 +73,7 @@ def submit(
     average: Average = None,
     evaluate_average: EvaluateAverage = False,
     compression: CompressionOption = None,
+    stop_when: StopWhenOption = None,
     url: Url = None,
     json: Json = False,
     model: ModelOptions,
@@ -92,6 +94,7 @@ def submit(
         average=average,
         evaluate_average=evaluate_average,
         compression=compression,
+        stop_when=stop_when,
     )
     made = replace(made, document=changed(made.document, changes))
     with Client(url) as client:

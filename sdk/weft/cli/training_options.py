@@ -28,6 +28,14 @@ CompressionOption = Annotated[
     str | None,
     _option("--compression", "Gradients in fewer bytes: bf16, fp16, 2bit:THRESHOLD or topk:RATIO.", "KIND[:NUMBER]"),
 ]
+StopWhenOption = Annotated[
+    str | None,
+    _option(
+        "--stop-when",
+        "End once this metric of the evaluations has not improved for so many of them; keep the best.",
+        "METRIC:PATIENCE[:max]",
+    ),
+]
 EvaluateAverage = Annotated[bool, _option("--evaluate-average", "Evaluate the averages.")]
 
 
@@ -40,6 +48,7 @@ def training_changes(
     average: str | None,
     evaluate_average: bool,
     compression: str | None = None,
+    stop_when: str | None = None,
 ) -> dict[str, Any]:
     """The fields of the job that were said; the server checks them. Raises typer.BadParameter."""
     said: dict[str, Any] = {
@@ -50,6 +59,7 @@ def training_changes(
         "average": None if average is None else _average(average),
         "evaluate_average": evaluate_average or None,
         "compression": None if compression is None else _compression(compression),
+        "stop_when": None if stop_when is None else _stop_when(stop_when),
     }
     return {name: value for name, value in said.items() if value is not None}
 
@@ -71,6 +81,15 @@ def _compression(text: str) -> dict[str, Any]:
         told = f"{text!r} is none of bf16, fp16, 2bit:0.5 or topk:0.01"
         raise typer.BadParameter(told, param_hint="--compression") from None
     return {"gradients": one, "merged": one}
+
+
+def _stop_when(text: str) -> dict[str, Any]:
+    metric, _, rest = text.partition(":")
+    patience, _, mode = rest.partition(":")
+    if not metric or not patience.isdecimal() or mode not in {"", "min", "max"}:
+        told = f"{text!r} is not like loss:3 or accuracy:3:max"
+        raise typer.BadParameter(told, param_hint="--stop-when")
+    return {"metric": metric, "patience": int(patience), "mode": mode or "min"}
 
 
 def _average(text: str) -> dict[str, Any]:
