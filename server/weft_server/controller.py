@@ -165,10 +165,10 @@ class Controller:
         agent.uploads.discard(lease.id)
         return self._carried_out([Order(agent.id)])
 
-    def check_parameters(self, allocation: str, term: int, step: int, final: bool) -> JobRun:
-        """Whose parameters these are; raises a RefusalError when they are not wanted."""
+    def check_parameters(self, allocation: str, term: int, step: int, final: bool, now: Moment) -> JobRun:
+        """Whose parameters these are that are about to come; raises a RefusalError when they are not wanted."""
         run, lease = self._lease(allocation)
-        run.values.check_brought(lease, term, step, final)
+        run.expect(lease, term, step, final, now)
         return run
 
     def keep(self, allocation: str, term: int, step: int, final: bool, now: Moment) -> list[Instruction]:

@@ -180,6 +180,13 @@ class JobRun:
         if self._stopping is not None and error is None and self.state is JobState.RUNNING and self._end is None:
             self._end_at(step, now)
 
+    def expect(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
+        """The parameters of `step` are about to come. A keeper that tries has its whole time from now on, since the disk
+        may be full. Raises what `RunValues.check_brought` raises."""
+        self.values.check_brought(lease, term, step, final)
+        if final:
+            self._await(self.state, now)
+
     def keep(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
         """The server has the parameters of `step`. Raises what `RunValues.check_brought` raises."""
         self.values.check_brought(lease, term, step, final)

@@ -49,12 +49,12 @@ class KeeperValues:
 
     def check(self, allocation: str, term: int, step: int, final: bool) -> tuple[str, JobPlan]:
         """(job, plan) that an upload is for; raises a RefusalError when it is not wanted."""
-        run = self._mind.check_parameters(allocation, term, step, final)
+        run = self._mind.check_parameters(allocation, term, step, final, self._clock())
         return run.job.id, run.plan
 
     async def keep(self, allocation: str, term: int, step: int, final: bool, place: Callable[[], Path]) -> None:
         """Puts an upload in its place and goes on. Raises a RefusalError when it has come too late."""
-        run = self._mind.check_parameters(allocation, term, step, final)
+        run = self._mind.check_parameters(allocation, term, step, final, self._clock())
         path = await self._threads.write(place)
         instructions = self._mind.keep(allocation, term, step, final, self._clock())
         if not final:

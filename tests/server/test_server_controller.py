@@ -334,6 +334,20 @@ def test_a_keeper_that_does_not_bring_the_parameters_in_time_fails_the_job(world
     assert world.jobs["job"].reason == "worker-0 (slot 0) did not bring the final parameters within 300 s"
 
 
+def test_a_keeper_that_tries_again_and_again_to_bring_the_parameters_is_waited_for(world: World) -> None:
+    """The server's disk may be full: what was trained is not given up for that."""
+    everybody = [agent for some in world.agents() for agent in some]
+    world.submit()
+    world.bring_to(JobState.FINISHING)
+    keeper = world.lease(WORKER, 0)
+    for _ in range(3):
+        world.tick(299.0, alive=everybody)
+        world.controller.check_parameters(keeper.id, keeper.term, 6, True, world.now)
+    assert world.jobs["job"].state is JobState.FINISHING
+    world.keep()
+    assert world.jobs["job"].state is JobState.SUCCEEDED
+
+
 def test_a_running_job_has_no_deadline(world: World) -> None:
     workers, shards = world.agents()
     world.submit()
@@ -360,12 +374,12 @@ def test_only_the_keeper_brings_parameters_and_only_of_steps_that_there_are(worl
     assert run is not None
     other = next(lease for lease in run.places.workers if lease is not run.keeper)
     with pytest.raises(NotKeeperError, match="is not to bring parameters"):
-        world.controller.check_parameters(other.id, other.term, 6, True)
+        world.controller.check_parameters(other.id, other.term, 6, True, world.now)
     for step, final in ((5, True), (7, False), (-1, False)):
         with pytest.raises(NotKeeperError, match=f"step {step} of 6"):
-            world.controller.check_parameters(run.keeper.id, run.keeper.term, step, final)
+            world.controller.check_parameters(run.keeper.id, run.keeper.term, step, final, world.now)
     with pytest.raises(StaleTermError):
-        world.controller.check_parameters(run.keeper.id, run.keeper.term + 1, 6, True)
+        world.controller.check_parameters(run.keeper.id, run.keeper.term + 1, 6, True, world.now)
 
 
 def test_live_parameters_are_asked_of_the_keeper_once_and_forgotten_when_brought(world: World) -> None:

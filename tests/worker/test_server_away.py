@@ -262,7 +262,7 @@ def counted_document(pieces: list[bytes]) -> tuple[Document, list[int]]:
 
 
 def test_an_upload_begins_anew_until_it_is_taken_and_says_what_it_waits_for():
-    server, away = Server(), [refused, lost, answered(503), answered(404)]
+    server, away = Server(), [refused, lost, answered(503), answered(404), answered(507)]
 
     def answer(request: httpx.Request) -> httpx.Response:
         return away.pop(0)(request) if request.method == "PUT" and away else server._own(request)
@@ -275,10 +275,10 @@ def test_an_upload_begins_anew_until_it_is_taken_and_says_what_it_waits_for():
     each.close()
     uploads = [body for method, _, body in server.calls if method == "PUT"]
     assert uploads == [b"head" + b"a" * 1000 + b"b" * 1000] * len(uploads)
-    assert len(begun) == len(uploads) == 5
+    assert len(begun) == len(uploads) == 6
     (line,) = server.facts("logs")
     assert line["level"] == "warning"
-    assert "the parameters of step 3: the server is away, it is tried again" in line["message"]
+    assert "the parameters of step 3: the server cannot, it is asked again" in line["message"]
 
 
 def test_what_fails_while_the_document_is_made_is_not_tried_again():

@@ -49,15 +49,17 @@ class Transfer:
     ) -> None:
         """Brings the parameters at `step`. Raises UploadError: refused, out of time, stopped.
 
-        What making the document raises goes through: it is not tried again.
+        The final ones are tried until the server takes them or stops the job: they are all that was trained, and a full
+        disk has room some time. What making the document raises goes through: it is not tried again.
         """
-        limit_s = DEADLINE_S + document.size / SLOWEST_BYTES_S if deadline_s is None else deadline_s
-        put = partial(self._put, document, {"term": self._term, "step": step, "final": final}, limit_s)
+        once_s = DEADLINE_S + document.size / SLOWEST_BYTES_S if deadline_s is None else deadline_s
+        limit_s = None if final and deadline_s is None else once_s
+        put = partial(self._put, document, {"term": self._term, "step": step, "final": final}, once_s)
         what = f"the parameters of step {step}"
         try:
             retried(put, stop, _log, f"{self._path}/parameters", deadline_s=limit_s, tell=self._waiting(what))
         except UnreachableError as error:
-            until = "before the allocation was given up" if stop.is_set() else f"within {limit_s:g} s"
+            until = "before the allocation was given up" if stop.is_set() else f"within {once_s:g} s"
             raise UploadError(f"parameters of step {step} were not taken {until}: {error}") from error
 
     def download(self, what: str, into: BinaryIO, stop: threading.Event, deadline_s: float = DEADLINE_S) -> None:
@@ -70,7 +72,7 @@ class Transfer:
             raise DownloadError(f"{what}: the server did not give the document {until}: {error}") from error
 
     def _waiting(self, what: str) -> Tell:
-        return lambda error: self._tell(f"{what}: the server is away, it is tried again: {error}")
+        return lambda error: self._tell(f"{what}: the server cannot, it is asked again: {error}")
 
     def _put(self, document: Document, query: Mapping[str, int], limit_s: float) -> None:
         try:
