@@ -181,8 +181,8 @@ class JobRun:
             self._end_at(step, now)
 
     def expect(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
-        """The parameters of `step` are about to come. A keeper that tries has its whole time from now on, since the disk
-        may be full. Raises what `RunValues.check_brought` raises."""
+        """The parameters of `step` are to come. A keeper that tries has its whole time again: the disk may be full.
+        Raises what `RunValues.check_brought` raises."""
         self.values.check_brought(lease, term, step, final)
         if final:
             self._await(self.state, now)

@@ -105,8 +105,8 @@ class Reporter:
     def upload(self, document: bytes | Document, step: int, final: bool, *, deadline_s: float | None = None) -> None:
         """Brings the parameters at `step`, a safetensors document. Raises UploadError: refused, out of time, closed.
 
-        Without a deadline a server has two minutes to come back, and more for a large document. Final ones are tried for
-        as long as the job is not given up.
+        Without a deadline a server has two minutes to come back, more for a large document; the final ones are tried
+        until the job is given up.
         """
         brought = Document.of(document) if isinstance(document, bytes) else document
         self._transfer.upload(brought, step, final, self._closed, deadline_s)
