@@ -44,8 +44,8 @@ class World:
     closed: list[str] = field(default_factory=list)
     ordered: list[str] = field(default_factory=list)
     to_check: list[KeepSnapshot] = field(default_factory=list)
-    in_use: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By job: the folders of snapshots that were not deleted when it was tidied up last."""
+    in_use: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
+    """By job: the folders of snapshots that were not deleted when it was tidied up last; None: all were."""
     parts: dict[str, dict[str, str]] = field(default_factory=dict)
     """What the mind wrote down of jobs."""
     seqs: dict[str, Iterator[int]] = field(default_factory=dict)

@@ -68,6 +68,24 @@ class Part(NamedTuple):
     pieces: Sequence[Array]
 
 
+MARK: Final = "job.json"
+"""The server puts it beside a job's snapshots."""
+
+
+def check_place(folder: str) -> None:
+    """Raises SnapshotError where a folder for a snapshot is not in a place that the server has made."""
+    place = folder.rstrip("/").rpartition("/")[0]
+    try:
+        system, path = url_to_fs(place, skip_instance_cache=True)
+        if system.exists(f"{path}/{MARK}"):
+            return
+    except (OSError, ValueError, ImportError) as error:
+        raise SnapshotError(f"{place} cannot be read: {error}") from error
+    raise SnapshotError(
+        f"{place}/{MARK} is not there: the server and its agents have to reach the same place (WEFT_SERVER_SNAPSHOTS)"
+    )
+
+
 def write_file(folder: str, name: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> SnapshotFile:
     """Writes a process's document. When it returns, a local file is on the disk. Raises SnapshotError, and leaves
     nothing then."""

@@ -75,10 +75,10 @@ class KeepSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TidySnapshots:
-    """Delete what the job's folder holds but these folders in it."""
+    """Have a place for the job's snapshots, and delete what it holds but these folders. None: delete the place."""
 
     job: str
-    keep: tuple[str, ...]
+    keep: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)

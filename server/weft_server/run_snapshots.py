@@ -61,7 +61,7 @@ class RunSnapshots:
         self._due = math.inf
         self._since = (0.0, 0)
         """When the job was at which step: its pace counts from there."""
-        self.begin(now)
+        self._wait(now)
 
     @property
     def lacking(self) -> str | None:
@@ -74,9 +74,9 @@ class RunSnapshots:
         return self.kept[-1] if self.kept else None
 
     def begin(self, now: Moment) -> None:
-        """The job runs: the interval begins."""
-        self._since = (now.seconds, self._places.step)
-        self._due = now.seconds + (self._plan.snapshot_every_s or math.inf)
+        """The job runs: there is a place for its snapshots, and the interval begins."""
+        self._tidy()
+        self._wait(now)
 
     def tick(self, now: Moment) -> LogLine | None:
         """Orders a snapshot that is due, and has one looked at that is written. What to say, if anything."""
@@ -170,7 +170,10 @@ class RunSnapshots:
         """The job has ended. The last one is kept where somebody may go on from it."""
         self._ordered = self._checked = None
         self.kept = self.kept[-1:] if keep else []
-        self._tidy()
+        if self.kept:
+            self._tidy()
+        elif self._location is not None:
+            self._out.append(TidySnapshots(self._job, None))
 
     @property
     def has_work(self) -> bool:
@@ -186,6 +189,10 @@ class RunSnapshots:
     def _holders(self) -> list[Lease]:
         """Who has values of the job."""
         return self._places.shards or self._places.workers
+
+    def _wait(self, now: Moment) -> None:
+        self._since = (now.seconds, self._places.step)
+        self._due = now.seconds + (self._plan.snapshot_every_s or math.inf)
 
     def _order(self, now: Moment, interval: float) -> None:
         """Chooses a step that nobody has reached; at the end of a report's steps where that is not far, so that a job

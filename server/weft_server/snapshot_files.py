@@ -1,4 +1,4 @@
-"""The snapshots of jobs as they lie in their place: `JOB/STEP-TERM/` with a file of each process, and a manifest.
+"""The snapshots of jobs as they lie in their place, `JOB/STEP-TERM/`: a file of each process, and a manifest.
 
 Processes write their files themselves; the manifest comes last, so a folder that has one is whole. Every function
 blocks, and may raise whatever the library of the place does.
@@ -14,6 +14,9 @@ from weft.api.agent import Snapshot
 
 MANIFEST = "snapshot.json"
 FORMAT = 1
+MARK = "job.json"
+"""In the place of a job's snapshots, by which its processes know that they reach the one that the server has made. On
+another machine the same path leads elsewhere, where nobody would ever delete anything."""
 
 
 class SnapshotIncompleteError(Exception):
@@ -54,15 +57,18 @@ def newest(location: str, job: str) -> Snapshot | None:
     return found
 
 
-def tidy(location: str, job: str, keep: tuple[str, ...]) -> None:
-    """Deletes what the job has there, but these folders."""
+def tidy(location: str, job: str, keep: tuple[str, ...] | None) -> None:
+    """Has a place for the job's snapshots, and deletes what is there but these folders; the place itself for None."""
     system, path = url_to_fs(f"{location}/{job}", skip_instance_cache=True)
-    kept = {url_to_fs(folder)[1].rstrip("/") for folder in keep}
-    if not system.exists(path):
+    if keep is None:
+        if system.exists(path):
+            system.rm(path, recursive=True)
         return
-    if not kept:
-        system.rm(path, recursive=True)
-        return
+    mark = f"{path}/{MARK}"
+    if not system.exists(mark):
+        system.makedirs(path, exist_ok=True)
+        system.pipe_file(mark, json.dumps({"format": FORMAT, "job": job}).encode())
+    kept = {url_to_fs(folder)[1].rstrip("/") for folder in keep} | {mark}
     for found in system.ls(path, detail=False):
         if found.rstrip("/") not in kept:
             system.rm(found, recursive=True)

@@ -150,7 +150,7 @@ def test_the_last_are_kept_and_a_job_that_succeeds_has_its_result(world: World) 
     assert world.in_use["job"] == tuple(folders[-KEPT:])
     world.all_report(WORKER, AllocationEvent.DONE, step=STEPS)
     world.keep()
-    assert world.in_use["job"] == ()
+    assert world.in_use["job"] is None
 
 
 @pytest.mark.parametrize("end", ["fail", "cancel"])
@@ -298,15 +298,19 @@ def test_what_is_not_in_use_is_deleted_and_nothing_of_another_job(tmp_path: Path
     import fsspec
 
     location = str(tmp_path / "snapshots") if place == "folder" else f"memory://{tmp_path.name}"
-    tidy(location, "job", ())  # Nothing is there.
     names = ["job/100-1/shard-0.safetensors", "job/200-1/shard-0.safetensors", "other/100-1/shard-0.safetensors"]
     system, root = fsspec.core.url_to_fs(location)
+    tidy(location, "job", None)  # Nothing is there.
+    assert not system.exists(f"{root}/job")
+    tidy(location, "job", ())
+    assert system.exists(f"{root}/job/job.json")
     for name in names:
         system.makedirs(f"{root}/{name.rsplit('/', 1)[0]}", exist_ok=True)
         system.pipe_file(f"{root}/{name}", b"1")
     tidy(location, "job", (f"{location}/job/200-1",))
     assert [system.exists(f"{root}/{name}") for name in names] == [False, True, True]
-    tidy(location, "job", ())
+    assert system.exists(f"{root}/job/job.json")
+    tidy(location, "job", None)
     assert [system.exists(f"{root}/{name}") for name in names] == [False, False, True]
 
 

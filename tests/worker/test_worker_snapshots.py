@@ -29,6 +29,13 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path) -> Path:
+    """Where the server keeps a job's snapshots."""
+    (tmp_path / "job.json").write_text("{}")
+    return tmp_path
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return save_data(tmp_path / "samples.npz", ROWS + 30, "float32")
@@ -103,10 +110,22 @@ def test_a_place_that_cannot_be_written_ends_no_run(data: Path, tmp_path: Path) 
     assert records.last == DONE
 
 
+def test_nothing_is_written_where_the_server_has_made_no_place(data: Path, tmp_path: Path) -> None:
+    records = Records()
+    run = run_of(job_of(data), 0, records)
+    elsewhere = tmp_path / "elsewhere" / "snapshot"
+    records.on_step = lambda step: run.request_snapshot(10, str(elsewhere)) if step == 1 else None
+    run.start()
+    done = records.snapshots.get(timeout=WAIT_S)
+    assert "job.json is not there: the server and its agents have to reach the same place" in (done.error or "")
+    assert not elsewhere.parent.exists()
+    assert records.over.wait(WAIT_S)
+
+
 def test_a_run_whose_snapshot_cannot_be_read_says_so_and_that_another_may_do(data: Path, tmp_path: Path) -> None:
     job = job_of(data)
-    snapshot, _ = snapshot_of(job, tmp_path, 4)
-    path = tmp_path / "worker-0.safetensors"
+    snapshot, _ = snapshot_of(job, tmp_path / "snapshot", 4)
+    path = tmp_path / "snapshot" / "worker-0.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     (records,) = run_all(replace(job, snapshot=snapshot))
     done = records.snapshots.get(timeout=WAIT_S)

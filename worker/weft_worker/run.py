@@ -21,7 +21,7 @@ from weft_kvstore.errors import StoreLostError
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Held, MissedError
-from weft_kvstore.snapshot_files import SnapshotError, write_file
+from weft_kvstore.snapshot_files import SnapshotError, check_place, write_file
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
@@ -161,6 +161,7 @@ class Run:
             if held.loss_scale is not None:
                 done = SnapshotDone(step=step, loss_scale=held.loss_scale.scale, finite_steps=held.loss_scale.good)
             try:
+                check_place(folder)
                 file = write_file(folder, name, held.parts, {"job": self._allocation.job, "step": str(step)})
                 done = done.model_copy(update={"file": SnapshotFile(**msgspec.structs.asdict(file))})
             except SnapshotError as error:

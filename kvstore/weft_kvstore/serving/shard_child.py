@@ -29,7 +29,7 @@ from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import OpenStoppedError
 from weft_kvstore.shard.snapshot import Capture, MissedError
-from weft_kvstore.snapshot_files import Snapshot, SnapshotError, write_file
+from weft_kvstore.snapshot_files import Snapshot, SnapshotError, check_place, write_file
 from weft_kvstore.structs import Reader
 
 _WILDCARDS: Final = ("tcp://0.0.0.0:", "tcp://*:", "tcp://[::]:")
@@ -141,6 +141,7 @@ def _write_snapshot(server: ShardServer, task: ShardTask, wanted: SnapshotWanted
     def write(capture: Capture) -> None:
         name, metadata = f"shard-{task.shard}.safetensors", {"job": task.store["job"], "step": str(wanted.step)}
         try:
+            check_place(wanted.folder)
             file, error = write_file(wanted.folder, name, capture.parts(), metadata), None
         except SnapshotError as raised:
             file, error = None, str(raised)
