@@ -22,7 +22,7 @@ from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # it has no s
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.errors import StoreError
 from weft_kvstore.structs import Reader
-from weft_kvstore.tensor_file import Tensor, TensorFile, TensorFileError, header_of
+from weft_kvstore.tensor_file import Tensor, TensorFile, header_of
 
 VALUE: Final = "value"
 UPDATES: Final = "updates"
@@ -79,8 +79,8 @@ def check_place(folder: str) -> None:
         system, path = url_to_fs(place, skip_instance_cache=True)
         if system.exists(f"{path}/{MARK}"):
             return
-    except (OSError, ValueError, ImportError) as error:
-        raise SnapshotError(f"{place} cannot be read: {error}") from error
+    except Exception as error:
+        raise SnapshotError(f"{place} cannot be read: {_told(error)}") from error
     raise SnapshotError(
         f"{place}/{MARK} is not there: the server and its agents have to reach the same place (WEFT_SERVER_SNAPSHOTS)"
     )
@@ -108,8 +108,8 @@ def write_file(folder: str, name: str, parts: Sequence[Part], metadata: Mapping[
             with suppress(Exception):
                 system.rm(path)
             raise
-    except (OSError, ValueError, ImportError) as error:  # ImportError: the library of a protocol is not installed.
-        raise SnapshotError(f"{folder}/{name} cannot be written: {error}") from error
+    except Exception as error:  # What the library of a protocol raises is its own; where it lacks, ImportError.
+        raise SnapshotError(f"{folder}/{name} cannot be written: {_told(error)}") from error
     return SnapshotFile(name, nbytes, digest.hexdigest())
 
 
@@ -139,9 +139,9 @@ class SnapshotReader:
                 system, path = url_to_fs(where)
                 opened = cast("BinaryIO", system.open(path, "rb"))
                 tensors = TensorFile(opened)
-            except (OSError, ValueError, ImportError, TensorFileError) as error:
+            except Exception as error:
                 self._close()
-                raise SnapshotError(f"{where} cannot be read: {error}") from error
+                raise SnapshotError(f"{where} cannot be read: {_told(error)}") from error
             self._files[file.name] = opened, tensors
             for name, tensor in tensors.tensors.items():
                 place, _, key = name.partition(":")
@@ -179,13 +179,19 @@ class SnapshotReader:
             if np.dtype(tensors.tensors[name].dtype) != dtype:
                 raise SnapshotError(f"{where}: {name!r} is of {tensors.tensors[name].dtype}, not of {dtype}")
             return tensors.read_rows(name, start, stop)
-        except (OSError, TensorFileError) as error:
-            raise SnapshotError(f"{where} cannot be read: {error}") from error
+        except SnapshotError:
+            raise
+        except Exception as error:
+            raise SnapshotError(f"{where} cannot be read: {_told(error)}") from error
 
     def _close(self) -> None:
         for file, _ in self._files.values():
             file.close()
         self._files.clear()
+
+
+def _told(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _check(opened: BinaryIO, file: SnapshotFile, where: str) -> None:

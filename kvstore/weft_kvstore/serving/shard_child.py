@@ -143,8 +143,8 @@ def _write_snapshot(server: ShardServer, task: ShardTask, wanted: SnapshotWanted
         try:
             check_place(wanted.folder)
             file, error = write_file(wanted.folder, name, capture.parts(), metadata), None
-        except SnapshotError as raised:
-            file, error = None, str(raised)
+        except (SnapshotError, MemoryError) as raised:
+            file, error = None, str(raised) or type(raised).__name__
         scale = capture.loss_scale
         server.release(capture)
         done: dict[str, object] = {"step": wanted.step, "file": file, "error": error}
