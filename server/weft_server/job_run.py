@@ -93,6 +93,8 @@ class JobRun:
         self._deadline: float | None = None
         self._store: StoreSpec | None = None
         self._await(self.state, now)
+        if self.state is JobState.RUNNING:
+            self.snapshots.begin(now)
 
     @property
     def state(self) -> JobState:

@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load
 
 from plain_store import PlainCluster
-from weft.api.agent import AgentKind, LogReport, MetricReport, Orders, Registration, SetDone
+from weft.api.agent import AgentKind, LogReport, MetricReport, Orders, Registration, SetDone, SnapshotDone
 from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
@@ -279,6 +279,18 @@ def test_an_upload_begins_anew_until_it_is_taken_and_says_what_it_waits_for():
     (line,) = server.facts("logs")
     assert line["level"] == "warning"
     assert "the parameters of step 3: the server cannot, it is asked again" in line["message"]
+
+
+def test_what_became_of_a_snapshot_is_a_report_of_its_own():
+    server = Server()
+    each = reporter(server)
+    for step in (10, 20):
+        each.report(snapshot=SnapshotDone(step=step, error="no space"))
+        each.report(step=step)
+    assert each.flush(WAIT_S)
+    each.close()
+    told = [server.taken[seq].get("snapshot") for seq in server.order]
+    assert [snapshot["step"] for snapshot in told if snapshot is not None] == [10, 20]
 
 
 def test_what_fails_while_the_document_is_made_is_not_tried_again():

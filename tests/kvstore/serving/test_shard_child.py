@@ -23,6 +23,7 @@ from weft_kvstore.encryption.key_files import new_curve_keys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.shard_child import ShardTask
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.snapshot_files import Snapshot, SnapshotFile
 from weft_kvstore.statistics import statistics_of
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S)
@@ -50,9 +51,10 @@ def begun(
     advertise: str | None = None,
     curve: CurveKeys | None = None,
     clients: tuple[str, ...] = (),
+    snapshot: Snapshot | None = None,
 ) -> tuple[Child, Iterator[dict[str, Any]]]:
     store = json.loads(msgspec.json.encode(description))
-    task = ShardTask("shard-0", store, 0, bind, advertise, curve=curve, curve_clients=clients)
+    task = ShardTask("shard-0", store, 0, bind, advertise, curve=curve, curve_clients=clients, snapshot=snapshot)
     child = forkserver.fork(memory_bytes)
     child.send(msgspec.to_builtins(task))
     return child, child.lines()
@@ -101,6 +103,40 @@ def test_what_cannot_be_opened_fails_by_its_reason(forkserver: Forkserver, chang
     (failed,) = said
     assert failed["report"]["event"] == "failed"
     assert told in failed["report"]["reason"]
+
+
+def test_a_child_writes_a_snapshot_tells_of_it_and_another_begins_with_it(
+    forkserver: Forkserver, tmp_path: Path
+) -> None:
+    child, said = begun(forkserver, described())
+    client = connected(described(), ready(said))
+
+    def asked(step: int, folder: Path) -> dict[str, Any]:
+        child.send({"snapshot": {"step": step, "folder": str(folder)}})
+        report: dict[str, Any] = next(said)["report"]["snapshot"]
+        return report
+
+    assert "job.json is not there" in asked(0, tmp_path / "0-1")["error"]
+    (tmp_path / "job.json").write_text("{}")
+    client.push("w", 0, np.ones(300, np.float32)).result(WAIT_S)
+    expected = client.pull("w", 1).result(WAIT_S).copy()
+    missed = asked(0, tmp_path / "0-1")
+    assert (missed["missed"], "is at version 1 already" in missed["error"]) == (True, True)
+    done = asked(1, tmp_path / "1-1")
+    client.close()
+    stop(child, said)
+    snapshot = Snapshot(1, str(tmp_path / "1-1"), (SnapshotFile(**done["file"]),))
+    child, said = begun(forkserver, described(), snapshot=snapshot)
+    client = connected(described(), ready(said))
+    assert np.array_equal(client.pull("w", 1).result(WAIT_S), expected)
+    client.close()
+    stop(child, said)
+    (tmp_path / "1-1" / snapshot.files[0].name).unlink()
+    _, said = begun(forkserver, described(), snapshot=snapshot)
+    (failed,) = said
+    report = failed["report"]
+    assert (report["event"], report["lost"], report["snapshot"]["step"]) == ("failed", True, 1)
+    assert "shard-0.safetensors cannot be read" in report["snapshot"]["error"]
 
 
 def test_of_a_range_of_ports_the_first_free_one_is_taken_and_none_is_told(forkserver: Forkserver) -> None:
