@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.api.agent import report_interval
 from weft_data.schedule import BatchPlan
 from weft_worker.course import Course
-from weft_worker.metrics import MetricSums, report_interval
+from weft_worker.metrics import MetricSums
 
 
 def course(slot: int = 0, slots: int = 1, *, rows: int = 10, batch: int = 4, steps: int = 6, **options) -> Course:

@@ -107,6 +107,9 @@ class Connection:
         self._retry_s = FIRST_RETRY_S
         self._broken_off = 0
         self._misfit: str | None = None
+        self._is_unexplained = False
+        """Whether the last connection has broken, and nobody said that it was in its handshake. That word may come after
+        the one that it has broken."""
 
     @property
     def trouble(self) -> str | None:
@@ -167,7 +170,7 @@ class Connection:
         if self.state is not LinkState.DOWN:
             self._was_not_answered()
             self._down(now)
-        self._broken_off, self._misfit = 0, None
+            self._is_unexplained = True
 
     def shut_out(self, how: HandshakeFailure, now: float, *, key: str | None) -> None:
         """The connection has ended in its handshake. `key`: this client's public one, where the link is encrypted."""
@@ -175,10 +178,10 @@ class Connection:
         if how is not HandshakeFailure.BROKEN_OFF:
             self.refuse(told, at_fault=True)
             return
-        broken_off = 0 if key is None else self._broken_off + 1
         self.disconnected(now)
-        self._broken_off = broken_off
-        self._misfit = told if broken_off >= HANDSHAKES else None
+        self._is_unexplained = False
+        self._broken_off = 0 if key is None else self._broken_off + 1
+        self._misfit = told if self._broken_off >= HANDSHAKES else None
 
     def tick(self, now: float) -> Due:
         """What the time asks for. A connection that is due has begun: it is GREETING."""
@@ -189,6 +192,8 @@ class Connection:
             due |= Due.CONNECT
             if self.state is not LinkState.DOWN:
                 self._was_not_answered()
+            if self._is_unexplained:
+                self._broken_off, self._misfit, self._is_unexplained = 0, None, False
             self.session += 1
             self.state = LinkState.GREETING
             self._opened = self._pinged = now

@@ -252,6 +252,20 @@ def broken_off(connection: Connection, times: int, now: float = 0.0, *, encrypte
     return now
 
 
+def test_the_word_of_a_broken_handshake_counts_also_where_the_end_of_its_connection_was_read_before_it() -> None:
+    connection = handshake()
+    now = broken_off(connection, HANDSHAKES)
+    for _ in range(3):
+        now = again(connection)
+        connection.disconnected(now)
+        assert "another CURVE key" in (connection.trouble or "")
+        shut_out(connection, HandshakeFailure.BROKEN_OFF, now)
+        assert "another CURVE key" in (connection.trouble or "")
+    connection.disconnected(again(connection))
+    again(connection)  # Nobody said why that one broke.
+    assert "another CURVE key" not in (connection.trouble or "")
+
+
 def test_handshakes_that_break_off_are_tried_again_and_told_after_some_two_seconds_of_them() -> None:
     connection = handshake()
     broken_off(connection, HANDSHAKES - 1)
