@@ -108,8 +108,8 @@ class Connection:
         self._broken_off = 0
         self._misfit: str | None = None
         self._is_unexplained = False
-        """Whether the last connection has broken, and nobody said that it was in its handshake. That word may come after
-        the one that it has broken."""
+        """Whether the last connection has broken, and nobody said that it was in its handshake: that word may come
+        second."""
 
     @property
     def trouble(self) -> str | None:
