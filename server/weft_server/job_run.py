@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from weft.api.agent import AgentKind, Allocation, Report, SetDone, Snapshot
 from weft.api.event import EventBody, LogLevel, LogLine, MetricTaken, StateChanged
@@ -273,52 +274,26 @@ class JobRun:
     def _write(self) -> None:
         """Writes down what has changed; sums and sets do so themselves."""
         self.places.write(self._parts)
-        places, values, told_at = self.places, self.values, self._log.told_at
-        keeper = None if places.keeper is None else places.keeper.id
-        wrong, measured = self._not_finite, dict(self._measured)
-        snapshots, began_with, set_at = list(self.snapshots.kept), self._began_with, self._set_at
-        stopping, end = self._stopping, self._end
-        evaluated = {} if self._early is None else dict(self._early.known)
-
-        def document() -> str:
-            return RunMemory(
-                term=places.term,
-                endpoints=places.endpoints,
-                keys=places.keys,
-                keeper=keeper,
-                has_final=values.has_final,
-                given=values.given,
-                sets=values.sets.newest,
-                set_at=set_at,
-                snapshots=snapshots,
-                began_with=began_with,
-                stopping=stopping,
-                end=end,
-                told_at=told_at,
-                evaluated=evaluated,
-                not_finite=wrong,
-                measured=measured,
-            ).model_dump_json()
-
-        facts = (
-            places.term,
-            places.endpoints,
-            places.keys,
-            keeper,
-            values.has_final,
-            values.given,
-            values.sets.newest,
-            set_at,
-            snapshots,
-            began_with,
-            stopping,
-            end,
-            told_at,
-            evaluated,
-            wrong,
-            measured,
-        )
-        self._parts.put(RUN, facts, document)
+        places, values = self.places, self.values
+        facts: dict[str, Any] = {
+            "term": places.term,
+            "endpoints": places.endpoints,
+            "keys": places.keys,
+            "keeper": None if places.keeper is None else places.keeper.id,
+            "has_final": values.has_final,
+            "given": values.given,
+            "sets": values.sets.newest,
+            "set_at": self._set_at,
+            "snapshots": list(self.snapshots.kept),
+            "began_with": self._began_with,
+            "stopping": self._stopping,
+            "end": self._end,
+            "told_at": self._log.told_at,
+            "evaluated": {} if self._early is None else dict(self._early.known),
+            "not_finite": self._not_finite,
+            "measured": dict(self._measured),
+        }
+        self._parts.put(RUN, facts, lambda: RunMemory(**facts).model_dump_json())
 
     def _take_endpoint(self, lease: Lease, endpoint: str | None, *, is_ready: bool) -> None:
         """A shard that is ready says where workers reach it; they are told of it with their allocations."""

@@ -87,9 +87,9 @@ class RunSnapshots:
             if now.seconds >= self._due:
                 self._order(now, interval)
             return None
-        missing = [lease for lease in self._holders if lease.id not in ordered.files]
         if self._places.step < ordered.step:
             return None
+        missing = [lease for lease in self._holders if lease.id not in ordered.files]
         if not missing:
             self._ordered, self._checked = None, _snapshot(ordered)
             self._out.append(KeepSnapshot(self._job, self._checked))

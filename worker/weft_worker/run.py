@@ -9,9 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
-from weft.api.agent import SnapshotDone, SnapshotFile, WorkerAllocation
+from weft.api.agent import SnapshotDone, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
 from weft_kvstore.client.store_client import StoreClient
@@ -20,8 +18,8 @@ from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.errors import StoreLostError
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.snapshot import Held, MissedError
-from weft_kvstore.snapshot_files import SnapshotError, check_place, write_file
+from weft_kvstore.shard.snapshot import Held, MissedError, saved
+from weft_kvstore.snapshot_files import SnapshotError
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
@@ -157,16 +155,8 @@ class Run:
 
         def write(held: Held) -> None:
             name = f"worker-{self._allocation.slot}.safetensors"
-            done = SnapshotDone(step=step)
-            if held.loss_scale is not None:
-                done = SnapshotDone(step=step, loss_scale=held.loss_scale.scale, finite_steps=held.loss_scale.good)
-            try:
-                check_place(folder)
-                file = write_file(folder, name, held.parts, {"job": self._allocation.job, "step": str(step)})
-                done = done.model_copy(update={"file": SnapshotFile(**msgspec.structs.asdict(file))})
-            except SnapshotError as error:
-                done = done.model_copy(update={"error": str(error)})
-            self._reporter.report(snapshot=done)
+            done = saved(folder, name, lambda: held, job=self._allocation.job, step=step)
+            self._reporter.report(snapshot=SnapshotDone.model_validate(done))
 
         def told(outcome: Held | MissedError) -> None:
             if isinstance(outcome, MissedError):

@@ -28,8 +28,8 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import OpenStoppedError
-from weft_kvstore.shard.snapshot import Capture, MissedError
-from weft_kvstore.snapshot_files import Snapshot, SnapshotError, check_place, write_file
+from weft_kvstore.shard.snapshot import Capture, MissedError, saved
+from weft_kvstore.snapshot_files import Snapshot, SnapshotError
 from weft_kvstore.structs import Reader
 
 _WILDCARDS: Final = ("tcp://0.0.0.0:", "tcp://*:", "tcp://[::]:")
@@ -139,17 +139,9 @@ def _write_snapshot(server: ShardServer, task: ShardTask, wanted: SnapshotWanted
     """Captures the shard, and writes its file on a thread of its own. What becomes of it is reported."""
 
     def write(capture: Capture) -> None:
-        name, metadata = f"shard-{task.shard}.safetensors", {"job": task.store["job"], "step": str(wanted.step)}
-        try:
-            check_place(wanted.folder)
-            file, error = write_file(wanted.folder, name, capture.parts(), metadata), None
-        except (SnapshotError, MemoryError) as raised:
-            file, error = None, str(raised) or type(raised).__name__
-        scale = capture.loss_scale
+        name = f"shard-{task.shard}.safetensors"
+        done = saved(wanted.folder, name, capture.held, job=task.store["job"], step=wanted.step)
         server.release(capture)
-        done: dict[str, object] = {"step": wanted.step, "file": file, "error": error}
-        if scale is not None:
-            done |= {"loss_scale": scale.scale, "finite_steps": scale.good}
         say(report={"snapshot": done})
 
     def told(outcome: Capture | MissedError) -> None:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from weft_kvstore.arrays import Array, Segment, ranges_where
 from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.snapshot_files import UPDATES, VALUE, Part
+from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, SnapshotError, check_place, write_file
 from weft_kvstore.step_outcome import LossScale
 from weft_kvstore.wire.outbox import Pin
 
@@ -86,6 +87,10 @@ class Capture:
                 updates = np.concatenate([one.updates for one in captured])[span.first : span.stop]
                 found.append(Part(UPDATES, span.key, span.number, len(updates), "int64", [updates]))
         return found
+
+    def held(self) -> Held:
+        """The same with the loss scale."""
+        return Held(self.parts(), self.loss_scale)
 
     def release(self) -> None:
         """Gives everything back, complete or not."""
@@ -166,6 +171,20 @@ def held_by(capture: Capture) -> Held:
     held = Held(parts, capture.loss_scale)
     capture.release()
     return held
+
+
+def saved(folder: str, name: str, take: Callable[[], Held], *, job: str, step: int) -> dict[str, Any]:
+    """Writes what a process holds. What is to be reported: the file's name, length and digest, or why there is none."""
+    try:
+        check_place(folder)
+        held = take()
+        file = write_file(folder, name, held.parts, {"job": job, "step": str(step)})
+    except (SnapshotError, MemoryError) as error:
+        return {"step": step, "error": str(error) or type(error).__name__}
+    done: dict[str, Any] = {"step": step, "file": msgspec.to_builtins(file)}
+    if held.loss_scale is not None:
+        done |= {"loss_scale": held.loss_scale.scale, "finite_steps": held.loss_scale.good}
+    return done
 
 
 class Span(NamedTuple):
