@@ -34,13 +34,15 @@ class Connection:
 class Simulation:
     """All slots and shards of one store. `stores[slot]` is the slot's face."""
 
-    def __init__(self, description: StoreDescription, settings: LinkSettings | None = None) -> None:
+    def __init__(
+        self, description: StoreDescription, settings: LinkSettings | None = None, *, keeps_previous: bool = False
+    ) -> None:
         self.description = description
         self.settings = settings or LinkSettings()
         self.now = 0.0
         self.shards = [ShardCore(bytes([shard]) * 16, self.settings) for shard in range(len(description.shards))]
         for number, core in enumerate(self.shards):
-            core.open(JobShard(description, number))
+            core.open(JobShard(description, number, keeps_previous=keeps_previous))
         self.clients: dict[int, ClientCore] = {}
         self.stores: dict[int, StoreCalls] = {}
         self.connections: dict[tuple[int, int], Connection] = {}

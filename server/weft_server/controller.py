@@ -40,6 +40,8 @@ class Controller:
         self._touched: dict[str, JobRun] = {}
         """Runs that may have something to tell."""
         self._term = 0
+        self._vacant: dict[str, JobRun] = {}
+        """Those of which other workers are to take slots over."""
         self._is_stale = True
         """Whether agents or pending jobs have changed since they were last matched."""
         self._until = math.inf
@@ -253,7 +255,7 @@ class Controller:
     def _settle(self, now: Moment) -> list[Instruction]:
         """What follows from a change: carries runs' instructions out to the agents, places what fits now."""
         instructions = self._drain()
-        if self._pending and (self._is_stale or now.seconds >= self._until):
+        if (self._pending or self._vacant) and (self._is_stale or now.seconds >= self._until):
             self._schedule(now)
             instructions += self._drain()
         return instructions
@@ -273,6 +275,12 @@ class Controller:
                 self._is_stale = True
             if not run.state.is_waiting and self._pending.pop(job, None) is not None:
                 self._is_stale = True
+            if run.lacks_workers != (job in self._vacant):
+                self._is_stale = True
+                if run.lacks_workers:
+                    self._vacant[job] = run
+                else:
+                    del self._vacant[job]
             if run.state.is_terminal:
                 del self._runs[job]
                 for allocation in run.places.leases:
@@ -294,8 +302,10 @@ class Controller:
         return Order(agent, self.orders(agent))
 
     def _view(self, *more: PendingJob) -> View:
+        """Slots of jobs that run come before jobs that wait: many others may wait for them."""
+        vacant = [PendingJob(job, len(run.places.vacant), 0, run.vacant_since) for job, run in self._vacant.items()]
         pending = [PendingJob(job, run.plan.workers, run.plan.shards, run.since) for job, run in self._pending.items()]
-        return View(jobs=[*pending, *more], agents=self._registry.views())
+        return View(jobs=[*vacant, *pending, *more], agents=self._registry.views())
 
     def _schedule(self, now: Moment) -> None:
         """Matches pending jobs and agents. What is placed changes what the others wait for, from the next fact on."""
@@ -305,9 +315,12 @@ class Controller:
             if self._runs[job].wait(reason):
                 self._touch(self._runs[job])
         for placement in decided.placements:
-            self._term += 1
             run = self._run(placement.job)
-            run.place(placement, self._registry.get, self._term, now, self._new_pair)
+            if placement.job in self._vacant:
+                run.refill(placement, self._registry.get, now)
+            else:
+                self._term += 1
+                run.place(placement, self._registry.get, self._term, now, self._new_pair)
             self._of_allocation.update(dict.fromkeys(run.places.leases, run))
 
     def _silent(self, run: JobRun, reporting: Lease, now: Moment) -> str:

@@ -50,6 +50,7 @@ from weft_server.time_limits import STARTED, TimeLimits, overdue
 
 GOES_ON = "if its keeper has begun with it, it goes on and may still hold later"
 """Of a set that nobody waits for any more."""
+_BEGINNING = {AllocationState.ASSIGNED, AllocationState.READY}
 _ENDING = {JobEvent.KEPT, JobEvent.FAILED, JobEvent.CANCELLED}
 
 
@@ -92,6 +93,8 @@ class JobRun:
         self._not_finite = memory.not_finite
         self._measured = dict(memory.measured)
         self._deadline: float | None = None
+        self.vacant_since = now.seconds
+        """When a slot was vacated last."""
         self._store: StoreSpec | None = None
         self._await(self.state, now)
         if self.state is JobState.RUNNING:
@@ -107,11 +110,24 @@ class JobRun:
         keeper = self.places.keeper
         if keeper is None or self.state not in {JobState.RUNNING, JobState.FINISHING}:
             raise WrongStateError(f"job {self.job.id} is {self.state}: it has no parameters yet")
+        if keeper.place in self.places.vacant:
+            raise WrongStateError(f"{keeper.who}, which brings parameters, was lost; ask again once another took over")
         return keeper
+
+    @property
+    def lacks_workers(self) -> bool:
+        """Whether other workers are to take slots over."""
+        return bool(self.places.vacant) and not self.state.is_terminal
+
+    @property
+    def _standing(self) -> str | None:
+        """What there is to say of a job that runs."""
+        stopping = None if self._stopping is None else f"stops at its next snapshot: {self._stopping}"
+        return stopping or self.values.sets.under_way
 
     def wait(self, reason: str) -> bool:
         """What a job that waits to be placed waits for: whether that is new."""
-        is_new = self.state.is_waiting and reason != self.job.reason
+        is_new = (self.state.is_waiting or self.lacks_workers) and reason != self.job.reason
         if is_new:
             self._set(reason=reason)
         return is_new
@@ -132,6 +148,13 @@ class JobRun:
         self._say(f"placed on {who}; {keeper.who if keeper else 'nobody'} saves the parameters", now)
         self.places.tell(self.places.shards)
         self._advance(now)  # A job without shards waits for none.
+
+    def refill(self, placement: Placement, agents: Callable[[str], Agent], now: Moment) -> None:
+        """Other agents go on in the slots of workers that were lost."""
+        for lease in self.places.refill(placement, agents):
+            self._say(f"{lease.who} takes over, and does the step again that was under way: no other is", now)
+        self._set(reason=self._standing)
+        self._await(self.state, now)
 
     def allocation(self, lease: Lease) -> Allocation:
         """The lease as its agent's orders hold it."""
@@ -220,7 +243,7 @@ class JobRun:
             self._say(f"{lease.who} {how} after its last step: {why}", now, "warning")
             lease.apply(AllocationEvent.RELEASED)
             return
-        self._recover(f"{lease.who} {how}: {why}, {self._at(lease)}", now)
+        self._recover(lease, f"{lease.who} {how}: {why}, {self._at(lease)}", now)
 
     def cancel(self, now: Moment) -> None:
         """Ends the job; a cancelled one stays so. Raises WrongStateError once it has ended otherwise."""
@@ -242,7 +265,7 @@ class JobRun:
         self._stopping = why
         self.snapshots.want(now)
         self._say(f"the job is to stop at its next snapshot: {why}", now)
-        self._set(reason=f"stops at its next snapshot: {why}")
+        self._set(reason=self._standing)
 
     def fail(self, reason: str, now: Moment) -> None:
         self._move(JobEvent.FAILED, now, reason)
@@ -286,6 +309,7 @@ class JobRun:
             "set_at": self._set_at,
             "snapshots": list(self.snapshots.kept),
             "began_with": self._began_with,
+            "vacant": sorted(self.places.vacant),
             "stopping": self._stopping,
             "end": self._end,
             "told_at": self._log.told_at,
@@ -367,7 +391,7 @@ class JobRun:
         self._set_ended(done, lease, now)
         self._set_at = max(self._set_at, done.step)
         if self.job.reason is not None:
-            self._set(reason=self.values.sets.under_way)
+            self._set(reason=self._standing)
 
     def _set_ended(self, done: SetDone, lease: Lease, now: Moment) -> None:
         line = self.values.end_set(done)
@@ -383,33 +407,63 @@ class JobRun:
         lease.apply(event)
         if event is AllocationEvent.FAILED:
             because = f": {report.reason}" if report.reason else " and gave no reason"
-            ends = self._recover if report.lost else self.fail
-            ends(f"{lease.who} failed {self._at(lease)}{because}{silent()}", now)
+            told = f"{lease.who} failed {self._at(lease)}{because}{silent()}"
+            # While another takes over, all wait for it: what fails meanwhile may have waited for too long.
+            if report.lost or self._is_handing_over:
+                self._recover(lease, told, now)
+            else:
+                self.fail(told, now)
         elif event is AllocationEvent.RELEASED:
             because = f": {report.reason}" if report.reason else ""
-            self._recover(f"{lease.who} gave its place up {self._at(lease)}{because}{silent()}", now)
+            self._recover(lease, f"{lease.who} gave its place up {self._at(lease)}{because}{silent()}", now)
         else:
             self._advance(now)
 
-    def _recover(self, reason: str, now: Moment) -> None:
-        """A process or an agent was lost: the job goes on with agents that live, or fails where it may not."""
-        restarts = self.job.restarts
-        if restarts >= self.plan.max_restarts:
-            tried = f"; the job has gone on {restarts} times before (max_restarts)" if restarts else ""
+    def _recover(self, lease: Lease, reason: str, now: Moment) -> None:
+        """A process or an agent was lost: the job goes on with agents that live, or fails where it may not. Others may
+        be lost for want of one that was: that counts as the same loss."""
+        before = self.job.restarts
+        restarts = before if self.places.vacant else before + 1
+        if restarts > self.plan.max_restarts:
+            tried = f"; the job has gone on {before} times before (max_restarts)" if before else ""
             self.fail(f"{reason}{tried}", now)
+            return
+        left = self.plan.max_restarts - restarts
+        if self._hands_over(lease):
+            self.places.vacate(lease)
+            self.vacant_since = now.seconds
+            self._say(
+                f"{reason}; another worker is to take slot {lease.place} over ({left} more times)", now, "warning"
+            )
+            self._set(restarts=restarts, reason=reason)
             return
         snapshot = self.snapshots.newest
         if not self._can_go_on(snapshot):
             self.fail(f"{reason}; its parameters were set while it ran, and no snapshot was taken since", now)
             return
         done = self.places.step
-        left = self.plan.max_restarts - restarts - 1
-        self._set(restarts=restarts + 1)
+        self._set(restarts=restarts)
         self._place_anew(reason, now)
         again = max(0, done - self._first_step)
         how = f"goes on from step {self._first_step}" if snapshot else "begins again with step 0"
         what = f"{again} steps are done again" if again else "no step is done again"
         self._say(f"the job {how}: {what}; it may {left} more times", now, "warning")
+
+    @property
+    def _is_handing_over(self) -> bool:
+        """Whether a slot waits for a worker, or for it to begin."""
+        is_late = any(worker.state in _BEGINNING for worker in self.places.workers)
+        return self.lacks_workers or (self.state is JobState.RUNNING and is_late)
+
+    def _hands_over(self, lease: Lease) -> bool:
+        """Whether another worker can go on in that place while all others stay."""
+        is_given = bool(self.values.given_names) and self._began_with is None and not self.places.step
+        return (
+            self.plan.hands_slots_over
+            and lease.kind is AgentKind.WORKER
+            and self.state in {JobState.RUNNING, JobState.FINISHING}
+            and not is_given  # The keeper may not have set all first values.
+        )
 
     def _end_at(self, step: int, now: Moment) -> None:
         """The values after so many steps are the result. A run that goes on from the newest snapshot up to there brings

@@ -38,6 +38,8 @@ class Lease:
     step: int = 0
     told: bool = False
     """Whether the agent's orders hold it; workers are told once every shard is ready."""
+    incarnation: int = 1
+    """Of a worker: counts the processes that its slot has had in this term."""
     traffic: Traffic = field(default_factory=Traffic)
     """Of this place since its start, as it was reported last."""
     changed: dict[str, Lease] = field(default_factory=dict, repr=False, compare=False)

@@ -38,6 +38,7 @@ class LeaseMemory(Model):
     seq: int
     step: int
     told: bool
+    incarnation: int = 1
     traffic: Traffic
 
 
@@ -68,6 +69,8 @@ class RunMemory(Model):
     """Those that are kept, oldest first."""
     began_with: Snapshot | None = None
     """What the job went on from when it was placed last."""
+    vacant: list[int] = Field(default_factory=list)
+    """Slots whose worker was lost, and that no other has taken over yet."""
     stopping: str | None = None
     """Why it is to end at its next snapshot."""
     end: int | None = None

@@ -25,9 +25,11 @@ class Bounds:
 def memory_errors(plan: JobPlan, programs: Programs, bounds: Bounds) -> Iterator[FieldError]:
     """What takes too much. Raises GraphError where the data's sizes do not fit an operator."""
     store = store_memory(plan)
-    kept = store.parameter_bytes + store.state_bytes + store.table_bytes + store.table_state_bytes
+    tables = store.table_bytes + store.table_state_bytes
+    kept = store.parameter_bytes + store.state_bytes + store.previous_bytes + tables
     if kept > bounds.parameter_bytes:
-        what = f"the parameters with the state of rule {rule_name(plan.rule)!r} take {kept} bytes"
+        before = ", and those before the last step," if store.previous_bytes else ""
+        what = f"the parameters with the state of rule {rule_name(plan.rule)!r}{before} take {kept} bytes"
         yield FieldError(pointer="/graph/parameters", detail=_more(what, bounds.parameter_bytes))
     evaluated = evaluate_samples(plan)
     looked_at = [(programs.train, train_samples(plan))]

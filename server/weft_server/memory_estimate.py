@@ -116,14 +116,16 @@ def store_memory(plan: JobPlan) -> StoreMemory:
         min(plan.slice_bytes, max(map(nbytes, dense), default=0)),
     ]
     state = plan.state_arrays
-    total = sum(_kept(key, state) for key in plan.keys)
+    previous = sum(map(nbytes, dense)) if plan.hands_slots_over else 0
+    total = sum(_kept(key, state) for key in plan.keys) + previous
     return StoreMemory(
         parameter_bytes=sum(map(nbytes, dense)),
         state_bytes=_state(dense, state),
         table_bytes=sum(map(nbytes, tables)),
         table_state_bytes=_state(tables, state),
+        previous_bytes=previous,
         largest_shard_bytes=(
-            min(total, math.ceil(total / plan.shards) + max(uncut) * (1 + state)) if plan.shards else 0
+            min(total, math.ceil(total / plan.shards) + max(uncut) * (1 + state + bool(previous))) if plan.shards else 0
         ),
     )
 

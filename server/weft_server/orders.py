@@ -24,12 +24,18 @@ def allocation_of(
     on from a `snapshot`, where there is one."""
     if lease.kind is AgentKind.SHARD:
         return ShardAllocation(
-            id=lease.id, term=lease.term, job=lease.job, shard=lease.place, store=store, snapshot=snapshot
+            id=lease.id,
+            term=lease.term,
+            job=lease.job,
+            shard=lease.place,
+            store=store,
+            snapshot=snapshot,
+            keep_previous=plan.hands_slots_over,
         )
     return WorkerAllocation(
         id=lease.id,
         term=lease.term,
-        incarnation=1,
+        incarnation=lease.incarnation,
         job=lease.job,
         slot=lease.place,
         programs=plan.programs,

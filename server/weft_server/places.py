@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from weft.api.agent import AgentKind, CurvePair
 from weft.api.job import Traffic
@@ -38,6 +39,8 @@ class Places:
         """Where workers reach the shards: '' until each is ready."""
         self.keys = memory.keys
         """Of the links between them, where these are encrypted."""
+        self.vacant = {lease.place: lease for lease in self.workers if lease.place in memory.vacant}
+        """By slot: the leases of workers that were lost, until others take them over."""
 
     @property
     def workers(self) -> list[Lease]:
@@ -65,7 +68,9 @@ class Places:
     @property
     def workers_are_done(self) -> bool:
         """A worker lost after its last step was released, and has done its part."""
-        return all(each.state in {AllocationState.DONE, AllocationState.RELEASED} for each in self.workers)
+        return not self.vacant and all(
+            each.state in {AllocationState.DONE, AllocationState.RELEASED} for each in self.workers
+        )
 
     @property
     def shards_are_ready(self) -> bool:
@@ -102,6 +107,44 @@ class Places:
         if new_pair is not None and placement.shards:
             self.keys = JobKeys(shards=[new_pair() for _ in placement.shards], workers=new_pair())
         self.keeper = self.workers[placement.keeper]
+
+    def vacate(self, lease: Lease) -> None:
+        """A worker was lost: its slot waits for another."""
+        if lease.is_held:
+            lease.apply(AllocationEvent.RELEASED)
+        self._ordered.add(lease.agent)
+        self.vacant[lease.place] = lease
+
+    def refill(self, placement: Placement, agents: Callable[[str], Agent]) -> list[Lease]:
+        """Gives the vacant slots to other agents, which are told: the new leases."""
+        found = []
+        for agent_id, (slot, lost) in zip(placement.workers, sorted(self.vacant.items()), strict=True):
+            agent, incarnation = agents(agent_id), lost.incarnation + 1
+            identifier = f"{self._job}-{self.term}-{AgentKind.WORKER}-{slot}-{incarnation}"
+            lease = replace(
+                lost,
+                id=identifier,
+                agent=agent.id,
+                agent_name=agent.name,
+                state=AllocationState.ASSIGNED,
+                seq=0,
+                told=False,
+                incarnation=incarnation,
+                traffic=Traffic(),
+            )
+            self.leases = {
+                (identifier if each is lost else name): (lease if each is lost else each)
+                for name, each in self.leases.items()
+            }
+            agent.leases[identifier] = self._changed[identifier] = lease
+            self._changed.pop(lost.id, None)
+            self._gone.append(lost)
+            if lost is self.keeper:
+                self.keeper = lease
+            found.append(lease)
+        self.vacant = {}
+        self.tell(found)
+        return found
 
     def move(self, shard: Lease, endpoint: str) -> None:
         """Workers reach the shard there."""
@@ -157,7 +200,7 @@ class Places:
         """Releases every place, and forgets who held it: the job is placed anew."""
         self.release()
         self._gone += self.leases.values()
-        self.leases, self.keeper, self.endpoints, self.keys = {}, None, [], None
+        self.leases, self.keeper, self.endpoints, self.keys, self.vacant = {}, None, [], None, {}
         self._changed.clear()
 
     def drain(self) -> list[str]:

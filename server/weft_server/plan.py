@@ -75,6 +75,20 @@ class JobPlan(Model):
         return 0 if self.resume is None else self.resume.step
 
     @property
+    def hands_slots_over(self) -> bool:
+        """Whether another process can go on in the slot of a worker that is lost: all that a step needs is with the
+        shards then. Where it cannot, all of the job goes on from a snapshot."""
+        return (
+            self.max_restarts > 0
+            and self.shards > 0
+            and self.mode is Mode.SYNC
+            and self.update is UpdateBy.SHARDS
+            and self.compression is None
+            and (self.commit is None or self.commit.loss_scaling is None)
+            and not any(key.rows for key in self.keys)
+        )
+
+    @property
     def kept_arrays(self) -> int:
         """Arrays that go beside each trained parameter in documents: the rule's state, or the average alone."""
         return self.state_arrays if self.keep_state else int(self.average is not None)

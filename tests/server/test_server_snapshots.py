@@ -83,7 +83,7 @@ def checked(world: World, snapshot: Snapshot, error: str | None = None) -> None:
     world.carry_out(world.controller.snapshot_checked("job", snapshot.step, error, world.now))
 
 
-def lose(world: World, kind: AgentKind = WORKER) -> None:
+def lose(world: World, kind: AgentKind = SHARD) -> None:
     world.report(world.lease(kind, 0), AllocationEvent.FAILED, reason="killed", lost=True)
 
 

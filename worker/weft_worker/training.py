@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from weft.api.agent import SetDone
 from weft.api.transfer import UploadError
+from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.errors import StoreError
 from weft_kvstore.store import Store
 from weft_worker.course import Course
@@ -18,7 +19,7 @@ from weft_worker.errors import StoppedError, WorkerError
 from weft_worker.evaluation import Evaluation
 from weft_worker.keeping import Keeping, pull_all
 from weft_worker.ordered_sets import BroughtSet, OrderedSets
-from weft_worker.patience import patiently
+from weft_worker.patience import patiently, result_of
 from weft_worker.reports import RunReports
 from weft_worker.settings import RunSettings
 from weft_worker.task import Task
@@ -61,19 +62,34 @@ class Training:
         EngineTimeoutError, UploadError, DownloadError, TensorFileError.
         """
         try:
-            self._begin()
-            self._train()
+            first = self._first_step()
+            self._begin(first)
+            self._train(first)
             self._end()
         finally:
             self.reports.traffic()
 
-    def _begin(self) -> None:
+    def _first_step(self) -> int:
+        """The first that this run does. One that takes over a slot does the step again that was under way, which is the
+        version that the shards have of all that the slot sends: some of it may be a step further. What the slot had
+        pushed of that step before is not taken twice."""
+        first = self.task.first_step
+        if self.task.allocation.incarnation == 1:
+            return first
+        keys = sorted(self.task.contributions.sent)
+        what = f"slot {self.task.allocation.slot}: which step is under way"
+        if not isinstance(self.store, StoreCalls):
+            raise WorkerError(f"{what}: only shards know, and the job has none")
+        asked = self.store.pull_versions(keys, first, settled=True)
+        return int(result_of(asked, what, self.settings.wait_timeout_s).lowest.min())
+
+    def _begin(self, first: int) -> None:
         """Has the given first values there: the keeper sets them, the others wait. A run that goes on has its values;
         what was evaluated at its first step may not have been told."""
         allocation = self.task.allocation
-        if self.task.snapshot is not None:
-            if self.task.first_step and self.course.at(self.task.first_step - 1).evaluates:
-                self._evaluate(self.task.first_step)
+        if self.task.snapshot is not None or allocation.incarnation > 1:
+            if first and self.course.at(first - 1).evaluates:
+                self._evaluate(first)
         elif allocation.keeper and allocation.given:
             with tempfile.TemporaryFile() as file:
                 self.reports.download("given", file, self.signals.stop)
@@ -81,10 +97,10 @@ class Training:
         else:
             self.setter.await_given(self._warn)
 
-    def _train(self) -> None:
+    def _train(self, first: int) -> None:
         in_flight: deque[Variable] = deque()
         most = 1 if self.settings.serial else self.settings.steps_in_flight
-        for step in range(self.task.first_step, self.task.allocation.steps):
+        for step in range(first, self.task.allocation.steps):
             self._boundary(step)
             while len(in_flight) >= most:
                 self.engine.wait([in_flight.popleft()], self.settings.wait_timeout_s)

@@ -157,7 +157,9 @@ class BucketPulls:
         update = self._bucket.update
         found: list[Answer] = []
         for low, high, version in ranges_alike(versions, first):
-            if wait.compressed and version and not wait.state and update.encoded is not None:
+            if (previous := self._previous(wait, low, high, version)) is not None:
+                found += self._pinned(0, previous, low, high, wait.version)
+            elif wait.compressed and version and not wait.state and update.encoded is not None:
                 found += self._encoded(update.encoded, low, high, version)
             elif wait.state:
                 for number, name in enumerate(self._bucket.spec.state):
@@ -165,6 +167,13 @@ class BucketPulls:
             else:
                 found += self._pinned(0, update.values, low, high, version)
         return found
+
+    def _previous(self, wait: PullWait, first: int, stop: int, version: int) -> BucketValues | None:
+        """What has these slices at the version that is asked for, where they are one step beyond it."""
+        previous, begun = self._bucket.update.previous, self._bucket.steps.base[first:stop]
+        if previous is None or version != wait.version + 1 or wait.state or wait.reading is not Reading.OWN:
+            return None
+        return previous if bool((begun < version).all()) else None
 
     def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
         """What an open pull waits for here, in words, and the slots that are missing."""

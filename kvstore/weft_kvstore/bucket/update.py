@@ -78,6 +78,11 @@ class BucketValues:
             found.append((low, high, held.array[self.bounds[low] - start : self.bounds[high] - start]))
         return found
 
+    def copy_from(self, other: BucketValues, first: int, stop: int) -> None:
+        """Slices get the elements that the `other` has of them. Both are cut into the same blocks."""
+        for (_, _, mine), (_, _, its) in zip(self.written(first, stop), other.elements(first, stop), strict=True):
+            np.copyto(mine, its)
+
     def elements(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
         """The elements of slices, to be read: by blocks, each with the slices that lie in it."""
         for low, high, held, part, _ in self.pieces(first, stop):
@@ -155,6 +160,7 @@ class BucketSpec:
     can be cut. `hold`: what holds a step whose hyper-parameters are being changed; `own` has those of keys, by place,
     that were changed for them alone. `is_whole`: the bucket is one key that is updated at once, when all its slices are
     merged; slices are how it travels. `pushed` and `pulled` say how gradients travel, and values; None as they are.
+    `keeps_previous`: each slice keeps its value of the version before, for a new incarnation of a slot.
     """
 
     number: int
@@ -175,6 +181,7 @@ class BucketSpec:
     pulled: Choice | None = None
     hold: HyperAgreement | None = None
     is_whole: bool = False
+    keeps_previous: bool = False
     own: dict[int, KeyHyper] = field(default_factory=dict)
     together: bool = field(init=False)
     """Whether a step applies once all slots are in, not each slot's by itself."""
@@ -230,9 +237,10 @@ class RuleFailedError(Exception):
 
 class BucketUpdate:
     """`values` are the weights, `state` the rule's arrays. `updates` counts, by slice, the updates made. `encoded` are
-    the weights as they travel to workers, where they do so in fewer bytes."""
+    the weights as they travel to workers, where they do so in fewer bytes. `previous` are the weights before the last
+    step of each slice, where they are kept: a slot whose process has died may have to do that step again."""
 
-    __slots__ = ("_spec", "encoded", "state", "updates", "values")
+    __slots__ = ("_spec", "encoded", "previous", "state", "updates", "values")
 
     def __init__(self, spec: BucketSpec, values: BucketValues) -> None:
         self._spec = spec
@@ -243,6 +251,9 @@ class BucketUpdate:
             for name in spec.state
         }
         self.updates = np.zeros(len(spec.part), np.int64)
+        self.previous: BucketValues | None = None
+        if spec.keeps_previous and spec.together and spec.slots:
+            self.previous = BucketValues(np.empty(count, values.dtype), values.bounds, in_one=spec.is_whole)
         self.encoded: EncodedValues | None = None
         if spec.pulled is not None:
             self.encoded = EncodedValues(spec.pulled, values.bounds, merged=spec.update is Update.GRADIENT)

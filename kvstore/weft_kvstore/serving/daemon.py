@@ -73,6 +73,7 @@ class ShardDaemon:
             "curve": None if allocation.curve is None else allocation.curve.model_dump(),
             "curve_clients": allocation.curve_clients,
             "snapshot": None if allocation.snapshot is None else allocation.snapshot.model_dump(mode="json"),
+            "keep_previous": allocation.keep_previous,
             "tables": None if tables is None else {**asdict(tables), "directory": str(tables.directory)},
         }
 

@@ -56,6 +56,8 @@ class ShardTask(msgspec.Struct, frozen=True):
     """The public keys of those that are let in then."""
     snapshot: Snapshot | None = None
     """What the job begins with; None: with its first values."""
+    keep_previous: bool = False
+    """See `JobShard`."""
 
 
 class SnapshotWanted(msgspec.Struct, frozen=True):
@@ -118,7 +120,13 @@ def main(channel: socket.socket) -> None:
                 stop.set()
 
             description = description_from_json(task.store)
-            server.open(description, task.shard, snapshot=task.snapshot, stopped=stop.is_set)
+            server.open(
+                description,
+                task.shard,
+                snapshot=task.snapshot,
+                keeps_previous=task.keep_previous,
+                stopped=stop.is_set,
+            )
             say(report={"event": "ready", "endpoint": advertised(server.endpoint, task.advertise)})
             threading.Thread(target=answer, name="answer", daemon=True).start()
             stop.wait()

@@ -202,10 +202,11 @@ class ShardServer:
         shard: int,
         *,
         snapshot: Snapshot | None = None,
+        keeps_previous: bool = False,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         """Makes the first values of this shard's slices, or reads those of a `snapshot`, on the calling thread, and
-        serves the job from then on.
+        serves the job from then on. `keeps_previous`: see `JobShard`.
 
         Raises DescriptionError, ValueError for an initializer that there is not or a shard number that the description
         lacks, StoreError where it has a job or was stopped, SnapshotError, and OpenStoppedError soon after `stopped`
@@ -214,7 +215,14 @@ class ShardServer:
         check_description(description)
         if not 0 <= shard < len(description.shards):
             raise ValueError(f"shard {shard}: job {description.job!r} has {len(description.shards)}")
-        made = JobShard(description, shard, computing=self._pool, tables=self._tables, stopped=stopped)
+        made = JobShard(
+            description,
+            shard,
+            computing=self._pool,
+            tables=self._tables,
+            keeps_previous=keeps_previous,
+            stopped=stopped,
+        )
         try:
             if snapshot is not None:
                 with SnapshotReader(snapshot) as reader:

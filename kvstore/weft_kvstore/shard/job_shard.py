@@ -241,6 +241,8 @@ class OpenStoppedError(StoreError):
 
 class JobShard:
     """Shard number `shard` of a store. Makes the first values of its slices; their memory is all it holds.
+    `keeps_previous`: of dense keys also the values before the last step of each slice, which a pull of that version
+    gets. So a process that takes over a slot can do the step again that was under way, and nobody else has to.
 
     Raises DescriptionError for a rule that there is not, ValueError for an initializer that there is not, and
     OpenStoppedError soon after `stopped` says so.
@@ -254,6 +256,7 @@ class JobShard:
         rule: Rule | None = None,
         computing: Computing | None = None,
         tables: TablePlace | None = None,
+        keeps_previous: bool = False,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.description = description
@@ -282,6 +285,7 @@ class JobShard:
             gate=self.gate,
             computing=computing or InTurn(),
             rule=rule,
+            keeps_previous=keeps_previous,
         )
         self.parts.make(specs, tables, wanted)
         if self.gate is not None:

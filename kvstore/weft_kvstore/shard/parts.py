@@ -165,6 +165,7 @@ class Specs:
         gate: StepGate | None,
         computing: Computing,
         rule: Rule | None = None,
+        keeps_previous: bool = False,
     ) -> None:
         self._description = description
         self._routing = routing
@@ -173,6 +174,7 @@ class Specs:
         self._gate = gate
         self._computing = computing
         self._rule = rule or rule_of(description)
+        self._keeps_previous = keeps_previous
 
     def of_bucket(self, number: int) -> BucketSpec:
         """Of a bucket that is no table, whose keys are updated as the first of them is."""
@@ -200,6 +202,7 @@ class Specs:
             pulled=bucket.pulled,
             hold=self._live.agreement,
             is_whole=bucket.kind is BucketKind.WHOLE,
+            keeps_previous=self._keeps_previous,
         )
 
     def of_unit(self, number: int) -> KeyRules:

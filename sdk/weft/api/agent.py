@@ -140,6 +140,9 @@ class ShardAllocation(Model):
     """The public keys of those that it lets in: this job's workers."""
     snapshot: Snapshot | None = None
     """What its values are read from; None: they are the first ones."""
+    keep_previous: bool = False
+    """Whether it keeps the values before the last step too: a worker that takes over a slot may have to do the step
+    again that was under way."""
 
 
 Allocation = Annotated[WorkerAllocation | ShardAllocation, Field(discriminator="kind")]

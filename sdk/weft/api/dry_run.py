@@ -73,8 +73,10 @@ class StoreMemory(Model):
     """Tables as if every row were touched: the worst case. A row that no step reads or updates takes nothing."""
     table_state_bytes: int
     """The same worst case."""
+    previous_bytes: int = 0
+    """Dense keys as they were before the last step, where another worker can take a slot over."""
     largest_shard_bytes: int
-    """At most, of all four: an even share and the largest piece that is not cut. 0 without shards."""
+    """At most, of all five: an even share and the largest piece that is not cut. 0 without shards."""
 
 
 class StepTraffic(Model):

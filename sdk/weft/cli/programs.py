@@ -188,6 +188,8 @@ def _recomputed(step: StepMemory, without: StepMemory) -> str:
 def _store(run: DryRun) -> str:
     memory = run.store_memory
     text = f"parameters {render.size(memory.parameter_bytes)}, state {render.size(memory.state_bytes)}"
+    if memory.previous_bytes:
+        text += f", parameters before the last step {render.size(memory.previous_bytes)}"
     if memory.table_bytes:
         most, state = render.size(memory.table_bytes), render.size(memory.table_state_bytes)
         text += f", tables {most} and state {state} if every row is touched"
