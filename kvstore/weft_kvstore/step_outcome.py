@@ -15,12 +15,18 @@ CLIP_EPSILON: Final = 1e-6
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
     """A committed step: the norm of its merged gradient, and whether all of that was finite. The loss was scaled by
-    `loss_scale`; 1 where a job has no loss scaling."""
+    `loss_scale`, since which `good` steps in a row were finite; 1 where a job has no loss scaling."""
 
     step: int
     norm: float
     finite: bool
     loss_scale: float
+    good: int = 0
+
+    @property
+    def scale(self) -> LossScale:
+        """That of this step."""
+        return LossScale(self.loss_scale, self.good)
 
 
 @dataclass(frozen=True, slots=True)

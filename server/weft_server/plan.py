@@ -84,7 +84,6 @@ class JobPlan(Model):
             and self.mode is Mode.SYNC
             and self.update is UpdateBy.SHARDS
             and self.compression is None
-            and (self.commit is None or self.commit.loss_scaling is None)
             and not any(key.rows for key in self.keys)
         )
 

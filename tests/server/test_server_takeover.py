@@ -10,7 +10,6 @@ from server_mind import World
 from server_specs import plan
 from weft.api.agent import AgentKind, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft.api.store import CommitSpec, LossScalingSpec
 from weft_server.lease import Lease
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import UnknownError, WrongStateError
@@ -135,7 +134,6 @@ def test_a_keeper_that_is_lost_before_it_has_brought_the_result_is_replaced(worl
     [
         {"mode": "async"},
         {"update": "workers"},
-        {"commit": CommitSpec(loss_scaling=LossScalingSpec())},
         {"given": Given(names=["w"], file="f")},
     ],
     ids=str,

@@ -16,6 +16,11 @@ class StepLossScale:
         self._scaling = scaling
         self._now = first or LossScale(1.0 if scaling is None else scaling.initial)
 
+    def go_on_after(self, outcome: StepOutcome) -> None:
+        """The first step whose outcome will be told is the one after this one's."""
+        if self._scaling is not None:
+            self._now = outcome.scale.after(finite=outcome.finite, scaling=self._scaling)
+
     @property
     def is_fixed(self) -> bool:
         """Whether no step changes it."""

@@ -76,12 +76,18 @@ class Training:
         first = self.task.first_step
         if self.task.allocation.incarnation == 1:
             return first
+        timeout_s = self.settings.wait_timeout_s
         keys = sorted(self.task.contributions.sent)
         what = f"slot {self.task.allocation.slot}: which step is under way"
         if not isinstance(self.store, StoreCalls):
             raise WorkerError(f"{what}: only shards know, and the job has none")
         asked = self.store.pull_versions(keys, first, settled=True)
-        return int(result_of(asked, what, self.settings.wait_timeout_s).lowest.min())
+        under_way = int(result_of(asked, what, timeout_s).lowest.min())
+        if under_way > first and not self.steps.scale.is_fixed:
+            outcome = result_of(self.store.barrier(under_way - 1, []), f"{what}, its loss scale", timeout_s)
+            assert outcome is not None
+            self.steps.scale.go_on_after(outcome)
+        return under_way
 
     def _begin(self, first: int) -> None:
         """Has the given first values there: the keeper sets them, the others wait. A run that goes on has its values;

@@ -12,7 +12,7 @@ from weft_kvstore.arrays import norm_of
 from weft_kvstore.client.operation import AskOperation, Link, Operation
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.sharding import Routing
-from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.step_outcome import LossScale, StepOutcome
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
@@ -129,14 +129,16 @@ class CommitOperation(BarrierOperation):
         if shard in self._measured:
             raise ProtocolError(f"Measured.request: {self.number}, {self} has this shard's measurement")
         other = next(iter(self._measured.values()), message)
-        if other.scale != message.scale:
-            raise ProtocolError(f"Measured.scale: {message.scale}, another shard has {other.scale}")
+        if (other.scale, other.good) != (message.scale, message.good):
+            mine, its = f"{message.scale} for {message.good} steps", f"{other.scale} for {other.good}"
+            raise ProtocolError(f"Measured.scale: {mine}, another shard has {its}")
         self._measured[shard] = message
         self.settle(shard)
         if len(self._measured) == len(self._links):
             terms = [term for one in self._measured.values() for term in one.squares]
             finite = all(one.finite for one in self._measured.values())
-            self._outcome = outcome_of(self.step, terms, finite=finite, scale=message.scale)
+            scale = LossScale(message.scale, message.good)
+            self._outcome = outcome_of(self.step, terms, finite=finite, scale=scale)
             for link in self._links.values():
                 self._commit(link, self._outcome)
         return False
@@ -158,10 +160,10 @@ class CommitOperation(BarrierOperation):
         return f"barrier and commit of step {self.step}"
 
 
-def outcome_of(step: int, terms: list[float], *, finite: bool, scale: float) -> StepOutcome:
+def outcome_of(step: int, terms: list[float], *, finite: bool, scale: LossScale) -> StepOutcome:
     """What a step is whose merged gradient has squares of which `terms` are the exact sum; without a norm where a part
     of it is not finite."""
-    return StepOutcome(step, norm_of(terms) if finite else float("nan"), finite, scale)
+    return StepOutcome(step, norm_of(terms) if finite else float("nan"), finite, scale.scale, scale.good)
 
 
 # --- A change of hyper-parameters on its way: every shard holds it, shard 0 decides, the others hear of it ------------

@@ -362,7 +362,7 @@ class Measurement:
 
     squares: list[float]
     finite: bool
-    loss_scale: float
+    loss_scale: LossScale
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,7 +489,7 @@ class StepGate:
         one = self._steps[step]
         if one.measurement is None and len(one.slots) == self._slots and one.held == self._units and step == self._next:
             squares = terms_of(one.total) if one.finite else []
-            one.measurement = Measurement(squares, one.finite, self.scale)
+            one.measurement = Measurement(squares, one.finite, self._scale)
             self.tell(step)
 
     def _factor(self, norm: float, *, finite: bool) -> float | None:

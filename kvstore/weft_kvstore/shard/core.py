@@ -210,7 +210,8 @@ class StepHandlers:
         for peer in job.links.values():
             for request in [one for one, of in peer.measures.items() if of == step]:
                 del peer.measures[request]
-                measured = Measured(request, found.squares, int(found.finite), found.loss_scale)
+                scale = found.loss_scale
+                measured = Measured(request, found.squares, int(found.finite), scale.scale, scale.good)
                 self._links.say(peer.identity, measured)
 
     def commit(self, peer: Peer, commit: Commit) -> None:

@@ -302,14 +302,15 @@ class Done(Message, frozen=True, tag="done"):
     request: Column
 
 
-class Measured(Message, frozen=True, tag="measured"):
+class Measured(Message, frozen=True, omit_defaults=True, tag="measured"):
     """Answers a Measure: terms that exactly add up to the squares of the shard's part, whether all of it is finite (1),
-    and the loss scale that it was divided by."""
+    and the loss scale that it was divided by, since which `good` steps in a row were finite."""
 
     request: Count
     squares: Annotated[list[float], msgspec.Meta(max_length=MAX_TERMS)]
     finite: Flag
     scale: float
+    good: Count = 0
 
 
 class HyperAnswer(Message, frozen=True, tag="hyper-answer"):

@@ -215,7 +215,7 @@ class Play:
             if found is None or gate.verdict(step) is not None:
                 continue
             norm = norm_of(found.squares) if found.finite else float("nan")
-            self.scales[step] = found.loss_scale
+            self.scales[step] = found.loss_scale.scale
             assert gate.commit(step, norm=norm, finite=found.finite)
             verdict = gate.verdict(step)
             assert verdict is not None
