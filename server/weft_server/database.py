@@ -51,7 +51,7 @@ def migrate(engine: Engine, revision: str = "head") -> None:
 def _set_up(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
-    # In WAL mode NORMAL loses no consistency, only the last commits when the power fails.
+    # Agents act on what was committed: it has to be there after a power cut too.
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
