@@ -37,7 +37,8 @@ EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 class World:
     """A controller, and everything that it has ordered so far."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = field(default_factory=lambda: Limits(lost_after_s=5.0))
+    """Those who are silent are lost at once, without being suspected first."""
     seconds: float = 1000.0
     events: dict[str, list[Event]] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -179,7 +180,7 @@ class World:
 
     def heard(self, *agents: str) -> None:
         for agent in agents:
-            self.controller.heard(agent, self.now)
+            self.carry_out(self.controller.heard(agent, self.now))
 
     def tick(self, seconds: float = 0.2, alive: Sequence[str] = ()) -> None:
         """Lets time pass in ticks; `alive` send their heartbeats."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from weft.api.agent import AgentKind, Allocation, Report, SetDone, Snapshot
+from weft.api.agent import LOST_AFTER_S, AgentKind, Allocation, Report, SetDone, Snapshot
 from weft.api.event import EventBody, LogLevel, LogLine, MetricTaken, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import (
@@ -133,7 +133,7 @@ class JobRun:
         self.places.tell(self.places.shards)
         self._advance(now)  # A job without shards waits for none.
 
-    def allocation(self, lease: Lease) -> Allocation:
+    def allocation(self, lease: Lease, lost_after_s: float = LOST_AFTER_S) -> Allocation:
         """The lease as its agent's orders hold it."""
         given = [] if self._began_with else self.values.given_names
         if self._store is None:
@@ -144,7 +144,13 @@ class JobRun:
             store = store.model_copy(update={"shards": [""] * len(store.shards)})
         keeps = lease is self.places.keeper
         told = allocation_of(
-            lease, self.plan, store, keeper=keeps, given=given if keeps else [], snapshot=self._began_with
+            lease,
+            self.plan,
+            store,
+            keeper=keeps,
+            given=given if keeps else [],
+            snapshot=self._began_with,
+            lost_after_s=lost_after_s,
         )
         return told if self.places.keys is None else with_keys(told, self.places.keys)
 
@@ -213,6 +219,19 @@ class JobRun:
             self._say(f"set {number} of {listed(given.names)} was given up: {why}; {GOES_ON}", now, "warning")
             self._set(reason=f"set {number} was given up; {GOES_ON}")
 
+    def agent_silent(self, lease: Lease, silent_s: float, limit_s: float, now: Moment) -> None:
+        """The lease's agent misses heartbeats: the job waits for it, and its deadlines wait too."""
+        lease.is_silent = True
+        self._say(
+            f"{lease.who} has been silent for {silent_s:.1f} s; it is waited for, up to {limit_s:g} s", now, "warning"
+        )
+
+    def agent_heard(self, lease: Lease, silent_s: float, now: Moment) -> None:
+        """The lease's agent is there again."""
+        lease.is_silent = False
+        self._await(self.state, now)
+        self._say(f"{lease.who} is heard again after {silent_s:.1f} s; the job goes on", now)
+
     def agent_lost(self, lease: Lease, why: str, now: Moment, *, how: str = "was lost") -> None:
         """The job recovers from a lost agent, or fails; a worker that has done its part and keeps nothing is not
         missed."""
@@ -249,13 +268,17 @@ class JobRun:
 
     def tick(self, now: Moment) -> bool:
         """Deadlines, and progress that is due: whether there was any."""
-        if self._deadline is not None and now.seconds >= self._deadline:
+        if self._deadline is not None and now.seconds >= self._deadline and not self._waits_for_silent:
             self.fail(overdue(self.state, self.places, self._limits), now)
             return True
         if self.state is not JobState.RUNNING:
             return False
         self._tell(self.snapshots.tick(now), now)
         return self._progress(now) or self.snapshots.has_work
+
+    @property
+    def _waits_for_silent(self) -> bool:
+        return any(lease.is_silent and lease.is_held for lease in self.places.leases.values())
 
     def drain(self) -> list[Instruction]:
         """The instructions since the last call."""
