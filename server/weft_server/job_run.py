@@ -91,6 +91,7 @@ class JobRun:
         self._early = None if plan.stop_when is None else EarlyStop(plan.stop_when, memory.evaluated)
         self._not_finite = memory.not_finite
         self._measured = dict(memory.measured)
+        self._ran_s, self._counted = memory.ran_s, now.seconds
         self._deadline: float | None = None
         self._store: StoreSpec | None = None
         self._await(self.state, now)
@@ -315,6 +316,7 @@ class JobRun:
             "evaluated": {} if self._early is None else dict(self._early.known),
             "not_finite": self._not_finite,
             "measured": dict(self._measured),
+            "ran_s": self._ran_s,
         }
         self._parts.put(RUN, facts, lambda: RunMemory(**facts).model_dump_json())
 
@@ -354,8 +356,8 @@ class JobRun:
             if self.plan.on_nan == "fail" and not math.isfinite(loss) and not is_skipped:
                 self._diverged = f"the loss is {loss} at step {taken.step}"
         elif self._early is not None:
-            passed = now.at - (self.job.started_at or now.at)
-            why = self._early.take(taken.step, taken.values, passed.total_seconds())
+            self._ran_s, self._counted = self._ran_s + now.seconds - self._counted, now.seconds
+            why = self._early.take(taken.step, taken.values, self._ran_s)
             self.snapshots.need(self._early.best)
             if why is not None and self._stopping is None and taken.step < self.plan.steps:
                 self._stopping = why
@@ -494,6 +496,8 @@ class JobRun:
         state = after(JOB_TRANSITIONS, self.state, event)
         if event in _ENDING:
             self._progress(now, last=True)
+        if event is JobEvent.STARTED and self.job.started_at is None:
+            self._counted = now.seconds
         started = self.job.started_at or (now.at if event is JobEvent.STARTED else None)
         ended = now.at if event in _ENDING else None
         if event in _ENDING:
