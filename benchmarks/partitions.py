@@ -3,9 +3,9 @@
     python benchmarks/partitions.py [--seconds S] [--case TEXT ...] [--faketime LIBRARY]
 
 Each case submits one job and disturbs it once, for `--seconds` (20). The job has to succeed with the parameters and the
-rule's state of an undisturbed one, and without a restart where nothing died. The table says how much longer it took than
-an undisturbed one. Links are cut between network namespaces and disks are small tmpfs, so it is run as root. Clocks are
-stepped by libfaketime, of which `--faketime` names the library. The exit code is 1 where any case fails.
+rule's state of an undisturbed one, and without a restart where nothing died. The table says how much longer it took.
+Links are cut between network namespaces and disks are small tmpfs, so it is run as root. Clocks are stepped by
+libfaketime, of which `--faketime` names the library. The exit code is 1 where any case fails.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,9 @@ from chaos import bits, children
 
 import weft
 from weft import nn
+from weft.api.event import LogLine
 from weft.http import Retry
+from weft.parameter_file import save_values
 
 STEPS, ROWS, HELD_OUT, WIDTH = 1500, 4096, 200_000, 20
 WAIT_S = 240.0
@@ -50,6 +53,8 @@ class Place:
     links: dict[str, str] = field(default_factory=dict)
     """Bridges by what they join: `control` agents and server, `data` workers and shards."""
     cluster: weft.Cluster | None = None
+    first: dict[str, Any] = field(default_factory=dict)
+    """The parameters of the first job."""
 
     def daemons(self, job: weft.JobHandle, kind: str | None = None) -> list[int]:
         agents = [agent for agent in self.client.agents() if agent.state == "alive"]
@@ -65,9 +70,12 @@ class Case:
     place: str
     disturb: Disturb
     at: int | str = STEPS // 3
-    """The step at which it is disturbed, or the state."""
-    options: dict[str, Any] = field(default_factory=dict)
+    """The step at which it is disturbed, or the state; `submitted`: a second before it is."""
+    given: bool = False
+    """Whether the job begins with given values, which its keeper brings from the server."""
     restarts: int = 0
+    says: str = ""
+    """What stands in the job's log then."""
 
 
 # --- The job ----------------------------------------------------------------------------------------------------------
@@ -85,12 +93,18 @@ def write_data(path: Path) -> None:
     np.savez(path, x=x, y=(x[:, 0] * x[:, 1] > 0).astype(np.int64))
 
 
-def submit(place: Place, options: dict[str, Any]) -> weft.JobHandle:
+def submit(place: Place, *, given: bool = False) -> weft.JobHandle:
     trained, accuracy = loss()
     run: dict[str, Any] = {"workers": 2, "shards": 2, "steps": STEPS, "rule": weft.Adam(), "snapshot_every_s": 1.0}
     data = weft.numpy_data("data.npz", columns={"x": "x", "y": "y"}, evaluate=(ROWS, ROWS + HELD_OUT))
     run |= {"data": data, "metrics": {"accuracy": accuracy}, "keep_state": True, "evaluate_every": STEPS}
-    return place.client.submit(trained, **{**run, **options})
+    if given:
+        draw = np.random.default_rng(1)
+        shapes = {name: np.shape(value) for name, value in place.first.items()}
+        path = place.folder / "given.safetensors"
+        save_values({name: draw.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}, path)
+        run["init_from"] = path
+    return place.client.submit(trained, **run)
 
 
 def await_point(job: weft.JobHandle, at: int | str) -> None:
@@ -257,26 +271,39 @@ def disk(path: Path, megabytes: int) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def full(path: Path) -> Iterator[None]:
-    """Nothing more can be written there."""
+def full(path: Path, left: int = 0) -> Iterator[None]:
+    """No more than `left` bytes can be written there."""
     filler = path / "filler"
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"x" * 4096)
+    os.truncate(filler, filler.stat().st_size - left)
     try:
         yield
     finally:
         filler.unlink()
 
 
-def filled(*names: str) -> Disturb:
+def filled(name: str, left: int = 0, share: float = 1.0) -> Disturb:
     def disturb(place: Place, job: weft.JobHandle, seconds: float) -> None:
-        with contextlib.ExitStack() as stack:
-            for name in names:
-                stack.enter_context(full(place.folder / name))
-            time.sleep(seconds)
+        with full(place.folder / name, left):
+            time.sleep(share * seconds)
 
     return disturb
+
+
+def refused_upload(place: Place, job: weft.JobHandle, seconds: float) -> None:
+    """A client is told that there is no room, and brings the same values later."""
+    values = {"w": np.zeros((512, 512), np.float32)}
+    with full(place.folder / "weft"):
+        told = ""
+        try:
+            place.client.upload_values(values)
+        except weft.WeftError as error:
+            told = str(error)
+        if "No space left" not in told:
+            raise SystemExit(f"a full disk took an upload, or did not say so: {told}")
+    place.client.upload_values(values)
 
 
 def filled_and_frozen(place: Place, job: weft.JobHandle, seconds: float) -> None:
@@ -296,30 +323,40 @@ CASES = (
     Case("a worker's process is frozen", "one host", freeze_child("worker")),
     Case("a shard's process is frozen", "one host", freeze_child("shard")),
     Case("all processes of the job are frozen", "one host", freeze_children),
-    Case("a worker's daemon is frozen", "one host", freeze_daemon("worker")),
-    Case("a shard's daemon is frozen", "one host", freeze_daemon("shard")),
-    Case("all daemons and processes are frozen", "one host", freeze_agents),
+    Case("a worker's daemon is frozen", "one host", freeze_daemon("worker"), says="is heard again after"),
+    Case("a shard's daemon is frozen", "one host", freeze_daemon("shard"), says="is heard again after"),
+    Case("all daemons and processes are frozen", "one host", freeze_agents, says="is heard again after"),
     Case("the server is frozen", "one host", freeze_server),
     Case("everything is frozen", "one host", freeze_all),
     Case("a worker's process is frozen in the last evaluation", "one host", freeze_child("worker"), at=STEPS),
-    Case("all daemons and processes are frozen while it starts", "one host", freeze_agents, at="starting"),
+    Case(
+        "all daemons and processes are frozen while it starts",
+        "one host",
+        freeze_agents,
+        at="starting",
+        says="is heard again after",
+    ),
     Case("a worker's daemon is killed", "one host", kill_daemon("worker"), restarts=1),
     Case("a shard's daemon is killed", "one host", kill_daemon("shard"), restarts=1),
-    Case("agents are cut off from the server", "networks", cut("control")),
+    Case("agents are cut off from the server", "networks", cut("control"), says="is heard again after"),
     Case("workers are cut off from shards", "networks", cut("data")),
-    Case("everything is cut off", "networks", cut("control", "data")),
-    Case("agents are cut off while it ends", "networks", cut("control"), at=STEPS),
+    Case("everything is cut off", "networks", cut("control", "data"), says="is heard again after"),
+    Case("agents are cut off while it ends", "networks", cut("control"), at=STEPS, says="is heard again after"),
     Case("every clock steps by an hour, and back by two", "clocks", stepped(1, -1)),
     Case("no room for the database, logs and results", "small disks", filled("weft")),
     Case("no room for the database when the job ends", "small disks", filled("weft"), at=STEPS - 50),
     Case("the keeper is frozen, and no room for its result", "small disks", filled_and_frozen, at=STEPS - 50),
-    Case("no room for snapshots", "small disks", filled("snapshots")),
+    Case(
+        "no room for snapshots", "small disks", filled("snapshots", share=0.15), at=100, says="snapshots are kept again"
+    ),
+    Case("no room for values that a client brings", "small disks", refused_upload),
     Case(
         "no room for an agent's temporary files",
         "small disks",
-        filled("scratch"),
-        at="pending",
-        options={"init_from": True},
+        filled("scratch", left=4096),
+        at="submitted",
+        given=True,
+        says="given: not yet, it is tried again",
     ),
 )
 
@@ -369,11 +406,31 @@ def variables(**values: str) -> Iterator[None]:
 
 
 def carry_out(case: Case, place: Place, seconds: float) -> tuple[weft.JobHandle, float]:
-    begun, job = time.monotonic(), submit(place, case.options)
-    await_point(job, case.at)
-    case.disturb(place, job, seconds)
+    begun = time.monotonic()
+    if case.at == "submitted":
+        disturbing = threading.Thread(target=case.disturb, args=(place, None, seconds))
+        disturbing.start()
+        time.sleep(1.0)
+        job = submit(place, given=case.given)
+        disturbing.join()
+    else:
+        job = submit(place, given=case.given)
+        await_point(job, case.at)
+        case.disturb(place, job, seconds)
     job.wait(timeout_s=WAIT_S)
     return job, time.monotonic() - begun
+
+
+def undisturbed(place: Place, *, given: bool) -> tuple[dict[str, bytes], float]:
+    """What a job comes to, and its seconds: of the faster one of two, since the first finds nothing in the caches."""
+    took: list[float] = []
+    for _ in range(2):
+        begun, job = time.monotonic(), submit(place, given=given)
+        job.wait(timeout_s=WAIT_S)
+        took.append(time.monotonic() - begun)
+    place.first = place.first or job.values()
+    print(f"undisturbed: {min(took):.1f} s", file=sys.stderr)
+    return bits(job), min(took)
 
 
 def main() -> int:
@@ -383,37 +440,33 @@ def main() -> int:
     parser.add_argument("--faketime", help="libfaketime's library, for the cases of clocks")
     arguments = parser.parse_args()
     wanted = [c for c in CASES if not arguments.case or any(t in f"{c.name} {c.place}" for t in arguments.case)]
-    wrong, expected = 0, dict[str, dict[str, bytes]]()
+    wanted = [case for case in wanted if case.place != "clocks" or arguments.faketime]
+    wrong, expected = 0, dict[bool, dict[str, bytes]]()
     print(f"| {'case':<58} | result    | restarts | bits   | s longer |")
     print(f"|{'-' * 60}|-----------|----------|--------|----------|")
     for where in dict.fromkeys(case.place for case in wanted):
-        if where == "clocks" and not arguments.faketime:
-            continue
         with tempfile.TemporaryDirectory(prefix="weft-partitions-") as name:
             folder = Path(name)
             write_data(folder / "data.npz")
             makers = {"one host": one_host, "networks": spread, "small disks": small_disks}
-            made = clocks(folder, arguments.faketime) if where == "clocks" else makers[where](folder)
-            with made as place:
-                alone_s = WAIT_S
-                for _ in range(2):  # The first one finds nothing in the caches.
-                    begun, job = time.monotonic(), submit(place, {})
-                    job.wait(timeout_s=WAIT_S)
-                    alone_s = min(alone_s, time.monotonic() - begun)
-                expected.setdefault("bits", bits(job))
-                print(f"undisturbed: {alone_s:.1f} s", file=sys.stderr)
+            with clocks(folder, arguments.faketime) if where == "clocks" else makers[where](folder) as place:
+                alone_s: dict[bool, float] = {}
                 for case in [each for each in wanted if each.place == where]:
+                    for given in {False, case.given} - set(alone_s):
+                        found, alone_s[given] = undisturbed(place, given=given)
+                        expected.setdefault(given, found)
+                        assert found == expected[given]
                     job, took_s = carry_out(case, place, arguments.seconds)
-                    alike = bits(job) == expected["bits"]
-                    good = alike and job.refresh().restarts == case.restarts
-                    wrong += not good
-                    longer_s = took_s - alone_s
-                    told = "equal" if alike else "DIFFER"
+                    alike = bits(job) == expected[case.given]
+                    log = [event.body.message for event in job.events() if isinstance(event.body, LogLine)]
+                    unsaid = "" if any(case.says in line for line in log) else f" its log lacks {case.says!r}"
+                    wrong += not (alike and job.refresh().restarts == case.restarts and not unsaid)
+                    longer_s, told = took_s - alone_s[case.given], "equal" if alike else "DIFFER"
                     row = f"| {case.name:<58} | {job.state:<9} | {job.job.restarts:>8} | {told:<6} | {longer_s:>8.1f} |"
-                    print(row, flush=True)
+                    print(row + unsaid, flush=True)
                     for process in place.cluster.ended() if place.cluster else ():
                         place.cluster.restart(process.name)
-    print(f"{wrong} of {len(wanted)} cases failed")
+    print(f"{len(wanted) - wrong} of {len(wanted)} cases came to the bits of an undisturbed job")
     return int(wrong > 0)
 
 
