@@ -150,6 +150,10 @@ class Deadlines:
                 found.append(number)
         return found
 
+    def forgive(self, stall_s: float) -> None:
+        """The process stood still for so long: all are due as much later."""
+        self.waiting = deque((due + stall_s, number) for due, number in self.waiting)
+
     def next(self) -> float:
         """When `due` may have something; infinity where nothing waits."""
         return self.waiting[0][0] if self.waiting else float("inf")

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from weft_graph.rules.schedule import Schedule, schedule_from_json
@@ -324,6 +324,11 @@ class HyperAgreement:
         if version not in {0, self.version + 1}:
             raise ProtocolError(f"HyperSettle.version: {version}, this shard has {self.version} changes")
         self._settled(proposal, version)
+
+    def forgive(self, stall_s: float) -> None:
+        """The shard stood still for so long: it could not hear the proposer."""
+        if self.held is not None:
+            self.held = replace(self.held, since=self.held.since + stall_s)
 
     def is_in_doubt(self, now: float, silence_s: float, linked: Mapping[int, bytes]) -> bool:
         """Whether its proposer is gone, or takes long; `linked` has the process of each slot that is connected."""

@@ -25,6 +25,15 @@ SETS_WAITING: Final = 2
 """Versions of one key for which values that were set may wait at once."""
 
 
+STALL_S: Final = 1.0
+"""A process that looks at the time so much later than it meant to stood still. What it did not hear meanwhile was not
+silent, and what it waited for is not late."""
+
+RENEWED_AFTER_S: Final = 2.5
+"""A link that brings nothing for so long gets a new connection: a cut one would be tried again only after pauses that
+double. That says nothing of the other side, which has until `silence_s`."""
+
+
 def is_loopback(endpoint: str) -> bool:
     """Whether an endpoint of ZeroMQ is reached through no network. A name that is not known as such is held to be
     elsewhere: nobody is asked."""
@@ -84,3 +93,8 @@ class LinkSettings:
     def ping_s(self) -> float:
         """Seconds between pings, short enough that four fit into the silence."""
         return min(self.ping_interval_s, self.silence_s / 4)
+
+    @property
+    def renewed_after_s(self) -> float:
+        """Seconds without a word after which a link gets a new connection: at least two fit into the silence."""
+        return min(RENEWED_AFTER_S, self.silence_s / 2)

@@ -20,6 +20,7 @@ from weft.api.lifecycle import AgentState
 from weft.client import Client
 from weft.errors import ClusterError, WeftError
 from weft.exclusive import check_port_is_free, hold_directory
+from weft.http import Retry
 from weft.process import Command, Process
 
 SERVER = "server"
@@ -30,6 +31,9 @@ HOST = "127.0.0.1"
 
 START_TIMEOUT_S = 60.0
 """Until all daemons have registered; a cold disk under a slow machine takes a good part of it to import NumPy."""
+
+TELL_TIMEOUT_S = 2.0
+"""For the server to hear that an agent has ended."""
 
 EXIT_WITH_PARENT = "--exit-with-parent"
 
@@ -138,9 +142,12 @@ class Cluster:
             self._held.close()
 
     def ended(self) -> list[Process]:
-        """The daemons that ended by themselves since the last call."""
+        """The daemons that ended by themselves since the last call. The server is told of the agents among
+        them, and does not wait for them."""
         ended = [p for p in self.processes if p.exit_code is not None and p not in self._reported]
         self._reported.update(ended)
+        if agents := {process.pid: process for process in ended if process.name != SERVER}:
+            self._tell_of(agents)
         return ended
 
     def restart(self, name: str) -> Process:
@@ -172,6 +179,17 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _tell_of(self, ended: Mapping[int, Process]) -> None:
+        """Takes leave for agents whose processes have ended. A server that does not hear it finds out by itself."""
+        try:
+            with Client(self.url, timeout_s=TELL_TIMEOUT_S, retry=Retry(attempts=1)) as client:
+                for agent in client.agents():
+                    if agent.pid in ended and agent.state is not AgentState.LOST:
+                        reason = {"reason": ended[agent.pid].ending}
+                        client.http.send("DELETE", f"/v1/agents/{agent.id}", params=reason)
+        except WeftError:
+            pass
 
     def _check(self) -> None:
         if self.processes:

@@ -106,17 +106,19 @@ class Process:
     def obituary(self) -> str:
         """How it ended: its name, its exit code or signal, and the end of its log."""
         tail = indent("\n".join(map(readable, self.log_tail())), "  ") or "  (it wrote nothing)"
-        return f"{self._end()}; the end of {self.command.log}:\n{tail}"
+        return f"{self.ending}; the end of {self.command.log}:\n{tail}"
 
     def notice_of_death(self, most: int) -> str:
         """How it ended, where its log is, and at most so many lines of it, set in, that may be about this end."""
         log, here = self.command.log, Path.cwd()
         shown = log.relative_to(here) if log.is_relative_to(here) else log
         return "\n".join(
-            (f"{self._end()}; its log is {shown}", *(f"  {line}" for line in telling(self.log_tail(), most)))
+            (f"{self.ending}; its log is {shown}", *(f"  {line}" for line in telling(self.log_tail(), most)))
         )
 
-    def _end(self) -> str:
+    @property
+    def ending(self) -> str:
+        """Its name, and its exit code or signal."""
         code = self.exit_code
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         return f"{self.name} ended with {how}"

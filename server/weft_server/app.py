@@ -15,7 +15,7 @@ from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, PaceGate, Token
 from weft_server.job_files import JobFiles
 from weft_server.models.places import ModelPlaces
 from weft_server.models.pool import ModelReaders
-from weft_server.moment import Clock, system_clock
+from weft_server.moment import Clock, ProcessClock
 from weft_server.problems import add_handlers
 from weft_server.records import Records
 from weft_server.routes import agents, allocations, docs, events, health, jobs, models, programs, uploads, values
@@ -25,8 +25,10 @@ from weft_server.settings import Settings
 from weft_server.uploads import Uploads
 
 
-def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
+def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
     """The application. Its lifespan opens the database, which makes `settings.directory` where it is lacking."""
+
+    clock = clock or ProcessClock()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -107,7 +107,8 @@ class Controller:
         return self._settle(now)
 
     def register(self, registration: Registration, now: Moment) -> tuple[Registered, list[Instruction]]:
-        """A new agent. One of the same kind, name, process and nonce is replaced: its answer was lost on the way.
+        """A new agent. One of the same kind, name, process and nonce is replaced: its answer was lost on the way. So is
+        a silent one of its name, whose successor it is.
 
         Raises FullError where it would be one too many.
         """
@@ -123,10 +124,22 @@ class Controller:
         )
         return answer, orders + self._settle(now)
 
-    def heard(self, agent: str, now: Moment) -> None:
+    def heard(self, agent: str, now: Moment) -> list[Instruction]:
         """A heartbeat has arrived. Raises UnknownError."""
-        if self._registry.heard(agent, now):
-            self._is_stale = True
+        silent_s = self._registry.heard(agent, now)
+        if silent_s is None:
+            return []
+        self._is_stale = True
+        for lease in self._registry.get(agent).leases.values():
+            if lease.is_silent:
+                self._run(lease.job).agent_heard(lease, silent_s, now)
+        return self._settle(now)
+
+    def hung_up(self, agent: str) -> None:
+        """Its connection has ended in the middle of a heartbeat."""
+        known = self._registry.find(agent)
+        if known is not None:
+            known.hung_up = True
 
     def leave(self, agent: str, now: Moment, why: str = "it was ended") -> list[Instruction]:
         """An agent takes leave. Raises UnknownError."""
@@ -138,7 +151,7 @@ class Controller:
         told = [lease for lease in known.leases.values() if lease.told]
         return Orders(
             version=known.version,
-            allocations=[self._runs[lease.job].allocation(lease) for lease in told],
+            allocations=[self._runs[lease.job].allocation(lease, self.limits.lost_after_s) for lease in told],
             upload=sorted(known.uploads),
             sets=[order for lease in told for order in self._runs[lease.job].values.orders(lease)],
             snapshots=[order for lease in told for order in self._runs[lease.job].snapshots.orders(lease)],
@@ -216,8 +229,13 @@ class Controller:
     def tick(self, now: Moment) -> list[Instruction]:
         """Time has passed: finds silent agents, missed deadlines, progress that is due."""
         instructions: list[Instruction] = []
-        for agent, silent_s in self._registry.silent(now):
-            instructions += self._lose(agent, f"silent for {silent_s:.1f} s", now)
+        lost, suspected = self._registry.silent(now)
+        for agent, why in lost:
+            instructions += self._lose(agent, why, now)
+        for agent, silent_s in suspected:
+            self._is_stale = True
+            for lease in agent.leases.values():
+                self._run(lease.job).agent_silent(lease, silent_s, self.limits.lost_after_s, now)
         for run in self._runs.values():
             if run.tick(now):
                 self._touch(run)
@@ -305,7 +323,8 @@ class Controller:
         """Slots of jobs that run come before jobs that wait: many others may wait for them."""
         vacant = [PendingJob(job, len(run.places.vacant), 0, run.vacant_since) for job, run in self._vacant.items()]
         pending = [PendingJob(job, run.plan.workers, run.plan.shards, run.since) for job, run in self._pending.items()]
-        return View(jobs=[*vacant, *pending, *more], agents=self._registry.views())
+        silent = self._registry.suspected()
+        return View(jobs=[*vacant, *pending, *more], agents=self._registry.views(), silent=silent)
 
     def _schedule(self, now: Moment) -> None:
         """Matches pending jobs and agents. What is placed changes what the others wait for, from the next fact on."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from weft.api.agent import AgentKind, Allocation, Report, SetDone, Snapshot
+from weft.api.agent import LOST_AFTER_S, AgentKind, Allocation, Report, SetDone, Snapshot
 from weft.api.event import EventBody, LogLevel, LogLine, MetricTaken, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import (
@@ -92,6 +92,7 @@ class JobRun:
         self._early = None if plan.stop_when is None else EarlyStop(plan.stop_when, memory.evaluated)
         self._not_finite = memory.not_finite
         self._measured = dict(memory.measured)
+        self._ran_s, self._counted = memory.ran_s, now.seconds
         self._deadline: float | None = None
         self.vacant_since = now.seconds
         """When a slot was vacated last."""
@@ -156,7 +157,7 @@ class JobRun:
         self._set(reason=self._standing)
         self._await(self.state, now)
 
-    def allocation(self, lease: Lease) -> Allocation:
+    def allocation(self, lease: Lease, lost_after_s: float = LOST_AFTER_S) -> Allocation:
         """The lease as its agent's orders hold it."""
         given = [] if self._began_with else self.values.given_names
         if self._store is None:
@@ -167,7 +168,13 @@ class JobRun:
             store = store.model_copy(update={"shards": [""] * len(store.shards)})
         keeps = lease is self.places.keeper
         told = allocation_of(
-            lease, self.plan, store, keeper=keeps, given=given if keeps else [], snapshot=self._began_with
+            lease,
+            self.plan,
+            store,
+            keeper=keeps,
+            given=given if keeps else [],
+            snapshot=self._began_with,
+            lost_after_s=lost_after_s,
         )
         return told if self.places.keys is None else with_keys(told, self.places.keys)
 
@@ -236,6 +243,19 @@ class JobRun:
             self._say(f"set {number} of {listed(given.names)} was given up: {why}; {GOES_ON}", now, "warning")
             self._set(reason=f"set {number} was given up; {GOES_ON}")
 
+    def agent_silent(self, lease: Lease, silent_s: float, limit_s: float, now: Moment) -> None:
+        """The lease's agent misses heartbeats: the job waits for it, and its deadlines wait too."""
+        lease.is_silent = True
+        self._say(
+            f"{lease.who} has been silent for {silent_s:.1f} s; it is waited for, up to {limit_s:g} s", now, "warning"
+        )
+
+    def agent_heard(self, lease: Lease, silent_s: float, now: Moment) -> None:
+        """The lease's agent is there again."""
+        lease.is_silent = False
+        self._await(self.state, now)
+        self._say(f"{lease.who} is heard again after {silent_s:.1f} s; the job goes on", now)
+
     def agent_lost(self, lease: Lease, why: str, now: Moment, *, how: str = "was lost") -> None:
         """The job recovers from a lost agent, or fails; a worker that has done its part and keeps nothing is not
         missed."""
@@ -272,13 +292,17 @@ class JobRun:
 
     def tick(self, now: Moment) -> bool:
         """Deadlines, and progress that is due: whether there was any."""
-        if self._deadline is not None and now.seconds >= self._deadline:
+        if self._deadline is not None and now.seconds >= self._deadline and not self._waits_for_silent:
             self.fail(overdue(self.state, self.places, self._limits), now)
             return True
         if self.state is not JobState.RUNNING:
             return False
         self._tell(self.snapshots.tick(now), now)
         return self._progress(now) or self.snapshots.has_work
+
+    @property
+    def _waits_for_silent(self) -> bool:
+        return any(lease.is_silent and lease.is_held for lease in self.places.leases.values())
 
     def drain(self) -> list[Instruction]:
         """The instructions since the last call."""
@@ -316,6 +340,7 @@ class JobRun:
             "evaluated": {} if self._early is None else dict(self._early.known),
             "not_finite": self._not_finite,
             "measured": dict(self._measured),
+            "ran_s": self._ran_s,
         }
         self._parts.put(RUN, facts, lambda: RunMemory(**facts).model_dump_json())
 
@@ -355,8 +380,8 @@ class JobRun:
             if self.plan.on_nan == "fail" and not math.isfinite(loss) and not is_skipped:
                 self._diverged = f"the loss is {loss} at step {taken.step}"
         elif self._early is not None:
-            passed = now.at - (self.job.started_at or now.at)
-            why = self._early.take(taken.step, taken.values, passed.total_seconds())
+            self._ran_s, self._counted = self._ran_s + now.seconds - self._counted, now.seconds
+            why = self._early.take(taken.step, taken.values, self._ran_s)
             self.snapshots.need(self._early.best)
             if why is not None and self._stopping is None and taken.step < self.plan.steps:
                 self._stopping = why
@@ -525,6 +550,8 @@ class JobRun:
         state = after(JOB_TRANSITIONS, self.state, event)
         if event in _ENDING:
             self._progress(now, last=True)
+        if event is JobEvent.STARTED and self.job.started_at is None:
+            self._counted = now.seconds
         started = self.job.started_at or (now.at if event is JobEvent.STARTED else None)
         ended = now.at if event in _ENDING else None
         if event in _ENDING:

@@ -42,6 +42,8 @@ class Lease:
     """Of a worker: counts the processes that its slot has had in this term."""
     traffic: Traffic = field(default_factory=Traffic)
     """Of this place since its start, as it was reported last."""
+    is_silent: bool = False
+    """Whether its job was told that the agent is silent, and waits for it."""
     changed: dict[str, Lease] = field(default_factory=dict, repr=False, compare=False)
     """Leases of the same job that have changed since they were written down, this one among them if it has."""
 
@@ -113,8 +115,9 @@ class Agent:
     """Seconds of the last heartbeat's arrival."""
     version: int
     state: AgentState = AgentState.ALIVE
-    awaited: bool = False
-    """Whether it was registered with an earlier process of the server and has not been heard since."""
+    hung_up: bool = False
+    """Whether its connection ended in the middle of a heartbeat and it has not called since: a process that lives calls
+    again at once."""
     leases: dict[str, Lease] = field(default_factory=dict)
     uploads: set[str] = field(default_factory=set)
     """Leases whose parameters are wanted at once."""
@@ -122,6 +125,11 @@ class Agent:
     @property
     def name(self) -> str:
         return self.registration.name
+
+    @property
+    def may_be_dead(self) -> bool:
+        """Whether another process that has its name is its successor, rather than another agent."""
+        return self.hung_up or self.state is AgentState.SUSPECTED
 
     @property
     def process(self) -> tuple[AgentKind, str, int, str | None]:
@@ -133,9 +141,10 @@ class Agent:
 
     @classmethod
     def restored(cls, memory: AgentMemory, heard: float, version: int) -> Self:
-        """As an earlier process has written it down. It is silent from `heard` on."""
+        """As an earlier process has written it down. It is suspected until it calls, and silent from `heard` on."""
         registered = Moment(memory.registered_at, heard)
-        return cls(memory.id, memory.number, memory.registration, registered, heard, version, awaited=True)
+        state = AgentState.SUSPECTED
+        return cls(memory.id, memory.number, memory.registration, registered, heard, version, state)
 
     def memory(self) -> AgentMemory:
         """What is written down of it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from weft.api.agent import LOST_AFTER_S
 from weft_server.time_limits import TimeLimits
 
 
@@ -12,13 +13,13 @@ class Limits:
     """Times in seconds, and how much is held."""
 
     heartbeat_interval_s: float = 1.0
-    lost_after_s: float = 5.0
-    """Five missed heartbeats: a busy machine is not a lost one."""
+    suspected_after_s: float = 5.0
+    """Five missed heartbeats: a busy machine is not a silent one."""
+    lost_after_s: float = LOST_AFTER_S
+    """How long a silent agent is waited for: it may be frozen or cut off, and what it holds is not lost then."""
     restart_grace_s: float = 10.0
     """From the server's start until the silence of agents that it knew before counts: they try again each second, and
     a machine that starts everything at once is slow."""
-    stall_s: float = 1.0
-    """A tick this late means that the server itself stood still; agents are not blamed for that time."""
     job: TimeLimits = field(default_factory=TimeLimits)
     most_jobs: int = 1000
     """Jobs that have not ended: their plans, constants included, are in memory, and each is looked at in every tick."""

@@ -81,6 +81,8 @@ class RunMemory(Model):
     """See `weft_server.not_finite`."""
     measured: dict[str, int] = Field(default_factory=dict)
     """By split: the newest step whose metrics were told."""
+    ran_s: float = 0.0
+    """Seconds since the job started, at its last evaluation. Time in which no server ran is not among them."""
     told_at: datetime | None = None
     """When progress was told last."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.api.agent import AgentKind, Allocation, ShardAllocation, Snapshot, WorkerAllocation
+from weft.api.agent import LOST_AFTER_S, AgentKind, Allocation, ShardAllocation, Snapshot, WorkerAllocation
 from weft.api.store import StoreSpec
 from weft_server.lease import Lease
 from weft_server.memory import JobKeys
@@ -19,9 +19,10 @@ def allocation_of(
     keeper: bool,
     given: Sequence[str] = (),
     snapshot: Snapshot | None = None,
+    lost_after_s: float = LOST_AFTER_S,
 ) -> Allocation:
     """The lease as its agent's orders hold it. `given` are parameters whose first values the keeper sets; the job goes
-    on from a `snapshot`, where there is one."""
+    on from a `snapshot`, where there is one. Its processes wait for a silent one of them for `lost_after_s`."""
     if lease.kind is AgentKind.SHARD:
         return ShardAllocation(
             id=lease.id,
@@ -31,6 +32,7 @@ def allocation_of(
             store=store,
             snapshot=snapshot,
             keep_previous=plan.hands_slots_over,
+            lost_after_s=lost_after_s,
         )
     return WorkerAllocation(
         id=lease.id,
@@ -50,6 +52,7 @@ def allocation_of(
         accumulate=plan.accumulate,
         keep_state=plan.keep_state,
         snapshot=snapshot,
+        lost_after_s=lost_after_s,
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from weft.api.agent import AgentInfo, Registration
-from weft.api.lifecycle import AgentEvent
+from weft.api.agent import AgentInfo, AgentKind, Registration
+from weft.api.lifecycle import AgentEvent, AgentState
 from weft_server.lease import Agent, Lease, process_of
 from weft_server.limits import Limits
 from weft_server.memory import AgentMemory
@@ -30,7 +30,6 @@ class Registry:
         """Of the newest registration."""
         self._version = 0
         """What every agent's orders are numbered above."""
-        self._looked: float | None = None
 
     def __iter__(self) -> Iterator[Agent]:
         return iter(list(self._agents.values()))
@@ -50,12 +49,17 @@ class Registry:
         return [agent.describe(now) for agent in self] + list(self._lost)
 
     def views(self) -> list[AgentView]:
-        """Those that work can be given to: an agent of an earlier process of the server has to be heard first."""
+        """Those that work can be given to: an agent that is silent has to be heard first, and so has one of an earlier
+        process of the server."""
         return [
             AgentView(agent.id, agent.registration.kind, agent.name, agent.number, len(agent.leases))
             for agent in self
-            if not agent.awaited
+            if agent.state is AgentState.ALIVE
         ]
+
+    def suspected(self) -> list[AgentKind]:
+        """Of each that is silent and waited for, its kind."""
+        return [agent.registration.kind for agent in self if agent.state is AgentState.SUSPECTED]
 
     def count_from(self, version: int) -> None:
         """Agents' orders have versions above this one: every process of the server counts from a higher one."""
@@ -68,8 +72,10 @@ class Registry:
         self._number = max([0, *(agent.number for agent in self)])
 
     def check(self, registration: Registration) -> list[Agent]:
-        """Those that it would replace: same kind, name, process and nonce. Raises FullError."""
-        same = [each for each in self if each.process == process_of(registration)]
+        """Those that it would replace: same kind, name, process and nonce, or those whose successor it is. Raises
+        FullError."""
+        named = [each for each in self if (each.registration.kind, each.name) == (registration.kind, registration.name)]
+        same = [each for each in named if each.process == process_of(registration) or each.may_be_dead]
         if not same and len(self._agents) >= self._limits.most_agents:
             raise FullError("agent", self._limits.most_agents)
         return same
@@ -83,30 +89,44 @@ class Registry:
 
     def lose(self, agent: Agent, now: Moment) -> None:
         """It lives no more; it is listed for a while."""
-        agent.apply(AgentEvent.SILENT)
+        agent.apply(AgentEvent.GONE)
         self._lost.appendleft(agent.describe(now))
         del self._agents[agent.id]
 
-    def heard(self, agent: str, now: Moment) -> bool:
-        """A heartbeat has arrived: whether work can be given to the agent from now on. Raises UnknownError."""
+    def heard(self, agent: str, now: Moment) -> float | None:
+        """A heartbeat has arrived. The seconds of silence that it ends, where the agent was suspected; None where work
+        could be given to it all the time. Raises UnknownError."""
         known = self.get(agent)
+        was_suspected = known.state is AgentState.SUSPECTED
+        silent_s = max(0.0, now.seconds - known.heard)
         known.apply(AgentEvent.HEARD)
-        was_awaited = known.awaited
-        known.heard, known.awaited = now.seconds, False
-        return was_awaited
+        known.heard, known.hung_up = now.seconds, False
+        return silent_s if was_suspected else None
 
-    def silent(self, now: Moment) -> list[tuple[Agent, float]]:
-        """Those that count as lost, and for how many seconds they were silent. To be asked at every tick.
+    def silent(self, now: Moment) -> tuple[list[tuple[Agent, str]], list[tuple[Agent, float]]]:
+        """Those that are lost from now on, and why; and those that are suspected from now on, silent for so long. To be
+        asked at every tick.
 
-        A server that stood still has heard nobody: that silence is its own.
+        A process that is frozen or cut off is silent, but hangs up on nobody. So one that has, and one whose
+        name another process has registered since, is dead, and nobody waits for it.
         """
-        late = 0.0 if self._looked is None else now.seconds - self._looked
-        self._looked = now.seconds
-        if late >= self._limits.stall_s:
-            for agent in self:
-                agent.heard = min(now.seconds, agent.heard + late)
-        silences = [(agent, now.seconds - agent.heard) for agent in self]
-        return [(agent, silent_s) for agent, silent_s in silences if silent_s >= self._limits.lost_after_s]
+        lost: list[tuple[Agent, str]] = []
+        suspected: list[tuple[Agent, float]] = []
+        successors = {(agent.registration.kind, agent.name): agent for agent in self}
+        for agent in self:
+            silent_s = now.seconds - agent.heard
+            if silent_s < min(self._limits.suspected_after_s, self._limits.lost_after_s):
+                continue
+            if silent_s >= self._limits.lost_after_s:
+                lost.append((agent, f"silent for {silent_s:.1f} s"))
+            elif agent.hung_up:
+                lost.append((agent, f"its connection ended, and it has not called for {silent_s:.1f} s"))
+            elif successors[agent.registration.kind, agent.name] is not agent:
+                lost.append((agent, f"silent for {silent_s:.1f} s, and another process has its name"))
+            elif agent.state is AgentState.ALIVE:
+                agent.apply(AgentEvent.SILENT)
+                suspected.append((agent, silent_s))
+        return lost, suspected
 
     def late(self, lease: Lease, now: Moment) -> str:
         """What to say of a lease whose agent misses heartbeats; '' where it does not."""

@@ -52,6 +52,8 @@ class View:
 
     jobs: Sequence[PendingJob]
     agents: Sequence[AgentView]
+    silent: Sequence[AgentKind] = ()
+    """The kinds of those that may come back, and get nothing before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class _Room:
     shards: list[AgentView]
     load: dict[str, int] = field(default_factory=dict)
     kept_for: str | None = None
+    silent: Sequence[AgentKind] = ()
 
 
 def schedule(view: View, now: float) -> Decision:
@@ -93,6 +96,7 @@ def schedule(view: View, now: float) -> Decision:
         free=sorted((agent for agent in workers if agent.held == 0), key=lambda agent: agent.order),
         shards=[agent for agent in view.agents if agent.kind is AgentKind.SHARD],
         load={agent.id: agent.held for agent in view.agents},
+        silent=view.silent,
     )
     placements: list[Placement] = []
     waiting: dict[str, str] = {}
@@ -115,10 +119,12 @@ def schedule(view: View, now: float) -> Decision:
 def _lacking(job: PendingJob, room: _Room) -> str | None:
     """Why the job cannot start; None when it can."""
     if job.shards > len(room.shards):
-        return f"needs {_count(job.shards, 'shard')}; {_are(len(room.shards))} registered"
+        silent = _silent(room, AgentKind.SHARD)
+        return f"needs {_count(job.shards, 'shard')}; {_are(len(room.shards))} registered{silent}"
     if job.workers > room.workers or job.workers > len(room.free):
         return (
             f"needs {_count(job.workers, 'worker')}; {_are(room.workers)} registered, {_are(len(room.free))} free"
+            + _silent(room, AgentKind.WORKER)
             + ("" if job.workers > room.workers else ": it starts when other jobs end")
         )
     if room.kept_for is not None:
@@ -138,6 +144,11 @@ def _place(job: PendingJob, room: _Room) -> Placement:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _silent(room: _Room, kind: AgentKind) -> str:
+    number = sum(each is kind for each in room.silent)
+    return f", {number} more {'is' if number == 1 else 'are'} silent" if number else ""
 
 
 def _are(number: int) -> str:

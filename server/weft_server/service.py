@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from uuid import uuid4
 
 import zmq
@@ -225,10 +225,11 @@ class Service:
     async def leave(self, agent: str, why: str) -> None:
         await self._written(self._controller.leave(agent, self.clock(), why))
 
-    async def heartbeat(self, agent: str, heartbeat: Heartbeat) -> Orders:
-        """The agent's orders, at once when they are newer than it knows, else after its wait. Raises UnknownError."""
-        now = self.clock()
-        self._controller.heard(agent, now)
+    async def heartbeat(self, agent: str, heartbeat: Heartbeat, has_left: Callable[[], Awaitable[bool]]) -> Orders:
+        """The agent's orders, at once when they are newer than it knows, else after its wait. `has_left`: whether
+        nobody hears the answer. Raises UnknownError."""
+        if instructions := self._controller.heard(agent, self.clock()):
+            await self._apply(instructions)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(heartbeat.wait_s, self._controller.limits.lost_after_s / 2)
         while True:
@@ -238,6 +239,8 @@ class Service:
                 raise UnknownError("agent", agent)
             remaining = deadline - loop.time()
             if orders.version != heartbeat.known or remaining <= 0 or self.closing:
+                if await has_left():
+                    self._controller.hung_up(agent)
                 return orders
             await heard(bell, remaining)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from weft.api.agent import LOST_AFTER_S
 from weft_server.limits import Limits
 from weft_server.memory_check import Bounds
 from weft_server.models.request import ModelLimits
@@ -39,8 +40,12 @@ class Settings(BaseSettings):
     """End when standard input closes, a pipe that the parent holds."""
 
     heartbeat_interval_s: float = Field(default=1.0, gt=0, le=10)
-    lost_after_s: float = Field(default=5.0, gt=0)
-    """Silence after which an agent is lost: five heartbeats, since a busy machine is not a lost one."""
+    suspected_after_s: float = Field(default=5.0, gt=0)
+    """Silence after which an agent is suspected: it is given nothing new. Five heartbeats, since a busy machine is not
+    silent. One whose process is seen to end is lost after this time at the latest."""
+    lost_after_s: float = Field(default=LOST_AFTER_S, gt=0)
+    """How long a silent agent is waited for, and a silent process of a job by the others: what is frozen or cut off and
+    comes back in time has lost nothing."""
     restart_grace_s: float = Field(default=10.0, ge=0)
     """From the server's start until the silence of agents that it knew before counts."""
     start_deadline_s: float = Field(default=60.0, gt=0)
@@ -94,10 +99,10 @@ class Settings(BaseSettings):
             )
         if self.token is not None and len(self.token.get_secret_value()) < 16:
             raise ValueError("a token has at least 16 characters")
-        if self.lost_after_s < 2 * self.heartbeat_interval_s:
-            raise ValueError(
-                f"lost_after_s {self.lost_after_s:g} is less than two heartbeats of {self.heartbeat_interval_s:g} s"
-            )
+        for name in ("suspected_after_s", "lost_after_s"):
+            if getattr(self, name) < 2 * self.heartbeat_interval_s:
+                told = f"less than two heartbeats of {self.heartbeat_interval_s:g} s"
+                raise ValueError(f"{name} {getattr(self, name):g} is {told}")
         return self
 
     @property
@@ -124,6 +129,7 @@ class Settings(BaseSettings):
     def limits(self) -> Limits:
         return Limits(
             heartbeat_interval_s=self.heartbeat_interval_s,
+            suspected_after_s=self.suspected_after_s,
             lost_after_s=self.lost_after_s,
             restart_grace_s=self.restart_grace_s,
             most_jobs=self.most_jobs,

@@ -196,16 +196,6 @@ def test_a_lost_agent_is_unknown_from_then_on_and_listed_as_lost(world: World) -
     assert listed == {"worker-0": AgentState.LOST, "shard-0": AgentState.LOST}
 
 
-def test_the_servers_own_standstill_is_no_agents_silence(world: World) -> None:
-    workers, shards = world.agents()
-    world.tick(1.0, alive=[*workers, *shards])
-    world.seconds += 30
-    world.carry_out(world.controller.tick(world.now))
-    assert [agent.state for agent in world.controller.agents(world.now)] == [AgentState.ALIVE] * 3
-    world.tick(5.2)
-    assert {agent.state for agent in world.controller.agents(world.now)} == {AgentState.LOST}
-
-
 @pytest.mark.parametrize("state", [JobState.PENDING, *ACTIVE])
 def test_a_job_can_be_cancelled_in_any_state_before_its_end(world: World, state: JobState) -> None:
     if state is not JobState.PENDING:
@@ -511,7 +501,7 @@ def test_orders_get_a_new_version_whenever_they_change(world: World) -> None:
 
 
 def test_no_more_agents_register_than_there_is_room_for_but_one_that_begins_anew_does() -> None:
-    world = World(limits=Limits(most_agents=2))
+    world = World(limits=Limits(most_agents=2, lost_after_s=5.0))
     world.agent(WORKER, "worker-0", pid=1)
     world.agent(WORKER, "worker-1", pid=2)
     with pytest.raises(FullError, match="there are 2 agents already"):

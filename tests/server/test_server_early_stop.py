@@ -55,7 +55,7 @@ class Playing:
     """A job of one shard and two workers, played evaluation by evaluation."""
 
     def __init__(self, **changes: Any) -> None:
-        self.world = World(Limits(snapshots="/snapshots", lost_after_s=1e6))
+        self.world = World(Limits(snapshots="/snapshots", suspected_after_s=1e6, lost_after_s=1e6))
         self.plan = plan(**{"steps": 1000, "evaluate_every": EVERY, "max_restarts": 3, **changes})
         self.world.agents()
         self.world.submit(self.plan)
@@ -212,3 +212,15 @@ def test_a_plan_of_an_earlier_release_goes_on_whatever_its_loss() -> None:
     for name in ("stop_when", "on_nan", "resume", "snapshot_every_s"):
         del kept[name]
     assert JobPlan.model_validate(kept).on_nan == "go_on"
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_job_that_ends_after_some_time_takes_no_notice_of_a_calendar_that_is_set(hours: int) -> None:
+    job = Playing(stop_when={"after_s": 100.0})
+    job.world.tick(40.0)
+    job.world.set_by_s = hours * 3600.0
+    job.evaluate(1.0)
+    assert job.world.jobs["job"].reason is None
+    job.world.tick(50.0)
+    job.evaluate(1.0, first=2 * EVERY)
+    assert any("the job stops: 100 s have passed" in line for line in job.world.said())

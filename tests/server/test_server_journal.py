@@ -23,7 +23,7 @@ from weft_server.instructions import Append, Close, Instruction, Order, Save
 from weft_server.job_files import JobFiles
 from weft_server.journal import Journal
 from weft_server.limits import Limits
-from weft_server.moment import system_clock
+from weft_server.moment import ProcessClock
 from weft_server.records import Records, Submission
 from weft_server.refusals import UnknownError
 from weft_server.service import Service
@@ -247,7 +247,7 @@ def test_a_job_whose_submitter_has_gone_away_is_handed_over_and_can_be_cancelled
 
     engine = open_database(tmp_path / "weft.db")
     try:
-        asyncio.run(story(Service(Records(engine), JobFiles(tmp_path / "files"), Limits(), system_clock)))
+        asyncio.run(story(Service(Records(engine), JobFiles(tmp_path / "files"), Limits(), ProcessClock())))
     finally:
         engine.dispose()
 
@@ -280,6 +280,6 @@ def test_a_state_is_told_once_its_event_can_be_read(tmp_path: Path, monkeypatch:
 
     engine = open_database(tmp_path / "weft.db")
     try:
-        asyncio.run(story(Service(Records(engine), JobFiles(tmp_path / "files"), Limits(), system_clock)))
+        asyncio.run(story(Service(Records(engine), JobFiles(tmp_path / "files"), Limits(), ProcessClock())))
     finally:
         engine.dispose()

@@ -302,7 +302,7 @@ def test_a_pending_job_is_not_placed_on_agents_that_have_not_come_back(engine: E
     world.restart()
     job = world.records.job("job")
     assert job is not None
-    assert (job.state, job.reason) == (JobState.PENDING, "needs 2 shards; 0 are registered")
+    assert (job.state, job.reason) == (JobState.PENDING, "needs 2 shards; 0 are registered, 2 more are silent")
     world.heard(*away)
     world.carry_out(world.controller.tick(world.now))
     started = world.records.job("job")

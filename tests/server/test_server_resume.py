@@ -110,7 +110,7 @@ def test_a_graph_with_other_parameters_is_refused_by_their_names(
 
 
 def test_a_job_that_was_resumed_recovers_from_there_until_it_has_a_snapshot_of_its_own() -> None:
-    world = World(Limits(snapshots="/snapshots"))
+    world = World(Limits(snapshots="/snapshots", lost_after_s=5.0))
     other = Snapshot(step=40, folder="/snapshots/other/40-1", files=[])
     world.agents()
     world.submit(plan(steps=100, max_restarts=2, resume=other))

@@ -24,7 +24,7 @@ STEPS = 100_000
 
 @pytest.fixture
 def world() -> World:
-    return World(Limits(snapshots="/snapshots", lost_after_s=1e6))
+    return World(Limits(snapshots="/snapshots", suspected_after_s=1e6, lost_after_s=1e6))
 
 
 def long(**changes: Any) -> JobPlan:

@@ -278,7 +278,7 @@ def test_an_upload_begins_anew_until_it_is_taken_and_says_what_it_waits_for():
     assert len(begun) == len(uploads) == 6
     (line,) = server.facts("logs")
     assert line["level"] == "warning"
-    assert "the parameters of step 3: the server cannot, it is asked again" in line["message"]
+    assert "the parameters of step 3: not yet, it is tried again" in line["message"]
 
 
 def test_what_became_of_a_snapshot_is_a_report_of_its_own():

@@ -70,9 +70,10 @@ def open_store(task: Task, device: Device | None = None) -> Store:
         return OwnStore(task.description, device, task.snapshot)
     if not task.description.shards:
         return LocalStore(task.description, snapshot=task.snapshot)
-    # A job's bytes are those at its store's sockets; what passed through shared memory would be missing among them.
-    settings = LinkSettings(same_host=False)
     allocation, keys = task.allocation, task.allocation.curve
+    # A job's bytes are those at its store's sockets; what passed through shared memory would be missing among them.
+    patience_s = LinkSettings().request_timeout_s + allocation.lost_after_s
+    settings = LinkSettings(same_host=False, silence_s=allocation.lost_after_s, request_timeout_s=patience_s)
     return StoreClient(
         task.description,
         allocation.slot,
@@ -116,7 +117,9 @@ class Run:
         self._clock = clock
         self._sets = OrderedSets(reporter.download)
         self._listener = listener
-        self._settings = settings
+        # Whoever waits for another process waits for one that is silent too, for as long as it may be.
+        wait_s = settings.wait_timeout_s + allocation.lost_after_s
+        self._settings = settings.model_copy(update={"wait_timeout_s": wait_s})
         self._session_threads = settings.compute_threads if settings.kernels == "onnxruntime" else None
         self._data_roots = data_roots
         self._open_store = store or self._opened

@@ -47,7 +47,7 @@ class HandshakeFailure(Enum):
 # both     | disconnected, or no Hello is known         | DOWN; the time to try again doubles
 # GREETING | the keys do not fit                        | refused, for good
 # GREETING | the handshake was broken off               | as disconnected; after some in a row it is told
-# both     | half the silence without a word            | GREETING: a new socket, and a Hello on it
+# both     | some seconds without a word                | GREETING: a new socket, and a Hello on it
 # any      | any other Refused, another boot, nonsense  | refused, for good: everything fails, no more tries
 # any      | the silence without a word since OPEN      | lost besides: everything fails, until a Welcome
 #
@@ -98,6 +98,7 @@ class Connection:
         self.turned_away: Refused | None = None
         self._name = name
         self._silence_s = settings.silence_s
+        self._renewed_after_s = settings.renewed_after_s
         self._wanted_ping_s = self._ping_s = settings.ping_s
         self._boot: bytes | None = None
         self._heard = now
@@ -183,6 +184,11 @@ class Connection:
         self._broken_off = 0 if key is None else self._broken_off + 1
         self._misfit = told if self._broken_off >= HANDSHAKES else None
 
+    def forgive(self, stall_s: float) -> None:
+        """This process stood still for so long: it could not hear the shard."""
+        self._heard += stall_s
+        self._opened += stall_s
+
     def tick(self, now: float) -> Due:
         """What the time asks for. A connection that is due has begun: it is GREETING."""
         due = Due(0)
@@ -217,10 +223,10 @@ class Connection:
         return min(times)
 
     def _connect_at(self) -> float:
-        """When the next connection is due: the time to try again, or half the silence without a word."""
+        """When the next connection is due: the time to try again, or some seconds without a word."""
         if self.state is LinkState.DOWN:
             return self._retry_at
-        return max(self._heard, self._opened) + self._silence_s / 2
+        return max(self._heard, self._opened) + self._renewed_after_s
 
     def _was_not_answered(self) -> None:
         """A connection has ended with no word about it: what was said of earlier ones is out of date."""

@@ -19,7 +19,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import Deadlines
 from weft_kvstore.same_host.peers import GivenArrays, LinkMemory
-from weft_kvstore.settings import LinkSettings
+from weft_kvstore.settings import STALL_S, LinkSettings
 from weft_kvstore.sharding import Routing, routing_of
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError, decode_reply, value_runs
@@ -445,9 +445,12 @@ class ClientCore:
         self._fail_all(link)
 
     def tick(self, now: float) -> None:
-        """Deadlines, pings, silence."""
-        if now < self.tick_at:
+        """Deadlines, pings, silence. A tick that is late was due while this process stood still."""
+        late_s = now - self.tick_at
+        if late_s < 0:
             return
+        if late_s > STALL_S:
+            self._forgive(late_s)
         for link in self.links:
             if link.tick(now):
                 self._fail_all(link)
@@ -465,6 +468,12 @@ class ClientCore:
             self._long_waits.at,
             *[link.connection.next_tick() for link in self.links],
         )
+
+    def _forgive(self, stall_s: float) -> None:
+        for link in self.links:
+            link.connection.forgive(stall_s)
+        for deadlines in (self._to_ask, self._to_end):
+            deadlines.forgive(stall_s)
 
     def close(self, reason: str) -> None:
         """Fails what is open, for that reason, and says good-bye."""

@@ -119,6 +119,11 @@ class LocalCore:
             text = f"slot {slot}: {commit} took over {self._timeout_s:g} s: {waits}"
             self.outcomes.append((commit, None, StoreTimeoutError(text)))
 
+    def forgive(self, stall_s: float) -> None:
+        """The process stood still for so long: nothing is late by that time."""
+        self._deadlines.forgive(stall_s)
+        self._commit_deadlines.forgive(stall_s)
+
     def next_tick(self) -> float:
         """When `tick` has something to do again."""
         return min(self._deadlines.next(), self._commit_deadlines.next())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -22,7 +23,7 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.local.core import LocalCore
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.settings import LinkSettings
+from weft_kvstore.settings import STALL_S, LinkSettings
 from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.statistics import ClientStatistics
@@ -57,6 +58,8 @@ class LocalStore(StoreCalls):
         self._asked: deque[Callable[[], None]] = deque()
         """What other threads want done on the store's."""
         self._closing = False
+        self._look_at = math.inf
+        """When the thread means to look next; it stood still if it looks much later."""
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="weft-local-store", daemon=True)
         self._thread.start()
@@ -158,11 +161,17 @@ class LocalStore(StoreCalls):
         while self._asked:
             self._asked.popleft()()
         busy = self._core.work_once()
-        self._core.tick(time.monotonic())
+        now = time.monotonic()
+        if now - self._look_at > STALL_S:
+            self._core.forgive(now - self._look_at)
+        self._core.tick(now)
         end_futures(self._core)
+        self._look_at = now
         if not busy:
             with self._changed:
-                timeout_s = min(max(self._core.next_tick() - time.monotonic(), 0.0), LONGEST_SLEEP_S)
+                now = time.monotonic()
+                timeout_s = min(max(self._core.next_tick() - now, 0.0), LONGEST_SLEEP_S)
+                self._look_at = now + timeout_s
                 self._changed.wait_for(lambda: self._closing or bool(self._submitted or self._asked), timeout_s)
 
     def _begin_submitted(self) -> None:

@@ -68,7 +68,7 @@ class ShardDaemon:
             "shard": allocation.shard,
             "bind": settings.bind or ANY_PORT,
             "advertise": settings.advertise,
-            "link": asdict(settings.link),
+            "link": {**asdict(settings.link), "silence_s": allocation.lost_after_s},
             "apply_threads": settings.apply_threads,
             "curve": None if allocation.curve is None else allocation.curve.model_dump(),
             "curve_clients": allocation.curve_clients,

@@ -25,7 +25,7 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError
 from weft_kvstore.serving.apply_pool import ApplyPool
-from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings, endpoints_of
+from weft_kvstore.settings import MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.peer import Job
@@ -352,7 +352,10 @@ class ShardServer:
                 now = self._clock()
             self._stages.add(work.stage, now - begun)
         if now >= self._next_tick:
+            late_s = now - self._next_tick
             self._next_tick = now + self._settings.ping_s / 2
+            if late_s > STALL_S:
+                core.forgive(late_s, now)
             core.tick(now)
             if self._listener is not None:
                 self._listener.tick(now)

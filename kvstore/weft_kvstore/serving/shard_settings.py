@@ -62,7 +62,7 @@ class ShardSettings(BaseSettings):
     metrics_host: str = "127.0.0.1"
     """The address for that: this machine alone unless told."""
     silence_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
-    """Seconds without a word after which a slot is held to be lost."""
+    """Seconds without a word after which a slot is held to be lost. A weft server says it itself of its jobs."""
     alive_file: Path | None = None
     """A file that is touched at every heartbeat while the daemon's work goes on: its age tells a probe if it hangs."""
     exit_with_parent: bool = False

@@ -424,6 +424,13 @@ class ShardCore:
             if peer.acknowledge:
                 outgoing += [(identity, parts) for parts in peer.late_receipts()]
 
+    def forgive(self, stall_s: float, now: float) -> None:
+        """This process stood still for so long: it could not hear anybody."""
+        for peer in self.peers.values():
+            peer.heard = min(now, peer.heard + stall_s)
+        if self.links.job is not None:
+            self.links.job.forgive(stall_s, now)
+
     def tick(self, now: float) -> None:
         """Forgets silent connections, and fails what waits for absent slots. To be called every ping or so."""
         silence_s = self.settings.silence_s

@@ -423,6 +423,12 @@ class Job:
         self.left.pop(slot, None)
         self.heard[slot] = now
 
+    def forgive(self, stall_s: float, now: float) -> None:
+        """The shard stood still for so long: it could not hear anybody."""
+        for times in (self.heard, self.left):
+            times.update({slot: min(now, at + stall_s) for slot, at in times.items()})
+        self.shard.live.agreement.forgive(stall_s)
+
     def absent(self, now: float, silence_s: float) -> dict[int, str]:
         """The slots that have not been here for so long, each with the words that say so."""
         told = {slot: f"left {now - at:.1f} s ago" for slot, at in self.left.items() if now - at > silence_s}

@@ -2,11 +2,13 @@
 
 An agent registers (`POST /v1/agents`), then calls `POST /v1/agents/{id}/heartbeat` for ever. The answer is everything
 that the agent is to hold now: what it lacks it starts, what is not in it any more it stops. The server keeps the call
-open for up to `wait_s` while nothing has changed. Facts go to `POST /v1/allocations/{id}/reports`; the final parameters
+open for up to `wait_s` while nothing has changed. An agent that is silent is suspected: it is given nothing new, and is
+waited for. Facts go to `POST /v1/allocations/{id}/reports`; the final parameters
 go to `PUT /v1/allocations/{id}/parameters?term=&step=&final=`, one safetensors document. Each call carries the
 allocation's term; the server refuses another one with 409 `stale-term`, an allocation that it does not know with 404
 `unknown-allocation`, an unknown agent with 404 `unknown-agent` (register again). An agent that ends takes leave with
-`DELETE /v1/agents/{id}?reason=`; one that does not is lost after its time.
+`DELETE /v1/agents/{id}?reason=`. One that hangs up on a heartbeat and does not call again is lost soon, and so is one
+whose name another process registers; any other after `lost_after_s` of silence.
 
 Whatever is answered is written: a server that is killed and starts again knows it. 503 `records-unavailable`, with
 `Retry-After`, says that it is not written yet; the same call comes again then. The keeper reads first values from
@@ -35,6 +37,12 @@ CURVE_KEY: Final = r"^[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}$"
 ENDPOINT: Final = r"^[a-z]+://[!-~]{1,500}$"
 
 
+LOST_AFTER_S: Final = 60.0
+"""How long a process is waited for that is silent, unless the server says otherwise."""
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
 class AgentKind(StrEnum):
     WORKER = "worker"
     SHARD = "shard"
@@ -52,8 +60,8 @@ class Registration(Model):
 class Registered(Model):
     id: Identifier
     heartbeat_interval_s: float
-    """Silence for `lost_after_s` makes the server declare the agent lost."""
     lost_after_s: float
+    """An agent that is silent for so long is lost; it is suspected long before."""
 
 
 class Heartbeat(Model):
@@ -123,6 +131,8 @@ class WorkerAllocation(Model):
     """The keys of this job's workers, where the store's links are encrypted."""
     snapshot: Snapshot | None = None
     """Where the job goes on; None: it begins with step 0. A worker without shards reads its values from it."""
+    lost_after_s: Seconds = LOST_AFTER_S
+    """A shard that is silent for so long is lost."""
 
 
 class ShardAllocation(Model):
@@ -143,6 +153,8 @@ class ShardAllocation(Model):
     keep_previous: bool = False
     """Whether it keeps the values before the last step too: a worker that takes over a slot may have to do the step
     again that was under way."""
+    lost_after_s: Seconds = LOST_AFTER_S
+    """A worker that is silent for so long is lost."""
 
 
 Allocation = Annotated[WorkerAllocation | ShardAllocation, Field(discriminator="kind")]

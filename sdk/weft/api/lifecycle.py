@@ -70,12 +70,17 @@ class AgentState(StrEnum):
     """An agent is a worker or shard daemon that has registered."""
 
     ALIVE = "alive"
+    SUSPECTED = "suspected"
+    """It was not heard for a while: it gets no new work, and its jobs wait for it."""
     LOST = "lost"
 
 
 class AgentEvent(StrEnum):
     HEARD = "heard"
     SILENT = "silent"
+    """Some heartbeats are missing: it may be frozen, cut off or dead."""
+    GONE = "gone"
+    """It took leave, its process is known to be dead, or it was waited for in vain."""
 
 
 J, JE = JobState, JobEvent
@@ -122,7 +127,10 @@ ALLOCATION_TRANSITIONS: Final[Mapping[tuple[AllocationState, AllocationEvent], A
 AGENT_TRANSITIONS: Final[Mapping[tuple[AgentState, AgentEvent], AgentState]] = MappingProxyType(
     {
         (AgentState.ALIVE, AgentEvent.HEARD): AgentState.ALIVE,
-        (AgentState.ALIVE, AgentEvent.SILENT): AgentState.LOST,
+        (AgentState.ALIVE, AgentEvent.SILENT): AgentState.SUSPECTED,
+        (AgentState.SUSPECTED, AgentEvent.HEARD): AgentState.ALIVE,
+        (AgentState.ALIVE, AgentEvent.GONE): AgentState.LOST,
+        (AgentState.SUSPECTED, AgentEvent.GONE): AgentState.LOST,
     }
 )
 """A lost agent stays lost: when it comes back, it registers as a new one."""

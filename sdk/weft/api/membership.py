@@ -25,6 +25,9 @@ from weft.api.retry import UnreachableError, retried
 _log = logging.getLogger("weft.membership")
 
 CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 5.0
+"""For a heartbeat's answer, beyond what the server waits: then another connection is tried. What was sent on one that
+was cut comes again only after pauses that double, and a server that stood still answers the next call as well."""
 
 STOPPED = "it was stopped, as all agents are when their cluster stops"
 """Why an agent takes leave."""
@@ -129,7 +132,7 @@ class Membership:
         known = 0
         path = f"/v1/agents/{registered.id}/heartbeat"
         wait_s = min(registered.heartbeat_interval_s, 10.0)
-        timeout_s = wait_s + registered.lost_after_s
+        timeout_s = wait_s + min(registered.lost_after_s, ANSWER_TIMEOUT_S)
 
         def call() -> Orders:
             body = Heartbeat(known=known, wait_s=wait_s).model_dump_json()

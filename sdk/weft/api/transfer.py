@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import httpx
 
@@ -24,6 +25,9 @@ SLOWEST_BYTES_S = 4 * 1024 * 1024
 """A document may take so much longer: at 2 GiB, eight minutes."""
 PIECE_BYTES = 1 << 20
 
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a disk says that is full."""
+
 Tell = Callable[[str], None]
 
 
@@ -33,6 +37,10 @@ class UploadError(Exception):
 
 class DownloadError(Exception):
     """The server has not given a document; the message says why."""
+
+
+class _NoRoomError(UnreachableError):
+    """The disk here is full. It has room some time."""
 
 
 class Transfer:
@@ -63,16 +71,20 @@ class Transfer:
             raise UploadError(f"parameters of step {step} were not taken {until}: {error}") from error
 
     def download(self, what: str, into: BinaryIO, stop: threading.Event, deadline_s: float = DEADLINE_S) -> None:
-        """Writes the document `what` of the allocation (`given`, `sets/3`) to a file. Raises DownloadError, OSError."""
+        """Writes the document `what` of the allocation (`given`, `sets/3`) to a file. A disk that is full here is
+        waited for without a deadline. Raises DownloadError, OSError."""
         get = partial(self._get, what, into, stop)
-        try:
-            retried(get, stop, _log, f"{self._path}/{what}", deadline_s=deadline_s, tell=self._waiting(what))
-        except UnreachableError as error:
-            until = "before the run was stopped" if stop.is_set() else f"within {deadline_s:g} s"
-            raise DownloadError(f"{what}: the server did not give the document {until}: {error}") from error
+        while True:
+            try:
+                return retried(get, stop, _log, f"{self._path}/{what}", deadline_s=deadline_s, tell=self._waiting(what))
+            except UnreachableError as error:
+                if isinstance(error, _NoRoomError) and not stop.is_set():
+                    continue
+                until = "before the run was stopped" if stop.is_set() else f"within {deadline_s:g} s"
+                raise DownloadError(f"{what}: the server did not give the document {until}: {error}") from error
 
     def _waiting(self, what: str) -> Tell:
-        return lambda error: self._tell(f"{what}: the server cannot, it is asked again: {error}")
+        return lambda error: self._tell(f"{what}: not yet, it is tried again: {error}")
 
     def _put(self, document: Document, query: Mapping[str, int], limit_s: float) -> None:
         try:
@@ -93,6 +105,14 @@ class Transfer:
                 raise UnreachableError(f"answered by {answer}")
 
     def _get(self, what: str, into: BinaryIO, stop: threading.Event) -> None:
+        try:
+            self._read(what, into, stop)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise _NoRoomError(f"no room for it here: {error}") from error
+
+    def _read(self, what: str, into: BinaryIO, stop: threading.Event) -> None:
         into.seek(0)
         into.truncate()
         timeout = httpx.Timeout(SILENCE_S, connect=CONNECT_TIMEOUT_S)

@@ -107,7 +107,7 @@ def agents_table(agents: Sequence[AgentInfo], width: int) -> Table:
 def _agents_table(agents: Sequence[AgentInfo], *, short: bool) -> Table:
     made = table("name", "kind", "state", "jobs", "heard", "pid")
     for agent in agents:
-        style = "green" if agent.state is AgentState.ALIVE else "red"
+        style = {AgentState.ALIVE: "green", AgentState.SUSPECTED: "yellow"}.get(agent.state, "red")
         made.add_row(
             agent.name,
             agent.kind.value,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 
 from weft.api.agent import AgentList, Heartbeat, Orders, Registered, Registration
 from weft_server.routes.context import PathId, Use
@@ -26,9 +26,9 @@ async def register(registration: Registration, use: Use) -> Registered:
 
 
 @router.post("/{agent}/heartbeat")
-async def heartbeat(agent: PathId, beat: Heartbeat, use: Use) -> Orders:
+async def heartbeat(agent: PathId, beat: Heartbeat, request: Request, use: Use) -> Orders:
     """The agent lives; the answer is everything that it is to hold, at once when it knows an older version."""
-    return await use.service.heartbeat(agent, beat)
+    return await use.service.heartbeat(agent, beat, request.is_disconnected)
 
 
 @router.delete("/{agent}", status_code=HTTPStatus.NO_CONTENT)

@@ -158,12 +158,24 @@ def test_what_is_down_cannot_break_again() -> None:
     assert connection.next_tick() == due
 
 
-def test_half_the_silence_without_a_word_begins_a_new_connection() -> None:
-    connection = opened()
+@pytest.mark.parametrize(("silence_s", "renewed_after_s"), [(60.0, 2.5), (2.0, 1.0)])
+def test_seconds_without_a_word_begin_a_new_connection_long_before_the_shard_is_lost(
+    silence_s: float, renewed_after_s: float
+) -> None:
+    connection = Connection("shard 3", LinkSettings(silence_s=silence_s), 0.0)
+    connection.tick(0.0)
+    connection.welcome(welcome(1), 0.0)
     connection.heard(1.0)
-    assert Due.CONNECT not in connection.tick(1.0 + SILENCE_S / 2 - 0.01)
-    assert connection.tick(1.0 + SILENCE_S / 2) == Due.CONNECT
-    assert (connection.state, connection.session) == (LinkState.GREETING, 2)
+    assert Due.CONNECT not in connection.tick(1.0 + renewed_after_s - 0.01)
+    assert connection.tick(1.0 + renewed_after_s) == Due.CONNECT
+    assert (connection.state, connection.session, connection.lost) == (LinkState.GREETING, 2, None)
+
+
+def test_a_process_that_stood_still_does_not_blame_the_shard() -> None:
+    connection = opened()
+    connection.forgive(100.0)
+    assert connection.tick(100.0) & (Due.LOST | Due.CONNECT) == NOTHING
+    assert Due.LOST in connection.tick(100.0 + SILENCE_S)
 
 
 def test_the_silence_since_it_was_open_loses_the_shard_once_until_a_welcome() -> None:
