@@ -5,6 +5,7 @@ Values that were given are called `given-TOKEN.safetensors`; the mind knows the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -42,6 +43,16 @@ class Upload:
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()
+
+    def abandon(self) -> None:
+        """Closes it, whatever is lost: what a full disk has refused is refused again as it closes. Idempotent."""
+        with contextlib.suppress(OSError):
+            self.file.close()
+
+    def discard(self) -> None:
+        """Deletes it, unless it was given another name. Idempotent."""
+        self.abandon()
+        self.path.unlink(missing_ok=True)
 
 
 class JobFiles:
@@ -134,11 +145,6 @@ class JobFiles:
     def drop(self, job: str, file: str) -> None:
         """Values that were given are not needed any more. Idempotent."""
         self.given(job, file).unlink(missing_ok=True)
-
-    def discard(self, upload: Upload) -> None:
-        """Deletes an upload that is not wanted. Idempotent."""
-        upload.file.close()
-        upload.path.unlink(missing_ok=True)
 
     def end(self, job: str, succeeded: bool) -> None:
         """The job has ended: all but the final parameters goes, and everything unless it has succeeded."""

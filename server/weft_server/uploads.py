@@ -76,10 +76,11 @@ class Uploads:
 
     def discard(self, upload: Upload) -> None:
         """Deletes what was not kept. Idempotent."""
-        upload.file.close()
-        upload.path.unlink(missing_ok=True)
-        with self._lock:
-            self._coming.discard(upload.path)
+        try:
+            upload.discard()
+        finally:
+            with self._lock:
+                self._coming.discard(upload.path)
 
     def describe(self, now: datetime) -> UploadList:
         """Those that have not expired, oldest first."""

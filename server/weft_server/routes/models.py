@@ -80,7 +80,7 @@ def _nbytes(request: Request, most: int) -> int:
 async def _arrived(use: Context, request: Request, folder: Path) -> AsyncIterator[Upload]:
     """The body in its file. Raises ProblemError as `received` does, and where it does not come in time."""
     settings = use.settings
-    whole = received(request, use.service.threads, partial(_started, folder), _closed, settings.model_bytes)
+    whole = received(request, use.service.threads, partial(_started, folder), Upload.abandon, settings.model_bytes)
     async with AsyncExitStack() as held:
         try:
             async with asyncio.timeout(settings.model_body_s):
@@ -107,10 +107,6 @@ async def _read(use: Context, request: Request, identifier: str, folder: Path, o
 def _started(folder: Path) -> Upload:
     folder.mkdir(parents=True)
     return Upload(folder / MODEL, (folder / MODEL).open("wb"))
-
-
-def _closed(upload: Upload) -> None:
-    upload.file.close()
 
 
 def _keep(use: Context, folder: Path, identifier: str) -> None:
