@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from weft_server.checks import Checks
 from weft_server.database import open_database
-from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, PaceGate, TokenGate
+from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate, TokenGate
 from weft_server.job_files import JobFiles
 from weft_server.models.places import ModelPlaces
 from weft_server.models.pool import ModelReaders
@@ -68,11 +68,12 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
 
 
 def _add_gates(app: FastAPI, settings: Settings) -> None:
-    """The one added last is passed first: Host, then token, then the body's pace and size."""
+    """The one added last is passed first: Host, then Origin, then token, then the body's pace and size."""
     app.add_middleware(BodyGate, limit=_body_limit(settings))
     app.add_middleware(PaceGate, grace_s=settings.body_grace_s)
     if settings.token is not None:
         app.add_middleware(TokenGate, token=settings.token.get_secret_value())
+    app.add_middleware(OriginGate)
     if settings.is_loopback:
         app.add_middleware(HostGate, names=LOOPBACK_NAMES | {settings.host})
 

@@ -224,6 +224,7 @@ def test_a_broken_job_file_is_named_with_the_place(run: Run, tmp_path: Path, arg
         (b"[1, 2]", f"{path}: a job is a JSON object, not [1, 2]"),
         (b'{"name": "\xff"}', f"{path}: no JSON"),
         (b"[" * 100_000, f"{path}: no JSON"),
+        (b'{"a": {"steps": 1, "steps": 2}}', f"{path}: an object has the key 'steps' twice"),
     ):
         path.write_bytes(content)
         result = run(script, *arguments, str(path))
