@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, MutableMapping
 from typing import Any, BinaryIO
 
+from weft.api.printable import escaped
+
 GRACE_S = 5.0
 """What a daemon has to clean up once its parent is gone; then it is ended hard."""
 
@@ -39,7 +41,7 @@ def log_to_stderr(name: str, level: int = logging.INFO) -> None:
     ]
     tty = sys.stderr.isatty()
     last: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.processors.format_exc_info, _escaping, structlog.dev.ConsoleRenderer()]
         if tty
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
@@ -120,3 +122,8 @@ def _adding_daemon(name: str) -> Callable[[Any, str, _Record], _Record]:
         return record
 
     return add
+
+
+def _escaping(_logger: Any, _method: str, record: _Record) -> _Record:
+    """Jobs and agents have a part in what is logged; on a terminal their control characters would be carried out."""
+    return {name: escaped(value) if isinstance(value, str) else value for name, value in record.items()}
