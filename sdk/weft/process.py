@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
 
+from weft.api.private import make_directory, opener
 from weft.log_lines import readable, telling
 
 LOG_TAIL_LINES = 12
@@ -40,9 +41,9 @@ class Process:
 
     def __init__(self, command: Command) -> None:
         self.command = command
-        command.log.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(command.log.parent)
         self._started_at, self._ended_at = time.monotonic(), 0.0
-        with command.log.open("ab") as log:
+        with open(command.log, "ab", opener=opener) as log:
             self._log_start = log.tell()
             self._popen = subprocess.Popen(  # noqa: S603 - this interpreter, with arguments that this package makes
                 [sys.executable, "-m", command.module, *command.arguments],

@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
+from weft.api.private import make_directory
 from weft_server.checks import Checks
 from weft_server.database import open_database
 from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate, TokenGate
@@ -24,13 +25,16 @@ from weft_server.service import Service
 from weft_server.settings import Settings
 from weft_server.uploads import Uploads
 
+OWN = ("weft.db", "weft.db-wal", "weft.db-shm", "jobs", "uploads", "models", "snapshots")
+"""What a server has in its directory."""
+
 
 def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     """The application. Its lifespan opens the database, which makes `settings.directory` where it is lacking."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        settings.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(settings.directory, OWN)
         engine = open_database(settings.directory / "weft.db")
         service = Service(
             Records(engine), JobFiles(settings.directory), settings.limits, clock, encrypts=settings.encrypts

@@ -15,6 +15,7 @@ from typing import IO
 import uvicorn
 from fastapi import FastAPI
 
+from weft.api.private import make_directory
 from weft_server.directory import check_directory
 from weft_server.settings import Settings
 
@@ -68,7 +69,7 @@ def serve(app: FastAPI, settings: Settings, stop: threading.Event) -> None:
 
     Raises what `check_directory` raises too.
     """
-    settings.directory.mkdir(parents=True, exist_ok=True)
+    make_directory(settings.directory)
     with locked(settings.directory), listening(settings.host, settings.port) as listener:
         check_directory(settings.directory)
         Server(app, settings.directory / "server.json", stop).run(sockets=[listener])

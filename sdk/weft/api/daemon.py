@@ -1,4 +1,4 @@
-"""What every daemon does at its start: logs to stderr, signals to an event, an end when its parent ends."""
+"""What every daemon does at its start: private files, logs to stderr, signals to an event, an end with its parent."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, MutableMapping
 from typing import Any, BinaryIO
 
 from weft.api.printable import escaped
+from weft.api.private import UMASK
 
 GRACE_S = 5.0
 """What a daemon has to clean up once its parent is gone; then it is ended hard."""
@@ -20,6 +21,7 @@ ORPHANED_EXIT_CODE = 3
 
 def start_daemon(name: str, *, exit_with_parent: bool = False, level: int = logging.INFO) -> threading.Event:
     """Sets up logging and signals; returns the event that says stop. To be called on the main thread, once."""
+    os.umask(UMASK)
     log_to_stderr(name, level)
     stop = threading.Event()
     stop_on_signals(stop)
