@@ -52,6 +52,11 @@ class Settings(BaseSettings):
     """Largest body of a submitted job: a graph carries its constants."""
     report_bytes: int = Field(default=8 << 20, gt=0)
     """Largest body of any other call: a thousand metrics and log lines."""
+    most_connections: int = Field(default=16384, ge=1)
+    """Connections at the same time, three for each of `most_agents`; fewer where the process may open fewer files. One
+    more takes the place of the one that has waited longest without a request."""
+    head_s: float = Field(default=10.0, gt=0)
+    """How long a request's head may take to come, from the connection's beginning or its own first byte."""
     body_grace_s: float = Field(default=30.0, gt=0)
     """How long a body may stand still before its call is refused."""
     upload_bytes: int = Field(default=64 << 30, gt=0)
