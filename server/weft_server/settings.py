@@ -72,7 +72,9 @@ class Settings(BaseSettings):
     most_jobs: int = Field(default=1000, ge=1)
     """Jobs that have not ended; their plans are held in memory, constants included."""
     concurrent_checks: int = Field(default=2, ge=1)
-    """Submitted jobs that are checked at the same time, each on a thread; more wait."""
+    """Submitted jobs that are checked at the same time, each on a thread; a user has all but one of these."""
+    check_seconds: float = Field(default=60.0, gt=0)
+    """How long checking one may take."""
     waiting_checks: int = Field(default=64, ge=1)
     """Of those that wait; more are sent away for a moment."""
 

@@ -23,7 +23,7 @@ from weft_server.gate import too_late
 from weft_server.job_files import Upload
 from weft_server.models.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
 from weft_server.problems import RETRY, ProblemError
-from weft_server.routes.context import Context, Use
+from weft_server.routes.context import Context, Use, user_of
 from weft_server.strict_json import StrictRoute
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=StrictRoute)
@@ -93,7 +93,7 @@ async def _arrived(use: Context, request: Request, folder: Path) -> AsyncIterato
 async def _read(use: Context, request: Request, identifier: str, folder: Path, options: ReadRequest) -> ModelOutcome:
     """Raises ProblemError with what is wrong with the file."""
     asked = ModelRequest(id=identifier, folder=str(folder), options=options, limits=use.settings.model_limits)
-    async with use.models.turn(request.is_disconnected):
+    async with use.models.turn(request.is_disconnected, user=user_of(request)):
         outcome = await to_thread.run_sync(use.readers.read, asked)
     if outcome is None:
         detail = "the process that reads models was lost; try again"
