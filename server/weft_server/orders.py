@@ -44,6 +44,7 @@ def allocation_of(
         accumulate=plan.accumulate,
         keep_state=plan.keep_state,
         snapshot=snapshot,
+        content=plan.content,
     )
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-from weft.api.agent import SnapshotDone, WorkerAllocation
+from weft.api.agent import LogReport, SnapshotDone, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
 from weft_kvstore.client.store_client import StoreClient
@@ -200,7 +200,7 @@ class Run:
         """Opens and binds everything; `stack` closes it, the store first."""
         task = task_of(self._allocation)
         device = self._open_device(self._settings.device)
-        source = open_data(task, self._data_roots)
+        source = open_data(task, self._data_roots, self._warn)
         stack.callback(source.close)
         engine = self._engine()
         stack.callback(engine.close)
@@ -210,6 +210,9 @@ class Run:
         training = self._bound(task, source, engine, device, self._connect(task, device, stack))
         self._listener.reached(AllocationEvent.READY, None)
         return training
+
+    def _warn(self, message: str) -> None:
+        self._reporter.report(logs=[LogReport(level="warning", message=f"slot {self._allocation.slot}: {message}")])
 
     def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""

@@ -123,6 +123,8 @@ class WorkerAllocation(Model):
     """The keys of this job's workers, where the store's links are encrypted."""
     snapshot: Snapshot | None = None
     """Where the job goes on; None: it begins with step 0. A worker without shards reads its values from it."""
+    content: str = ""
+    """What the data's columns held at the job's submission; a worker that finds other data fails. Empty: anything."""
 
 
 class ShardAllocation(Model):
