@@ -99,10 +99,13 @@ class Process:
             self._popen.stdin.close()
 
     def log_tail(self) -> list[str]:
-        """The last lines that this process wrote."""
-        with self.command.log.open("rb") as log:
-            log.seek(self._log_start)
-            return [line.decode("utf-8", "replace").rstrip() for line in deque(log, LOG_TAIL_LINES)]
+        """The last lines that this process wrote; none where somebody has deleted its log."""
+        try:
+            with self.command.log.open("rb") as log:
+                log.seek(self._log_start)
+                return [line.decode("utf-8", "replace").rstrip() for line in deque(log, LOG_TAIL_LINES)]
+        except FileNotFoundError:
+            return []
 
     def obituary(self) -> str:
         """How it ended: its name, its exit code or signal, and the end of its log."""

@@ -80,7 +80,7 @@ class JobFiles:
     def start(self, job: str, name: str) -> Upload:
         """A temporary file for an upload called `name`, unique among those that run now."""
         folder = self._jobs / job
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)  # also where somebody has deleted all of it
         path = folder / f"{_TEMPORARY}{name}"
         return Upload(path, path.open("wb"))
 
@@ -131,7 +131,7 @@ class JobFiles:
     def take(self, source: Path, job: str, file: str) -> Path:
         """A copy of another document for the job, that outlives it. No bytes are copied where the disk can link."""
         target = self.given(job, file)
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(source, target)
         except OSError:

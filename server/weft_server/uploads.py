@@ -49,6 +49,7 @@ class Uploads:
     def start(self, identifier: str, now: datetime) -> Upload:
         """A temporary file for a new upload. Raises FullError."""
         self.clean(now)
+        self._folder.mkdir(parents=True, exist_ok=True)  # also where somebody has deleted it
         path = self._folder / f"{_TEMPORARY}{identifier}"
         with self._lock:
             if len(self._coming) >= MOST_AT_ONCE:

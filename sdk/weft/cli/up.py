@@ -110,7 +110,7 @@ def _greet(out: Console, cluster: Cluster) -> None:
 
 
 def _look_after(err: Console, cluster: Cluster) -> Never:
-    """Tells of each daemon that ends, and starts it again. Raises ClusterError where that is in vain."""
+    """Tells of each daemon that ends, and starts it again."""
     never, tending = threading.Event(), Tending(cluster)
     while True:
         for told in tending.look():
