@@ -1,4 +1,4 @@
-"""When a daemon that ended is started again: soon at first, later each time, most not for ever. Pure: `now` is given."""
+"""When a daemon that ended is started again: soon at first, later each time, most not for ever. Pure."""
 
 from __future__ import annotations
 
