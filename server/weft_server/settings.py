@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from weft.api.machine import memory_bytes
 from weft_server.limits import Limits
 from weft_server.memory_check import Bounds
 from weft_server.models.request import ModelLimits
@@ -69,6 +70,9 @@ class Settings(BaseSettings):
     """Most that one job's parameters may take with their rule's state."""
     step_bytes: int = Field(default=64 << 30, gt=0)
     """Most that a worker's values of one step may take."""
+    machine_bytes: int | None = Field(default=None, gt=0)
+    """Memory of the machine where all workers and shards run on one. If left out, this one's where the server is bound
+    to loopback, else no bound: workers and shards have machines of their own, and bounds by their `--job-memory`."""
     most_jobs: int = Field(default=1000, ge=1)
     """Jobs that have not ended; their plans are held in memory, constants included."""
     concurrent_checks: int = Field(default=2, ge=1)
@@ -157,4 +161,5 @@ class Settings(BaseSettings):
 
     @property
     def bounds(self) -> Bounds:
-        return Bounds(parameter_bytes=self.parameter_bytes, step_bytes=self.step_bytes)
+        machine = self.machine_bytes or (memory_bytes() if self.is_loopback else None)
+        return Bounds(parameter_bytes=self.parameter_bytes, step_bytes=self.step_bytes, machine_bytes=machine)

@@ -145,6 +145,7 @@ def test_a_value_that_no_memory_holds_fails_the_run_by_node_and_size(tmp_path):
     assert records.over.wait(WAIT_S)
     event, reason = records.last
     assert event is FAILED
+    assert reason.startswith("slot 0: out of memory: ")
     assert "step 0: its values need 562950087639040 bytes at once, which cannot be had (Unable to allocate" in reason
     assert "the largest are 's' of 562949953421312 bytes, " in reason
 

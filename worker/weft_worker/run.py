@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -292,6 +293,10 @@ class Run:
 
 def _told(error: Exception) -> str:
     """The error for people: those of this room say enough without their class."""
+    if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
+        most, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        bound = "" if most == resource.RLIM_INFINITY else f"; it may take {most} bytes here (--job-memory)"
+        return f"out of memory: {str(error) or type(error).__name__}{bound}"
     return (
         str(error)
         if isinstance(error, (WorkerError, EngineError, SnapshotError))
