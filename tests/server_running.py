@@ -33,7 +33,7 @@ def running(directory: Path, **settings: Any) -> Iterator[httpx.Client]:
     stop = threading.Event()
     app = create_app(chosen)
     with listening(chosen.host, chosen.port) as listener:
-        server = Server(app, directory / "server.json", stop)
+        server = Server(app, chosen, stop)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server")
         thread.start()
         try:

@@ -93,6 +93,7 @@ class Job:
     columns: Mapping[str, str] = field(default_factory=lambda: {"x": "x", "labels": "y"})
     snapshot: Snapshot | None = None
     """What the job goes on from."""
+    content: str = ""
 
     def allocation(self, slot: int) -> WorkerAllocation:
         evaluate = self.evaluate
@@ -120,6 +121,7 @@ class Job:
             evaluate_average=self.evaluate_average,
             keep_state=self.keep_state,
             snapshot=self.snapshot,
+            content=self.content,
         )
 
     def store_spec(self) -> StoreSpec:

@@ -58,6 +58,11 @@ class NpzMember:
         return self.shape[0]
 
     @property
+    def content(self) -> tuple[object, ...]:
+        """What its elements are, by the checksum that the archive has of them."""
+        return self.column.name, self.dtype.str, self.shape, self.fortran, self.info.CRC, self.info.file_size
+
+    @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import mmap
 import os
 import threading
+import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -26,6 +29,12 @@ from weft_data.files import open_regular
 from weft_data.npz_member import MALFORMED, SUFFIX, NpzMember, read_member
 from weft_data.source import Array, Description, Rows, Source
 
+SETTLE_S = 10.0
+"""A file that somebody writes anew has so long to be whole again."""
+LOOK_S = 0.05
+
+_log = logging.getLogger("weft.data")
+
 LOADED_BYTES_LIMIT = 16 << 30
 """Bytes that a compressed column may take in memory; a stored one is mapped and has no limit."""
 
@@ -36,14 +45,16 @@ def open_source(
     *,
     roots: Sequence[Path] | None = None,
     columns: Sequence[str] | None = None,
+    tell: Callable[[str], None] = _log.warning,
 ) -> Source:
     """The source of a `type` ("numpy") at `path`; with `roots`, it must lie under one of them, links followed.
 
-    With `columns`, only those are looked at: the file may hold others of any kind and length. Raises DataError.
+    With `columns`, only those are looked at: the file may hold others of any kind and length. `tell` hears, in words
+    for people, that the file was written anew with the same elements. Raises DataError.
     """
     if type != "numpy":
         raise UnknownSourceError(f"there is no source of type {type!r}; there is 'numpy'", path=path)
-    return NpzSource(path, roots=roots, columns=columns)
+    return NpzSource(path, roots=roots, columns=columns, tell=tell)
 
 
 class NpzSource:
@@ -59,8 +70,10 @@ class NpzSource:
         roots: Sequence[Path] | None = None,
         columns: Sequence[str] | None = None,
         loaded_bytes_limit: int = LOADED_BYTES_LIMIT,
+        tell: Callable[[str], None] = _log.warning,
     ) -> None:
         self._path = path
+        self._tell = tell
         self._limit = loaded_bytes_limit
         self._lock = threading.Lock()
         self._arrays: dict[str, Array] = {}
@@ -76,7 +89,9 @@ class NpzSource:
 
     def describe(self) -> Description:
         """What the file holds, from its headers."""
-        return Description(self._rows, tuple(member.column for member in self._members.values()))
+        content = repr(sorted(member.content for member in self._members.values()))
+        columns = tuple(member.column for member in self._members.values())
+        return Description(self._rows, columns, hashlib.sha256(content.encode()).hexdigest())
 
     def read(self, columns: Sequence[str], rows: Rows) -> dict[str, Array]:
         """The rows asked for, a new array (len(rows), *row_shape) for each column.
@@ -110,7 +125,40 @@ class NpzSource:
         if self._file is None:
             raise UnreadableFileError(f"{self._path!r} was closed", path=self._path)
         if _identity(self._file) != self._opened:
-            raise FileFormatError(f"{self._path!r} was changed while it was being read", path=self._path)
+            self._look_again(self._file)
+
+    def _look_again(self, file: BinaryIO) -> None:
+        """Goes on where the file was touched, or written anew with what it held. Raises FileFormatError."""
+        until = time.monotonic() + SETTLE_S
+        while True:
+            found = _identity(file)
+            try:
+                archive = _open_archive(self._path, file)
+                members = _read_members(self._path, file, archive, list(self._members))
+                for member in members.values():
+                    _check_sum(self._path, archive, member)
+            except DataError:  # it is being written
+                if time.monotonic() >= until:
+                    raise self._changed() from None
+                time.sleep(LOOK_S)
+                continue
+            if {name: each.content for name, each in members.items()} != {
+                name: each.content for name, each in self._members.items()
+            }:
+                raise self._changed()
+            if _identity(file) == found:
+                break
+        self._arrays.clear()
+        self._archive, self._members, self._opened = archive, members, found
+        self._tell(f"{self._path!r} was touched or written anew while it was being read; it holds what it held")
+
+    def _changed(self) -> FileFormatError:
+        message = (
+            f"{self._path!r} was changed while it was being read: what the job began with cannot be read any more. "
+            "Write other data under another name, or move a new file over the old one, which is read to its end then; "
+            "`weft resume` goes on from the newest snapshot once the file holds its data again"
+        )
+        return FileFormatError(message, path=self._path)
 
     def _array(self, name: str) -> Array:
         if name not in self._members:
@@ -162,6 +210,16 @@ def _read_all(stream: IO[bytes], nbytes: int) -> tuple[Array, int]:
 def _identity(file: BinaryIO) -> tuple[int, int]:
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
+
+
+def _check_sum(path: str, archive: zipfile.ZipFile, member: NpzMember) -> None:
+    """Reads it to its end, where zipfile compares its checksum with the elements. Raises FileFormatError."""
+    try:
+        with archive.open(member.info) as stream:
+            while stream.read(1 << 20):
+                pass
+    except MALFORMED as error:
+        raise FileFormatError(f"{path!r}: {error}", path=path, column=member.column.name) from error
 
 
 def _open_archive(path: str, file: BinaryIO) -> zipfile.ZipFile:

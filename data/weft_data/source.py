@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +29,8 @@ class Description:
 
     rows: int
     columns: tuple[Column, ...]
+    content: str = field(default="", compare=False)
+    """The same for columns of the same elements, wherever they lie; other elements have another one."""
 
     def column(self, name: str) -> Column | None:
         """The column of that name, or None."""

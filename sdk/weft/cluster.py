@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from weft.api.lifecycle import AgentState
+from weft.api.private import make_directory
 from weft.client import Client
 from weft.errors import ClusterError, WeftError
-from weft.exclusive import check_port_is_free, hold_directory
+from weft.exclusive import LOCK_FILE, check_port_is_free, hold_directory
 from weft.http import Retry
 from weft.process import Command, Process
 
@@ -28,6 +29,8 @@ SERVER = "server"
 
 HOST = "127.0.0.1"
 """This machine alone: several machines start the daemons themselves, with tokens."""
+
+LOGS = "logs"
 
 START_TIMEOUT_S = 60.0
 """Until all daemons have registered; a cold disk under a slow machine takes a good part of it to import NumPy."""
@@ -207,7 +210,7 @@ class Cluster:
             return Path(self._held.enter_context(tempfile.TemporaryDirectory(prefix="weft-"))).resolve()
         directory = Path(self._wanted_directory).resolve()
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory, own=(LOGS, LOCK_FILE))
             self._held.enter_context(hold_directory(directory))
         except OSError as error:
             raise ClusterError(f"the directory {directory} cannot be used: {error.strerror or error}") from None
@@ -234,7 +237,7 @@ class Cluster:
             name=name,
             module=module,
             arguments=(*arguments, EXIT_WITH_PARENT),
-            log=self.directory / "logs" / f"{name}.log",
+            log=self.directory / LOGS / f"{name}.log",
             directory=self.data_root,
             environment=environment or {},
         )
@@ -273,7 +276,7 @@ class Cluster:
     def _pause(self, deadline: float, what: str) -> None:
         self._raise_if_ended()
         if time.monotonic() > deadline:
-            logs = self.directory / "logs"
+            logs = self.directory / LOGS
             raise ClusterError(f"waited {self.start_timeout_s:g} s for {what}, in vain; logs are in {logs}")
         time.sleep(POLL_S)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from weft.api.private import opener
 from weft.command_line import command
 from weft.errors import ClusterError
 
@@ -38,7 +39,7 @@ def check_port_is_free(host: str, port: int) -> None:
 @contextmanager
 def hold_directory(directory: Path) -> Iterator[None]:
     """Locks the directory for this process. Raises ClusterError, naming the process that has it."""
-    with (directory / LOCK_FILE).open("a+") as lock:
+    with open(directory / LOCK_FILE, "a+", opener=opener) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

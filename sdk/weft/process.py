@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
 
+from weft.api.private import make_directory, opener
 from weft.log_lines import readable, telling
 
 LOG_TAIL_LINES = 12
@@ -40,9 +41,9 @@ class Process:
 
     def __init__(self, command: Command) -> None:
         self.command = command
-        command.log.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(command.log.parent)
         self._started_at, self._ended_at = time.monotonic(), 0.0
-        with command.log.open("ab") as log:
+        with open(command.log, "ab", opener=opener) as log:
             self._log_start = log.tell()
             self._popen = subprocess.Popen(  # noqa: S603 - this interpreter, with arguments that this package makes
                 [sys.executable, "-m", command.module, *command.arguments],
@@ -98,10 +99,13 @@ class Process:
             self._popen.stdin.close()
 
     def log_tail(self) -> list[str]:
-        """The last lines that this process wrote."""
-        with self.command.log.open("rb") as log:
-            log.seek(self._log_start)
-            return [line.decode("utf-8", "replace").rstrip() for line in deque(log, LOG_TAIL_LINES)]
+        """The last lines that this process wrote; none where somebody has deleted its log."""
+        try:
+            with self.command.log.open("rb") as log:
+                log.seek(self._log_start)
+                return [line.decode("utf-8", "replace").rstrip() for line in deque(log, LOG_TAIL_LINES)]
+        except FileNotFoundError:
+            return []
 
     def obituary(self) -> str:
         """How it ended: its name, its exit code or signal, and the end of its log."""

@@ -1,7 +1,8 @@
-"""When a daemon that ended is started again: soon at first, later each time, not for ever. Pure: `now` is passed in."""
+"""When a daemon that ended is started again: soon at first, later each time, most not for ever. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -27,8 +28,10 @@ class Revivals:
     Invariant: `_due` has when a daemon that ended is to be started; one that runs, or ended too often, is not in it.
     """
 
-    def __init__(self, limits: RevivalLimits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: RevivalLimits = DEFAULT_LIMITS, always: Collection[str] = ()) -> None:
+        """Daemons of `always` are started again however often they end."""
         self.limits = limits
+        self._always = always
         self._rows: dict[str, int] = {}
         self._due: dict[str, float] = {}
 
@@ -36,11 +39,15 @@ class Revivals:
         """The daemon ended after `lived_s`. The pause until it is to be started again; None where it is not."""
         row = 1 if lived_s >= self.limits.healthy_s else self._rows.get(name, 0) + 1
         self._rows[name] = row
-        if row > self.limits.most:
+        if row > self.limits.most and name not in self._always:
             return None
-        pause_s = min(self.limits.first_s * 2.0 ** (row - 1), self.limits.longest_s)
+        pause_s = min(self.limits.first_s * 2.0 ** min(row - 1, 32), self.limits.longest_s)
         self._due[name] = now + pause_s
         return pause_s
+
+    def row(self, name: str) -> int:
+        """How often in a row it has ended."""
+        return self._rows.get(name, 0)
 
     def due(self, now: float) -> list[str]:
         """Daemons that are to be started now, each told once."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from weft.cluster import SERVER, Cluster
 from weft.command_line import command
-from weft.errors import ClusterError
 from weft.process import Process
 from weft.revivals import DEFAULT_LIMITS, RevivalLimits, Revivals
 
@@ -31,55 +30,56 @@ class Told:
 class Tending:
     """Starts the daemons of a started cluster again: the server on its port and data, agents under their names.
 
-    Jobs go on over an absence of the server. A job whose worker or shard ended fails; the next one finds its successor.
+    Jobs go on over an absence of the server, so it is tried for ever: its disk may have room again, its database be put
+    back. An agent that ends again and again is let go, and the others go on.
     """
 
     def __init__(
         self, cluster: Cluster, limits: RevivalLimits = DEFAULT_LIMITS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._cluster = cluster
-        self._revivals = Revivals(limits)
+        self._revivals = Revivals(limits, always=(SERVER,))
         self._clock = clock
         self._awaited: Process | None = None
 
     def look(self) -> list[Told]:
-        """Starts what is due, and tells what happened since the last look. To be called a few times a second.
-
-        Raises ClusterError where the server ends again and again: nothing works without it.
-        """
-        told = [self._mourned(process) for process in self._cluster.ended()]
+        """Starts what is due, and tells what happened since the last look. To be called a few times a second."""
+        told = [told for process in self._cluster.ended() for told in self._mourned(process)]
         for name in self._revivals.due(self._clock()):
-            told.append(self._started(name))
+            told += self._started(name)
         if self._awaited is not None and self._cluster.listens():
             self._awaited = None
             told.append(Told(f"the server listens again at {self._cluster.url}"))
         return told
 
-    def _mourned(self, process: Process) -> Told:
-        now, limits = self._clock(), self._revivals.limits
-        pause_s = self._revivals.died(process.name, process.lived_s, now)
-        if pause_s is not None:
-            ended = process.notice_of_death(LOG_LINES)
-            if process.name == SERVER:
-                text = f"{ended}\n{process.name} is started again on its port and data in {pause_s:g} s; jobs go on"
-            else:
-                text = f"{ended}\n{process.name} is started again in {pause_s:g} s. {LOST}"
-            return Told(text, is_bad=True)
-        often = f"{process.name} has ended {limits.most + 1} times in a row, within {limits.healthy_s:g} s of its start"
-        if process.name == SERVER:
-            raise ClusterError(f"{process.obituary()}\n{often}: nothing works without it")
-        return Told(
-            f"{process.notice_of_death(LOG_LINES)}\n{often}, and is not started again; the others go on", is_bad=True
-        )
+    def _mourned(self, process: Process) -> list[Told]:
+        pause_s = self._revivals.died(process.name, process.lived_s, self._clock())
+        return self._ended(process.name, process.notice_of_death(LOG_LINES), pause_s)
 
-    def _started(self, name: str) -> Told:
+    def _ended(self, name: str, how: str, pause_s: float | None) -> list[Told]:
+        """What is told of an end; of a long row of them every second, fourth, eighth ... one."""
+        limits, row = self._revivals.limits, self._revivals.row(name)
+        often = f"{name} has ended {row} times in a row, within {limits.healthy_s:g} s of its start"
+        if pause_s is None:
+            return [Told(f"{how}\n{often}, and is not started again; the others go on", is_bad=True)]
+        if name != SERVER:
+            return [Told(f"{how}\n{name} is started again in {pause_s:g} s. {LOST}", is_bad=True)]
+        if row <= limits.most:
+            text = f"{how}\n{name} is started again on its port and data in {pause_s:g} s; jobs go on"
+            return [Told(text, is_bad=True)]
+        if row & (row - 1) and row != limits.most + 1:
+            return []
+        text = f"{how}\n{often}. Workers and shards are kept, and so is what they compute; it is tried again each"
+        return [Told(f"{text} {pause_s:g} s until it starts: mend what its log tells of", is_bad=True)]
+
+    def _started(self, name: str) -> list[Told]:
         try:
             process = self._cluster.restart(name)
-        except OSError as error:  # no memory or no more processes, say: another death
+        except OSError as error:  # no memory, no more processes or no room on the disk, say: another death
             pause_s = self._revivals.died(name, 0.0, self._clock())
-            if pause_s is None:
-                raise ClusterError(f"{name} cannot be started: {error}") from None
-            return Told(f"{name} cannot be started: {error}; tried again in {pause_s:g} s", is_bad=True)
+            return self._ended(name, f"{name} cannot be started: {error}", pause_s)
         if name == SERVER:
             self._awaited = process
-        return Told(f"{name} is started again as process {process.pid}")
+            if self._revivals.row(name) > self._revivals.limits.most:
+                return []  # it is told once it listens
+        return [Told(f"{name} is started again as process {process.pid}")]

@@ -12,6 +12,7 @@ from rich.progress import Progress, ProgressColumn, Task, TaskID, TextColumn, Ti
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
+from weft import terminal
 from weft.api.event import Event, LogLine, MetricTaken, StateChanged, StepDone
 from weft.api.job import Job
 from weft.api.lifecycle import JobState
@@ -122,7 +123,7 @@ def shown(metrics: Mapping[str, float], *, gap: str = "  ") -> str:
 
 def watch(events: Iterable[Event | Notice], job: Job, console: Console | None = None) -> RunView:
     """Shows the events until they end, which is when the job ends. After a Ctrl-C it says that the job goes on."""
-    console = console or Console()
+    console = console or terminal.Console()
     view = RunView(steps=job.progress.steps)
     console.print(f"job {job.id} ({job.name})", markup=False, highlight=False, soft_wrap=True)
     try:

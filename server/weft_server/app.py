@@ -9,9 +9,10 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
+from weft.api.private import make_directory
 from weft_server.checks import Checks
 from weft_server.database import open_database
-from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, PaceGate, TokenGate
+from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate, TokenGate
 from weft_server.job_files import JobFiles
 from weft_server.models.places import ModelPlaces
 from weft_server.models.pool import ModelReaders
@@ -24,6 +25,9 @@ from weft_server.service import Service
 from weft_server.settings import Settings
 from weft_server.uploads import Uploads
 
+OWN = ("weft.db", "weft.db-wal", "weft.db-shm", "jobs", "uploads", "models", "snapshots")
+"""What a server has in its directory."""
+
 
 def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
     """The application. Its lifespan opens the database, which makes `settings.directory` where it is lacking."""
@@ -32,7 +36,7 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        settings.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(settings.directory, OWN)
         engine = open_database(settings.directory / "weft.db")
         service = Service(
             Records(engine), JobFiles(settings.directory), settings.limits, clock, encrypts=settings.encrypts
@@ -70,11 +74,12 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
 
 
 def _add_gates(app: FastAPI, settings: Settings) -> None:
-    """The one added last is passed first: Host, then token, then the body's pace and size."""
+    """The one added last is passed first: Host, then Origin, then token, then the body's pace and size."""
     app.add_middleware(BodyGate, limit=_body_limit(settings))
     app.add_middleware(PaceGate, grace_s=settings.body_grace_s)
     if settings.token is not None:
         app.add_middleware(TokenGate, token=settings.token.get_secret_value())
+    app.add_middleware(OriginGate)
     if settings.is_loopback:
         app.add_middleware(HostGate, names=LOOPBACK_NAMES | {settings.host})
 

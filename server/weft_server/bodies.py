@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import errno
+import shutil
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from pathlib import Path
 
 from fastapi import Request
 
@@ -13,6 +16,10 @@ from weft_server.job_files import Upload
 from weft_server.parameter_file import PIECE_BYTES, ParameterFileError
 from weft_server.problems import ProblemError
 from weft_server.threads import Threads
+
+KEPT_FREE_BYTES = 64 << 20
+"""Of the disk, which documents leave free: the records of jobs go on where no document is taken."""
+REMEDY = "make room on it (`DELETE /v1/uploads/ID` frees what was brought for jobs to begin with), then send it again"
 
 
 @asynccontextmanager
@@ -29,6 +36,7 @@ async def received(
     upload: Upload | None = None
     try:
         upload = await threads.on_files(start)
+        await threads.on_files(check_room, upload.path.parent, int(told) if told.isdigit() else 0)
         await _write(threads, upload, request.stream(), limit)
         yield upload
     except ParameterFileError as error:
@@ -36,10 +44,23 @@ async def received(
         raise ProblemError(code, "wrong-values", f"the document is not taken: {error}", errors=error.errors) from error
     except OSError as error:
         detail = f"the document cannot be kept: {error.strerror or error}"
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            detail += f"; {REMEDY}"
         raise ProblemError(HTTPStatus.INSUFFICIENT_STORAGE, "not-stored", detail) from error
     finally:
         if upload is not None:
             await threads.on_files(discard, upload)
+
+
+def check_room(folder: Path, nbytes: int) -> None:
+    """Raises ProblemError where so many bytes more would leave the folder's disk too little."""
+    free = shutil.disk_usage(folder).free
+    if nbytes + KEPT_FREE_BYTES > free:
+        detail = (
+            f"the document's {nbytes} bytes do not fit: the server's disk has {free} bytes free, of which it keeps "
+            f"{KEPT_FREE_BYTES} for its records; {REMEDY}"
+        )
+        raise ProblemError(HTTPStatus.INSUFFICIENT_STORAGE, "not-stored", detail)
 
 
 async def _write(threads: Threads, upload: Upload, stream: AsyncIterator[bytes], limit: int) -> None:
@@ -53,6 +74,11 @@ async def _write(threads: Threads, upload: Upload, stream: AsyncIterator[bytes],
         if total > limit:
             raise too_large(limit, f"more than {limit} bytes")
         if held >= PIECE_BYTES:
-            await threads.on_files(upload.file.writelines, waiting)
+            await threads.on_files(_put, upload, waiting)
             waiting, held = [], 0
-    await threads.on_files(upload.file.writelines, waiting)
+    await threads.on_files(_put, upload, waiting)
+
+
+def _put(upload: Upload, pieces: Sequence[bytes]) -> None:
+    check_room(upload.path.parent, sum(map(len, pieces)))  # others may have filled the disk meanwhile
+    upload.file.writelines(pieces)

@@ -1,79 +1,194 @@
-"""Who checks a submitted job next: so many at the same time, submits before dry runs, nobody whose caller has left."""
+"""Who checks a submitted job next, and for how long: so many at the same time, users in turn, submits before dry runs,
+nobody whose caller has left, and none for ever.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import ctypes
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from anyio import to_thread
+
+from weft.api.problem import FieldError
+from weft_server.job_refused import JobRefusedError
 from weft_server.refusals import CallerLeftError, FullError
+
+_T = TypeVar("_T")
 
 HasLeft = Callable[[], Awaitable[bool]]
 """Whether the caller has hung up."""
+
+LOOK_S = 0.25
+"""Between two looks at whether the caller of a check that runs is still there."""
 
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
     has_left: HasLeft
+    user: str
+    behind: bool
     turn: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Checks:
-    """Turns, of which `at_once` are taken at the same time, and at most `most` callers wait. Belongs to one loop."""
+    """Turns, of which `at_once` are taken at the same time, and at most `most` callers wait. Belongs to one loop.
+
+    A user takes all of them but one, so that slow checks of one leave a turn to others; who has had fewest is next.
+    """
 
     def __init__(self, at_once: int, most: int, noun: str = "check") -> None:
         self._noun = noun
         self._free = at_once
+        self._each = max(1, at_once - 1)
         self._most = most
-        self._first: deque[_Waiting] = deque()
-        self._behind: deque[_Waiting] = deque()
+        self._held: Counter[str] = Counter()
+        self._had: Counter[str] = Counter()
+        """Turns of each user since somebody last waited."""
+        self._line: list[_Waiting] = []
+        """In the order of their coming."""
 
     @asynccontextmanager
-    async def turn(self, has_left: HasLeft, *, behind: bool = False) -> AsyncIterator[None]:
+    async def turn(self, has_left: HasLeft, *, user: str = "", behind: bool = False) -> AsyncIterator[None]:
         """Held within the block. `behind`: only when no other waits. Raises FullError, CallerLeftError."""
-        await self._wait(_Waiting(has_left), behind=behind)
+        await self._wait(_Waiting(has_left, user, behind))
         try:
             if await has_left():
                 raise CallerLeftError
             yield
         finally:
-            self._pass_on()
+            self._give_back(user)
 
-    async def _wait(self, caller: _Waiting, *, behind: bool) -> None:
-        if self._free:
-            self._free -= 1
+    async def _wait(self, caller: _Waiting) -> None:
+        if self._may_take(caller):
+            self._take(caller)
             return
-        if len(self._first) + len(self._behind) >= self._most:
+        if len(self._line) >= self._most:
             await self.sweep()
-        if len(self._first) + len(self._behind) >= self._most:
-            raise FullError(self._noun, self._most)
-        line = self._behind if behind else self._first
-        line.append(caller)
+        if len(self._line) >= self._most:
+            self._make_room(caller.user)
+        self._line.append(caller)
+        self._pass_on()  # a turn may have become free meanwhile
         try:
             await caller.turn
         except BaseException:
-            if caller in line:
-                line.remove(caller)
+            if caller in self._line:
+                self._line.remove(caller)
             elif caller.turn.done() and not caller.turn.cancelled() and caller.turn.exception() is None:
-                self._pass_on()  # the turn came as the caller was cancelled
+                self._give_back(caller.user)  # the turn came as the caller was cancelled
             raise
 
-    def _pass_on(self) -> None:
-        for line in (self._first, self._behind):
-            while line:
-                caller = line.popleft()
-                if not caller.turn.done():
-                    caller.turn.set_result(None)
-                    return
+    def _may_take(self, caller: _Waiting) -> bool:
+        return self._free > 0 and self._held[caller.user] < self._each
+
+    def _take(self, caller: _Waiting) -> None:
+        self._free -= 1
+        self._held[caller.user] += 1
+        self._had[caller.user] += 1
+
+    def _give_back(self, user: str) -> None:
         self._free += 1
+        self._held[user] -= 1
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while waiting := [each for each in self._line if self._may_take(each)]:
+            # The first of the smallest ones, which came first.
+            caller = min(waiting, key=lambda each: (each.behind, self._held[each.user], self._had[each.user]))
+            self._line.remove(caller)
+            if not caller.turn.done():
+                self._take(caller)
+                caller.turn.set_result(None)
+        if not self._line:
+            self._had.clear()
+            self._held += Counter()  # forgets those who hold none
+
+    def _make_room(self, user: str) -> None:
+        """The newest caller of who has most in the line goes, if that is more than the user would have."""
+        waiting = Counter(each.user for each in self._line)
+        largest, count = waiting.most_common(1)[0]
+        if count <= waiting[user] + 1:
+            raise FullError(self._noun, self._most)
+        newest = next(each for each in reversed(self._line) if each.user == largest)
+        self._line.remove(newest)
+        if not newest.turn.done():
+            newest.turn.set_exception(FullError(self._noun, self._most))
 
     async def sweep(self) -> None:
         """Those that have left make room."""
-        for line in (self._first, self._behind):
-            for caller in list(line):
-                if await caller.has_left() and caller in line:
-                    line.remove(caller)
-                    if not caller.turn.done():
-                        caller.turn.set_exception(CallerLeftError())
+        for caller in list(self._line):
+            if await caller.has_left() and caller in self._line:
+                self._line.remove(caller)
+                if not caller.turn.done():
+                    caller.turn.set_exception(CallerLeftError())
+
+
+async def checked(seconds: float, has_left: HasLeft, function: Callable[..., _T], *arguments: object) -> _T:
+    """What `function` returns, run on a thread, where it is stopped after so long, or once its caller has left.
+
+    Raises JobRefusedError, CallerLeftError. The function has to change nothing but what it returns: it is stopped
+    between any two steps of the interpreter.
+    """
+    loop = asyncio.get_running_loop()
+    run, until = _Run(), loop.time() + seconds
+    task = asyncio.ensure_future(to_thread.run_sync(lambda: run(function, *arguments)))
+    try:
+        why: Exception | None = None
+        while not (await asyncio.wait({task}, timeout=min(LOOK_S, max(until - loop.time(), 0))))[0]:
+            if loop.time() >= until:
+                detail = f"checking the job takes more than {seconds:g} s: a smaller graph is checked sooner"
+                why = JobRefusedError([FieldError(pointer="/graph", detail=detail)])
+            elif await has_left():
+                why = CallerLeftError()
+            if why is not None:
+                break
+    finally:
+        if not task.done():
+            run.stop()
+            await asyncio.wait({task})
+    if run.was_stopped:
+        task.exception()
+        raise why or CallerLeftError()
+    return task.result()
+
+
+class _StoppedError(BaseException):
+    """Raised where the thread is. No handler of errors takes it for one."""
+
+
+class _Run:
+    """One call of a function on a thread, which another thread may stop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self.was_stopped = False
+
+    def __call__(self, function: Callable[..., _T], *arguments: object) -> _T:
+        """Raises RuntimeError once it was stopped."""
+        try:
+            with self._lock:
+                if self.was_stopped:
+                    raise _StoppedError
+                self._thread = threading.get_ident()
+            try:
+                return function(*arguments)
+            finally:
+                with self._lock:  # here it is raised, where the function returned as it was stopped
+                    self._thread = None
+        except _StoppedError:
+            raise RuntimeError("it was stopped") from None
+
+    def stop(self) -> None:
+        """Stops the call, if it runs. The thread raises within milliseconds, or after what it computes in C."""
+        with self._lock:
+            self.was_stopped = True
+            if self._thread is not None:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread), ctypes.py_object(_StoppedError)
+                )

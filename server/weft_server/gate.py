@@ -1,4 +1,5 @@
-"""Who may come in: the right Host on loopback, the right token where there is one, no body too large or too slow.
+"""Who may come in: the right Host on loopback, no page of another site, the right token where there is one, no body
+that is compressed, too large or too slow.
 
 Plain ASGI: every request passes here before any of it is read.
 """
@@ -20,6 +21,8 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Probes carry no token, and say nothing but yes or no."""
 SLOWEST = 16 << 10
 """Bytes a second that a body has to come at in the long run: a tenth of a poor mobile link."""
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -40,6 +43,27 @@ class HostGate:
             if name.lower() not in self._names:
                 detail = f"Host {host!r} is none of {', '.join(sorted(self._names))}"
                 await respond(problem(HTTPStatus.MISDIRECTED_REQUEST, "wrong-host", detail))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class OriginGate:
+    """Refuses requests that change something where a browser sends them for a page of another site.
+
+    Pages need nobody's leave to send some requests; a browser says with Origin whose page it is. Programs send none.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in READING:
+            headers = Headers(scope=scope)
+            own = headers.get("host", "").lower()
+            foreign = [each for each in headers.getlist("origin") if each.lower().partition("://")[2] != own]
+            if foreign:
+                detail = f"Origin {foreign[0][:200]!r} is another site than {own!r}: its pages change nothing here"
+                await respond(problem(HTTPStatus.FORBIDDEN, "wrong-origin", detail))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -65,18 +89,31 @@ class TokenGate:
 
 
 class BodyGate:
-    """Refuses bodies above `limit(method, path)` bytes: by Content-Length, else while they come; None is no limit."""
+    """Refuses bodies that are compressed, and those above `limit(method, path)` bytes: by Content-Length, else while
+    they come; None is no limit.
+    """
 
     def __init__(self, app: ASGIApp, limit: Callable[[str, str], int | None]) -> None:
         self._app = app
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        limit = self._limit(scope["method"], scope["path"]) if scope["type"] == "http" else None
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        encoding = headers.get("content-encoding", "").strip().lower()
+        if encoding not in {"", "identity"}:
+            detail = f"Content-Encoding {encoding[:100]!r}: bodies are taken as they are, without the header"
+            more = {"Accept-Encoding": "identity", "Connection": "close"}
+            answer = respond(problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unknown-encoding", detail), more)
+            await answer(scope, receive, send)
+            return
+        limit = self._limit(scope["method"], scope["path"])
         if limit is None:
             await self._app(scope, receive, send)
             return
-        told = Headers(scope=scope).get("content-length", "")
+        told = headers.get("content-length", "")
         if told.isdigit() and int(told) > limit:
             error = too_large(limit, f"{told} bytes")
             await respond(error.problem, error.headers)(scope, receive, send)

@@ -5,6 +5,7 @@ Values that were given are called `given-TOKEN.safetensors`; the mind knows the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -43,6 +44,16 @@ class Upload:
             os.fsync(self.file.fileno())
             self.file.close()
 
+    def abandon(self) -> None:
+        """Closes it, whatever is lost: what a full disk has refused is refused again as it closes. Idempotent."""
+        with contextlib.suppress(OSError):
+            self.file.close()
+
+    def discard(self) -> None:
+        """Deletes it, unless it was given another name. Idempotent."""
+        self.abandon()
+        self.path.unlink(missing_ok=True)
+
 
 class JobFiles:
     """Files below one directory. Every method blocks."""
@@ -69,7 +80,7 @@ class JobFiles:
     def start(self, job: str, name: str) -> Upload:
         """A temporary file for an upload called `name`, unique among those that run now."""
         folder = self._jobs / job
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)  # also where somebody has deleted all of it
         path = folder / f"{_TEMPORARY}{name}"
         return Upload(path, path.open("wb"))
 
@@ -120,7 +131,7 @@ class JobFiles:
     def take(self, source: Path, job: str, file: str) -> Path:
         """A copy of another document for the job, that outlives it. No bytes are copied where the disk can link."""
         target = self.given(job, file)
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(source, target)
         except OSError:
@@ -134,11 +145,6 @@ class JobFiles:
     def drop(self, job: str, file: str) -> None:
         """Values that were given are not needed any more. Idempotent."""
         self.given(job, file).unlink(missing_ok=True)
-
-    def discard(self, upload: Upload) -> None:
-        """Deletes an upload that is not wanted. Idempotent."""
-        upload.file.close()
-        upload.path.unlink(missing_ok=True)
 
     def end(self, job: str, succeeded: bool) -> None:
         """The job has ended: all but the final parameters goes, and everything unless it has succeeded."""

@@ -20,6 +20,9 @@ class Bounds:
     """Parameters with the rule's state, over all shards; a table as if every row were touched."""
     step_bytes: int = 64 << 30
     """A worker's values of one step, as the nodes run one after the other."""
+    machine_bytes: int | None = None
+    """Where all processes of a job are on one machine: what it has for all of them, but for tables, of which only the
+    rows that are touched are in memory."""
 
 
 def memory_errors(plan: JobPlan, programs: Programs, bounds: Bounds) -> Iterator[FieldError]:
@@ -32,13 +35,24 @@ def memory_errors(plan: JobPlan, programs: Programs, bounds: Bounds) -> Iterator
         what = f"the parameters with the state of rule {rule_name(plan.rule)!r}{before} take {kept} bytes"
         yield FieldError(pointer="/graph/parameters", detail=_more(what, bounds.parameter_bytes))
     evaluated = evaluate_samples(plan)
+    peaks = []
     looked_at = [(programs.train, train_samples(plan))]
     looked_at += [] if evaluated is None else [(programs.evaluate, evaluated)]
     for program, samples in looked_at:
         bytes_held = peak(plan, program, samples)
+        peaks.append(bytes_held)
         if bytes_held > bounds.step_bytes:
             what = f"a worker's {samples} samples of a step of the {program.role} program take {bytes_held} bytes"
             yield FieldError(pointer="/data/batch", detail=_more(what, bounds.step_bytes))
+    dense = store.parameter_bytes + store.state_bytes
+    together = dense + plan.workers * max(peaks)
+    if bounds.machine_bytes is not None and together > bounds.machine_bytes:
+        detail = (
+            f"the job takes {together} bytes of memory: its parameters with their rule's state {dense}, and a step "
+            f"{max(peaks)} on each of {plan.workers} workers; the machine that all of them are on has "
+            f"{bounds.machine_bytes}: a smaller batch, `accumulate` or fewer workers take less"
+        )
+        yield FieldError(pointer="/data/batch", detail=detail)
 
 
 def _more(what: str, limit: int) -> str:

@@ -53,6 +53,7 @@ def allocation_of(
         keep_state=plan.keep_state,
         snapshot=snapshot,
         lost_after_s=lost_after_s,
+        content=plan.content,
     )
 
 

@@ -66,6 +66,8 @@ class JobPlan(Model):
     snapshot_every_s: float | None = None
     stop_when: StopWhen | None = None
     on_nan: Literal["fail", "go_on"] = "go_on"
+    content: str = ""
+    """What the data's columns held when the job was submitted; empty where an earlier release did not look."""
     resume: Snapshot | None = None
     """Another job's, that this one goes on from."""
 

@@ -15,6 +15,8 @@ from typing import IO
 import uvicorn
 from fastapi import FastAPI
 
+from weft.api.private import make_directory
+from weft_server.connections import BACKLOG, Listener, bounded, most_connections
 from weft_server.directory import check_directory
 from weft_server.settings import Settings
 
@@ -31,7 +33,7 @@ class DirectoryInUseError(Exception):
 class Server(uvicorn.Server):
     """A uvicorn server that leaves signals to the daemon, tells where it listens, and ends waiting calls at its end."""
 
-    def __init__(self, app: FastAPI, address_file: Path, stop: threading.Event) -> None:
+    def __init__(self, app: FastAPI, settings: Settings, stop: threading.Event) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -39,10 +41,13 @@ class Server(uvicorn.Server):
                 access_log=False,
                 timeout_graceful_shutdown=GRACE_S,
                 timeout_keep_alive=KEEP_ALIVE_S,
+                http=bounded(most_connections(settings.most_connections), settings.head_s),
+                ws="none",
+                backlog=BACKLOG,
             )
         )
         self._app = app
-        self._address_file = address_file
+        self._address_file = settings.directory / "server.json"
         self._stop = stop
 
     @contextmanager
@@ -68,17 +73,17 @@ def serve(app: FastAPI, settings: Settings, stop: threading.Event) -> None:
 
     Raises what `check_directory` raises too.
     """
-    settings.directory.mkdir(parents=True, exist_ok=True)
+    make_directory(settings.directory)
     with locked(settings.directory), listening(settings.host, settings.port) as listener:
         check_directory(settings.directory)
-        Server(app, settings.directory / "server.json", stop).run(sockets=[listener])
+        Server(app, settings, stop).run(sockets=[listener])
 
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
     """A socket bound to the address; port 0 takes a free one."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind, protocol) as listener:
+    with Listener(family, kind, protocol) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         yield listener

@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weft.api.agent import LOST_AFTER_S
+from weft.api.machine import memory_bytes
 from weft_server.limits import Limits
 from weft_server.memory_check import Bounds
 from weft_server.models.request import ModelLimits
@@ -57,6 +58,11 @@ class Settings(BaseSettings):
     """Largest body of a submitted job: a graph carries its constants."""
     report_bytes: int = Field(default=8 << 20, gt=0)
     """Largest body of any other call: a thousand metrics and log lines."""
+    most_connections: int = Field(default=16384, ge=1)
+    """Connections at the same time, three for each of `most_agents`; fewer where the process may open fewer files. One
+    more takes the place of the one that has waited longest without a request."""
+    head_s: float = Field(default=10.0, gt=0)
+    """How long a request's head may take to come, from the connection's beginning or its own first byte."""
     body_grace_s: float = Field(default=30.0, gt=0)
     """How long a body may stand still before its call is refused."""
     upload_bytes: int = Field(default=64 << 30, gt=0)
@@ -69,10 +75,15 @@ class Settings(BaseSettings):
     """Most that one job's parameters may take with their rule's state."""
     step_bytes: int = Field(default=64 << 30, gt=0)
     """Most that a worker's values of one step may take."""
+    machine_bytes: int | None = Field(default=None, gt=0)
+    """Memory of the machine where all workers and shards run on one. If left out, this one's where the server is bound
+    to loopback, else no bound: workers and shards have machines of their own, and bounds by their `--job-memory`."""
     most_jobs: int = Field(default=1000, ge=1)
     """Jobs that have not ended; their plans are held in memory, constants included."""
     concurrent_checks: int = Field(default=2, ge=1)
-    """Submitted jobs that are checked at the same time, each on a thread; more wait."""
+    """Submitted jobs that are checked at the same time, each on a thread; a user has all but one of these."""
+    check_seconds: float = Field(default=60.0, gt=0)
+    """How long checking one may take."""
     waiting_checks: int = Field(default=64, ge=1)
     """Of those that wait; more are sent away for a moment."""
 
@@ -156,4 +167,5 @@ class Settings(BaseSettings):
 
     @property
     def bounds(self) -> Bounds:
-        return Bounds(parameter_bytes=self.parameter_bytes, step_bytes=self.step_bytes)
+        machine = self.machine_bytes or (memory_bytes() if self.is_loopback else None)
+        return Bounds(parameter_bytes=self.parameter_bytes, step_bytes=self.step_bytes, machine_bytes=machine)

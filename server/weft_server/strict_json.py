@@ -1,4 +1,4 @@
-"""Reads JSON bodies: RFC 8259 to the letter for what users send, bounded nesting, errors as problems."""
+"""Reads JSON bodies: RFC 8259 to the letter for what users send, each key once, bounded nesting, errors as problems."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic_core import from_json
 
+from weft.api.base import RepeatedKeyError, check_keys
 from weft_server.problems import ProblemError
 
 
@@ -19,10 +20,15 @@ class StrictRequest(Request):
     allows_nan = False
 
     async def json(self) -> Any:
+        body = await self.body()
         try:
-            return from_json(await self.body(), allow_inf_nan=self.allows_nan, cache_strings="keys")
+            document = from_json(body, allow_inf_nan=self.allows_nan, cache_strings="keys")
+            check_keys(body)
+        except RepeatedKeyError as error:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, "repeated-key", str(error)) from error
         except ValueError as error:
             raise ProblemError(HTTPStatus.BAD_REQUEST, "malformed-json", f"the body is not JSON: {error}") from error
+        return document
 
 
 class ReportRequest(StrictRequest):

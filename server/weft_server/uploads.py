@@ -49,6 +49,7 @@ class Uploads:
     def start(self, identifier: str, now: datetime) -> Upload:
         """A temporary file for a new upload. Raises FullError."""
         self.clean(now)
+        self._folder.mkdir(parents=True, exist_ok=True)  # also where somebody has deleted it
         path = self._folder / f"{_TEMPORARY}{identifier}"
         with self._lock:
             if len(self._coming) >= MOST_AT_ONCE:
@@ -76,10 +77,11 @@ class Uploads:
 
     def discard(self, upload: Upload) -> None:
         """Deletes what was not kept. Idempotent."""
-        upload.file.close()
-        upload.path.unlink(missing_ok=True)
-        with self._lock:
-            self._coming.discard(upload.path)
+        try:
+            upload.discard()
+        finally:
+            with self._lock:
+                self._coming.discard(upload.path)
 
     def describe(self, now: datetime) -> UploadList:
         """Those that have not expired, oldest first."""

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -194,7 +197,10 @@ def test_a_closed_source_reads_nothing(digits: Path) -> None:
         source.read(["label"], rows_of(0))
 
 
-def test_a_file_that_is_cut_short_while_open_is_an_error_and_no_signal(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_short_while_open_is_an_error_and_no_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft_data.numpy_source.SETTLE_S", 0.0)
     path = tmp_path / "cut.npz"
     np.savez(path, x=np.ones((4096, 4)))
     source = open_source("numpy", str(path))
@@ -210,3 +216,63 @@ def test_every_error_is_a_data_error() -> None:
     errors = [UnknownSourceError, UnreadableFileError, FileFormatError, MissingColumnError, ColumnRefusedError]
     for each in [*errors, ColumnLengthError, RowRangeError]:
         assert issubclass(each, DataError)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_file_that_is_touched_or_written_anew_with_the_same_elements_is_read_on(tmp_path: Path, save: Any) -> None:
+    path, told = tmp_path / "same.npz", []
+    columns = {"x": np.arange(8192.0).reshape(-1, 2), "y": np.arange(4096)}
+    save(path, **columns)
+    source = open_source("numpy", str(path), tell=told.append)
+    source.read(["x"], rows_of(0))
+    os.utime(path, (0, 0))
+    assert source.read(["x"], rows_of(7))["x"].tolist() == [[14.0, 15.0]]
+    with path.open("r+b") as file:  # as a script that runs again does: first nothing is there, then the same
+        whole = file.read()
+        file.truncate(100)
+        threading.Timer(0.2, lambda: path.write_bytes(whole)).start()
+        assert source.read(["x", "y"], rows_of(4095))["y"].tolist() == [4095]
+    assert len(told) == 2
+    assert "same.npz' was touched or written anew" in told[0]
+    source.close()
+
+
+def test_a_file_that_is_written_anew_with_other_elements_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "other.npz"
+    np.savez(path, x=np.zeros((4096, 2)))
+    source = open_source("numpy", str(path))
+    source.read(["x"], rows_of(0))
+    np.savez(path, x=np.ones((4096, 2)))
+    with pytest.raises(FileFormatError, match=r"other.npz' was changed while .* move a new file .* `weft resume`"):
+        source.read(["x"], rows_of(0))
+    source.close()
+
+
+def test_elements_that_changed_behind_their_checksum_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_data.numpy_source.SETTLE_S", 0.0)
+    path = tmp_path / "mapped.npz"
+    np.savez(path, x=np.zeros((4096, 2)))
+    source = open_source("numpy", str(path))
+    with path.open("r+b") as file:
+        file.seek(5000)
+        file.write(b"\xff")
+    with pytest.raises(FileFormatError, match="was changed while"):
+        source.read(["x"], rows_of(0))
+    source.close()
+
+
+def test_content_is_that_of_the_columns_looked_at_wherever_they_lie(tmp_path: Path) -> None:
+    def content(name: str, save: Any = np.savez, **columns: Any) -> str:
+        save(tmp_path / name, **columns)
+        source = open_source("numpy", str(tmp_path / name), columns=["x", "y"])
+        try:
+            return source.describe().content
+        finally:
+            source.close()
+
+    x, y = np.arange(6.0), np.arange(6)
+    first = content("a.npz", x=x, y=y)
+    assert first == content("b.npz", y=y, other=np.ones(3), x=x)
+    assert first == content("c.npz", np.savez_compressed, x=x, y=y)
+    assert first != content("d.npz", x=x, y=y[::-1])
+    assert first != content("e.npz", x=x.astype(np.float32), y=y)

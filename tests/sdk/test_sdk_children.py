@@ -39,6 +39,8 @@ def main(channel):
                 say(answer=json.loads(line)["ask"] + 1)
         case "crash":
             raise ValueError("a rule of the user")
+        case "escape":
+            sys.stderr.write("\\x1b]0;owned\\x9b31m\\n")
         case "abort":
             print('{"event": "it aborts", "level": "error"}', file=sys.stderr, flush=True)
             channel.sendall(b'{"half of a li')
@@ -118,6 +120,12 @@ def test_a_child_that_does_not_end_by_sigterm_is_killed_after_the_grace(forkserv
     assert next(said) == {"begun": True}
     stopped(child, said, grace_s=0.05)
     assert child.ending.startswith("its process was ended by SIGKILL")
+
+
+def test_what_a_child_logs_commands_no_terminal(forkserver: Forkserver, capfd: pytest.CaptureFixture[str]) -> None:
+    _, said = begun(forkserver, "escape")
+    assert list(said) == []
+    assert r"\u001b]0;owned\u009b31m" in capfd.readouterr().err
 
 
 def test_a_child_that_cannot_be_forked_is_told_and_the_others_go_on(

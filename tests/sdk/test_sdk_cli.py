@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import weft
 from sdk_fakes import START, Script, answers, event, job, problem, sse, states, stream, unavailable
 from weft.api.agent import AgentInfo, AgentKind, AgentList
-from weft.api.event import EventPage, LogLine, MetricTaken
+from weft.api.event import EventPage, LogLine, MetricTaken, StateChanged
 from weft.api.job import JobPage, JobSpec, ParameterInfo, ParameterList
 from weft.api.lifecycle import AgentState, JobState
 from weft.cli import jobs as jobs_module
@@ -224,6 +224,7 @@ def test_a_broken_job_file_is_named_with_the_place(run: Run, tmp_path: Path, arg
         (b"[1, 2]", f"{path}: a job is a JSON object, not [1, 2]"),
         (b'{"name": "\xff"}', f"{path}: no JSON"),
         (b"[" * 100_000, f"{path}: no JSON"),
+        (b'{"a": {"steps": 1, "steps": 2}}', f"{path}: an object has the key 'steps' twice"),
     ):
         path.write_bytes(content)
         result = run(script, *arguments, str(path))
@@ -511,3 +512,35 @@ def test_a_daemon_s_words_are_cut_to_the_terminal_and_ours_are_not() -> None:
     assert up._fitted("  error " + "x" * 100, to) == "  error " + "x" * 71 + "…"
     assert up._fitted("x" * 100, to) == "x" * 100
     assert up._fitted("  " + "x" * 100, Console(file=io.StringIO())) == "  " + "x" * 100
+
+
+HOSTILE = "slot \x1b]0;owned\x07 \x1b[2J failed\x9b31m\u202e"
+ESCAPED = r"slot \u001b]0;owned \u001b[2J failed\u009b31m\u202e"
+"""rich itself leaves out the bell, and no other."""
+
+
+@pytest.mark.parametrize(
+    "arguments", [["jobs"], ["show", "job-1"], ["watch", "job-1"], ["logs", "job-1"], ["logs", "-f", "job-1"]]
+)
+def test_what_agents_and_jobs_say_commands_no_terminal(run: Run, arguments: list[str]) -> None:
+    failed = job(state=JobState.FAILED, reason=HOSTILE)
+    said = [event(1, LogLine(source="worker-0", level="info", message=HOSTILE)), *states("failed")]
+    said[1] = event(2, StateChanged(state=JobState.FAILED, reason=HOSTILE))
+    listed = JobPage(jobs=[failed]) if arguments == ["jobs"] else failed
+    more = (
+        stream(sse(said))
+        if "-f" in arguments or arguments[0] == "watch"
+        else EventPage(events=said, after=2, ended=True)
+    )
+    result = run(answers(listed, more, failed, failed), *arguments)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", result.output), repr(result.output)
+    assert arguments == ["jobs"] or ESCAPED in result.output.replace(r"\u0007", "")
+
+
+def test_json_and_errors_are_escaped_and_json_stays_json(run: Run) -> None:
+    result = run(answers(job(state=JobState.FAILED, reason=HOSTILE)), "show", "--json", "job-1")
+    assert json.loads(result.stdout)["reason"] == HOSTILE
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", result.stdout)
+    refused = run(answers(problem(409, "wrong-state", HOSTILE)), "cancel", "job-1")
+    assert ESCAPED in refused.output.replace(r"\u0007", "")
+    assert "\x1b" not in refused.output

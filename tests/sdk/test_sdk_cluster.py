@@ -189,6 +189,8 @@ def test_a_cluster_starts_registers_mourns_and_ends(tmp_path: Path) -> None:
         assert {agent.state for agent in agents} == {AgentState.ALIVE}
         assert (tmp_path / "state" / "logs" / "worker-1.log").exists()
         assert said[0] == "starting the server"
+        state = [tmp_path / "state", *(tmp_path / "state").rglob("*")]
+        assert [str(path) for path in state if path.stat().st_mode & 0o077] == []
         with pytest.raises(weft.ClusterError, match="started already"):
             cluster.start()
         with pytest.raises(weft.ClusterError, match="in use by another cluster"):

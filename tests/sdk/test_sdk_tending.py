@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import weft
 from acceptance_processes import alive, await_that, descendants
@@ -102,11 +105,30 @@ def test_a_server_is_started_again_on_its_port_and_said_to_listen_once() -> None
     ]
 
 
-def test_a_server_that_ends_again_and_again_is_an_error_that_says_so() -> None:
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_server_that_ends_again_and_again_is_tried_for_ever_and_told_ever_more_rarely(refuses: bool) -> None:
+    """Its disk is full, its database is corrupt: the agents live, and so does what they compute."""
     cluster = FakeCluster("server")
-    with pytest.raises(weft.ClusterError, match=r"(?s)server ended.*ended 5 times in a row, within 60 s of its start"):
-        tend(cluster, 60)
-    assert cluster.started == ["server"] * 4
+    cluster.refuses = refuses
+    now = [0.0]
+    tending = Tending(cluster, LIMITS, clock=lambda: now[0])  # type: ignore[arg-type]  # a fake
+    told = []
+    while now[0] < 300:
+        told += [each.text for each in tending.look() if each.is_bad]
+        now[0] += 0.5
+    rare = [text for text in told if "in a row" in text]
+    assert [text.split(" has ended ")[1].split(" ")[0] for text in rare] == ["5", "8", "16", "32", "64"]
+    assert rare[0].splitlines()[1] == (
+        "server has ended 5 times in a row, within 60 s of its start. Workers and shards are kept, and so is what they "
+        "compute; it is tried again each 3 s until it starts: mend what its log tells of"
+    )
+    assert len(told) == 4 + len(rare)
+    cluster.lives.add("server")
+    cluster.refuses = False
+    for _ in range(8):
+        now[0] += 0.5
+        told += [each.text for each in tending.look()]
+    assert told[-1] == "the server listens again at http://127.0.0.1:1"
 
 
 def test_an_agent_that_ends_again_and_again_is_let_go_and_the_others_go_on() -> None:
@@ -136,8 +158,42 @@ def test_the_jobs_of_an_agent_that_ends_are_said_to_go_on() -> None:
 def test_a_start_that_fails_counts_as_a_death() -> None:
     cluster = FakeCluster("worker-0")
     cluster.refuses = True
-    with pytest.raises(weft.ClusterError, match="worker-0 cannot be started: no more processes"):
-        tend(cluster, 60)
+    assert "worker-0 cannot be started: no more processes\nworker-0 has ended 5 times" in tend(cluster, 60)[-1].text
+
+
+def test_weft_up_keeps_its_agents_while_its_server_cannot_start_and_without_its_folder(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    cluster = weft.Cluster(1, 1, directory=state, data_root=tmp_path)
+    tending = Tending(cluster, RevivalLimits(first_s=0.05, longest_s=0.1, most=1))
+    told: list[str] = []
+
+    def tells(what: str) -> bool:
+        told.extend(each.text for each in tending.look())
+        return any(what in text for text in told)
+
+    with cluster:
+        agents = pids(cluster.url)
+        database = state / "weft.db"
+        kept = database.read_bytes()
+        cluster.processes[0].kill()
+        for path in state.glob("weft.db*"):
+            path.unlink()
+        database.write_bytes(b"no database" * 1000)
+        await_that(lambda: tells("ended 2 times in a row"), "a second vain start", 60)
+        assert "cannot be opened as weft's database" in "".join(told)
+        database.write_bytes(kept)
+        await_that(lambda: tells("listens again"), "the server", 60)
+        await_that(lambda: pids(cluster.url) == agents, "the same agents", 20)
+        shutil.rmtree(state)
+        with cluster.client() as client:
+            upload = tmp_path / "values.safetensors"
+            save_file({"b": np.zeros(3)}, upload)
+            assert client.upload(upload).upload
+        told.clear()
+        cluster.processes[0].kill()
+        await_that(lambda: tells("listens again"), "the server, whose log was deleted", 60)
+        assert [process.exit_code for process in cluster.processes] == [None] * 3
+    assert (state / "logs" / "server.log").exists()
 
 
 def test_weft_up_says_where_it_is_starts_what_ends_again_and_ends_with_sigterm_leaving_none(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,27 @@ def test_a_table_of_very_long_rows_is_refused(rows: Path) -> None:
     document["graph"]["outputs"].append("m")
     document["metrics"] = {"m": "m"}
     assert "a row of table 'table' has 4194308 bytes, more than 4194304" in str(refused(document))
+
+
+def test_a_job_that_takes_more_memory_than_the_one_machine_has_is_refused_with_what_takes_it(rows: Path) -> None:
+    """All its processes together: a bound for each would let two workers take twice what there is."""
+
+    def told(workers: int) -> list[int]:
+        spec = spec_json(rows, parallelism={"workers": workers, "shards": 1}, rule={"name": "adam"})
+        found = refused(spec, Bounds(machine_bytes=1))
+        detail = found["/data/batch"]
+        assert "`accumulate` or fewer workers take less" in detail
+        return [int(number) for number in re.findall(r"\d+", detail)]
+
+    kept = (12 + 3) * 4 * 3
+    for workers in (1, 2):
+        together, dense, step, counted, machine = told(workers)
+        assert (dense, counted, machine) == (kept, workers, 1)
+        assert together == dense + workers * step
+        spec = JobSpec.model_validate(
+            spec_json(rows, parallelism={"workers": workers, "shards": 1}, rule={"name": "adam"})
+        )
+        read_and_check(spec, None, Bounds(machine_bytes=together))
 
 
 def test_a_workers_step_is_bounded(rows: Path) -> None:

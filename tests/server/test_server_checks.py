@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from weft_server.checks import Checks
+from weft_server.checks import Checks, checked
+from weft_server.job_refused import JobRefusedError
 from weft_server.refusals import CallerLeftError, FullError
 
 
@@ -28,10 +29,15 @@ class Held:
         self.gates: dict[str, asyncio.Event] = {}
 
     async def come(
-        self, name: str, has_left: Callable[[], Awaitable[bool]] = there, *, behind: bool = False
+        self,
+        name: str,
+        has_left: Callable[[], Awaitable[bool]] = there,
+        *,
+        behind: bool = False,
+        user: str = "",
     ) -> asyncio.Task[None]:
         self.gates[name] = asyncio.Event()
-        task = asyncio.create_task(self._hold(name, has_left, behind))
+        task = asyncio.create_task(self._hold(name, has_left, behind, user))
         await settled()
         return task
 
@@ -39,8 +45,8 @@ class Held:
         self.gates[name].set()
         await settled()
 
-    async def _hold(self, name: str, has_left: Callable[[], Awaitable[bool]], behind: bool) -> None:
-        async with self.checks.turn(has_left, behind=behind):
+    async def _hold(self, name: str, has_left: Callable[[], Awaitable[bool]], behind: bool, user: str) -> None:
+        async with self.checks.turn(has_left, behind=behind, user=user):
             self.began.append(name)
             await self.gates[name].wait()
 
@@ -113,3 +119,70 @@ def test_a_caller_that_is_cancelled_gives_its_turn_on() -> None:
         assert held.began == ["first", "cancelled at its turn", "last"]
 
     asyncio.run(scenario())
+
+
+def test_slow_checks_of_one_user_leave_a_turn_to_others_who_come_in_turn() -> None:
+    async def scenario() -> None:
+        held = Held(Checks(2, 10))
+        for number in range(4):
+            await held.come(f"ann {number}", user="ann")
+        assert held.began == ["ann 0"]
+        await held.come("ben 0", user="ben")
+        await held.come("ben 1", user="ben")
+        await held.come("cid 0", user="cid")
+        assert held.began == ["ann 0", "ben 0"]
+        for name in ("ben 0", "cid 0", "ben 1", "ann 0"):
+            await held.let_go(name)
+        assert held.began == ["ann 0", "ben 0", "cid 0", "ben 1", "ann 1"]
+
+    asyncio.run(scenario())
+
+
+def test_a_user_who_fills_the_line_makes_room_for_others() -> None:
+    async def scenario() -> None:
+        held = Held(Checks(1, 3))
+        tasks = [await held.come(f"ann {number}", user="ann") for number in range(4)]
+        await held.come("ben", user="ben")
+        with pytest.raises(FullError):
+            await tasks[3]
+        fifth = await held.come("ann 4", user="ann")
+        with pytest.raises(FullError):
+            await fifth
+        await held.let_go("ann 0")
+        assert held.began == ["ann 0", "ben"]
+
+    asyncio.run(scenario())
+
+
+def endless(ended: list[str]) -> None:
+    try:
+        while True:
+            try:
+                sum(range(1000))
+            except Exception:  # noqa: BLE001  # as a check may have it: it does not take the end for an error
+                continue
+    finally:
+        ended.append("it ended")
+
+
+def test_a_check_that_takes_too_long_is_stopped_and_says_so() -> None:
+    ended: list[str] = []
+    with pytest.raises(JobRefusedError, match=r"checking the job takes more than 0.1 s"):
+        asyncio.run(checked(0.1, there, endless, ended))
+    assert ended == ["it ended"]
+
+
+def test_a_check_whose_caller_has_left_is_stopped() -> None:
+    ended: list[str] = []
+    with pytest.raises(CallerLeftError):
+        asyncio.run(checked(60.0, gone, endless, ended))
+    assert ended == ["it ended"]
+
+
+def test_a_check_that_ends_in_time_gives_what_it_found() -> None:
+    def wrong() -> None:
+        raise ValueError("what is wrong")
+
+    assert asyncio.run(checked(60.0, there, sum, (1, 2))) == 3
+    with pytest.raises(ValueError, match="what is wrong"):
+        asyncio.run(checked(60.0, there, wrong))

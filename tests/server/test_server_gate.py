@@ -78,6 +78,28 @@ def test_a_name_that_is_not_loopbacks_is_refused(tmp_path: Path, host: str) -> N
             assert client.get("/v1/jobs", headers={"Host": right}).status_code == 200
 
 
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://127.0.0.1:1", "http://localhost", "null", ""])
+def test_a_page_of_another_site_changes_nothing(tmp_path: Path, origin: str) -> None:
+    """A browser sends a form, or a request without a body, for any page, and names the page's site as Origin."""
+    with running(tmp_path / "server") as client:
+        for method, path in (("POST", "/v1/jobs/x/cancel"), ("DELETE", "/v1/uploads/x"), ("PUT", "/v1/jobs/x/values")):
+            refused = client.request(method, path, headers={"Origin": origin})
+            assert (refused.status_code, refused.json()["code"]) == (403, "wrong-origin")
+            own = client.request(method, path, headers={"Origin": str(client.base_url).rstrip("/")})
+            assert own.status_code == client.request(method, path).status_code == 404
+        assert client.get("/v1/jobs", headers={"Origin": origin}).status_code == 200
+
+
+def test_a_compressed_body_is_refused_with_its_coding(tmp_path: Path) -> None:
+    """Taken as it is, it would be kept as a document that nobody can read."""
+    with running(tmp_path / "server") as client:
+        for path, coding in (("/v1/uploads", "gzip"), ("/v1/jobs", "gzip, br"), ("/v1/models", "deflate")):
+            refused = client.post(path, content=b"x", headers={"Content-Encoding": coding})
+            assert (refused.status_code, refused.json()["code"]) == (415, "unknown-encoding")
+            assert repr(coding) in refused.json()["detail"]
+        assert client.post("/v1/uploads", content=b"x", headers={"Content-Encoding": "identity"}).status_code == 422
+
+
 def test_the_token_is_kept_only_as_a_hash(tmp_path: Path) -> None:
     from weft_server.gate import TokenGate
 

@@ -347,3 +347,21 @@ def test_what_was_asked_by_clients_that_hung_up_is_not_checked(
         assert submit(client, {**document, "name": "last"}).status_code == 201
         patient.join(DEADLINE_S)
     assert checked == ["linear", "last"]
+
+
+def test_a_job_whose_check_takes_too_long_is_refused_and_the_next_one_is_checked(
+    tmp_path: Path, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(spec: JobSpec, *others: Any) -> JobPlan:
+        while spec.name == "slow":
+            pass
+        return read_and_check(spec, *others)
+
+    monkeypatch.setattr("weft_server.routes.jobs.read_and_check", slow)
+    with running(tmp_path / "server", concurrent_checks=1, check_seconds=0.2) as client:
+        for query in ("", "?dry_run=true"):
+            late = client.post(f"/v1/jobs{query}", json={**document, "name": "slow"})
+            assert (late.status_code, late.json()["errors"][0]["pointer"]) == (422, "/graph")
+            assert "more than 0.2 s" in late.json()["detail"]
+        monkeypatch.setattr("weft_server.routes.jobs.read_and_check", read_and_check)
+        assert submit(client, document).status_code == 201

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from safetensors.numpy import save
 from sqlalchemy import text
 
 from server_running import DEADLINE_S, eventually, running
@@ -155,3 +157,27 @@ def test_a_server_whose_database_was_moved_is_not_ready(tmp_path: Path) -> None:
         assert client.get("/readyz").status_code == 503
         (tmp_path / "away.db").replace(tmp_path / "weft.db")
         assert client.get("/readyz").status_code == 200
+
+
+def modes(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): oct(path.stat().st_mode & 0o777) for path in folder.rglob("*")}
+
+
+def test_what_a_server_keeps_is_its_user_s_alone(tmp_path: Path) -> None:
+    """Also what an earlier release has made readable for all."""
+    state = tmp_path / "state"
+    (state / "jobs").mkdir(mode=0o755, parents=True)
+    open_database(state / "weft.db").dispose()
+    (state / "weft.db").chmod(0o644)
+    before = os.umask(0o022)
+    try:
+        with process(state, "--port", "0") as started, process(tmp_path / "new", "--port", "0") as other:
+            uploads = f"{address(state, started)['url']}/v1/uploads"
+            assert httpx.post(uploads, content=save({"b": np.zeros(3)})).status_code == 201
+            address(tmp_path / "new", other)
+            found = modes(state)
+            assert {"weft.db", "weft.db-wal", "server.json", "server.lock", "jobs", "uploads"} <= found.keys()
+            assert not {name: mode for name, mode in found.items() if not mode.endswith("00")}
+            assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)

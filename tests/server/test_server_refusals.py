@@ -111,6 +111,14 @@ def test_what_is_no_json_is_refused(client: httpx.Client, body: bytes) -> None:
     problem(client.post("/v1/jobs", content=body, headers=JSON), 400, "malformed-json")
 
 
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/agents"])
+def test_a_key_that_an_object_has_twice_is_refused_by_name(client: httpx.Client, path: str) -> None:
+    """Readers differ in which of the two counts: a job would train otherwise than its author reads it."""
+    body = b'{"rule": [{"lr": 0.1, "name": "sgd", "lr": 0.5}], "name": "x"}'
+    refused = problem(client.post(path, content=body, headers=JSON), 400, "repeated-key")
+    assert refused.detail == "an object has the key 'lr' twice: keep one of them"
+
+
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b'"x"', b"{}"])
 def test_json_that_is_no_job_is_refused(client: httpx.Client, body: bytes) -> None:
     problem(client.post("/v1/jobs", content=body, headers=JSON), 422, "invalid-request")

@@ -15,6 +15,7 @@ from safetensors.numpy import load
 
 from weft.api.document import Document
 from weft.api.lifecycle import AllocationEvent
+from weft_data.numpy_source import open_source
 from weft_graph.ir import Constant, Graph, Input, Node
 from weft_graph.types import BATCH, DType, TensorType
 from weft_kvstore.store import Store
@@ -59,16 +60,46 @@ def test_a_number_that_is_none_is_trained_on_and_told_once(tmp_path):
     assert np.isnan(records.metrics[-1].sums["loss"])
 
 
-@pytest.mark.parametrize("change", [lambda path: os.truncate(path, 100), lambda path: os.utime(path, (0, 0))])
-def test_data_that_changes_under_a_run_fails_it_by_the_files_name(tmp_path, change):
+def test_data_that_changes_under_a_run_fails_it_by_the_files_name(tmp_path, monkeypatch):
+    monkeypatch.setattr("weft_data.numpy_source.SETTLE_S", 0.0)
     data = save_data(tmp_path / "samples.npz", ROWS)
     records = Records()
-    records.on_step = lambda step: change(data) if step == 5 else None
+    records.on_step = lambda step: os.truncate(data, 100) if step == 5 else None
     run_of(job_of(data, steps=10_000_000), 0, records).start()
     assert records.over.wait(WAIT_S)
     event, reason = records.last
     assert event is FAILED
     assert "samples.npz' was changed while it was being read" in reason
+
+
+@pytest.mark.parametrize(
+    "change", [lambda path: os.utime(path, (0, 0)), lambda path: path.write_bytes(path.read_bytes())]
+)
+def test_data_that_is_touched_or_written_anew_as_it_was_is_trained_on_and_that_is_told(tmp_path, change):
+    data = save_data(tmp_path / "samples.npz", ROWS)
+    (undisturbed,) = run_all(job_of(data))
+    records = Records()
+    records.on_step = lambda step: change(data) if step == 2 else None
+    run_of(job_of(data), 0, records).start()
+    assert records.over.wait(WAIT_S)
+    assert records.last == (DONE, None)
+    assert records.metrics == undisturbed.metrics
+    assert any("slot 0: " in line.message and "it holds what it held" in line.message for line in records.logs)
+
+
+def test_a_run_that_begins_again_on_other_data_fails_and_says_what_to_do(tmp_path):
+    data = save_data(tmp_path / "samples.npz", ROWS)
+    source = open_source("numpy", str(data), columns=["x", "y"])
+    content = source.describe().content
+    source.close()
+    for rows, ends in ((ROWS, DONE), (ROWS + 1, FAILED)):
+        save_data(data, rows)
+        records = Records()
+        run_of(job_of(data, content=content), 0, records).start()
+        assert records.over.wait(WAIT_S)
+        assert records.last[0] is ends
+    assert "samples.npz' holds other data than when the job was submitted" in records.last[1]
+    assert "`weft resume`" in records.last[1]
 
 
 @pytest.mark.parametrize("change", [os.unlink, lambda path: save_data(path.with_name("new.npz"), 7).rename(path)])
@@ -114,6 +145,7 @@ def test_a_value_that_no_memory_holds_fails_the_run_by_node_and_size(tmp_path):
     assert records.over.wait(WAIT_S)
     event, reason = records.last
     assert event is FAILED
+    assert reason.startswith("slot 0: out of memory: ")
     assert "step 0: its values need 562950087639040 bytes at once, which cannot be had (Unable to allocate" in reason
     assert "the largest are 's' of 562949953421312 bytes, " in reason
 

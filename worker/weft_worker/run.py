@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-from weft.api.agent import SnapshotDone, WorkerAllocation
+from weft.api.agent import LogReport, SnapshotDone, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
 from weft_kvstore.client.store_client import StoreClient
@@ -203,7 +204,7 @@ class Run:
         """Opens and binds everything; `stack` closes it, the store first."""
         task = task_of(self._allocation)
         device = self._open_device(self._settings.device)
-        source = open_data(task, self._data_roots)
+        source = open_data(task, self._data_roots, self._warn)
         stack.callback(source.close)
         engine = self._engine()
         stack.callback(engine.close)
@@ -213,6 +214,9 @@ class Run:
         training = self._bound(task, source, engine, device, self._connect(task, device, stack))
         self._listener.reached(AllocationEvent.READY, None)
         return training
+
+    def _warn(self, message: str) -> None:
+        self._reporter.report(logs=[LogReport(level="warning", message=f"slot {self._allocation.slot}: {message}")])
 
     def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
@@ -292,6 +296,10 @@ class Run:
 
 def _told(error: Exception) -> str:
     """The error for people: those of this room say enough without their class."""
+    if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
+        most, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        bound = "" if most == resource.RLIM_INFINITY else f"; it may take {most} bytes here (--job-memory)"
+        return f"out of memory: {str(error) or type(error).__name__}{bound}"
     return (
         str(error)
         if isinstance(error, (WorkerError, EngineError, SnapshotError))

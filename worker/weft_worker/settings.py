@@ -63,8 +63,8 @@ class WorkerSettings(BaseSettings, RunSettings):
     data_roots: Annotated[tuple[Path, ...] | None, NoDecode] = None
     """Directories that data may be read from; anywhere where left out. In the environment, joined as in PATH."""
     job_memory: Annotated[ByteSize, Field(ge=1 << 28)] | None = None
-    """The most private memory that a job's process may take, as 4GiB; a job that wants more fails. As much as there is
-    where left out. Of the host's memory: a GPU's is not bounded."""
+    """The most private memory that a job's process may take, as 4GiB; a job that wants more fails. What the machine
+    has, or its container may take, where left out. Of the host's memory: a GPU's is not bounded."""
     alive_file: Path | None = None
     """A file that is touched at every heartbeat while the daemon's work goes on: its age tells a probe if it hangs."""
     exit_with_parent: bool = False

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from weft.api.agent import WorkerAllocation
-from weft_data.numpy_source import open_source
+from weft_data.errors import FileFormatError
+from weft_data.numpy_source import LOOK_S, SETTLE_S, open_source
 from weft_data.schedule import BatchPlan
 from weft_data.source import Source
 from weft_graph.errors import GraphError
@@ -103,10 +106,27 @@ def task_of(allocation: WorkerAllocation) -> Task:
     return Task(allocation, programs, description, local, contributions)
 
 
-def open_data(task: Task, roots: tuple[Path, ...] | None) -> Source:
-    """The job's source, with the columns that the job names. The caller closes it. Raises DataError."""
-    data = task.allocation.data
-    return open_source(data.source.type, data.source.path, roots=roots, columns=sorted(set(data.columns.values())))
+def open_data(task: Task, roots: tuple[Path, ...] | None, tell: Callable[[str], None]) -> Source:
+    """The job's source, with the columns that the job names, and the data that it was submitted with. The caller closes
+    it. `tell` hears what people should know. Raises DataError, TaskError for other data."""
+    data, content = task.allocation.data, task.allocation.content
+    columns = sorted(set(data.columns.values()))
+    until = time.monotonic() + SETTLE_S
+    while True:
+        try:
+            source = open_source(data.source.type, data.source.path, roots=roots, columns=columns, tell=tell)
+            break
+        except FileFormatError:
+            if not content or time.monotonic() >= until:
+                raise
+            time.sleep(LOOK_S)  # it was read at the submission: it is being written anew
+    if content and source.describe().content != content:
+        source.close()
+        raise TaskError(
+            f"{data.source.path!r} holds other data than when the job was submitted: put back what it held, then "
+            "`weft resume` goes on from the newest snapshot; or submit the job again, to train on what it holds now"
+        )
+    return source
 
 
 def course_of(task: Task, rows: int) -> Course:

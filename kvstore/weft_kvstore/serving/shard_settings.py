@@ -55,8 +55,8 @@ class ShardSettings(BaseSettings):
     apply_threads: Annotated[int, Field(ge=0, le=256)] = 0
     """Threads that help the socket's with updates that can be cut."""
     job_memory: Annotated[ByteSize, Field(ge=1 << 28)] | None = None
-    """The most private memory that a job's process may take, as 4GiB; a job that wants more fails. As much as there is
-    where left out."""
+    """The most private memory that a job's process may take, as 4GiB; a job that wants more fails. What the machine
+    has, or its container may take, where left out."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     """Where to serve Prometheus metrics over HTTP; 0 takes any free port; nowhere where left out."""
     metrics_host: str = "127.0.0.1"

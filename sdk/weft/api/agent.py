@@ -133,6 +133,8 @@ class WorkerAllocation(Model):
     """Where the job goes on; None: it begins with step 0. A worker without shards reads its values from it."""
     lost_after_s: Seconds = LOST_AFTER_S
     """A shard that is silent for so long is lost."""
+    content: str = ""
+    """What the data's columns held at the job's submission; a worker that finds other data fails. Empty: anything."""
 
 
 class ShardAllocation(Model):

@@ -37,9 +37,12 @@ from weft.api.agent_state import (
 from weft.api.alive import AliveFile, Question
 from weft.api.children import Child, ForkError, Forkserver
 from weft.api.lifecycle import IllegalTransitionError
+from weft.api.machine import memory_bytes
 from weft.api.membership import Join, joining
 from weft.api.reporter import Reporter
 
+OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "Cannot allocate memory")
+"""What a child's last words have that found no memory."""
 EXIT_DEADLINE_S = 4.0
 """For children to end once the daemon is to: above the grace that each has, below the daemon's own after its parent's
 end."""
@@ -68,7 +71,7 @@ class AgentSettings(Protocol):
 
     @property
     def job_memory(self) -> int | None:
-        """Bytes of private memory that a child may have."""
+        """Bytes of private memory that a child may have; the machine's where left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class AgentDaemon:
         self._forkserver = forkserver
         self._task = task
         self._heard = heard
-        self._memory_bytes = settings.job_memory
+        self._memory_bytes = settings.job_memory or memory_bytes()
         self._stimuli: SimpleQueue[Stimulus | _Asked | None] = SimpleQueue()
         self._carried: dict[Lease, Carried] = {}
         self._question = Question(lambda: self._stimuli.put(_Asked()))
@@ -227,6 +230,8 @@ class AgentDaemon:
             else:
                 self._stimuli.put(Said(lease, facts))
         how = f"{child.ending}; its log ended with: {child.last_logged}" if child.last_logged else child.ending
+        if any(word in child.last_logged for word in OUT_OF_MEMORY):
+            how += f"; a job's process may take {self._memory_bytes} bytes of memory here (--job-memory)"
         carried.child = None
         self._heard(lease, None)
         _log.info("allocation %s, process %d: %s", lease, child.process, child.ending)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,3 +25,19 @@ Positive = Annotated[int, Field(ge=1, le=1 << 53)]
 
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9\-]{1,64}$")]
 """What the server calls things."""
+
+
+class RepeatedKeyError(ValueError):
+    """An object of a JSON document has a key twice: readers differ in which value counts."""
+
+
+def check_keys(document: bytes | str) -> None:
+    """Raises RepeatedKeyError, with the key, where an object in the JSON has one twice; ValueError for no JSON."""
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        if len(pairs) > 1 and len({key for key, _ in pairs}) < len(pairs):
+            seen: set[str] = set()
+            key = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            raise RepeatedKeyError(f"an object has the key {key[:200]!r} twice: keep one of them")
+
+    json.loads(document, object_pairs_hook=look)

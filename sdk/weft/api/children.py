@@ -27,6 +27,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NoReturn
 
+from weft.api.printable import escaped
+
 STOP_GRACE_S: Final = 3.0
 """Between SIGTERM and SIGKILL."""
 
@@ -225,7 +227,7 @@ class Child:
                 if line.strip():
                     self._last_line = line
                 with contextlib.suppress(OSError):
-                    os.write(2, line)
+                    os.write(2, escaped(line.decode(errors="replace")).encode())
 
 
 def _whole(reader: Any) -> Iterator[dict[str, Any]]:

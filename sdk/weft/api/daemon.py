@@ -1,4 +1,4 @@
-"""What every daemon does at its start: logs to stderr, signals to an event, an end when its parent ends."""
+"""What every daemon does at its start: private files, logs to stderr, signals to an event, an end with its parent."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import threading
 from collections.abc import Callable, MutableMapping
 from typing import Any, BinaryIO
 
+from weft.api.printable import escaped
+from weft.api.private import UMASK
+
 GRACE_S = 5.0
 """What a daemon has to clean up once its parent is gone; then it is ended hard."""
 
@@ -18,6 +21,7 @@ ORPHANED_EXIT_CODE = 3
 
 def start_daemon(name: str, *, exit_with_parent: bool = False, level: int = logging.INFO) -> threading.Event:
     """Sets up logging and signals; returns the event that says stop. To be called on the main thread, once."""
+    os.umask(UMASK)
     log_to_stderr(name, level)
     stop = threading.Event()
     stop_on_signals(stop)
@@ -39,7 +43,7 @@ def log_to_stderr(name: str, level: int = logging.INFO) -> None:
     ]
     tty = sys.stderr.isatty()
     last: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.processors.format_exc_info, _escaping, structlog.dev.ConsoleRenderer()]
         if tty
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
@@ -120,3 +124,8 @@ def _adding_daemon(name: str) -> Callable[[Any, str, _Record], _Record]:
         return record
 
     return add
+
+
+def _escaping(_logger: Any, _method: str, record: _Record) -> _Record:
+    """Jobs and agents have a part in what is logged; on a terminal their control characters would be carried out."""
+    return {name: escaped(value) if isinstance(value, str) else value for name, value in record.items()}

@@ -7,13 +7,13 @@ import sys
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
 from weft import http
 from weft.cli import jobs, models, parameters, programs, up
 from weft.errors import ArgumentError, ConnectError, WeftError
+from weft.terminal import Console
 from weft_graph.errors import GraphError
 
 EXIT_FAILED = 1

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.console import Console
-
 from weft.errors import InvalidRequestError
+from weft.terminal import Console
 
 T = TypeVar("T")
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weft.api.base import RepeatedKeyError, check_keys
 from weft.cli.options import find_job
 from weft.client import Client
 from weft.errors import ArgumentError
@@ -44,6 +45,9 @@ def checked(spec: bytes, name: str) -> bytes:
     """The job's JSON as it is, if it is a JSON object. Raises ArgumentError, which says where in the file it is not."""
     try:
         document: Any = json.loads(spec)
+        check_keys(spec)
+    except RepeatedKeyError as error:
+        raise ArgumentError(f"{name}: {error}") from None
     except json.JSONDecodeError as error:
         raise ArgumentError(f"{name}, line {error.lineno}, column {error.colno}: no JSON: {error.msg}") from None
     except (ValueError, RecursionError) as error:  # no UTF-8, or nested too deep

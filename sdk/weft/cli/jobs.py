@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from weft.api.agent import AgentList
 from weft.api.job import JobPage
@@ -37,6 +36,7 @@ from weft.command_line import command
 from weft.errors import JobError
 from weft.event_stream import Notice
 from weft.job_handle import JobHandle
+from weft.terminal import Console
 
 SpecFile = Annotated[
     typer.FileBinaryRead,

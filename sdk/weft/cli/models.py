@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from weft.api.job import FromUpload
@@ -21,6 +20,7 @@ from weft.client import Client
 from weft.errors import ArgumentError, InvalidRequestError
 from weft.first_values import SUFFIX as PARAMETERS_SUFFIX
 from weft.job_handle import JobHandle
+from weft.terminal import Console
 
 if TYPE_CHECKING:
     from weft.records import Array
@@ -43,7 +43,7 @@ def inspect_(file: ModelFile, *, model: ModelOptions) -> None:
     """
     if not file.exists():
         raise ArgumentError(f"there is no file {file}")
-    print(model.trainable(file) if model.is_of_a_loss else model.model(file))  # noqa: T201 - the command's output
+    Console().write(f"{model.trainable(file) if model.is_of_a_loss else model.model(file)}\n")
 
 
 def export(

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 
 from weft.api.job import ParameterList
 from weft.cli import render
@@ -15,6 +14,7 @@ from weft.cli.options import JobId, Json, Url, find_job
 from weft.client import Client
 from weft.errors import ArgumentError, NotFoundError, WeftError
 from weft.job_handle import JobHandle
+from weft.terminal import Console
 
 
 class NoSuchParameterError(WeftError):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +22,7 @@ from weft.cli.options import Json, Url, find_job
 from weft.client import Client
 from weft.command_line import command
 from weft.errors import ArgumentError
+from weft.terminal import Console
 
 Target = Annotated[
     str,
@@ -210,7 +210,7 @@ def _print(out: Console, text: str, target: str, *, fit: bool) -> None:
     fit = fit and out.is_terminal and any(len(line) > out.width for line in text.splitlines())
     whole = text.rstrip("\n")
     # As it is: rich would fold long lines and colour numbers.
-    out.file.write(f"{narrow(whole, out.width) if fit else whole}\n")
+    out.write(f"{narrow(whole, out.width) if fit else whole}\n")
     if fit:
         Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
             f"narrowed to this terminal; whole: {command(f'programs {target}')} | less -S"

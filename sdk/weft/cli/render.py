@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +14,8 @@ from weft.api.agent import AgentInfo
 from weft.api.event import Event, LogLine, MetricTaken, StateChanged, StepDone
 from weft.api.job import Job, ParameterInfo
 from weft.api.lifecycle import AgentState, JobState
+from weft.api.printable import escaped
+from weft.terminal import Console
 from weft.watch import STYLES, shown
 
 STATE_STYLES = {
@@ -78,7 +79,7 @@ def job_lines(job: Job, now: datetime) -> Table:
     made.add_row("name", Text(job.name))
     made.add_row("state", state_text(job.state))
     if job.reason:
-        made.add_row("reason", Text(job.reason))
+        made.add_row("reason", Text(escaped(job.reason)))  # before its width is taken
     made.add_row("step", f"{steps(job)}, pass {job.progress.pass_number}")
     if job.snapshot is not None:
         made.add_row("snapshot", f"step {job.snapshot}")
@@ -124,7 +125,7 @@ def parameters_table(parameters: Sequence[ParameterInfo]) -> Table:
     made = table("name", "dtype", "shape", "trained")
     for parameter in parameters:
         shape = " x ".join(map(str, parameter.shape)) or "scalar"
-        made.add_row(Text(parameter.name), parameter.dtype, shape, "yes" if parameter.trainable else "no")
+        made.add_row(Text(escaped(parameter.name)), parameter.dtype, shape, "yes" if parameter.trainable else "no")
     return made
 
 

@@ -10,7 +10,6 @@ from types import FrameType
 from typing import Annotated, Never
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from weft.api.job import Job
@@ -22,6 +21,7 @@ from weft.command_line import command
 from weft.errors import WeftError
 from weft.http import Retry
 from weft.tending import Tending
+from weft.terminal import Console
 
 LOOK_S = 0.5
 ANSWER_S = 2.0
@@ -110,7 +110,7 @@ def _greet(out: Console, cluster: Cluster) -> None:
 
 
 def _look_after(err: Console, cluster: Cluster) -> Never:
-    """Tells of each daemon that ends, and starts it again. Raises ClusterError where that is in vain."""
+    """Tells of each daemon that ends, and starts it again."""
     never, tending = threading.Event(), Tending(cluster)
     while True:
         for told in tending.look():

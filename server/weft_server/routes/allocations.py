@@ -12,6 +12,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from weft.api.agent import Report
 from weft.api.base import Count
 from weft_server.bodies import received
+from weft_server.job_files import Upload
 from weft_server.parameter_file import largest_document, state_parameters
 from weft_server.routes.context import PathId, Use
 from weft_server.routes.documents import DOCUMENT, document
@@ -47,7 +48,7 @@ async def parameters(
     arrays = plan.kept_arrays
     limit = largest_document([*plan.parameters, *state_parameters(plan.parameters, arrays)])
     start = partial(files.start, job, uuid4().hex)
-    async with received(request, service.threads, start, files.discard, limit) as upload:
+    async with received(request, service.threads, start, Upload.discard, limit) as upload:
         await service.threads.on_files(files.check, upload, plan.parameters, arrays, final)
         place = partial(files.put, upload, job, step, final)
         await service.values.keep(allocation, term, step, final, place)

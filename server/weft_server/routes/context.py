@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -37,3 +38,9 @@ def _context(request: Request) -> Context:
 Use = Annotated[Context, Depends(_context)]
 PathId = Annotated[str, Path(pattern=r"^[A-Za-z0-9\-]{1,64}$")]
 """An id of the server's in a path: of a job, which is the name of its directory too, an agent or an allocation."""
+
+
+def user_of(request: Request) -> str:
+    """Who takes turns with others: whoever comes from one address with one token."""
+    token = hashlib.sha256(request.headers.get("authorization", "").encode()).hexdigest()
+    return f"{request.client.host if request.client else ''} {token[:16]}"

@@ -6,20 +6,20 @@ import hashlib
 from http import HTTPStatus
 from typing import Annotated
 
-from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request, Response
 from sqlalchemy.exc import IntegrityError
 
 from weft.api.dry_run import DryRun, Passes
 from weft.api.job import Job, JobPage, JobSpec, ParameterList
 from weft.api.lifecycle import JobState
+from weft_server.checks import checked
 from weft_server.dry_run import dry_run_of
 from weft_server.plan import JobPlan
 from weft_server.problems import ProblemError
 from weft_server.reading import read_and_check
 from weft_server.records import KeyReusedError
 from weft_server.routes.beginning import begun
-from weft_server.routes.context import Context, PathId, Use
+from weft_server.routes.context import Context, PathId, Use, user_of
 from weft_server.service import new_id
 from weft_server.strict_json import StrictRoute
 
@@ -50,11 +50,11 @@ async def submit(
     digest = hashlib.sha256(await request.body()).hexdigest()
     job = await _submitted(use, idempotency_key, digest)
     if job is None:
-        async with use.checks.turn(request.is_disconnected):
-            checked = await _checked(use, spec)
+        async with use.checks.turn(request.is_disconnected, user=user_of(request)):
+            plan_ = await _checked(use, spec, request)
         identifier = new_id()
         try:
-            async with begun(use, identifier, spec, checked) as plan:
+            async with begun(use, identifier, spec, plan_) as plan:
                 job = await use.service.submit(identifier, spec, plan, idempotency_key, digest)
         except IntegrityError:
             # A call with the same key was faster. Anything else that breaks integrity is our fault, and raised.
@@ -105,19 +105,22 @@ async def list_parameters(job: PathId, use: Use) -> ParameterList:
     return ParameterList(parameters=(await use.service.plan(job)).parameters)
 
 
-async def _checked(use: Context, spec: JobSpec) -> JobPlan:
+async def _checked(use: Context, spec: JobSpec, request: Request) -> JobPlan:
     settings = use.settings
-    return await to_thread.run_sync(read_and_check, spec, settings.readable, settings.bounds)
+    what = (read_and_check, spec, settings.readable, settings.bounds)
+    return await checked(settings.check_seconds, request.is_disconnected, *what)
 
 
 async def _dry_run(use: Context, spec: JobSpec, request: Request, passes: Passes | None) -> DryRun:
-    async with use.checks.turn(request.is_disconnected, behind=True):
-        checked = await _checked(use, spec)
-    async with begun(use, new_id(), spec, checked, keep=False) as plan:
+    user = user_of(request)
+    async with use.checks.turn(request.is_disconnected, user=user, behind=True):
+        plan_ = await _checked(use, spec, request)
+    async with begun(use, new_id(), spec, plan_, keep=False) as plan:
         waits_for = use.service.waits_for(plan.workers, plan.shards)
         # Not behind others again: it has waited once.
-        async with use.checks.turn(request.is_disconnected):
-            return await to_thread.run_sync(dry_run_of, plan, waits_for, spec, passes)
+        async with use.checks.turn(request.is_disconnected, user=user):
+            what = (dry_run_of, plan, waits_for, spec, passes)
+            return await checked(use.settings.check_seconds, request.is_disconnected, *what)
 
 
 async def _submitted(use: Context, key: str | None, digest: str) -> Job | None:

@@ -23,7 +23,7 @@ from weft_server.gate import too_late
 from weft_server.job_files import Upload
 from weft_server.models.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
 from weft_server.problems import RETRY, ProblemError
-from weft_server.routes.context import Context, Use
+from weft_server.routes.context import Context, Use, user_of
 from weft_server.strict_json import StrictRoute
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=StrictRoute)
@@ -80,7 +80,7 @@ def _nbytes(request: Request, most: int) -> int:
 async def _arrived(use: Context, request: Request, folder: Path) -> AsyncIterator[Upload]:
     """The body in its file. Raises ProblemError as `received` does, and where it does not come in time."""
     settings = use.settings
-    whole = received(request, use.service.threads, partial(_started, folder), _closed, settings.model_bytes)
+    whole = received(request, use.service.threads, partial(_started, folder), Upload.abandon, settings.model_bytes)
     async with AsyncExitStack() as held:
         try:
             async with asyncio.timeout(settings.model_body_s):
@@ -93,7 +93,7 @@ async def _arrived(use: Context, request: Request, folder: Path) -> AsyncIterato
 async def _read(use: Context, request: Request, identifier: str, folder: Path, options: ReadRequest) -> ModelOutcome:
     """Raises ProblemError with what is wrong with the file."""
     asked = ModelRequest(id=identifier, folder=str(folder), options=options, limits=use.settings.model_limits)
-    async with use.models.turn(request.is_disconnected):
+    async with use.models.turn(request.is_disconnected, user=user_of(request)):
         outcome = await to_thread.run_sync(use.readers.read, asked)
     if outcome is None:
         detail = "the process that reads models was lost; try again"
@@ -107,10 +107,6 @@ async def _read(use: Context, request: Request, identifier: str, folder: Path, o
 def _started(folder: Path) -> Upload:
     folder.mkdir(parents=True)
     return Upload(folder / MODEL, (folder / MODEL).open("wb"))
-
-
-def _closed(upload: Upload) -> None:
-    upload.file.close()
 
 
 def _keep(use: Context, folder: Path, identifier: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from anyio import to_thread
@@ -10,7 +11,8 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from weft_graph.json_form import graph_schema
 from weft_graph.program_json import programs_from_json
-from weft_server.routes.context import PathId, Use
+from weft_server.checks import checked
+from weft_server.routes.context import PathId, Use, user_of
 from weft_server.strict_json import StrictRoute
 from weft_server.telling import told_passes, told_programs
 
@@ -36,8 +38,9 @@ async def programs(
     else:
         spec = await use.service.spec(job)
         # The graph is converted again, which takes as long as a check does.
-        async with use.checks.turn(request.is_disconnected):
-            text = await to_thread.run_sync(lambda: told_passes(spec, plan, full=format == "passes-full"))
+        async with use.checks.turn(request.is_disconnected, user=user_of(request)):
+            tell = partial(told_passes, spec, plan, full=format == "passes-full")
+            text = await checked(use.settings.check_seconds, request.is_disconnected, tell)
     return PlainTextResponse(f"{text}\n")
 
 

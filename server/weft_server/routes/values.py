@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from weft.api.values import STEP_HEADER, ValuesSet
 from weft_server.bodies import received
+from weft_server.job_files import Upload
 from weft_server.parameter_file import Selection, largest_document
 from weft_server.problems import ProblemError
 from weft_server.refusals import NotWrittenError, RefusalError, WrongStateError
@@ -56,7 +57,7 @@ async def set_values(job: PathId, request: Request, use: Use) -> ValuesSet:
     service.values.check_set(job)
     start = partial(files.start, job, uuid4().hex)
     limit = largest_document(plan.parameters)
-    async with received(request, service.threads, start, files.discard, limit) as upload:
+    async with received(request, service.threads, start, Upload.discard, limit) as upload:
         names = await service.threads.on_files(files.check_part, upload, plan.parameters)
         return await service.values.set(job, upload, names, use.settings.values_deadline_s)
 

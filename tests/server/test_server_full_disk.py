@@ -1,0 +1,60 @@
+"""A disk without room: documents are refused with the remedy, and taken again once there is room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from server_hands import Hand, refused
+from server_running import running, submit
+from server_specs import save_rows, spec_json
+from weft_server import bodies
+
+ID = UUID(int=7)
+SMALL = save({"b": np.zeros(3, np.float32)})
+
+
+def test_uploads_work_again_once_a_full_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`/dev/full` refuses what is written as a full disk does: here as a small body is flushed, and as it is closed."""
+    monkeypatch.setattr("weft_server.routes.uploads.uuid4", lambda: ID)
+    monkeypatch.setattr("weft_server.uploads.MOST_AT_ONCE", 2)
+    with running(tmp_path / "server") as client:
+        being_written = tmp_path / "server" / "uploads" / f".upload-{ID.hex}"
+        for _ in range(3):
+            being_written.symlink_to("/dev/full")
+            problem = refused(client.post("/v1/uploads", content=SMALL), 507, "not-stored")
+            assert "No space left on device; make room on it" in problem.detail
+            assert not being_written.is_symlink()
+        assert client.post("/v1/uploads", content=SMALL).status_code == 201
+
+
+def test_values_to_be_set_are_refused_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_server.routes.values.uuid4", lambda: ID)
+    with running(tmp_path / "server") as client:
+        Hand(client)
+        job = submit(client, spec_json(save_rows(tmp_path / "rows.npz"))).json()["id"]
+        folder = tmp_path / "server" / "jobs" / job
+        folder.mkdir(exist_ok=True)
+        (folder / f".upload-{ID.hex}").symlink_to("/dev/full")
+        answer = client.put(f"/v1/jobs/{job}/values", content=SMALL)
+        assert "No space left" in refused(answer, 507, "not-stored").detail
+
+
+def test_a_document_that_would_leave_no_room_for_the_records_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = bodies.KEPT_FREE_BYTES + len(SMALL)
+    monkeypatch.setattr(bodies.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with running(tmp_path / "server") as client:
+        assert client.post("/v1/uploads", content=SMALL).status_code == 201
+        larger = SMALL + b"\0"
+        told = refused(client.post("/v1/uploads", content=larger), 507, "not-stored").detail
+        assert f"the document's {len(larger)} bytes do not fit: the server's disk has {free} bytes free" in told
+        untold = client.post("/v1/uploads", content=iter([larger]))  # in chunks, without a length
+        refused(untold, 507, "not-stored")
+        assert len(list((tmp_path / "server" / "uploads").iterdir())) == 1
