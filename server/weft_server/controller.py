@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 from weft.api.agent import AgentInfo, Orders, Registered, Registration, Report
 from weft.api.job import Job
-from weft.api.lifecycle import JobState
 from weft_server.instructions import Instruction, Order, RememberAgent
 from weft_server.job_run import JobRun
 from weft_server.lease import Agent, Lease
@@ -268,7 +267,7 @@ class Controller:
                 if lease.id not in run.places.leases:
                     self._of_allocation.pop(lease.id, None)
                 self._is_stale = True
-            if run.state is JobState.RECOVERING and job not in self._pending:
+            if run.state.is_waiting and job not in self._pending:
                 self._pending[job] = run
                 self._is_stale = True
             if not run.state.is_waiting and self._pending.pop(job, None) is not None:

@@ -106,7 +106,7 @@ class JobRun:
         """The worker that brings parameters. Raises WrongStateError before it runs."""
         keeper = self.places.keeper
         if keeper is None or self.state not in {JobState.RUNNING, JobState.FINISHING}:
-            raise WrongStateError(f"job {self.job.id} is {self.state}: it has no parameters yet")
+            raise WrongStateError(f"job {self.job.id} {self.state.told}: it has no parameters yet")
         return keeper
 
     def wait(self, reason: str) -> bool:
@@ -225,7 +225,7 @@ class JobRun:
     def cancel(self, now: Moment) -> None:
         """Ends the job; a cancelled one stays so. Raises WrongStateError once it has ended otherwise."""
         if self.state.is_terminal:
-            raise WrongStateError(f"job {self.job.id} has {self.state}: it cannot be cancelled")
+            raise WrongStateError(f"job {self.job.id} {self.state.told}, so it cannot be cancelled")
         self._move(JobEvent.CANCELLED, now, "cancelled by a client")
 
     def stop(self, why: str, now: Moment) -> None:
@@ -233,7 +233,7 @@ class JobRun:
         if self._stopping is not None:
             return
         if self.state is not JobState.RUNNING:
-            raise WrongStateError(f"job {self.job.id} is {self.state}: one that runs can be stopped; cancel ends any")
+            raise WrongStateError(f"job {self.job.id} {self.state.told}: one that runs can be stopped; cancel ends any")
         if lacking := self.snapshots.lacking:
             raise WrongStateError(
                 f"job {self.job.id} takes no snapshots, so it cannot be stopped at one: {lacking}. "
@@ -420,14 +420,14 @@ class JobRun:
         newest = self.snapshots.newest
         first = 0 if newest is None else newest.step
         how = "its result is brought" if first == step else f"it is trained again from step {first} up to there"
-        self._place_anew(f"stopped at step {step}: {self._stopping}; {how}", now)
+        self._place_anew(f"stopped at step {step}: {self._stopping}; {how}", now, JobEvent.STOPPED)
         self._set(snapshot=None if newest is None else newest.step)
 
     def _can_go_on(self, snapshot: Snapshot | None) -> bool:
         """Whether what the job computes from there on depends on the job alone: nobody has set values since."""
         return not self.values.sets.newest or (snapshot is not None and snapshot.step > self._set_at)
 
-    def _place_anew(self, reason: str, now: Moment) -> None:
+    def _place_anew(self, reason: str, now: Moment, event: JobEvent = JobEvent.LOST) -> None:
         """Every lease is released, and the job is placed again, with its newest snapshot."""
         self._progress(now, last=True)
         self._began_with = self.snapshots.newest
@@ -441,7 +441,7 @@ class JobRun:
         first = self._first_step
         done = {"step": first, "pass_number": self.plan.passes_begun(first)}
         self._set(progress=self.job.progress.model_copy(update=done))
-        self._move(JobEvent.LOST, now, reason)
+        self._move(event, now, reason)
 
     @property
     def _first_step(self) -> int:

@@ -201,7 +201,7 @@ class Service:
             return await self.job(job)
         ended = await self.job(job)
         if ended.state is not JobState.CANCELLED:
-            raise WrongStateError(f"job {job} has {ended.state}: it cannot be cancelled")
+            raise WrongStateError(f"job {job} {ended.state.told}, so it cannot be cancelled")
         await self._written([])
         return ended
 
@@ -213,7 +213,7 @@ class Service:
             return await self.job(job)
         ended = await self.job(job)
         if ended.state is not JobState.SUCCEEDED:
-            raise WrongStateError(f"job {job} has {ended.state}: it cannot be stopped")
+            raise WrongStateError(f"job {job} {ended.state.told}, so it cannot be stopped")
         return ended
 
     async def register(self, registration: Registration) -> Registered:

@@ -103,7 +103,7 @@ def test_the_end_of_weft_up_asks_for_jobs_that_hold_agents_and_waits_for_no_answ
     monkeypatch.setattr(up, "Client", lambda _url, **settings: script.client(retry=settings["retry"]))
     assert [each.id for each in up._running("")] == ["a"]
     assert script.requests[0].url.params.get_list("state") == [
-        "starting", "running", "finishing", "recovering"
+        "starting", "running", "finishing", "recovering", "stopping"
     ]  # fmt: skip
     assert up._running("") == []
     assert len(script.requests) == 2
@@ -271,7 +271,7 @@ def test_logs_print_what_is_there_and_follow_to_the_end(run: Run) -> None:
 
 def test_cancel_tells_the_new_state(run: Run) -> None:
     result = run(answers(job(), job(state=JobState.CANCELLED)), "cancel", "job-1")
-    assert result.stdout == "job job-1 (digits) is cancelled\n"
+    assert result.stdout == "job job-1 (digits) was cancelled\n"
 
 
 def test_stop_says_that_the_job_stops(run: Run) -> None:
@@ -305,8 +305,8 @@ def test_when_a_job_stops_is_said_with_metric_and_patience(run: Run, tmp_path: P
 
 
 def test_cancelling_an_ended_job_is_a_refusal(run: Run) -> None:
-    result = run(answers(job(), problem(409, "wrong-state", "job job-1 is succeeded")), "cancel", "job-1")
-    assert (result.exit_code, result.stderr) == (1, "weft: job job-1 is succeeded\n")
+    result = run(answers(job(), problem(409, "wrong-state", "job job-1 has succeeded")), "cancel", "job-1")
+    assert (result.exit_code, result.stderr) == (1, "weft: job job-1 has succeeded\n")
 
 
 def test_programs_come_as_text_and_as_json(run: Run) -> None:

@@ -94,8 +94,10 @@ def test_what_cannot_be_resumed_is_refused_by_its_field(client: httpx.Client, do
         assert [error.pointer for error in problem.errors] == [pointer]
         assert says in problem.errors[0].detail
     client.post(f"/v1/jobs/{never}/cancel")
+    ended = refused(client.post(f"/v1/jobs/{never}/stop"), 409, "wrong-state")
+    assert ended.detail == f"job {never} was cancelled, so it cannot be stopped"
     problem = refused(submit(client, {**document, "resume": never}), 422, "job-refused")
-    assert "has cancelled, and there is no snapshot of it; none was taken" in problem.errors[0].detail
+    assert "was cancelled, and there is no snapshot of it; none was taken" in problem.errors[0].detail
     both = submit(client, {**document, "resume": job, "init_from": {"job": job}})
     assert (both.status_code, "give either init_from or resume" in both.text) == (422, True)
 

@@ -330,6 +330,8 @@ def test_a_job_that_is_stopped_ends_at_its_next_snapshot_which_a_run_without_ste
     world.tick()
     checked(world, world.to_check[-1].snapshot)
     assert world.jobs["job"].restarts == 0
+    assert "stopping" in world.states()
+    assert "recovering" not in world.states()
     assert f"stopped at step {step}" in str(world.events["job"])
     world.all_report(SHARD, AllocationEvent.READY)
     (allocation,) = world.orders(world.lease(WORKER, 0).agent).allocations

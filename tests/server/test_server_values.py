@@ -250,7 +250,7 @@ def test_sources_that_have_no_values_are_refused_by_pointer(client: httpx.Client
         ({"job": "none"}, "/init_from/job", "there is no job 'none'"),
         ({"upload": "none"}, "/init_from/upload", "there is no upload 'none'"),
         ({"job": pending}, "/init_from/job", "is pending: it has no parameters yet"),
-        ({"job": cancelled}, "/init_from/job", "has cancelled: it has no values"),
+        ({"job": cancelled}, "/init_from/job", "was cancelled, so it has no values"),
     ):
         problem = refused(submit(client, {**document, "init_from": source}), 422, "job-refused")
         assert problem.errors[0].pointer == pointer

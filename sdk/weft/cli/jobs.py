@@ -219,7 +219,7 @@ def cancel(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A00
     if json:
         Console().out(job.model_dump_json(indent=2), highlight=False)
     else:
-        _say(f"job {job.id} ({job.name}) is {job.state.value}")
+        _say(f"job {job.id} ({job.name}) {job.state.told}")
 
 
 def agents(url: Url = None, json: Json = False) -> None:

@@ -23,6 +23,7 @@ STATE_STYLES = {
     JobState.RUNNING: "cyan",
     JobState.FINISHING: "cyan",
     JobState.RECOVERING: "yellow",
+    JobState.STOPPING: "yellow",
     JobState.SUCCEEDED: "green",
     JobState.FAILED: "red",
     JobState.CANCELLED: "magenta",
@@ -182,7 +183,7 @@ def _first_of(jobs: Sequence[str]) -> str:
 
 def state_line(job: Job) -> str:
     """`job 8f41 (digits) is pending: needs 5 workers`."""
-    return f"job {job.id} ({job.name}) is {job.state.value}{f': {job.reason}' if job.reason else ''}"
+    return f"job {job.id} ({job.name}) {job.state.told}{f': {job.reason}' if job.reason else ''}"
 
 
 def agent_order(agent: AgentInfo) -> tuple[str, list[tuple[int, str]]]:

@@ -91,14 +91,14 @@ async def _resumed(use: Context, job: str, plan: JobPlan) -> Snapshot:
     except RefusalError as error:
         raise _refused("/resume", str(error)) from error
     if not state.is_terminal:
-        raise _refused("/resume", f"job {job} is {state}: it goes on by itself; cancel it first")
+        raise _refused("/resume", f"job {job} {state.told}: it goes on by itself; cancel it first")
     location = use.settings.snapshots_location
     found = None if location is None else await service.threads.on_files(newest, location, job)
     snapshot = found or before.resume
     if snapshot is None:
         ended = state is JobState.SUCCEEDED
         kept = "its parameters are kept: begin with them by init_from" if ended else "none was taken"
-        raise _refused("/resume", f"job {job} has {state}, and there is no snapshot of it; {kept}")
+        raise _refused("/resume", f"job {job} {state.told}, and there is no snapshot of it; {kept}")
     errors = list(islice(_resume_errors(plan, before, snapshot.step), MOST_ERRORS))
     if errors:
         raise JobRefusedError(errors)
@@ -159,7 +159,7 @@ async def _found(use: Context, source: FromJob | FromUpload) -> Path:
     if final is not None:
         return final
     if state.is_terminal:
-        raise WrongStateError(f"job {source.job} has {state}: it has no values")
+        raise WrongStateError(f"job {source.job} {state.told}, so it has no values")
     path, _ = await service.values.live(source.job, use.settings.values_deadline_s)
     return path
 

@@ -76,7 +76,7 @@ async def _selection(use: Context, job: str, steps: int, opened: partial[Selecti
             final = await on_files(use.service.files.final, job)
             if final is None:
                 state = (await use.service.job(job)).state
-                raise WrongStateError(f"job {job} is {state}: it has no values") from error
+                raise WrongStateError(f"job {job} {state.told}, so it has no values") from error
     try:
         return await on_files(opened, final), steps
     except FileNotFoundError as error:
