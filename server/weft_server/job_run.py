@@ -2,7 +2,7 @@
 
 pending --placed--> starting: shards are told; once all are ready, workers are told; once all run,
 --started--> running: once every worker has done its last step,
---trained--> finishing: once the keeper's final parameters are there,
+--trained--> finishing: once the keeper's final parameters and a snapshot of the last step are there,
 --kept--> succeeded. A failure or a cancel ends it from any of these. At its end every lease is released. Where a
 process or an agent is lost the job is recovering: every lease is released, and it is placed anew and goes on from its
 newest snapshot, or begins again, as often as its `max_restarts` says. What it computes depends on the job alone, so its
@@ -82,7 +82,7 @@ class JobRun:
         self._parts = Parts(written)
         self._sums = MetricSums(plan.workers, self._parts, written)
         self.values = RunValues(job.id, self.plan.steps, self.places, self._parts, memory=memory, written=written)
-        self.snapshots = RunSnapshots(job.id, plan, self.places, snapshots, memory=memory, now=now)
+        self.snapshots = RunSnapshots(job.id, self.plan, self.places, snapshots, memory=memory, now=now)
         self._began_with = memory.began_with
         self._set_at = memory.set_at
         self._stopping = memory.stopping
@@ -96,6 +96,8 @@ class JobRun:
         self._await(self.state, now)
         if self.state is JobState.RUNNING:
             self.snapshots.begin(now)
+        elif self.state is JobState.FINISHING:
+            self.snapshots.finish()
 
     @property
     def state(self) -> JobState:
@@ -144,7 +146,13 @@ class JobRun:
             store = store.model_copy(update={"shards": [""] * len(store.shards)})
         keeps = lease is self.places.keeper
         told = allocation_of(
-            lease, self.plan, store, keeper=keeps, given=given if keeps else [], snapshot=self._began_with
+            lease,
+            self.plan,
+            store,
+            keeper=keeps,
+            given=given if keeps else [],
+            snapshot=self._began_with,
+            last_snapshot=None if self.places.shards else self.snapshots.last_folder,
         )
         return told if self.places.keys is None else with_keys(told, self.places.keys)
 
@@ -169,6 +177,7 @@ class JobRun:
             self._take_set(lease, done, now)
         if report.snapshot is not None:
             self._tell(self.snapshots.take(lease, report.snapshot, now), now)
+            self._go_on_finishing(now)
         self._judge(now)
         if report.event is not None and lease.is_held:
             self._take_event(lease, report.event, report, silent, now)
@@ -182,6 +191,7 @@ class JobRun:
         self._judge(now)
         if self._stopping is not None and error is None and self.state is JobState.RUNNING and self._end is None:
             self._end_at(step, now)
+        self._advance(now)
 
     def expect(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
         """The parameters of `step` are to come. A keeper that tries has its whole time again: the disk may be full.
@@ -195,6 +205,7 @@ class JobRun:
         self.values.check_brought(lease, term, step, final)
         if final:
             self.values.has_final = True
+            self._deadline = None  # What it waits for yet has a deadline of its own.
             self._advance(now)
 
     def ask_set(self, given: Given, now: Moment) -> int:
@@ -216,11 +227,18 @@ class JobRun:
     def agent_lost(self, lease: Lease, why: str, now: Moment, *, how: str = "was lost") -> None:
         """The job recovers from a lost agent, or fails; a worker that has done its part and keeps nothing is not
         missed."""
-        if lease.state is AllocationState.DONE and (lease is not self.places.keeper or self.values.has_final):
+        if self._is_dispensable(lease):
             self._say(f"{lease.who} {how} after its last step: {why}", now, "warning")
             lease.apply(AllocationEvent.RELEASED)
+            self._go_on_finishing(now)
             return
         self._recover(f"{lease.who} {how}: {why}, {self._at(lease)}", now)
+
+    def _is_dispensable(self, lease: Lease) -> bool:
+        """Whether the job's result does without it: its part is done, and it keeps nothing that the server lacks."""
+        if lease.kind is AgentKind.SHARD:
+            return self.state is JobState.FINISHING and self.values.has_final
+        return lease.state is AllocationState.DONE and (lease is not self.places.keeper or self.values.has_final)
 
     def cancel(self, now: Moment) -> None:
         """Ends the job; a cancelled one stays so. Raises WrongStateError once it has ended otherwise."""
@@ -251,6 +269,9 @@ class JobRun:
         """Deadlines, and progress that is due: whether there was any."""
         if self._deadline is not None and now.seconds >= self._deadline:
             self.fail(overdue(self.state, self.places, self._limits), now)
+            return True
+        if self.state is JobState.FINISHING:
+            self._go_on_finishing(now)
             return True
         if self.state is not JobState.RUNNING:
             return False
@@ -285,6 +306,7 @@ class JobRun:
             "sets": values.sets.newest,
             "set_at": self._set_at,
             "snapshots": list(self.snapshots.kept),
+            "last_files": self.snapshots.last_files,
             "began_with": self._began_with,
             "stopping": self._stopping,
             "end": self._end,
@@ -380,8 +402,14 @@ class JobRun:
     def _take_event(
         self, lease: Lease, event: AllocationEvent, report: Report, silent: Callable[[], str], now: Moment
     ) -> None:
+        is_dispensable = self._is_dispensable(lease)
         lease.apply(event)
-        if event is AllocationEvent.FAILED:
+        if is_dispensable and event in {AllocationEvent.FAILED, AllocationEvent.RELEASED}:
+            self._say(f"{lease.who} ended after the last step: {report.reason}", now, "warning")
+            if lease.is_held:
+                lease.apply(AllocationEvent.RELEASED)
+            self._go_on_finishing(now)
+        elif event is AllocationEvent.FAILED:
             because = f": {report.reason}" if report.reason else " and gave no reason"
             ends = self._recover if report.lost else self.fail
             ends(f"{lease.who} failed {self._at(lease)}{because}{silent()}", now)
@@ -416,7 +444,7 @@ class JobRun:
         them: it has the same bits."""
         self._end = self.values.steps = step
         self.snapshots.drop_after(step)
-        self.plan = self.plan.model_copy(update={"steps": step})
+        self.plan = self.snapshots.plan = self.plan.model_copy(update={"steps": step})
         newest = self.snapshots.newest
         first = 0 if newest is None else newest.step
         how = "its result is brought" if first == step else f"it is trained again from step {first} up to there"
@@ -463,7 +491,8 @@ class JobRun:
                 return
             self._progress(now, last=True)
             self._move(JobEvent.TRAINED, now)
-        if self.state is JobState.FINISHING and self.values.has_final:
+            self.snapshots.finish()
+        if self.state is JobState.FINISHING and self.values.has_final and not self.snapshots.is_under_way:
             stopped = None if self._end is None else f"stopped at step {self._end}: {self._stopping}"
             self._move(JobEvent.KEPT, now, stopped or not_finite(self.job.metrics, self._not_finite))
 
@@ -475,7 +504,7 @@ class JobRun:
         ended = now.at if event in _ENDING else None
         if event in _ENDING:
             self.places.release()
-            self.snapshots.end(keep=event is not JobEvent.KEPT or self._end is not None)
+            self.snapshots.end()
             if self.snapshots.newest is None:
                 self._set(snapshot=None)
         self._await(state, now)
@@ -492,6 +521,12 @@ class JobRun:
             return "before the first step"
         step = lease.step if lease.kind is AgentKind.WORKER else self.places.step
         return f"at step {step} of {self.plan.steps}"
+
+    def _go_on_finishing(self, now: Moment) -> None:
+        """A job that has its last step behind it ends once its last snapshot is there, or will not come."""
+        if self.state is JobState.FINISHING:
+            self._tell(self.snapshots.tick(now), now)
+            self._advance(now)
 
     def _progress(self, now: Moment, *, last: bool = False) -> bool:
         done = self._log.step(self.places.step, now, last=last)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from weft.api.agent import AgentKind, CurvePair, Registration, Snapshot
+from weft.api.agent import AgentKind, CurvePair, Registration, Snapshot, SnapshotDone
 from weft.api.base import Model
 from weft.api.job import Job, Traffic
 from weft.api.lifecycle import AllocationState
@@ -66,6 +66,8 @@ class RunMemory(Model):
     """The step from which the values hold that were set last."""
     snapshots: list[Snapshot] = Field(default_factory=list)
     """Those that are kept, oldest first."""
+    last_files: dict[str, SnapshotDone] = Field(default_factory=dict)
+    """What was written of the snapshot of the last step, by lease."""
     began_with: Snapshot | None = None
     """What the job went on from when it was placed last."""
     stopping: str | None = None

@@ -19,9 +19,10 @@ def allocation_of(
     keeper: bool,
     given: Sequence[str] = (),
     snapshot: Snapshot | None = None,
+    last_snapshot: str | None = None,
 ) -> Allocation:
     """The lease as its agent's orders hold it. `given` are parameters whose first values the keeper sets; the job goes
-    on from a `snapshot`, where there is one."""
+    on from a `snapshot`, where there is one, and a worker without shards writes its `last_snapshot` to that folder."""
     if lease.kind is AgentKind.SHARD:
         return ShardAllocation(
             id=lease.id, term=lease.term, job=lease.job, shard=lease.place, store=store, snapshot=snapshot
@@ -44,6 +45,7 @@ def allocation_of(
         accumulate=plan.accumulate,
         keep_state=plan.keep_state,
         snapshot=snapshot,
+        last_snapshot=last_snapshot,
     )
 
 

@@ -104,6 +104,9 @@ class Playing:
         self.metric(allocation.steps, 1.0)  # It is evaluated again.
         self.world.all_report(WORKER, AllocationEvent.DONE, step=allocation.steps)
         self.world.keep()
+        if self.world.jobs["job"].state is JobState.FINISHING:
+            assert self.write() == allocation.steps
+            self.look()
         assert self.world.jobs["job"].state is JobState.SUCCEEDED
         assert self.world.jobs["job"].progress.step == allocation.steps
         return 0 if allocation.snapshot is None else allocation.snapshot.step, allocation.steps
@@ -116,7 +119,7 @@ def test_the_result_is_of_the_best_evaluation_computed_again_from_the_snapshot_b
     assert (end, 0 < first < 3 * EVERY) == (3 * EVERY, True)
     reason = "stopped at step 30: loss has not improved since step 30, in 6 evaluations"
     assert job.world.jobs["job"].reason == reason
-    assert job.world.jobs["job"].snapshot == first
+    assert job.world.jobs["job"].snapshot == end  # What it goes on from later.
 
 
 def test_without_a_snapshot_before_it_the_job_is_trained_again_from_its_first_step() -> None:

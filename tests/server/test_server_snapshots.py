@@ -144,13 +144,55 @@ def test_values_that_were_given_are_not_set_again_where_a_job_goes_on(world: Wor
     assert (allocation.given, allocation.store.keys[0].initializer.op_type) == ([], "ConstantOfShape")
 
 
-def test_the_last_are_kept_and_a_job_that_succeeds_has_its_result(world: World) -> None:
+def finish(world: World) -> tuple[int, str]:
+    """Has a job come to its last step, with its result at the server: (step, folder) of its last snapshot."""
+    world.all_report(WORKER, AllocationEvent.DONE, step=STEPS)
+    world.keep()
+    assert world.jobs["job"].state is JobState.FINISHING
+    (last,) = set(ordered(world).values())
+    return last
+
+
+def test_the_last_are_kept_and_that_of_the_last_step_once_a_job_has_succeeded(world: World) -> None:
     run(world)
     folders = [keep(world, at=at).folder for at in (500, 1500, 2500)]
     assert world.in_use["job"] == tuple(folders[-KEPT:])
-    world.all_report(WORKER, AllocationEvent.DONE, step=STEPS)
-    world.keep()
-    assert world.in_use["job"] is None
+    due(world, at=3500)  # One that is under way goes.
+    step, folder = finish(world)
+    assert step == STEPS
+    world.report(world.lease(SHARD, 0), snapshot=written(0, STEPS))
+    assert sorted(ordered(world)) == ["shard-1"]
+    world.report(world.lease(SHARD, 1), snapshot=written(1, STEPS))
+    world.to_check.clear()
+    world.begin_again(job_plan=long())  # What is there is not forgotten.
+    last = world.to_check[-1].snapshot
+    assert (last.step, last.folder, len(last.files)) == (STEPS, folder, 2)
+    checked(world, last)
+    assert (world.jobs["job"].state, world.jobs["job"].snapshot) == (JobState.SUCCEEDED, STEPS)
+    assert world.in_use["job"] == (folder,)
+
+
+@pytest.mark.parametrize("how", ["fails", "is silent", "dies", "cannot be used"])
+def test_a_job_succeeds_also_where_its_last_snapshot_does_not_come(world: World, how: str) -> None:
+    run(world)
+    before = keep(world, at=500)
+    finish(world)
+    world.report(world.lease(SHARD, 0), snapshot=written(0, STEPS))
+    match how:
+        case "fails":
+            world.report(world.lease(SHARD, 1), snapshot=SnapshotDone(step=STEPS, error="no space left"))
+        case "is silent":
+            world.tick(WAIT_S + 1)
+        case "dies":
+            world.report(world.lease(SHARD, 1), AllocationEvent.FAILED, reason="killed", lost=True)
+        case _:
+            world.report(world.lease(SHARD, 1), snapshot=written(1, STEPS))
+            checked(world, world.to_check[-1].snapshot, "it has 7 bytes of 8")
+    job = world.jobs["job"]
+    assert (job.state, job.snapshot, job.restarts) == (JobState.SUCCEEDED, before.step, 0)
+    assert f"no snapshot of the last step, {STEPS}, was kept" in world.said()[-1]
+    assert f"the newest is that of step {before.step}" in world.said()[-1]
+    assert world.in_use["job"] == (before.folder,)
 
 
 @pytest.mark.parametrize("end", ["fail", "cancel"])
@@ -268,11 +310,21 @@ def test_jobs_that_could_not_go_on_exactly_take_none_and_neither_do_those_at_the
     assert ordered(world) == {}
 
 
-def test_a_worker_without_shards_writes_its_own(world: World) -> None:
+def test_a_worker_without_shards_writes_its_own_the_last_one_before_it_is_done(world: World) -> None:
     run(world, long(workers=1, shards=0))
-    world.report(world.lease(WORKER, 0), step=500)
+    worker = world.lease(WORKER, 0)
+    (allocation,) = world.orders(worker.agent).allocations
+    assert allocation.last_snapshot == f"/snapshots/job/{STEPS}-{worker.term}"
+    world.report(worker, step=500)
     world.tick(EVERY_S + 0.2)
     assert sorted(ordered(world)) == ["worker-0"]
+    world.keep()
+    world.report(worker, snapshot=written(0, STEPS))
+    world.report(worker, AllocationEvent.DONE, step=STEPS)
+    world.tick()
+    checked(world, world.to_check[-1].snapshot)
+    assert (world.jobs["job"].state, world.jobs["job"].snapshot) == (JobState.SUCCEEDED, STEPS)
+    assert world.in_use["job"] == (allocation.last_snapshot,)
 
 
 def test_a_manifest_is_written_once_all_files_are_whole(tmp_path: Path) -> None:
@@ -368,4 +420,5 @@ def test_a_job_that_ends_before_its_stop_has_its_own_result(world: World) -> Non
     world.tick(3)
     world.all_report(WORKER, AllocationEvent.DONE, step=503)
     world.keep()
+    world.tick(WAIT_S + 1)
     assert (world.jobs["job"].state, world.jobs["job"].reason) == (JobState.SUCCEEDED, None)

@@ -123,6 +123,8 @@ class WorkerAllocation(Model):
     """The keys of this job's workers, where the store's links are encrypted."""
     snapshot: Snapshot | None = None
     """Where the job goes on; None: it begins with step 0. A worker without shards reads its values from it."""
+    last_snapshot: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """The folder that a worker without shards writes what it holds after the last step to, before it is done."""
 
 
 class ShardAllocation(Model):
