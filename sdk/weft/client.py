@@ -195,6 +195,12 @@ class Client:
         """The job of this id. Raises NotFoundError."""
         return JobHandle(self.http, self.http.call(Job, "GET", f"/v1/jobs/{quote(id, safe='')}"))
 
+    def remove(self, *jobs: JobHandle | str) -> None:
+        """Delete jobs that have ended, of these handles or ids, as `JobHandle.remove` does. Raises NotFoundError."""
+        for job in jobs:
+            identifier = job.id if isinstance(job, JobHandle) else job
+            self.http.send("DELETE", f"/v1/jobs/{quote(identifier, safe='')}")
+
     def jobs(self, *, state: JobState | Sequence[JobState] | None = None) -> Iterator[JobHandle]:
         """Jobs, newest first, of these states; pages are fetched as they are gone through."""
         states = [state] if isinstance(state, JobState) else state

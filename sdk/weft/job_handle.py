@@ -79,10 +79,18 @@ class JobHandle:
         self.job = self._http.call(Job, "POST", self._path("/stop"))
         return self.job
 
-    def cancel(self) -> Job:
-        """End the job at once, without a result; ConflictError where it has ended already in another state."""
-        self.job = self._http.call(Job, "POST", self._path("/cancel"))
+    def cancel(self, *, discard: bool = False) -> Job:
+        """End the job at once, without a result; it can be resumed from its last snapshot, unless that is discarded.
+        ConflictError where it has ended already in another state."""
+        self.job = self._http.call(Job, "POST", self._path("/cancel"), params={"discard": "true"} if discard else {})
         return self.job
+
+    def remove(self) -> None:
+        """Delete the job, which has ended, from the server: result, snapshots and log. Nothing of it is left.
+
+        Raises ConflictError where it has not ended, or another one goes on from its snapshot just now.
+        """
+        self._http.send("DELETE", self._path())
 
     def wait(self, timeout_s: float | None = None) -> Job:
         """The job once it has succeeded; asks the server now and then, also one that is away for a minute.

@@ -93,10 +93,14 @@ class Controller:
         self._hold(JobRun(job, plan, seq, self.limits.job, now, snapshots=self.limits.snapshots))
         return self._settle(now)
 
-    def cancel(self, job: str, now: Moment) -> list[Instruction]:
+    def cancel(self, job: str, now: Moment, *, discard: bool = False) -> list[Instruction]:
         """Raises UnknownError for a job that is not running any more."""
-        self._run(job).cancel(now)
+        self._run(job).cancel(now, discard=discard)
         return self._settle(now)
+
+    def user_of(self, place: str) -> str | None:
+        """A job that has not ended and may have to go on from a snapshot below that place, if there is one."""
+        return next((job for job, run in self._runs.items() if run.snapshots.uses(place)), None)
 
     def stop(self, job: str, why: str, now: Moment) -> list[Instruction]:
         """Raises UnknownError for a job that is not running any more, WrongStateError."""

@@ -88,6 +88,7 @@ class JobRun:
         self._stopping = memory.stopping
         self._end = memory.end
         self._diverged: str | None = None
+        self._discards = False
         self._early = None if plan.stop_when is None else EarlyStop(plan.stop_when, memory.evaluated)
         self._not_finite = memory.not_finite
         self._measured = dict(memory.measured)
@@ -187,7 +188,7 @@ class JobRun:
         self._tell(self.snapshots.checked(step, error), now)
         newest = self.snapshots.newest
         if newest is not None and newest.step != self.job.snapshot:
-            self._set(snapshot=newest.step)
+            self._set(snapshot=newest.step, snapshot_bytes=self.snapshots.nbytes)
         self._judge(now)
         if self._stopping is not None and error is None and self.state is JobState.RUNNING and self._end is None:
             self._end_at(step, now)
@@ -240,10 +241,12 @@ class JobRun:
             return self.state is JobState.FINISHING and self.values.has_final
         return lease.state is AllocationState.DONE and (lease is not self.places.keeper or self.values.has_final)
 
-    def cancel(self, now: Moment) -> None:
-        """Ends the job; a cancelled one stays so. Raises WrongStateError once it has ended otherwise."""
+    def cancel(self, now: Moment, *, discard: bool = False) -> None:
+        """Ends the job, and keeps its newest snapshot unless that is to be discarded. A cancelled one stays so. Raises
+        WrongStateError once it has ended otherwise."""
         if self.state.is_terminal:
             raise WrongStateError(f"job {self.job.id} {self.state.told}, so it cannot be cancelled")
+        self._discards = discard
         self._move(JobEvent.CANCELLED, now, "cancelled by a client")
 
     def stop(self, why: str, now: Moment) -> None:
@@ -306,6 +309,7 @@ class JobRun:
             "sets": values.sets.newest,
             "set_at": self._set_at,
             "snapshots": list(self.snapshots.kept),
+            "unreadable": list(self.snapshots.unreadable),
             "last_files": self.snapshots.last_files,
             "began_with": self._began_with,
             "stopping": self._stopping,
@@ -504,9 +508,9 @@ class JobRun:
         ended = now.at if event in _ENDING else None
         if event in _ENDING:
             self.places.release()
-            self.snapshots.end()
-            if self.snapshots.newest is None:
-                self._set(snapshot=None)
+            self.snapshots.end(keep=not self._discards)
+            newest = self.snapshots.newest
+            self._set(snapshot=None if newest is None else newest.step, snapshot_bytes=self.snapshots.nbytes)
         self._await(state, now)
         self._set(state=state, reason=reason, started_at=started, ended_at=ended, traffic=self.places.traffic)
         self._append(StateChanged(state=state, reason=reason), now)

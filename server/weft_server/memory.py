@@ -66,6 +66,8 @@ class RunMemory(Model):
     """The step from which the values hold that were set last."""
     snapshots: list[Snapshot] = Field(default_factory=list)
     """Those that are kept, oldest first."""
+    unreadable: list[Snapshot] = Field(default_factory=list)
+    """Those that a process could not read."""
     last_files: dict[str, SnapshotDone] = Field(default_factory=dict)
     """What was written of the snapshot of the last step, by lease."""
     began_with: Snapshot | None = None

@@ -158,6 +158,20 @@ class Records:
                 for row, plan in session.execute(query)
             ]
 
+    def ended(self) -> list[Job]:
+        """Jobs that have ended, those first that ended first."""
+        states = [state.value for state in JobState if state.is_terminal]
+        with Session(self._engine) as session:
+            found = [_job(row) for row in session.scalars(select(JobRow).where(JobRow.state.in_(states)))]
+        return sorted(found, key=lambda job: job.ended_at or job.created_at)
+
+    def remove(self, job: str) -> None:
+        """Deletes all that there is of a job. Idempotent."""
+        with Session(self._engine) as session, session.begin():
+            for table in (EventRow, PlanRow, SubmissionRow, PartRow):
+                session.execute(delete(table).where(table.job == job))
+            session.execute(delete(JobRow).where(JobRow.id == job))
+
     def states(self, jobs: Sequence[str]) -> dict[str, JobState]:
         """The states of those of these jobs that there are."""
         with Session(self._engine) as session:

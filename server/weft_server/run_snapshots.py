@@ -47,6 +47,9 @@ class RunSnapshots:
     ) -> None:
         self.kept = list(memory.snapshots)
         """Whole ones, oldest first."""
+        self.unreadable = list(memory.unreadable)
+        """Those that a process could not read: their place may only have been away, so they stay until a newer one is
+        there."""
         self._job = job
         self.plan = plan
         self._places = places
@@ -75,6 +78,16 @@ class RunSnapshots:
     def newest(self) -> Snapshot | None:
         """What the job goes on from."""
         return self.kept[-1] if self.kept else None
+
+    @property
+    def nbytes(self) -> int:
+        """What those take that are the job's own."""
+        own = [each for each in self.kept if each.folder.startswith(f"{self._location}/")]
+        return sum(file.nbytes for each in own for file in each.files)
+
+    def uses(self, place: str) -> bool:
+        """Whether the job may have to go on from a snapshot below that place."""
+        return any(each.folder.startswith(f"{place}/") for each in self.kept)
 
     @property
     def last_files(self) -> dict[str, SnapshotDone]:
@@ -158,6 +171,7 @@ class RunSnapshots:
                 self._tidy()  # Of a snapshot that nobody waits for any more.
                 return None
             self.kept.remove(unreadable)
+            self.unreadable.append(unreadable)
             return _warning(f"the snapshot of step {done.step} cannot be used: {done.error}")
         if done.error is None and done.file is not None:
             ordered.files[lease.id] = done
@@ -208,7 +222,8 @@ class RunSnapshots:
         """The job has ended. The last one is kept, for who goes on from it."""
         self._ordered = self._checked = None
         self.kept = self.kept[-1:] if keep else []
-        if self.kept:
+        self.unreadable = self.unreadable if keep else []
+        if self.kept or self.unreadable:
             self._tidy()
         elif self._location is not None:
             self._out.append(TidySnapshots(self._job, None))
@@ -257,7 +272,11 @@ class RunSnapshots:
 
     def _tidy(self) -> None:
         if self._location is not None:
-            using = [each.folder for each in (*self.kept, self._ordered, self._checked) if each is not None]
+            newest = -1 if self.newest is None else self.newest.step
+            self.unreadable = [each for each in self.unreadable if each.step > newest]
+            using = [
+                each.folder for each in (*self.unreadable, *self.kept, self._ordered, self._checked) if each is not None
+            ]
             self._out.append(TidySnapshots(self._job, tuple(using)))
 
 

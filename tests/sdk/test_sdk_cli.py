@@ -130,6 +130,9 @@ def test_jobs_are_a_table_and_a_document_for_scripts(run: Run) -> None:
     assert [row[0], row[1], row[2], row[3], row[-1]] == ["abc", "digits", "running", "3/10", "eval accuracy 0.9800"]
     assert [*other[:4], other[-1]] == ["def", "digits", "running", "3/10", "-"]
     assert JobPage.model_validate_json(run(answers(page), "jobs", "--json").stdout) == page
+    sized = JobPage(jobs=[job("abc", file_bytes=3 << 20), job("def")])
+    heading, _, row, other = run(answers(sized), "ls").stdout.splitlines()
+    assert (heading.split()[5], row.split()[-2], other.split()[-2]) == ("size", "3.0M", "-")
 
 
 def test_the_list_of_jobs_has_a_limit(run: Run) -> None:
@@ -272,6 +275,42 @@ def test_logs_print_what_is_there_and_follow_to_the_end(run: Run) -> None:
 def test_cancel_tells_the_new_state(run: Run) -> None:
     result = run(answers(job(), job(state=JobState.CANCELLED)), "cancel", "job-1")
     assert result.stdout == "job job-1 (digits) was cancelled\n"
+
+
+def test_cancel_says_from_where_the_job_can_go_on_unless_that_is_discarded(run: Run) -> None:
+    cancelled = job(state=JobState.CANCELLED, snapshot=7)
+    assert "go on from step 7: weft resume job-1" in run(answers(job(), cancelled), "cancel", "job-1").stdout
+    script = answers(job(), job(state=JobState.CANCELLED))
+    assert run(script, "cancel", "job-1", "--discard").stdout == "job job-1 (digits) was cancelled\n"
+    assert script.requests[-1].url.params["discard"] == "true"
+
+
+def test_jobs_are_removed_once_that_is_confirmed(run: Run) -> None:
+    ended = job(state=JobState.SUCCEEDED, snapshot_bytes=3 << 20, file_bytes=1 << 20, ended_at=START)
+    gone = httpx.Response(204)
+    script = answers(ended, gone)
+    asked = run(script, "rm", "job-1")  # Nobody answers.
+    assert (asked.exit_code, len(script.requests)) == (1, 1)
+    assert "remove 1 job with results, snapshots and logs (4.0 MiB) for ever?" in asked.stdout
+    script = answers(ended, ended, gone)
+    result = run(script, "rm", "job-1", "job-1", "--yes")
+    assert result.stdout.splitlines() == [
+        "job job-1 (digits) has succeeded, 4.0 MiB",
+        "removed 1 job with results, snapshots and logs (4.0 MiB)",
+    ]
+    assert [each.method for each in script.requests] == ["GET", "GET", "DELETE"]
+    assert "end it first: weft cancel job-1" in run(answers(job()), "rm", "job-1", "-y").stderr
+
+
+def test_jobs_that_ended_long_ago_are_removed_together(run: Run) -> None:
+    old = job("old", state=JobState.FAILED, ended_at=START)
+    new = job("new", state=JobState.SUCCEEDED, ended_at=render.now())
+    script = answers(JobPage(jobs=[new, old]), httpx.Response(204))
+    assert run(script, "rm", "--older-than", "30d", "-y").exit_code == 0
+    assert [each.url.path for each in script.requests[1:]] == ["/v1/jobs/old"]
+    assert run(answers(JobPage(jobs=[new])), "rm", "--older-than", "12h").stdout == "no job ended that long ago\n"
+    assert "'soon' is not like 30d" in run(answers(), "rm", "--older-than", "soon").stderr
+    assert run(answers(), "rm").exit_code == 2
 
 
 def test_stop_says_that_the_job_stops(run: Run) -> None:

@@ -258,6 +258,10 @@ def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(world: World
     assert world.orders(world.lease(SHARD, 0).agent).allocations[0].snapshot == first
     assert any(f"the snapshot of step {second.step} cannot be used: its SHA-256 is another" in s for s in world.said())
     assert world.jobs["job"].restarts == 2
+    world.bring_to(JobState.RUNNING)
+    assert world.in_use["job"] == (second.folder, first.folder), "its place may only have been away"
+    third = keep(world, at=2500)
+    assert world.in_use["job"] == (first.folder, third.folder)
 
 
 def test_a_job_whose_values_were_set_goes_on_from_a_snapshot_that_came_later(world: World) -> None:

@@ -273,7 +273,7 @@ def test_uploads_expire_are_bounded_and_hostile_ones_are_refused(
         assert client.post("/v1/uploads", content=save({"b": B})).status_code == 201, "expired ones make room"
 
 
-def test_the_oldest_uploads_make_room_and_young_ones_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_that_have_not_expired_make_room_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft_server.uploads.MOST_UPLOADS", 3)
     content = save({"b": B})
     folder = tmp_path / "few" / "uploads"
@@ -292,16 +292,16 @@ def test_the_oldest_uploads_make_room_and_young_ones_do_not(tmp_path: Path, monk
         full = refused(client.post("/v1/uploads", content=content), 503, "too-many-uploads")
         assert "there are 3 uploads already" in full.detail
         age(second, 20)
-        age(third, 10)
+        refused(client.post("/v1/uploads", content=content), 503, "too-many-uploads")
+        age(third, 10 * 60)  # It has expired.
         fourth = bring()
         shown = client.get("/v1/uploads").json()["uploads"]
-        assert [each["id"] for each in shown] == [third, first, fourth]
+        assert [each["id"] for each in shown] == [second, first, fourth]
         assert {each["size_bytes"] for each in shown} == {len(content)}
+        client.delete(f"/v1/uploads/{second}")
         larger = save({"b": np.zeros(1 + B.size, B.dtype)})
         refused(client.post("/v1/uploads", content=larger), 503, "too-many-uploads")
-        age(first, 8)
-        assert client.post("/v1/uploads", content=larger).status_code == 201, "two gave way to more bytes"
-        assert len(client.get("/v1/uploads").json()["uploads"]) == 2
+        assert client.post("/v1/uploads", content=content).status_code == 201
 
 
 def test_the_rules_state_is_kept_where_it_was_asked_for_and_given_only_when_asked(

@@ -228,10 +228,19 @@ class Job(Model):
     restarts: int = 0
     """How often it went on after a process or an agent of it was lost."""
     snapshot: Count | None = None
-    """The step of the newest snapshot: where it goes on after a loss."""
+    """The step of the newest snapshot: where it goes on after a loss, or when it is resumed."""
+    snapshot_bytes: Count = 0
+    """What its snapshots take in their place."""
+    file_bytes: Count = 0
+    """What its result, values that it began with, and the like take on the server's disk."""
     created_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """What it takes altogether, until it is removed."""
+        return self.snapshot_bytes + self.file_bytes
 
 
 class JobPage(Model):

@@ -1,8 +1,9 @@
-"""Commands about jobs: submit, jobs, show, watch, logs, cancel; and agents."""
+"""Commands about jobs: submit, resume, jobs, show, watch, logs, stop, cancel, rm; and agents."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -34,7 +35,7 @@ from weft.cli.training_options import (
 )
 from weft.client import Client
 from weft.command_line import command
-from weft.errors import JobError
+from weft.errors import ArgumentError, JobError
 from weft.event_stream import Notice
 from weft.job_handle import JobHandle
 
@@ -49,8 +50,9 @@ States = Annotated[list[JobState] | None, typer.Option("--state", help="Only job
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    for each in (submit, resume, jobs, show, watch, logs, stop, cancel, agents):
+    for each in (submit, resume, jobs, show, watch, logs, stop, cancel, rm, agents):
         app.command()(each)
+    app.command("ls", hidden=True)(jobs)  # What goes with `rm`.
 
 
 @with_model_options
@@ -160,7 +162,9 @@ def show(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 
     Console().print(render.job_lines(job, render.now()))
     if job.state is JobState.FAILED and job.started_at is not None:
         _say(f"\nwhat led to it: {command(f'logs {job.id}')}")
-    if job.state.is_terminal and job.snapshot is not None:
+    if job.state is JobState.SUCCEEDED and job.snapshot == job.progress.step:
+        _say(f"train it longer: {command(f'resume {job.id} --steps {2 * job.progress.step}')}")
+    elif job.state.is_terminal and job.snapshot is not None:
         _say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
     elif job.state is JobState.FAILED and job.started_at is not None:
         _say(f"run it again from other parameters: {command('submit JOB.json --init-from ID|FILE')}")
@@ -212,14 +216,55 @@ def stop(
             _watch(job, Console(stderr=True))
 
 
-def cancel(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 - the argument's name to users
+def cancel(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    discard: Annotated[bool, typer.Option("--discard", help="Delete its snapshots too: it cannot be resumed.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
     """End a job at once, without a result; `weft stop` keeps what it has trained."""
     with Client(url) as client:
-        job = find_job(client, id).cancel()
+        job = find_job(client, id).cancel(discard=discard)
     if json:
         Console().out(job.model_dump_json(indent=2), highlight=False)
-    else:
-        _say(f"job {job.id} ({job.name}) {job.state.told}")
+        return
+    _say(f"job {job.id} ({job.name}) {job.state.told}")
+    if job.snapshot is not None:
+        _say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
+
+
+def rm(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Jobs' ids, or their beginnings.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", help="Jobs that ended before that: 30d, 12h, 90m.", metavar="AGE")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+) -> None:
+    """Delete jobs that have ended, with their results, snapshots and logs."""
+    if (not ids) == (older_than is None):
+        raise typer.BadParameter("give jobs' ids, or --older-than", param_hint="ID...")
+    age = None if older_than is None else _duration(older_than)
+    with Client(url) as client:
+        if age is None:
+            found = list({job.id: job for job in (find_job(client, each) for each in ids or ())}.values())
+        else:
+            ended = client.jobs(state=[state for state in JobState if state.is_terminal])
+            found = [each for each in ended if each.job.ended_at and render.now() - each.job.ended_at > age]
+        if not found:
+            _say("no job ended that long ago")
+            return
+        going = next((each.job for each in found if not each.state.is_terminal), None)
+        if going is not None:
+            raise ArgumentError(f"job {going.id} {going.state.told}; end it first: {command(f'cancel {going.id}')}")
+        for each in found:
+            _say(f"{render.state_line(each.job)}, {render.size(each.job.kept_bytes)}")
+        total = render.size(sum(each.job.kept_bytes for each in found))
+        what = f"{render.counted(len(found), 'job')} with results, snapshots and logs ({total})"
+        if not yes:
+            typer.confirm(f"remove {what} for ever?", abort=True)
+        client.remove(*found)
+    _say(f"removed {what}")
 
 
 def agents(url: Url = None, json: Json = False) -> None:
@@ -232,6 +277,15 @@ def agents(url: Url = None, json: Json = False) -> None:
         render.print_table(render.agents_table(found, render.room()))
     else:
         _say(f"no workers or shards have registered; `{command('up')}` starts some with a server of their own")
+
+
+def _duration(text: str) -> timedelta:
+    """Raises typer.BadParameter."""
+    units = {"d": "days", "h": "hours", "m": "minutes"}
+    try:
+        return timedelta(**{units[text[-1:]]: float(text[:-1])})
+    except (KeyError, ValueError, OverflowError):
+        raise typer.BadParameter(f"{text!r} is not like 30d, 12h or 90m", param_hint="--older-than") from None
 
 
 def _tell_submitted(job: JobHandle, *, json: bool, watch: bool) -> None:

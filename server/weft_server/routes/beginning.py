@@ -13,6 +13,7 @@ from weft.api.lifecycle import JobState
 from weft.api.problem import FieldError
 from weft.api.values import STATE
 from weft_graph.ir import GIVEN
+from weft_server.job_files import OF_UPLOAD
 from weft_server.job_refused import JobRefusedError
 from weft_server.keeper_values import KeeperSilentError
 from weft_server.parameter_file import (
@@ -24,10 +25,10 @@ from weft_server.parameter_file import (
     read_header,
 )
 from weft_server.plan import Given, JobPlan
-from weft_server.refusals import NotWrittenError, RefusalError, WrongStateError
+from weft_server.refusals import NotWrittenError, RefusalError, UnknownError, WrongStateError
 from weft_server.routes.context import Context
 from weft_server.run_snapshots import unfit
-from weft_server.snapshot_files import newest
+from weft_server.snapshot_files import is_there, newest
 from weft_server.uploads import LARGEST_HEADER_BYTES
 
 TRIES = 3
@@ -51,17 +52,18 @@ async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: b
         return
     threads, files = use.service.threads, use.service.files
     try:
-        path = await _taken(use, job, spec.init_from)
+        name = f"{OF_UPLOAD}{spec.init_from.upload}" if isinstance(spec.init_from, FromUpload) else FILE
+        path = await _taken(use, job, spec.init_from, name)
         names = await threads.on_files(_fitting, path, plan.parameters)
         check_given(plan, names)
-        yield plan.model_copy(update={"given": Given(names=names, file=FILE)})
+        yield plan.model_copy(update={"given": Given(names=names, file=name)})
     except Exception:
         # Not where the caller went away: the job may have been kept. If not, the next start of the server tidies up.
         keep = False
         raise
     finally:
         if not keep:
-            await threads.on_files(files.end, job, False)
+            await threads.on_files(files.remove, job)
 
 
 FILE = "first"
@@ -94,10 +96,12 @@ async def _resumed(use: Context, job: str, plan: JobPlan) -> Snapshot:
         raise _refused("/resume", f"job {job} {state.told}: it goes on by itself; cancel it first")
     location = use.settings.snapshots_location
     found = None if location is None else await service.threads.on_files(newest, location, job)
-    snapshot = found or before.resume
+    snapshot = found
+    if snapshot is None and before.resume is not None and await service.threads.on_files(is_there, before.resume):
+        snapshot = before.resume
     if snapshot is None:
         ended = state is JobState.SUCCEEDED
-        kept = "its parameters are kept: begin with them by init_from" if ended else "none was taken"
+        kept = "its parameters are kept: begin with them by init_from" if ended else "none is kept"
         raise _refused("/resume", f"job {job} {state.told}, and there is no snapshot of it; {kept}")
     errors = list(islice(_resume_errors(plan, before, snapshot.step), MOST_ERRORS))
     if errors:
@@ -128,11 +132,11 @@ def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldE
         detail = f"{plan.slice_bytes}: that job's slices are of {before.slice_bytes} bytes"
         yield FieldError(pointer="/parallelism/slice_bytes", detail=detail)
     if plan.steps <= step:
-        detail = f"the job goes on from step {step}: {plan.steps} steps are done already; give more of them"
+        detail = f"the job goes on from step {step}: {plan.steps} steps are done already; give more steps or passes"
         yield FieldError(pointer="/run", detail=detail)
 
 
-async def _taken(use: Context, job: str, source: FromJob | FromUpload) -> Path:
+async def _taken(use: Context, job: str, source: FromJob | FromUpload, name: str) -> Path:
     """A copy of the source's document among the job's files."""
     threads, files = use.service.threads, use.service.files
     pointer = "/init_from/job" if isinstance(source, FromJob) else "/init_from/upload"
@@ -140,7 +144,7 @@ async def _taken(use: Context, job: str, source: FromJob | FromUpload) -> Path:
         for _ in range(TRIES):
             found = await _found(use, source)
             try:
-                return await threads.on_files(files.take, found, job, FILE)
+                return await threads.on_files(files.take, found, job, name)
             except FileNotFoundError:
                 continue
     except NotWrittenError:
@@ -153,7 +157,13 @@ async def _taken(use: Context, job: str, source: FromJob | FromUpload) -> Path:
 async def _found(use: Context, source: FromJob | FromUpload) -> Path:
     service = use.service
     if isinstance(source, FromUpload):
-        return await service.threads.on_files(use.uploads.find, source.upload, service.clock().at)
+        try:
+            return await service.threads.on_files(use.uploads.find, source.upload, service.clock().at)
+        except UnknownError:
+            copy = await service.threads.on_files(service.files.of_upload, source.upload)
+            if copy is None:
+                raise
+            return copy
     state = (await service.job(source.job)).state
     final = await service.threads.on_files(service.files.final, source.job)
     if final is not None:

@@ -73,12 +73,20 @@ async def list_jobs(
     state: Annotated[list[JobState] | None, Query()] = None,
 ) -> JobPage:
     """Jobs, newest first."""
-    return await use.service.threads.read(use.service.records.jobs, limit, cursor, state or [])
+    page = await use.service.threads.read(use.service.records.jobs, limit, cursor, state or [])
+    return page.model_copy(update={"jobs": await use.service.with_sizes(page.jobs)})
 
 
 @router.get("/{job}")
 async def get_job(job: PathId, use: Use) -> Job:
-    return await use.service.job(job)
+    (found,) = await use.service.with_sizes([await use.service.job(job)])
+    return found
+
+
+@router.delete("/{job}", status_code=HTTPStatus.NO_CONTENT)
+async def remove(job: PathId, use: Use) -> None:
+    """Deletes a job that has ended, with its result, its snapshots and its log: nothing of it is left."""
+    await use.service.remove(job)
 
 
 @router.get("/{job}/spec")
@@ -88,9 +96,14 @@ async def get_spec(job: PathId, use: Use) -> JobSpec:
 
 
 @router.post("/{job}/cancel")
-async def cancel(job: PathId, use: Use) -> Job:
-    """Ends a job that has not ended. Cancelling it again changes nothing."""
-    return await use.service.cancel(job)
+async def cancel(
+    job: PathId,
+    use: Use,
+    *,
+    discard: Annotated[bool, Query(description="delete its snapshots too, so that it cannot be resumed")] = False,
+) -> Job:
+    """Ends a job that has not ended. Its newest snapshot is kept. Cancelling it again changes nothing."""
+    return await use.service.cancel(job, discard=discard)
 
 
 @router.post("/{job}/stop")
