@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from weft.api.agent import AgentInfo, AgentList
 from weft.api.dry_run import DryRun, Passes
-from weft.api.job import FromUpload, Job, JobPage, JobSpec
+from weft.api.job import FromUpload, Job, JobPage, JobSpec, Scale
 from weft.api.lifecycle import JobState
 from weft.api.values import Uploaded
 from weft.arguments import checked
@@ -180,14 +180,11 @@ class Client:
             changes["name"] = name
         if steps is not None or passes is not None:
             changes["run"] = {**spec.run.model_dump(), "steps": steps, "passes": passes}
-        asked = {"workers": workers, "shards": shards}
-        given = {field: value for field, value in asked.items() if value is not None}
-        if given:  # A worker alone has no shards; several have as many as a new job of theirs.
-            same = spec.parallelism.model_dump(exclude={"shards"} if not spec.parallelism.shards else None)
-            changes["parallelism"] = {**same, **given}
         if lr is not None:
             changes["rule"] = {**spec.rule.model_dump(exclude_unset=True), "lr": lr}
         with checked("resume"):
+            if workers is not None or shards is not None:
+                changes["parallelism"] = Scale(workers=workers, shards=shards).of(spec.parallelism)
             resumed = JobSpec.model_validate({**spec.model_dump(), **changes})
         return self.submit_spec(resumed)
 

@@ -14,9 +14,10 @@ import numpy as np
 from weft.absence import AWAY, Absence
 from weft.api.dry_run import Passes
 from weft.api.event import Event, EventPage
-from weft.api.job import Job, JobSpec, ParameterInfo, ParameterList, Traffic
+from weft.api.job import Job, JobSpec, ParameterInfo, ParameterList, Scale, Traffic
 from weft.api.lifecycle import JobState
 from weft.api.values import STEP_HEADER, ValuesSet
+from weft.arguments import checked
 from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
 from weft.event_stream import Notice, follow, narrate
 from weft.http import Http, Retry
@@ -77,6 +78,20 @@ class JobHandle:
         """Have the job end at a step soon, with what it has trained by then as its result: `wait` returns, and `values`
         are those. It can be resumed. Raises ConflictError where it does not run, or takes no snapshots."""
         self.job = self._http.call(Job, "POST", self._path("/stop"))
+        return self.job
+
+    def scale(self, *, workers: int | None = None, shards: int | None = None) -> Job:
+        """Have the job go on with other numbers of workers and shards, from a snapshot at a step soon: the same job,
+        with the same values, optimizer and data order. On other numbers of shards it has the same bits.
+
+        Raises ArgumentError; ConflictError where the job does not run or takes no snapshots, or the cluster has not so
+        many; InvalidRequestError where the job cannot run so.
+        """
+        with checked("scale"):
+            asked = Scale(workers=workers, shards=shards)
+        headers = {"Content-Type": "application/json"}
+        content = asked.model_dump_json(exclude_none=True)
+        self.job = self._http.call(Job, "POST", self._path("/scale"), content=content, headers=headers)
         return self.job
 
     def cancel(self, *, discard: bool = False) -> Job:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from weft.api.agent import AgentInfo, Orders, Registered, Registration, Report
+from weft.api.agent import AgentInfo, AgentKind, Orders, Registered, Registration, Report
 from weft.api.job import Job
 from weft_server.instructions import Instruction, Order, RememberAgent
 from weft_server.job_run import JobRun
 from weft_server.lease import Agent, Lease
 from weft_server.limits import Limits
-from weft_server.memory import AgentMemory, KeptJob
+from weft_server.memory import AgentMemory, KeptJob, Scaling
 from weft_server.moment import Moment
 from weft_server.places import NewPair
 from weft_server.plan import Given, JobPlan
-from weft_server.refusals import FullError, UnknownError
+from weft_server.refusals import FullError, UnknownError, WrongStateError
 from weft_server.registry import Registry
 from weft_server.scheduler import PendingJob, View, schedule
 
@@ -105,6 +105,22 @@ class Controller:
     def stop(self, job: str, why: str, now: Moment) -> list[Instruction]:
         """Raises UnknownError for a job that is not running any more, WrongStateError."""
         self._run(job).stop(why, now)
+        return self._settle(now)
+
+    def scale(self, job: str, scaling: Scaling, now: Moment) -> list[Instruction]:
+        """Raises UnknownError for a job that is not running any more, WrongStateError, also where there are not enough
+        agents: the job would give up those that it has, and wait."""
+        run, agents = self._run(job), self._registry.views()
+        held = {lease.agent for lease in run.places.leases.values() if lease.is_held}
+        free = [each for each in agents if each.kind is AgentKind.WORKER and (each.id in held or not each.held)]
+        shards = [each for each in agents if each.kind is AgentKind.SHARD]
+        for noun, asked, there in (("worker", scaling.plan.workers, free), ("shard", scaling.plan.shards, shards)):
+            if asked > len(there):
+                raise WrongStateError(
+                    f"job {job} cannot have {asked} {noun}s: {len(there)} of the cluster are free for it; "
+                    f"start more, or ask for fewer"
+                )
+        run.scale(scaling, now)
         return self._settle(now)
 
     def register(self, registration: Registration, now: Moment) -> tuple[Registered, list[Instruction]]:

@@ -32,10 +32,10 @@ from weft.api.store import StoreSpec
 from weft_server.data_check import listed
 from weft_server.early_stop import EarlyStop
 from weft_server.endpoints import endpoint_fault
-from weft_server.instructions import Close, Instruction, Order, Remember
+from weft_server.instructions import Close, Instruction, Order, Remember, Replan
 from weft_server.job_log import JobLog
 from weft_server.lease import Agent, Lease
-from weft_server.memory import RUN, Parts, RunMemory
+from weft_server.memory import RUN, SCALING, Parts, RunMemory, Scaling
 from weft_server.metric_sums import MetricSums
 from weft_server.moment import Moment
 from weft_server.not_finite import not_finite, wrong_since
@@ -86,9 +86,12 @@ class JobRun:
         self._began_with = memory.began_with
         self._set_at = memory.set_at
         self._stopping = memory.stopping
+        self._scaling = Scaling.model_validate_json(written[SCALING]) if SCALING in written else None
+        """How the job is run once it is placed anew."""
         self._end = memory.end
         self._diverged: str | None = None
         self._discards = False
+        self._replanned: list[Instruction] = []
         self._early = None if plan.stop_when is None else EarlyStop(plan.stop_when, memory.evaluated)
         self._not_finite = memory.not_finite
         self._measured = dict(memory.measured)
@@ -192,6 +195,10 @@ class JobRun:
         self._judge(now)
         if self._stopping is not None and error is None and self.state is JobState.RUNNING and self._end is None:
             self._end_at(step, now)
+        if self._scaling is not None and error is None and self.state is JobState.RUNNING:
+            done, told = self.places.step, _numbers(self._scaling.plan)
+            self._place_anew(f"goes on with {told} from step {step}", now, JobEvent.SCALED)
+            self._say(f"the job goes on with {told} from step {step}: {max(0, done - step)} steps are done again", now)
         self._advance(now)
 
     def expect(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
@@ -265,6 +272,22 @@ class JobRun:
         self._say(f"the job is to stop at its next snapshot: {why}", now)
         self._set(reason=f"stops at its next snapshot: {why}")
 
+    def scale(self, scaling: Scaling, now: Moment) -> None:
+        """The job goes on with other numbers of workers and shards, from a step soon. Raises WrongStateError."""
+        if self.state is not JobState.RUNNING or self._stopping is not None:
+            raise WrongStateError(
+                f"job {self.job.id} {self.state.told}: one that runs, and is not to stop, can be scaled"
+            )
+        if lacking := self.snapshots.lacking:
+            advice = "cancel it, and submit it with the numbers that it should have"
+            raise WrongStateError(f"job {self.job.id} takes no snapshots to go on from: {lacking}; {advice}")
+        self._scaling = scaling
+        self._parts.put(SCALING, scaling, scaling.model_dump_json)
+        self.snapshots.want(now)
+        told = f"goes on with {_numbers(scaling.plan)} from its next snapshot on"
+        self._say(f"the job {told}", now)
+        self._set(reason=told)
+
     def fail(self, reason: str, now: Moment) -> None:
         self._move(JobEvent.FAILED, now, reason)
 
@@ -285,6 +308,8 @@ class JobRun:
         """The instructions since the last call."""
         out = self._log.drain()
         self._write()
+        out += self._replanned
+        self._replanned = []
         parts = self._parts.drain()
         if parts and not self.state.is_terminal:
             out.append(Remember(self.job.id, parts))
@@ -466,6 +491,8 @@ class JobRun:
         self.snapshots.abandon()
         self.places.clear()
         self._sums.clear()
+        if self._scaling is not None:
+            self._rescale(self._scaling)
         self._log.begin_anew(self._first_step)
         self.values.has_final = False
         self._store = None
@@ -474,6 +501,17 @@ class JobRun:
         done = {"step": first, "pass_number": self.plan.passes_begun(first)}
         self._set(progress=self.job.progress.model_copy(update=done))
         self._move(event, now, reason)
+
+    def _rescale(self, scaling: Scaling) -> None:
+        """The job's processes are those of another plan from now on."""
+        carried = {"given": self.plan.given, "resume": self.plan.resume}
+        plan = scaling.plan.model_copy(update=carried)
+        self._replanned = [Replan(self.job.id, scaling.spec, plan)]
+        self._scaling = None
+        self._parts.drop(SCALING)
+        self.plan = self.snapshots.plan = plan.model_copy(update={"steps": self.plan.steps})
+        self._sums = MetricSums(plan.workers, self._parts)
+        self._set(workers=plan.workers, shards=plan.shards)
 
     @property
     def _first_step(self) -> int:
@@ -554,3 +592,9 @@ class JobRun:
     def _tell(self, line: LogLine | None, now: Moment) -> None:
         if line is not None:
             self._append(line, now)
+
+
+def _numbers(plan: JobPlan) -> str:
+    """`4 workers, 2 shards`."""
+    counts = [(plan.workers, "worker"), (plan.shards, "shard")]
+    return ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)

@@ -1,7 +1,8 @@
 """What the mind writes down of itself, so that a server that starts again goes on where it was.
 
 A job's memory is parts by name: `run`, `lease/ID` for each place, `sum/SPLIT/STEP/SLOT` for each metric that waits for
-other slots, `set/NUMBER` for parameters that are to be set. A part is written when it has changed, never otherwise.
+other slots, `set/NUMBER` for parameters that are to be set, `scaling` for a plan with other numbers of
+processes. A part is written when it has changed, never otherwise.
 Seconds of a process's clock are not kept: deadlines begin anew, and silence counts after a grace.
 """
 
@@ -22,6 +23,7 @@ from weft_server.moment import Moment
 from weft_server.plan import Given, JobPlan
 
 RUN = "run"
+SCALING = "scaling"
 LEASE, SUM, SET = "lease/", "sum/", "set/"
 
 
@@ -102,6 +104,13 @@ class SetMemory(Model):
 
     number: int
     given: Given
+
+
+class Scaling(Model):
+    """How a job is to be run from its next snapshot on: as it would have been submitted, JSON, and the plan of it."""
+
+    spec: str
+    plan: JobPlan
 
 
 class AgentMemory(Model):

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from weft.api.event import Event
 from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
-from weft_server.instructions import Append, Instruction, Remember, RememberAgent, Save
+from weft_server.instructions import Append, Instruction, Remember, RememberAgent, Replan, Save
 from weft_server.memory import AgentMemory, KeptJob
 from weft_server.plan import JobPlan
 from weft_server.tables import AgentRow, EventRow, JobRow, PartRow, PlanRow, StartRow, SubmissionRow
@@ -89,6 +89,10 @@ class Records:
                 session.execute(update(JobRow).where(JobRow.id == job.id).values(**values))
             for job_id, seq in newest.items():
                 session.execute(update(JobRow).where(JobRow.id == job_id).values(events=seq))
+            for each in instructions:
+                if isinstance(each, Replan):
+                    values = {"spec": each.spec, "plan": each.plan.model_dump_json()}
+                    session.execute(update(PlanRow).where(PlanRow.job == each.job).values(**values))
             _remember(session, instructions)
             ended = [job.id for job in saved.values() if job.state.is_terminal]
             if ended:

@@ -35,7 +35,7 @@ from weft_server.job_files import JobFiles
 from weft_server.journal import Journal
 from weft_server.keeper_values import KeeperValues
 from weft_server.limits import Limits
-from weft_server.memory import RUN, KeptJob
+from weft_server.memory import RUN, KeptJob, Scaling
 from weft_server.moment import Clock, Moment
 from weft_server.plan import JobPlan
 from weft_server.records import Records, Submission
@@ -226,6 +226,13 @@ class Service:
         if ended.state is not JobState.SUCCEEDED:
             raise WrongStateError(f"job {job} {ended.state.told}, so it cannot be stopped")
         return ended
+
+    async def scale(self, job: str, scaling: Scaling) -> Job:
+        """Raises UnknownError, or WrongStateError."""
+        if self._controller.run_of(job) is None:
+            raise WrongStateError(f"job {job} {(await self.job(job)).state.told}, so it cannot be scaled; resume it")
+        await self._written(self._controller.scale(job, scaling, self.clock()))
+        return await self.job(job)
 
     async def remove(self, job: str) -> None:
         """Deletes a job that has ended with all that is kept of it: its record last, so that a call that failed may

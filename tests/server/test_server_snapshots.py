@@ -12,6 +12,7 @@ from server_specs import plan
 from weft.api.agent import AgentKind, SetDone, Snapshot, SnapshotDone, SnapshotFile
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server.limits import Limits
+from weft_server.memory import Scaling
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import WrongStateError
 from weft_server.run_snapshots import AHEAD_S, KEPT, WAIT_S
@@ -404,6 +405,57 @@ def test_a_job_that_is_stopped_ends_at_its_next_snapshot_which_a_run_without_ste
     )
     assert len(world.in_use["job"]) == 1  # It can be resumed.
     assert job.progress.step == step
+
+
+def scaled(**changes: Any) -> Scaling:
+    return Scaling(spec="{}", plan=long(**changes))
+
+
+def test_a_job_is_scaled_at_its_next_snapshot_as_the_same_job(world: World) -> None:
+    run(world)
+    world.all_report(WORKER, None, step=500)  # type: ignore[arg-type]
+    world.agents(workers=1, shards=0)
+    for workers, shards, noun in ((4, 2, "4 workers: 3"), (3, 3, "3 shards: 2")):
+        with pytest.raises(WrongStateError, match=f"cannot have {noun} of the cluster are free for it"):
+            world.controller.scale("job", scaled(workers=workers, shards=shards), world.now)
+    world.carry_out(world.controller.scale("job", scaled(workers=3, shards=1), world.now))
+    told = "goes on with 3 workers, 1 shard from"
+    assert world.jobs["job"].reason == f"{told} its next snapshot on"
+    assert "scaling" in world.parts["job"], "a server that starts again knows of it"
+    world.tick()
+    ((step, _),) = set(ordered(world).values())
+    for shard in range(2):
+        world.report(world.lease(SHARD, shard), snapshot=written(shard, step))
+    world.all_report(WORKER, None, step=step + 7)  # type: ignore[arg-type]
+    world.tick()
+    checked(world, world.to_check[-1].snapshot)
+    job = world.jobs["job"]
+    assert (job.workers, job.shards, job.restarts, "scaling" in world.parts["job"]) == (3, 1, 0, False)
+    assert f"the job {told} step {step}: 7 steps are done again" in world.said()
+    assert [each.plan.workers for each in world.replanned] == [3]
+    assert world.states()[-2:] == ["scaling", "starting"]
+    world.bring_to(JobState.RUNNING)
+    (allocation,) = world.orders(world.lease(WORKER, 2).agent).allocations
+    assert (allocation.snapshot.step, len(allocation.store.shards), allocation.store.slots) == (step, 1, 3)
+
+
+def test_a_job_that_is_lost_before_its_snapshot_goes_on_with_the_new_numbers(world: World) -> None:
+    run(world)
+    world.carry_out(world.controller.scale("job", scaled(workers=1), world.now))
+    world.begin_again(job_plan=long())
+    world.agents(workers=1, shards=2)
+    assert (world.jobs["job"].state, world.jobs["job"].workers) == (JobState.STARTING, 1)
+
+
+def test_a_job_that_cannot_be_scaled_says_why(world: World) -> None:
+    run(world, long(mode="async"))
+    with pytest.raises(WrongStateError, match="takes no snapshots to go on from: its mode is async; cancel it"):
+        world.controller.scale("job", scaled(workers=1), world.now)
+    other = World(Limits(snapshots="/snapshots"))
+    other.agents(shards=2)
+    other.submit(long())
+    with pytest.raises(WrongStateError, match="is starting: one that runs"):
+        other.controller.scale("job", scaled(workers=1), other.now)
 
 
 def test_a_job_without_snapshots_is_not_stopped_and_neither_is_one_that_does_not_run(world: World) -> None:

@@ -196,6 +196,24 @@ class JobSpec(Model):
         return self
 
 
+class Scale(Model):
+    """Other numbers of workers and shards for a job that runs. What is left out stays as it is."""
+
+    workers: Annotated[int, Field(ge=1, le=1024)] | None = None
+    shards: Annotated[int, Field(ge=0, le=256)] | None = None
+
+    @model_validator(mode="after")
+    def _some_number(self) -> Scale:
+        if self.workers is None and self.shards is None:
+            raise ValueError("give workers or shards, or both")
+        return self
+
+    def of(self, before: Parallelism) -> Parallelism:
+        """The same in all else. A worker alone has no shards; several have as many as a new job of theirs."""
+        same = before.model_dump(exclude={"shards"} if not before.shards else None)
+        return Parallelism.model_validate({**same, **self.model_dump(exclude_none=True)})
+
+
 class Traffic(Model):
     """Bytes at the workers' store sockets, over all workers since the job's start."""
 

@@ -19,6 +19,7 @@ class JobState(StrEnum):
     FINISHING = "finishing"
     RECOVERING = "recovering"
     STOPPING = "stopping"
+    SCALING = "scaling"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -30,7 +31,7 @@ class JobState(StrEnum):
     @property
     def is_waiting(self) -> bool:
         """Whether it holds no agents and waits for some."""
-        return self in {JobState.PENDING, JobState.RECOVERING, JobState.STOPPING}
+        return self in {JobState.PENDING, JobState.RECOVERING, JobState.STOPPING, JobState.SCALING}
 
     @property
     def told(self) -> str:
@@ -52,6 +53,8 @@ class JobEvent(StrEnum):
     """A process of the job died, or its agent is gone; the job goes on, on other agents or the same."""
     STOPPED = "stopped"
     """The job ends before its last step; it is placed once more, to bring what it has trained."""
+    SCALED = "scaled"
+    """The job goes on from its newest snapshot, on other numbers of workers and shards."""
     FAILED = "failed"
     CANCELLED = "cancelled"
 
@@ -112,6 +115,10 @@ JOB_TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = MappingPr
         (J.STOPPING, JE.PLACED): J.STARTING,
         (J.STOPPING, JE.FAILED): J.FAILED,
         (J.STOPPING, JE.CANCELLED): J.CANCELLED,
+        (J.RUNNING, JE.SCALED): J.SCALING,
+        (J.SCALING, JE.PLACED): J.STARTING,
+        (J.SCALING, JE.FAILED): J.FAILED,
+        (J.SCALING, JE.CANCELLED): J.CANCELLED,
     }
 )
 

@@ -1,4 +1,4 @@
-"""Commands about jobs: submit, resume, jobs, show, watch, logs, stop, cancel, rm; and agents."""
+"""Commands about jobs: submit, resume, jobs, show, watch, logs, stop, scale, cancel, rm; and agents."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ States = Annotated[list[JobState] | None, typer.Option("--state", help="Only job
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    for each in (submit, resume, jobs, show, watch, logs, stop, cancel, rm, agents):
+    for each in (submit, resume, jobs, show, watch, logs, stop, scale, cancel, rm, agents):
         app.command()(each)
     app.command("ls", hidden=True)(jobs)  # What goes with `rm`.
 
@@ -208,6 +208,27 @@ def stop(
     with Client(url) as client:
         job = find_job(client, id)
         job.stop()
+        if json:
+            Console().out(job.job.model_dump_json(indent=2), highlight=False)
+        else:
+            _say(render.state_line(job.job))
+        if watch:
+            _watch(job, Console(stderr=True))
+
+
+def scale(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    *,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Go on with so many workers.")] = None,
+    shards: Annotated[int | None, typer.Option("--shards", min=0, help="Go on with so many shards.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Have a job that runs go on with other numbers of workers and shards, from a step soon."""
+    with Client(url) as client:
+        job = find_job(client, id)
+        job.scale(workers=workers, shards=shards)
         if json:
             Console().out(job.job.model_dump_json(indent=2), highlight=False)
         else:

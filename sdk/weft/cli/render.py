@@ -24,6 +24,7 @@ STATE_STYLES = {
     JobState.FINISHING: "cyan",
     JobState.RECOVERING: "yellow",
     JobState.STOPPING: "yellow",
+    JobState.SCALING: "yellow",
     JobState.SUCCEEDED: "green",
     JobState.FAILED: "red",
     JobState.CANCELLED: "magenta",

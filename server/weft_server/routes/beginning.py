@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from weft.api.agent import Snapshot
 from weft.api.job import FromJob, FromUpload, JobSpec, ParameterInfo
 from weft.api.lifecycle import JobState
@@ -134,6 +136,19 @@ def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldE
     if plan.steps <= step:
         detail = f"the job goes on from step {step}: {plan.steps} steps are done already; give more steps or passes"
         yield FieldError(pointer="/run", detail=detail)
+
+
+def check_scaled(plan: JobPlan, before: JobPlan) -> None:
+    """Raises JobRefusedError where a job that runs cannot go on so."""
+    errors = list(islice(_resume_errors(plan, before, -1), MOST_ERRORS))
+    if errors:
+        raise JobRefusedError([error.model_copy(update={"pointer": ""}) for error in errors])
+
+
+def refused_scale(error: ValidationError) -> JobRefusedError:
+    """What is wrong with the numbers."""
+    first = error.errors(include_url=False)[0]
+    return _refused(f"/{first['loc'][0]}" if first["loc"] else "", first["msg"].removeprefix("Value error, "))
 
 
 async def _taken(use: Context, job: str, source: FromJob | FromUpload, name: str) -> Path:

@@ -8,17 +8,19 @@ from typing import Annotated
 
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError
 
 from weft.api.dry_run import DryRun, Passes
-from weft.api.job import Job, JobPage, JobSpec, ParameterList
+from weft.api.job import Job, JobPage, JobSpec, ParameterList, Scale
 from weft.api.lifecycle import JobState
 from weft_server.dry_run import dry_run_of
+from weft_server.memory import Scaling
 from weft_server.plan import JobPlan
 from weft_server.problems import ProblemError
 from weft_server.reading import read_and_check
 from weft_server.records import KeyReusedError
-from weft_server.routes.beginning import begun
+from weft_server.routes.beginning import begun, check_scaled, refused_scale
 from weft_server.routes.context import Context, PathId, Use
 from weft_server.service import new_id
 from weft_server.strict_json import StrictRoute
@@ -110,6 +112,20 @@ async def cancel(
 async def stop(job: PathId, use: Use) -> Job:
     """Has a job that runs end at a step soon; what it has trained by then is its result. It can be resumed."""
     return await use.service.stop_job(job)
+
+
+@router.post("/{job}/scale")
+async def scale(job: PathId, asked: Scale, request: Request, use: Use) -> Job:
+    """Has a job that runs go on with other numbers of workers and shards, from a snapshot at a step soon."""
+    before, spec = await use.service.plan(job), await use.service.spec(job)
+    try:
+        changed = spec.model_copy(update={"parallelism": asked.of(spec.parallelism)})
+    except ValidationError as error:
+        raise refused_scale(error) from error
+    async with use.checks.turn(request.is_disconnected):
+        plan = await _checked(use, changed)
+    check_scaled(plan, before)
+    return await use.service.scale(job, Scaling(spec=changed.model_dump_json(by_alias=True), plan=plan))
 
 
 @router.get("/{job}/parameters")
