@@ -90,7 +90,9 @@ class Controller:
 
     def submit(self, job: Job, plan: JobPlan, seq: int, now: Moment) -> list[Instruction]:
         """A pending job that the records hold, with `seq` events so far; jobs come oldest first."""
-        self._hold(JobRun(job, plan, seq, self.limits.job, now, snapshots=self.limits.snapshots))
+        run = JobRun(job, plan, seq, self.limits.job, now, snapshots=self.limits.snapshots)
+        run.tell_beginning(now)
+        self._hold(run)
         return self._settle(now)
 
     def cancel(self, job: str, now: Moment, *, discard: bool = False) -> list[Instruction]:

@@ -92,7 +92,8 @@ class JobRun:
         self._diverged: str | None = None
         self._discards = False
         self._replanned: list[Instruction] = []
-        self._early = None if plan.stop_when is None else EarlyStop(plan.stop_when, memory.evaluated)
+        best_by = plan.stop_when or plan.keep_best
+        self._early = None if best_by is None else EarlyStop(best_by, memory.evaluated)
         self._not_finite = memory.not_finite
         self._measured = dict(memory.measured)
         self._deadline: float | None = None
@@ -114,6 +115,11 @@ class JobRun:
         if keeper is None or self.state not in {JobState.RUNNING, JobState.FINISHING}:
             raise WrongStateError(f"job {self.job.id} {self.state.told}: it has no parameters yet")
         return keeper
+
+    def tell_beginning(self, now: Moment) -> None:
+        """Says what it begins with, where that is not its graph's."""
+        if self.plan.beginning is not None:
+            self._say(f"the job {self.plan.beginning}", now)
 
     def wait(self, reason: str) -> bool:
         """What a job that waits to be placed waits for: whether that is new."""

@@ -280,6 +280,12 @@ class RunSnapshots:
             self._out.append(TidySnapshots(self._job, tuple(using)))
 
 
+def no_snapshots(plan: JobPlan, location: str | None) -> str | None:
+    """Why a job takes no snapshots by itself; None where it does."""
+    off = "snapshot_every_s is null" if plan.snapshot_every_s is None else None
+    return unfit(plan) or ("the server keeps none" if location is None else off)
+
+
 def unfit(plan: JobPlan) -> str | None:
     """Why no snapshot of a job could be continued exactly; None where it can."""
     if plan.mode is not Mode.SYNC:

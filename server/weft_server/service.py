@@ -173,6 +173,7 @@ class Service:
             id=job_id,
             name=plan.name,
             state=JobState.PENDING,
+            beginning=plan.beginning,
             progress=Progress(step=plan.first_step, steps=plan.steps),
             workers=plan.workers,
             shards=plan.shards,

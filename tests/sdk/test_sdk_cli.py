@@ -103,7 +103,7 @@ def test_the_end_of_weft_up_asks_for_jobs_that_hold_agents_and_waits_for_no_answ
     monkeypatch.setattr(up, "Client", lambda _url, **settings: script.client(retry=settings["retry"]))
     assert [each.id for each in up._running("")] == ["a"]
     assert script.requests[0].url.params.get_list("state") == [
-        "starting", "running", "finishing", "recovering", "stopping"
+        "starting", "running", "finishing", "recovering", "stopping", "scaling"
     ]  # fmt: skip
     assert up._running("") == []
     assert len(script.requests) == 2
@@ -214,7 +214,10 @@ def test_a_job_that_failed_while_it_ran_is_shown_with_the_next_step(run: Run) ->
     failed = job(state=JobState.FAILED, reason="a shard was lost", started_at=START, ended_at=START)
     out = run(answers(failed), "show", "job-1").stdout
     assert "weft logs job-1" in out
-    assert "weft submit JOB.json --init-from ID|FILE" in out
+    assert "run it again: weft show job-1 --spec > job.json; weft submit job.json" in out
+    spec = JobSpec.model_validate(JOB)
+    told = run(answers(failed, spec), "show", "job-1", "--spec").stdout
+    assert JobSpec.model_validate_json(told) == spec
     assert "init-from" not in run(answers(job(state=JobState.FAILED)), "show", "job-1").stdout
 
 
@@ -341,6 +344,32 @@ def test_when_a_job_stops_is_said_with_metric_and_patience(run: Run, tmp_path: P
     assert script.body()["stop_when"] == {"metric": "accuracy", "patience": 3, "mode": "max"}
     for wrong in ("accuracy", "accuracy:x", ":3", "accuracy:3:most"):
         assert "is not like loss:3" in run(answers(job()), "submit", str(path), "--stop-when", wrong).stderr
+
+
+def test_by_what_the_best_is_kept_is_said_with_a_metric(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(JOB))
+    script = answers(job())
+    assert run(script, "submit", str(path), "--keep-best", "accuracy:max").exit_code == 0
+    assert script.body()["keep_best"] == {"metric": "accuracy", "mode": "max"}
+    assert "is not like loss or" in run(answers(job()), "submit", str(path), "--keep-best", "a:b").stderr
+
+
+def test_a_submission_says_what_it_begins_with(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(JOB))
+    begun = job(state=JobState.PENDING, beginning="begins with 2 of its 3 parameters from job a")
+    out = run(answers(begun), "submit", str(path)).stdout.splitlines()
+    assert out[1] == "it begins with 2 of its 3 parameters from job a"
+
+
+def test_a_job_is_scaled_by_one_line(run: Run) -> None:
+    told = job(reason="goes on with 4 workers, 2 shards from its next snapshot on")
+    script = answers(job(), told)
+    out = run(script, "scale", "job-1", "--workers", "4").stdout
+    assert out == "job job-1 (digits) is running: goes on with 4 workers, 2 shards from its next snapshot on\n"
+    assert (script.requests[-1].url.path, script.body()) == ("/v1/jobs/job-1/scale", {"workers": 4})
+    assert "give workers or shards" in run(answers(job()), "scale", "job-1").stderr
 
 
 def test_cancelling_an_ended_job_is_a_refusal(run: Run) -> None:

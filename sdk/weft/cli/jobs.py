@@ -27,6 +27,7 @@ from weft.cli.training_options import (
     ClipNorm,
     CompressionOption,
     EvaluateAverage,
+    KeepBestOption,
     PrecisionOption,
     RecomputeOption,
     StopWhenOption,
@@ -76,6 +77,7 @@ def submit(
     evaluate_average: EvaluateAverage = False,
     compression: CompressionOption = None,
     stop_when: StopWhenOption = None,
+    keep_best: KeepBestOption = None,
     url: Url = None,
     json: Json = False,
     model: ModelOptions,
@@ -97,6 +99,7 @@ def submit(
         evaluate_average=evaluate_average,
         compression=compression,
         stop_when=stop_when,
+        keep_best=keep_best,
     )
     made = replace(made, document=changed(made.document, changes))
     with Client(url) as client:
@@ -152,10 +155,19 @@ def jobs(
         _say(f"no jobs yet; submit one with: {command('submit JOB.json')}")
 
 
-def show(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 - the argument's name to users
+def show(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    spec: Annotated[bool, typer.Option("--spec", help="Print what was submitted, for `weft submit`.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
     """Show one job."""
     with Client(url) as client:
-        job = find_job(client, id).job
+        found = find_job(client, id)
+        job = found.job
+        if spec:
+            Console().out(found.spec().model_dump_json(indent=2, exclude_unset=True), highlight=False)
+            return
     if json:
         Console().out(job.model_dump_json(indent=2), highlight=False)
         return
@@ -167,7 +179,7 @@ def show(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 
     elif job.state.is_terminal and job.snapshot is not None:
         _say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
     elif job.state is JobState.FAILED and job.started_at is not None:
-        _say(f"run it again from other parameters: {command('submit JOB.json --init-from ID|FILE')}")
+        _say(f"run it again: {command(f'show {job.id} --spec > job.json')}; {command('submit job.json')}")
     if job.state is JobState.SUCCEEDED:
         _say(f"\nsave its parameters with: {command(f'params save {job.id} FILE.safetensors')}")
 
@@ -315,6 +327,8 @@ def _tell_submitted(job: JobHandle, *, json: bool, watch: bool) -> None:
         out.out(job.job.model_dump_json(indent=2), highlight=False)
     elif not watch:
         out.print(render.state_line(job.job))
+        if job.job.beginning is not None:
+            out.print(f"it {job.job.beginning}")
         out.print(f"watch it with: {command(f'watch {job.id}')}")
     if watch:
         _watch(job, Console(stderr=True))  # stdout has the answer alone

@@ -85,6 +85,8 @@ def job_lines(job: Job, now: datetime) -> Table:
     made.add_row("state", state_text(job.state))
     if job.reason:
         made.add_row("reason", Text(job.reason))
+    if job.beginning is not None:
+        made.add_row("beginning", Text(job.beginning))
     made.add_row("step", f"{steps(job)}, pass {job.progress.pass_number}")
     if job.snapshot is not None:
         made.add_row("snapshot", f"step {job.snapshot}, {size(job.snapshot_bytes)}")

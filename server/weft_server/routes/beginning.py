@@ -15,6 +15,7 @@ from weft.api.lifecycle import JobState
 from weft.api.problem import FieldError
 from weft.api.values import STATE
 from weft_graph.ir import GIVEN
+from weft_server.data_check import listed
 from weft_server.job_files import OF_UPLOAD
 from weft_server.job_refused import JobRefusedError
 from weft_server.keeper_values import KeeperSilentError
@@ -45,7 +46,9 @@ async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: b
     value and gets none; a dry run, which is not kept, tells of that alone.
     """
     if spec.resume is not None:
-        yield plan.model_copy(update={"resume": await _resumed(use, spec.resume, plan)})
+        snapshot = await _resumed(use, spec.resume, plan)
+        told = f"goes on from step {snapshot.step} of job {spec.resume}, with all that it had then"
+        yield plan.model_copy(update={"resume": snapshot, "beginning": told})
         return
     if spec.init_from is None:
         if keep:
@@ -58,7 +61,8 @@ async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: b
         path = await _taken(use, job, spec.init_from, name)
         names = await threads.on_files(_fitting, path, plan.parameters)
         check_given(plan, names)
-        yield plan.model_copy(update={"given": Given(names=names, file=name)})
+        given = Given(names=names, file=name)
+        yield plan.model_copy(update={"given": given, "beginning": _told(spec.init_from, plan, names)})
     except Exception:
         # Not where the caller went away: the job may have been kept. If not, the next start of the server tidies up.
         keep = False
@@ -69,6 +73,18 @@ async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: b
 
 
 FILE = "first"
+
+
+def _told(source: FromJob | FromUpload, plan: JobPlan, names: Collection[str]) -> str:
+    """What a job takes of a document, and what it leaves."""
+    rest = [each.name for each in plan.parameters if each.name not in names]
+    what = f"job {source.job}" if isinstance(source, FromJob) else f"upload {source.upload}"
+    told = f"begins with {len(names)} of its {len(plan.parameters)} parameters from {what}"
+    if rest:
+        told += f"; {listed(rest)} {'begins' if len(rest) == 1 else 'begin'} as the graph says"
+    left = ["the rule's state", *(["averages"] if plan.average else []), "the step"]
+    advice = "; `resume` takes them over too" if isinstance(source, FromJob) else ""
+    return f"{told}. {', '.join(left[:-1])} and {left[-1]} are not taken over{advice}"
 
 
 def check_given(plan: JobPlan, names: Collection[str]) -> None:

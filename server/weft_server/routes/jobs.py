@@ -146,7 +146,7 @@ async def _dry_run(use: Context, spec: JobSpec, request: Request, passes: Passes
         waits_for = use.service.waits_for(plan.workers, plan.shards)
         # Not behind others again: it has waited once.
         async with use.checks.turn(request.is_disconnected):
-            return await to_thread.run_sync(dry_run_of, plan, waits_for, spec, passes)
+            return await to_thread.run_sync(dry_run_of, plan, waits_for, spec, passes, use.settings.snapshots_location)
 
 
 async def _submitted(use: Context, key: str | None, digest: str) -> Job | None:

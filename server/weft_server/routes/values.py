@@ -41,7 +41,9 @@ async def values(
         raise ProblemError(HTTPStatus.NOT_FOUND, "unknown-parameter", detail)
     if state and not plan.kept_arrays:
         raise WrongStateError(f"job {job} was submitted with neither keep_state nor average: no state is kept")
-    selection, step = await _selection(use, job, plan.steps, partial(Selection, names=name, state=state))
+    found = await use.service.job(job)
+    steps = found.progress.step if found.state.is_terminal else plan.steps
+    selection, step = await _selection(use, job, steps, partial(Selection, names=name, state=state))
     return answer(selection, **{STEP_HEADER: str(step)})
 
 
