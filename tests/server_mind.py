@@ -21,6 +21,7 @@ from weft_server.instructions import (
     KeepSnapshot,
     Order,
     Remember,
+    Replan,
     Save,
     TidySnapshots,
 )
@@ -49,6 +50,7 @@ class World:
     to_check: list[KeepSnapshot] = field(default_factory=list)
     in_use: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
     """By job: the folders of snapshots that were not deleted when it was tidied up last; None: all were."""
+    replanned: list[Replan] = field(default_factory=list)
     parts: dict[str, dict[str, str]] = field(default_factory=dict)
     """What the mind wrote down of jobs."""
     seqs: dict[str, Iterator[int]] = field(default_factory=dict)
@@ -81,6 +83,8 @@ class World:
                     self.to_check.append(each)
                 case TidySnapshots(job, keep):
                     self.in_use[job] = keep
+                case Replan():
+                    self.replanned.append(each)
                 case Remember(job, parts):
                     known = self.parts.setdefault(job, {})
                     known.update({name: text for name, text in parts.items() if text is not None})

@@ -67,6 +67,7 @@ def spec_json(data: Path, /, **changes: Any) -> dict[str, Any]:
         "run": {"passes": 2},
         "parallelism": {"workers": 2, "shards": 1},
         "max_restarts": 0,
+        "snapshot_every_s": None,
     }
     return {**document, **changes}
 

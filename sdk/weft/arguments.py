@@ -23,6 +23,23 @@ def checked(owner: str = "") -> Iterator[None]:
         raise ArgumentError(f"{owner}: {sentences}" if owner else sentences) from None
 
 
+def stop_when_of(text: str) -> dict[str, Any]:
+    """`loss:3`, `accuracy:3:max`: after how many evaluations without a better one a job ends. Raises ArgumentError."""
+    metric, _, rest = text.partition(":")
+    patience, _, mode = rest.partition(":")
+    if not metric or not patience.isdecimal() or mode not in {"", "min", "max"}:
+        raise ArgumentError(f"stop_when is {text!r}, which is not like loss:3 or accuracy:3:max")
+    return {"metric": metric, "patience": int(patience), "mode": mode or "min"}
+
+
+def keep_best_of(text: str) -> dict[str, Any]:
+    """`loss`, `accuracy:max`: by what an evaluation is the best. Raises ArgumentError."""
+    metric, _, mode = text.partition(":")
+    if not metric or mode not in {"", "min", "max"}:
+        raise ArgumentError(f"keep_best is {text!r}, which is not like loss or accuracy:max")
+    return {"metric": metric, "mode": mode or "min"}
+
+
 def _sentence(entry: Any) -> str:
     """`batch is 0; it should be greater than or equal to 1`."""
     said = str(entry["msg"]).removeprefix("Value error, ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import uuid
@@ -11,12 +12,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import quote
 
+from pydantic import ValidationError
+
 from weft.api.agent import AgentInfo, AgentList
 from weft.api.dry_run import DryRun, Passes
-from weft.api.job import FromUpload, Job, JobPage, JobSpec
+from weft.api.job import FromUpload, Job, JobPage, JobSpec, Scale
 from weft.api.lifecycle import JobState
 from weft.api.values import Uploaded
 from weft.arguments import checked
+from weft.errors import ProtocolError
 from weft.first_values import file_of
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Progress, Retry
 from weft.job_arguments import JobArguments, shown_with_keywords_of
@@ -94,8 +98,9 @@ class Client:
         `max_restarts`, and its result is the same; a snapshot is taken each `snapshot_every_s`. `recompute` "cheap" or
         "segments" has workers hold less of a step, and compute it again.
 
-        `stop_when`, `{"metric": "accuracy", "mode": "max", "patience": 3}`, ends the job where an evaluation says so,
-        with the values of the best one. `on_nan` "go_on" has it train on though its loss is not finite.
+        `stop_when="accuracy:3:max"` ends the job once three evaluations in a row brought no better accuracy, with the
+        values of the best one; `keep_best="accuracy:max"` trains to the end, and has those values too. `on_nan` "go_on"
+        has it train on though its loss is not finite, "skip" leaves such a step out.
 
         `precision` "bfloat16" or "float16" computes products in that type. `clip_norm` bounds the whole norm of a
         step's gradient. `accumulate` computes a worker's samples of a step in parts. `average` keeps averages of the
@@ -174,26 +179,34 @@ class Client:
         NotFoundError, InvalidRequestError where there is no snapshot, ArgumentError.
         """
         identifier = job.id if isinstance(job, JobHandle) else job
-        spec = self.http.call(JobSpec, "GET", f"/v1/jobs/{quote(identifier, safe='')}/spec")
+        said = self.http.send("GET", f"/v1/jobs/{quote(identifier, safe='')}/spec").content
+        try:
+            spec = JobSpec.from_answer(said)
+        except ValidationError as error:
+            raise ProtocolError(f"the server answered with what is no JobSpec: {error}") from None
         changes: dict[str, Any] = {"resume": identifier, "init_from": None}
         if name is not None:
             changes["name"] = name
         if steps is not None or passes is not None:
             changes["run"] = {**spec.run.model_dump(), "steps": steps, "passes": passes}
-        asked = {"workers": workers, "shards": shards}
-        given = {field: value for field, value in asked.items() if value is not None}
-        if given:  # A worker alone has no shards; several have as many as a new job of theirs.
-            same = spec.parallelism.model_dump(exclude={"shards"} if not spec.parallelism.shards else None)
-            changes["parallelism"] = {**same, **given}
         if lr is not None:
             changes["rule"] = {**spec.rule.model_dump(exclude_unset=True), "lr": lr}
         with checked("resume"):
+            if workers is not None or shards is not None:
+                changes["parallelism"] = Scale(workers=workers, shards=shards).of(spec.parallelism)
             resumed = JobSpec.model_validate({**spec.model_dump(), **changes})
-        return self.submit_spec(resumed)
+        changed = resumed.model_dump(mode="json", include=set(changes))
+        return self.submit_spec(json.dumps({**json.loads(said), **changed}))  # With what only the server knows of.
 
     def job(self, id: str) -> JobHandle:  # noqa: A002 - what the API calls it
         """The job of this id. Raises NotFoundError."""
         return JobHandle(self.http, self.http.call(Job, "GET", f"/v1/jobs/{quote(id, safe='')}"))
+
+    def remove(self, *jobs: JobHandle | str) -> None:
+        """Delete jobs that have ended, of these handles or ids, as `JobHandle.remove` does. Raises NotFoundError."""
+        for job in jobs:
+            identifier = job.id if isinstance(job, JobHandle) else job
+            self.http.send("DELETE", f"/v1/jobs/{quote(identifier, safe='')}")
 
     def jobs(self, *, state: JobState | Sequence[JobState] | None = None) -> Iterator[JobHandle]:
         """Jobs, newest first, of these states; pages are fetched as they are gone through."""

@@ -82,6 +82,6 @@ def _connection(http: Http, job: str, after: int, silence_s: float) -> Iterator[
 def _events(parser: SseParser, chunk: bytes) -> Iterator[Event]:
     try:
         for message in parser.feed(chunk):
-            yield Event.model_validate_json(message.data)
+            yield Event.from_answer(message.data)
     except (ValidationError, SseFormatError) as error:
         raise ProtocolError(f"the event stream holds something that is no event of this release: {error}") from None

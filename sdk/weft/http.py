@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 
 import httpx
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from weft.api.base import Model
 from weft.api.problem import Problem
 from weft.errors import ArgumentError, ClosedError, ConnectError, ProblemError, ProtocolError, UrlError, error_for
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=Model)
 
 Progress = Callable[[int, int], None]
 """Told of an upload: bytes sent, and bytes in all."""
@@ -106,7 +107,7 @@ class Http:
 
     def _parsed(self, model: type[M], method: str, response: httpx.Response) -> M:
         try:
-            return model.model_validate_json(response.content)
+            return model.from_answer(response.content)
         except ValidationError as error:
             raise ProtocolError(
                 f"{method} {response.url} answered {response.status_code} with what is no {model.__name__}: "
@@ -236,7 +237,7 @@ def _accepted(response: httpx.Response) -> httpx.Response:
 def _problem(response: httpx.Response) -> Problem:
     """The answer's problem document; one made up from the status where a proxy or a stranger answered."""
     try:
-        return Problem.model_validate_json(response.content)
+        return Problem.from_answer(response.content)
     except ValidationError:
         status, text = response.status_code, response.text.strip()[:500]
         title = f"{response.url} answered {status} {response.reason_phrase}"

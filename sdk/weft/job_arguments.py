@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, TypeVar
 
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
-from weft.api.job import Merge, Mode, Precision, Recompute, StopWhen, UpdateBy
+from weft.api.job import KeepBest, Merge, Mode, Precision, Recompute, StopWhen, UpdateBy
 from weft.api.rule import RuleSpec
 from weft.api.store import AverageSpec, LossScalingSpec
 from weft.first_values import FirstValues
@@ -50,7 +50,8 @@ class JobArguments(TypedDict, total=False):
     init_from: FirstValues | None
     resume: JobHandle | str | None
     keep_state: bool
-    stop_when: StopWhen | Mapping[str, Any] | None
+    stop_when: StopWhen | Mapping[str, Any] | str | None
+    keep_best: KeepBest | Mapping[str, Any] | str | None
     on_nan: Literal["fail", "go_on"]
     max_restarts: int
     snapshot_every_s: float | None

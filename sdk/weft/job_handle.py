@@ -14,9 +14,10 @@ import numpy as np
 from weft.absence import AWAY, Absence
 from weft.api.dry_run import Passes
 from weft.api.event import Event, EventPage
-from weft.api.job import Job, JobSpec, ParameterInfo, ParameterList, Traffic
+from weft.api.job import Job, JobSpec, ParameterInfo, ParameterList, Scale, Traffic
 from weft.api.lifecycle import JobState
 from weft.api.values import STEP_HEADER, ValuesSet
+from weft.arguments import checked
 from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
 from weft.event_stream import Notice, follow, narrate
 from weft.http import Http, Retry
@@ -79,10 +80,32 @@ class JobHandle:
         self.job = self._http.call(Job, "POST", self._path("/stop"))
         return self.job
 
-    def cancel(self) -> Job:
-        """End the job at once, without a result; ConflictError where it has ended already in another state."""
-        self.job = self._http.call(Job, "POST", self._path("/cancel"))
+    def scale(self, *, workers: int | None = None, shards: int | None = None) -> Job:
+        """Have the job go on with other numbers of workers and shards, from a snapshot at a step soon: the same job,
+        with the same values, optimizer and data order. On other numbers of shards it has the same bits.
+
+        Raises ArgumentError; ConflictError where the job does not run or takes no snapshots, or the cluster has not so
+        many; InvalidRequestError where the job cannot run so.
+        """
+        with checked("scale"):
+            asked = Scale(workers=workers, shards=shards)
+        headers = {"Content-Type": "application/json"}
+        content = asked.model_dump_json(exclude_none=True)
+        self.job = self._http.call(Job, "POST", self._path("/scale"), content=content, headers=headers)
         return self.job
+
+    def cancel(self, *, discard: bool = False) -> Job:
+        """End the job at once, without a result; it can be resumed from its last snapshot, unless that is discarded.
+        ConflictError where it has ended already in another state."""
+        self.job = self._http.call(Job, "POST", self._path("/cancel"), params={"discard": "true"} if discard else {})
+        return self.job
+
+    def remove(self) -> None:
+        """Delete the job, which has ended, from the server: result, snapshots and log. Nothing of it is left.
+
+        Raises ConflictError where it has not ended, or another one goes on from its snapshot just now.
+        """
+        self._http.send("DELETE", self._path())
 
     def wait(self, timeout_s: float | None = None) -> Job:
         """The job once it has succeeded; asks the server now and then, also one that is away for a minute.

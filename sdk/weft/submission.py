@@ -10,10 +10,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from weft.api.base import Model
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
-from weft.api.job import JobSpec, Merge, Mode, Parallelism, Precision, Recompute, RunLength, StopWhen, UpdateBy
+from weft.api.job import (
+    JobSpec,
+    KeepBest,
+    Merge,
+    Mode,
+    Parallelism,
+    Precision,
+    Recompute,
+    RunLength,
+    StopWhen,
+    UpdateBy,
+)
 from weft.api.rule import RuleSpec, Sgd
 from weft.api.store import AverageSpec, LossScalingSpec
-from weft.arguments import checked
+from weft.arguments import checked, keep_best_of, stop_when_of
 from weft.data import numpy_data
 from weft.errors import ArgumentError
 from weft.first_values import FirstValues, from_job_or_upload, id_of
@@ -68,7 +79,8 @@ def job_spec(
     init_from: FirstValues | None = None,
     resume: JobHandle | str | None = None,
     keep_state: bool = False,
-    stop_when: StopWhen | Mapping[str, Any] | None = None,
+    stop_when: StopWhen | Mapping[str, Any] | str | None = None,
+    keep_best: KeepBest | Mapping[str, Any] | str | None = None,
     on_nan: Literal["fail", "go_on"] = "fail",
     max_restarts: int = 10,
     snapshot_every_s: float | None = 60.0,
@@ -120,7 +132,8 @@ def job_spec(
             init_from=None if init_from is None else from_job_or_upload(init_from),
             resume=id_of(resume),
             keep_state=keep_state,
-            stop_when=stop_when,  # type: ignore[arg-type]  # a mapping becomes the model
+            stop_when=stop_when_of(stop_when) if isinstance(stop_when, str) else stop_when,  # type: ignore[arg-type]
+            keep_best=keep_best_of(keep_best) if isinstance(keep_best, str) else keep_best,  # type: ignore[arg-type]
             on_nan=on_nan,
             max_restarts=max_restarts,
             snapshot_every_s=snapshot_every_s,

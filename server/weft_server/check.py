@@ -148,16 +148,17 @@ def _length_errors(spec: JobSpec, plan: JobPlan) -> Iterator[FieldError]:
 
 
 def _stop_errors(spec: JobSpec) -> Iterator[FieldError]:
-    if spec.stop_when is None:
-        return
-    if spec.data.evaluate is None:
-        yield FieldError(pointer="/stop_when", detail="it looks at evaluations, and the job has no rows for them")
-    if spec.stop_when.metric not in {"loss", *spec.metrics}:
-        detail = f"{spec.stop_when.metric!r} is no metric of the job; it has {listed(sorted({'loss', *spec.metrics}))}"
-        yield FieldError(pointer="/stop_when/metric", detail=detail)
-    if spec.parallelism.mode is not Mode.SYNC:
-        detail = "the best evaluation's values are computed again up to its step, which is exact in sync mode only"
-        yield FieldError(pointer="/stop_when", detail=detail)
+    for pointer, by in (("/stop_when", spec.stop_when), ("/keep_best", spec.keep_best)):
+        if by is None:
+            continue
+        if spec.data.evaluate is None:
+            yield FieldError(pointer=pointer, detail="it looks at evaluations, and the job has no rows for them")
+        if by.metric not in {"loss", *spec.metrics}:
+            detail = f"{by.metric!r} is no metric of the job; it has {listed(sorted({'loss', *spec.metrics}))}"
+            yield FieldError(pointer=f"{pointer}/metric", detail=detail)
+        if spec.parallelism.mode is not Mode.SYNC:
+            detail = "the best evaluation's values are computed again up to its step, which is exact in sync mode only"
+            yield FieldError(pointer=pointer, detail=detail)
 
 
 def _slice_errors(plan: JobPlan) -> Iterator[FieldError]:

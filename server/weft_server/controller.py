@@ -9,18 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from weft.api.agent import AgentInfo, Orders, Registered, Registration, Report
+from weft.api.agent import AgentInfo, AgentKind, Orders, Registered, Registration, Report
 from weft.api.job import Job
-from weft.api.lifecycle import JobState
 from weft_server.instructions import Instruction, Order, RememberAgent
 from weft_server.job_run import JobRun
 from weft_server.lease import Agent, Lease
 from weft_server.limits import Limits
-from weft_server.memory import AgentMemory, KeptJob
+from weft_server.memory import AgentMemory, KeptJob, Scaling
 from weft_server.moment import Moment
 from weft_server.places import NewPair
 from weft_server.plan import Given, JobPlan
-from weft_server.refusals import FullError, UnknownError
+from weft_server.refusals import FullError, UnknownError, WrongStateError
 from weft_server.registry import Registry
 from weft_server.scheduler import PendingJob, View, schedule
 
@@ -93,17 +92,39 @@ class Controller:
 
     def submit(self, job: Job, plan: JobPlan, seq: int, now: Moment) -> list[Instruction]:
         """A pending job that the records hold, with `seq` events so far; jobs come oldest first."""
-        self._hold(JobRun(job, plan, seq, self.limits.job, now, snapshots=self.limits.snapshots))
+        run = JobRun(job, plan, seq, self.limits.job, now, snapshots=self.limits.snapshots)
+        run.tell_beginning(now)
+        self._hold(run)
         return self._settle(now)
 
-    def cancel(self, job: str, now: Moment) -> list[Instruction]:
+    def cancel(self, job: str, now: Moment, *, discard: bool = False) -> list[Instruction]:
         """Raises UnknownError for a job that is not running any more."""
-        self._run(job).cancel(now)
+        self._run(job).cancel(now, discard=discard)
         return self._settle(now)
+
+    def user_of(self, place: str) -> str | None:
+        """A job that has not ended and may have to go on from a snapshot below that place, if there is one."""
+        return next((job for job, run in self._runs.items() if run.snapshots.uses(place)), None)
 
     def stop(self, job: str, why: str, now: Moment) -> list[Instruction]:
         """Raises UnknownError for a job that is not running any more, WrongStateError."""
         self._run(job).stop(why, now)
+        return self._settle(now)
+
+    def scale(self, job: str, scaling: Scaling, now: Moment) -> list[Instruction]:
+        """Raises UnknownError for a job that is not running any more, WrongStateError, also where there are not enough
+        agents: the job would give up those that it has, and wait."""
+        run, agents = self._run(job), self._registry.views()
+        held = {lease.agent for lease in run.places.leases.values() if lease.is_held}
+        free = [each for each in agents if each.kind is AgentKind.WORKER and (each.id in held or not each.held)]
+        shards = [each for each in agents if each.kind is AgentKind.SHARD]
+        for noun, asked, there in (("worker", scaling.plan.workers, free), ("shard", scaling.plan.shards, shards)):
+            if asked > len(there):
+                raise WrongStateError(
+                    f"job {job} cannot have {asked} {noun}s: {len(there)} of the cluster are free for it; "
+                    f"start more, or ask for fewer"
+                )
+        run.scale(scaling, now)
         return self._settle(now)
 
     def register(self, registration: Registration, now: Moment) -> tuple[Registered, list[Instruction]]:
@@ -288,7 +309,7 @@ class Controller:
                 if lease.id not in run.places.leases:
                     self._of_allocation.pop(lease.id, None)
                 self._is_stale = True
-            if run.state is JobState.RECOVERING and job not in self._pending:
+            if run.state.is_waiting and job not in self._pending:
                 self._pending[job] = run
                 self._is_stale = True
             if not run.state.is_waiting and self._pending.pop(job, None) is not None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from weft.api.dry_run import DryRun, Passes
 from weft.api.job import JobSpec
 from weft_graph.program_json import programs_from_json
-from weft_server.memory_estimate import step_traffic, store_memory, worker_memory
+from weft_server.memory_estimate import snapshot_cost, step_traffic, store_memory, worker_memory
 from weft_server.plan import JobPlan
 from weft_server.telling import told_passes, told_programs
 
 
 def dry_run_of(
-    plan: JobPlan, waits_for: str | None, spec: JobSpec | None = None, passes: Passes | None = None
+    plan: JobPlan,
+    waits_for: str | None,
+    spec: JobSpec | None = None,
+    passes: Passes | None = None,
+    snapshots: str | None = None,
 ) -> DryRun:
     """The plan with estimates and programs; with `spec`, also what its choices of `recompute` would take, and with
-    `passes` what each pass does."""
+    `passes` what each pass does. Its `snapshots` would be kept there."""
     programs = programs_from_json(plan.programs)
     return DryRun(
         name=plan.name,
@@ -30,6 +34,8 @@ def dry_run_of(
         worker_memory=worker_memory(plan, programs, spec),
         store_memory=store_memory(plan),
         step_traffic=step_traffic(plan, programs),
+        beginning=plan.beginning,
+        snapshot=snapshot_cost(plan, snapshots),
         waits_for=waits_for,
         programs=plan.programs,
         text=told_programs(plan, programs),

@@ -1,17 +1,17 @@
-"""Whether a job is to end before its last step, by the metrics of its evaluations. Pure."""
+"""Which evaluation of a job is the best, and whether the job is to end by them before its last step. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
 
-from weft.api.job import StopWhen
+from weft.api.job import KeepBest, StopWhen
 
 
 class EarlyStop:
     """The evaluations of one job, of which the metric's values at the newest steps are known, and the best one's."""
 
-    def __init__(self, when: StopWhen, known: Mapping[int, float]) -> None:
+    def __init__(self, when: KeepBest, known: Mapping[int, float]) -> None:
         self.known = dict(known)
         self._when = when
 
@@ -28,12 +28,15 @@ class EarlyStop:
     def take(self, step: int, metrics: Mapping[str, float], passed_s: float) -> str | None:
         """An evaluation after `step` steps, `passed_s` after the job's start. Why the job is to stop, if it is."""
         when = self._when
+        patience = when.patience if isinstance(when, StopWhen) else None
         value = metrics.get(when.metric, math.nan)
         self.known[step] = value
         best = self.best
         since = sum(1 for each in self.known if best is None or each > best)
-        newest = sorted(self.known)[-((when.patience or 0) + 8) :]
+        newest = sorted(self.known)[-((patience or 0) + 8) :]
         self.known = {each: self.known[each] for each in self.known if each in newest or each == best}
+        if not isinstance(when, StopWhen):
+            return None
         if when.reaches is not None and self._cost(value) <= self._cost(when.reaches):
             return f"{when.metric} is {value:.6g}, which reaches {when.reaches:g}"
         if when.patience is not None and best is not None and since >= when.patience:

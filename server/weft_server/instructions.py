@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from weft.api.agent import Orders, SetDone, Snapshot
 from weft.api.event import Event
 from weft.api.job import Job
+from weft_server.plan import JobPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,15 @@ class Remember:
 
     job: str
     parts: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Replan:
+    """The job is run otherwise from now on: replace what it was submitted as, JSON of a JobSpec, and its plan."""
+
+    job: str
+    spec: str
+    plan: JobPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,4 +99,6 @@ class Close:
     succeeded: bool
 
 
-Instruction = Append | Save | Remember | RememberAgent | Order | SetEnded | KeepSnapshot | TidySnapshots | Close
+Instruction = (
+    Append | Save | Remember | Replan | RememberAgent | Order | SetEnded | KeepSnapshot | TidySnapshots | Close
+)

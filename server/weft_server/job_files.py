@@ -1,14 +1,16 @@
 """The files that are kept of jobs: `jobs/ID/parameters.safetensors`, a running job's newest values, values to be set.
 
-Values that were given are called `given-TOKEN.safetensors`; the mind knows the token. They go when the job ends.
+Values that were given are called `given-TOKEN.safetensors`; the mind knows the token. They go when the job ends, but
+for those of an upload, `given-upload-ID.safetensors`, of a job that has not succeeded: it may be submitted again. What
+is left then goes when the job is removed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -27,6 +29,7 @@ from weft_server.parameter_file import (
 from weft_server.plan import Given
 
 FINAL = "parameters.safetensors"
+OF_UPLOAD = "upload-"
 _TEMPORARY = ".upload-"
 
 
@@ -46,7 +49,7 @@ class Upload:
 
     def abandon(self) -> None:
         """Closes it, whatever is lost: what a full disk has refused is refused again as it closes. Idempotent."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self.file.close()
 
     def discard(self) -> None:
@@ -146,10 +149,27 @@ class JobFiles:
         """Values that were given are not needed any more. Idempotent."""
         self.given(job, file).unlink(missing_ok=True)
 
+    def of_upload(self, upload: str) -> Path | None:
+        """The copy of an upload that a job has, if one has."""
+        return next(self._jobs.glob(f"*/given-{OF_UPLOAD}{upload}.safetensors"), None)
+
     def end(self, job: str, succeeded: bool) -> None:
-        """The job has ended: all but the final parameters goes, and everything unless it has succeeded."""
+        """The job has ended: its final parameters stay, and unless it has succeeded the upload that it began with."""
         folder = self._jobs / job
-        if not succeeded:
-            shutil.rmtree(folder, ignore_errors=True)
-        for old in [*folder.glob("live-*.safetensors"), *folder.glob("given-*.safetensors")]:
-            old.unlink(missing_ok=True)
+        temporary = [*folder.glob(f"{_TEMPORARY}*"), *folder.glob("live-*.safetensors")]
+        for old in [*temporary, *folder.glob("given-*.safetensors")]:
+            if succeeded or not old.name.startswith(f"given-{OF_UPLOAD}"):
+                old.unlink(missing_ok=True)
+        with suppress(OSError):  # It is not empty, or not there.
+            folder.rmdir()
+
+    def remove(self, job: str) -> None:
+        """Deletes all that there is of a job. Idempotent."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._jobs / job)
+
+    def nbytes(self, job: str) -> int:
+        """What the files of a job take."""
+        with suppress(FileNotFoundError):
+            return sum(each.stat().st_size for each in (self._jobs / job).iterdir())
+        return 0

@@ -2,7 +2,7 @@
 
 pending --placed--> starting: shards are told; once all are ready, workers are told; once all run,
 --started--> running: once every worker has done its last step,
---trained--> finishing: once the keeper's final parameters are there,
+--trained--> finishing: once the keeper's final parameters and a snapshot of the last step are there,
 --kept--> succeeded. A failure or a cancel ends it from any of these. At its end every lease is released. Where a
 process or an agent is lost the job is recovering: every lease is released, and it is placed anew and goes on from its
 newest snapshot, or begins again, as often as its `max_restarts` says. What it computes depends on the job alone, so its
@@ -32,10 +32,10 @@ from weft.api.store import StoreSpec
 from weft_server.data_check import listed
 from weft_server.early_stop import EarlyStop
 from weft_server.endpoints import endpoint_fault
-from weft_server.instructions import Close, Instruction, Order, Remember
+from weft_server.instructions import Close, Instruction, Order, Remember, Replan
 from weft_server.job_log import JobLog
 from weft_server.lease import Agent, Lease
-from weft_server.memory import RUN, Parts, RunMemory
+from weft_server.memory import RUN, SCALING, Parts, RunMemory, Scaling
 from weft_server.metric_sums import MetricSums
 from weft_server.moment import Moment
 from weft_server.not_finite import not_finite, wrong_since
@@ -83,13 +83,18 @@ class JobRun:
         self._parts = Parts(written)
         self._sums = MetricSums(plan.workers, self._parts, written)
         self.values = RunValues(job.id, self.plan.steps, self.places, self._parts, memory=memory, written=written)
-        self.snapshots = RunSnapshots(job.id, plan, self.places, snapshots, memory=memory, now=now)
+        self.snapshots = RunSnapshots(job.id, self.plan, self.places, snapshots, memory=memory, now=now)
         self._began_with = memory.began_with
         self._set_at = memory.set_at
         self._stopping = memory.stopping
+        self._scaling = Scaling.model_validate_json(written[SCALING]) if SCALING in written else None
+        """How the job is run once it is placed anew."""
         self._end = memory.end
         self._diverged: str | None = None
-        self._early = None if plan.stop_when is None else EarlyStop(plan.stop_when, memory.evaluated)
+        self._discards = False
+        self._replanned: list[Instruction] = []
+        best_by = plan.stop_when or plan.keep_best
+        self._early = None if best_by is None else EarlyStop(best_by, memory.evaluated)
         self._not_finite = memory.not_finite
         self._measured = dict(memory.measured)
         self._ran_s, self._counted = memory.ran_s, now.seconds
@@ -100,6 +105,8 @@ class JobRun:
         self._await(self.state, now)
         if self.state is JobState.RUNNING:
             self.snapshots.begin(now)
+        elif self.state is JobState.FINISHING:
+            self.snapshots.finish()
 
     @property
     def state(self) -> JobState:
@@ -110,7 +117,7 @@ class JobRun:
         """The worker that brings parameters. Raises WrongStateError before it runs."""
         keeper = self.places.keeper
         if keeper is None or self.state not in {JobState.RUNNING, JobState.FINISHING}:
-            raise WrongStateError(f"job {self.job.id} is {self.state}: it has no parameters yet")
+            raise WrongStateError(f"job {self.job.id} {self.state.told}: it has no parameters yet")
         if keeper.place in self.places.vacant:
             raise WrongStateError(f"{keeper.who}, which brings parameters, was lost; ask again once another took over")
         return keeper
@@ -124,7 +131,18 @@ class JobRun:
     def _standing(self) -> str | None:
         """What there is to say of a job that runs."""
         stopping = None if self._stopping is None else f"stops at its next snapshot: {self._stopping}"
-        return stopping or self.values.sets.under_way
+        return stopping or self._scales or self.values.sets.under_way
+
+    @property
+    def _scales(self) -> str | None:
+        """That it will have other numbers of workers and shards."""
+        scaling = self._scaling
+        return None if scaling is None else f"goes on with {_numbers(scaling.plan)} from its next snapshot on"
+
+    def tell_beginning(self, now: Moment) -> None:
+        """Says what it begins with, where that is not its graph's."""
+        if self.plan.beginning is not None:
+            self._say(f"the job {self.plan.beginning}", now)
 
     def wait(self, reason: str) -> bool:
         """What a job that waits to be placed waits for: whether that is new."""
@@ -175,6 +193,7 @@ class JobRun:
             given=given if keeps else [],
             snapshot=self._began_with,
             lost_after_s=lost_after_s,
+            last_snapshot=None if self.places.shards else self.snapshots.last_folder,
         )
         return told if self.places.keys is None else with_keys(told, self.places.keys)
 
@@ -199,6 +218,7 @@ class JobRun:
             self._take_set(lease, done, now)
         if report.snapshot is not None:
             self._tell(self.snapshots.take(lease, report.snapshot, now), now)
+            self._go_on_finishing(now)
         self._judge(now)
         if report.event is not None and lease.is_held:
             self._take_event(lease, report.event, report, silent, now)
@@ -208,10 +228,15 @@ class JobRun:
         self._tell(self.snapshots.checked(step, error), now)
         newest = self.snapshots.newest
         if newest is not None and newest.step != self.job.snapshot:
-            self._set(snapshot=newest.step)
+            self._set(snapshot=newest.step, snapshot_bytes=self.snapshots.nbytes)
         self._judge(now)
         if self._stopping is not None and error is None and self.state is JobState.RUNNING and self._end is None:
             self._end_at(step, now)
+        if self._scaling is not None and error is None and self.state is JobState.RUNNING:
+            done, told = self.places.step, _numbers(self._scaling.plan)
+            self._place_anew(f"goes on with {told} from step {step}", now, JobEvent.SCALED)
+            self._say(f"the job goes on with {told} from step {step}: {max(0, done - step)} steps are done again", now)
+        self._advance(now)
 
     def expect(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
         """The parameters of `step` are to come. A keeper that tries has its whole time again: the disk may be full.
@@ -225,6 +250,7 @@ class JobRun:
         self.values.check_brought(lease, term, step, final)
         if final:
             self.values.has_final = True
+            self._deadline = None  # What it waits for yet has a deadline of its own.
             self._advance(now)
 
     def ask_set(self, given: Given, now: Moment) -> int:
@@ -259,16 +285,25 @@ class JobRun:
     def agent_lost(self, lease: Lease, why: str, now: Moment, *, how: str = "was lost") -> None:
         """The job recovers from a lost agent, or fails; a worker that has done its part and keeps nothing is not
         missed."""
-        if lease.state is AllocationState.DONE and (lease is not self.places.keeper or self.values.has_final):
+        if self._is_dispensable(lease):
             self._say(f"{lease.who} {how} after its last step: {why}", now, "warning")
             lease.apply(AllocationEvent.RELEASED)
+            self._go_on_finishing(now)
             return
         self._recover(lease, f"{lease.who} {how}: {why}, {self._at(lease)}", now)
 
-    def cancel(self, now: Moment) -> None:
-        """Ends the job; a cancelled one stays so. Raises WrongStateError once it has ended otherwise."""
+    def _is_dispensable(self, lease: Lease) -> bool:
+        """Whether the job's result does without it: its part is done, and it keeps nothing that the server lacks."""
+        if lease.kind is AgentKind.SHARD:
+            return self.state is JobState.FINISHING and self.values.has_final
+        return lease.state is AllocationState.DONE and (lease is not self.places.keeper or self.values.has_final)
+
+    def cancel(self, now: Moment, *, discard: bool = False) -> None:
+        """Ends the job, and keeps its newest snapshot unless that is to be discarded. A cancelled one stays so. Raises
+        WrongStateError once it has ended otherwise."""
         if self.state.is_terminal:
-            raise WrongStateError(f"job {self.job.id} has {self.state}: it cannot be cancelled")
+            raise WrongStateError(f"job {self.job.id} {self.state.told}, so it cannot be cancelled")
+        self._discards = discard
         self._move(JobEvent.CANCELLED, now, "cancelled by a client")
 
     def stop(self, why: str, now: Moment) -> None:
@@ -276,7 +311,7 @@ class JobRun:
         if self._stopping is not None:
             return
         if self.state is not JobState.RUNNING:
-            raise WrongStateError(f"job {self.job.id} is {self.state}: one that runs can be stopped; cancel ends any")
+            raise WrongStateError(f"job {self.job.id} {self.state.told}: one that runs can be stopped; cancel ends any")
         if lacking := self.snapshots.lacking:
             raise WrongStateError(
                 f"job {self.job.id} takes no snapshots, so it cannot be stopped at one: {lacking}. "
@@ -287,6 +322,21 @@ class JobRun:
         self._say(f"the job is to stop at its next snapshot: {why}", now)
         self._set(reason=self._standing)
 
+    def scale(self, scaling: Scaling, now: Moment) -> None:
+        """The job goes on with other numbers of workers and shards, from a step soon. Raises WrongStateError."""
+        if self.state is not JobState.RUNNING or self._stopping is not None:
+            raise WrongStateError(
+                f"job {self.job.id} {self.state.told}: one that runs, and is not to stop, can be scaled"
+            )
+        if lacking := self.snapshots.lacking:
+            advice = "cancel it, and submit it with the numbers that it should have"
+            raise WrongStateError(f"job {self.job.id} takes no snapshots to go on from: {lacking}; {advice}")
+        self._scaling = scaling
+        self._parts.put(SCALING, scaling, scaling.model_dump_json)
+        self.snapshots.want(now)
+        self._say(f"the job {self._scales}", now)
+        self._set(reason=self._standing)
+
     def fail(self, reason: str, now: Moment) -> None:
         self._move(JobEvent.FAILED, now, reason)
 
@@ -294,6 +344,9 @@ class JobRun:
         """Deadlines, and progress that is due: whether there was any."""
         if self._deadline is not None and now.seconds >= self._deadline and not self._waits_for_silent:
             self.fail(overdue(self.state, self.places, self._limits), now)
+            return True
+        if self.state is JobState.FINISHING:
+            self._go_on_finishing(now)
             return True
         if self.state is not JobState.RUNNING:
             return False
@@ -308,6 +361,8 @@ class JobRun:
         """The instructions since the last call."""
         out = self._log.drain()
         self._write()
+        out += self._replanned
+        self._replanned = []
         parts = self._parts.drain()
         if parts and not self.state.is_terminal:
             out.append(Remember(self.job.id, parts))
@@ -332,6 +387,8 @@ class JobRun:
             "sets": values.sets.newest,
             "set_at": self._set_at,
             "snapshots": list(self.snapshots.kept),
+            "unreadable": list(self.snapshots.unreadable),
+            "last_files": self.snapshots.last_files,
             "began_with": self._began_with,
             "vacant": sorted(self.places.vacant),
             "stopping": self._stopping,
@@ -429,8 +486,14 @@ class JobRun:
     def _take_event(
         self, lease: Lease, event: AllocationEvent, report: Report, silent: Callable[[], str], now: Moment
     ) -> None:
+        is_dispensable = self._is_dispensable(lease)
         lease.apply(event)
-        if event is AllocationEvent.FAILED:
+        if is_dispensable and event in {AllocationEvent.FAILED, AllocationEvent.RELEASED}:
+            self._say(f"{lease.who} ended after the last step: {report.reason}", now, "warning")
+            if lease.is_held:
+                lease.apply(AllocationEvent.RELEASED)
+            self._go_on_finishing(now)
+        elif event is AllocationEvent.FAILED:
             because = f": {report.reason}" if report.reason else " and gave no reason"
             told = f"{lease.who} failed {self._at(lease)}{because}{silent()}"
             # While another takes over, all wait for it: what fails meanwhile may have waited for too long.
@@ -495,24 +558,26 @@ class JobRun:
         them: it has the same bits."""
         self._end = self.values.steps = step
         self.snapshots.drop_after(step)
-        self.plan = self.plan.model_copy(update={"steps": step})
+        self.plan = self.snapshots.plan = self.plan.model_copy(update={"steps": step})
         newest = self.snapshots.newest
         first = 0 if newest is None else newest.step
         how = "its result is brought" if first == step else f"it is trained again from step {first} up to there"
-        self._place_anew(f"stopped at step {step}: {self._stopping}; {how}", now)
+        self._place_anew(f"stopped at step {step}: {self._stopping}; {how}", now, JobEvent.STOPPED)
         self._set(snapshot=None if newest is None else newest.step)
 
     def _can_go_on(self, snapshot: Snapshot | None) -> bool:
         """Whether what the job computes from there on depends on the job alone: nobody has set values since."""
         return not self.values.sets.newest or (snapshot is not None and snapshot.step > self._set_at)
 
-    def _place_anew(self, reason: str, now: Moment) -> None:
+    def _place_anew(self, reason: str, now: Moment, event: JobEvent = JobEvent.LOST) -> None:
         """Every lease is released, and the job is placed again, with its newest snapshot."""
         self._progress(now, last=True)
         self._began_with = self.snapshots.newest
         self.snapshots.abandon()
         self.places.clear()
         self._sums.clear()
+        if self._scaling is not None:
+            self._rescale(self._scaling)
         self._log.begin_anew(self._first_step)
         self.values.has_final = False
         self._store = None
@@ -520,7 +585,18 @@ class JobRun:
         first = self._first_step
         done = {"step": first, "pass_number": self.plan.passes_begun(first)}
         self._set(progress=self.job.progress.model_copy(update=done))
-        self._move(JobEvent.LOST, now, reason)
+        self._move(event, now, reason)
+
+    def _rescale(self, scaling: Scaling) -> None:
+        """The job's processes are those of another plan from now on."""
+        carried = {"given": self.plan.given, "resume": self.plan.resume}
+        plan = scaling.plan.model_copy(update=carried)
+        self._replanned = [Replan(self.job.id, scaling.spec, plan)]
+        self._scaling = None
+        self._parts.drop(SCALING)
+        self.plan = self.snapshots.plan = plan.model_copy(update={"steps": self.plan.steps})
+        self._sums = MetricSums(plan.workers, self._parts)
+        self._set(workers=plan.workers, shards=plan.shards)
 
     @property
     def _first_step(self) -> int:
@@ -542,7 +618,8 @@ class JobRun:
                 return
             self._progress(now, last=True)
             self._move(JobEvent.TRAINED, now)
-        if self.state is JobState.FINISHING and self.values.has_final:
+            self.snapshots.finish()
+        if self.state is JobState.FINISHING and self.values.has_final and not self.snapshots.is_under_way:
             stopped = None if self._end is None else f"stopped at step {self._end}: {self._stopping}"
             self._move(JobEvent.KEPT, now, stopped or not_finite(self.job.metrics, self._not_finite))
 
@@ -556,9 +633,9 @@ class JobRun:
         ended = now.at if event in _ENDING else None
         if event in _ENDING:
             self.places.release()
-            self.snapshots.end(keep=event is not JobEvent.KEPT or self._end is not None)
-            if self.snapshots.newest is None:
-                self._set(snapshot=None)
+            self.snapshots.end(keep=not self._discards)
+            newest = self.snapshots.newest
+            self._set(snapshot=None if newest is None else newest.step, snapshot_bytes=self.snapshots.nbytes)
         self._await(state, now)
         self._set(state=state, reason=reason, started_at=started, ended_at=ended, traffic=self.places.traffic)
         self._append(StateChanged(state=state, reason=reason), now)
@@ -573,6 +650,12 @@ class JobRun:
             return "before the first step"
         step = lease.step if lease.kind is AgentKind.WORKER else self.places.step
         return f"at step {step} of {self.plan.steps}"
+
+    def _go_on_finishing(self, now: Moment) -> None:
+        """A job that has its last step behind it ends once its last snapshot is there, or will not come."""
+        if self.state is JobState.FINISHING:
+            self._tell(self.snapshots.tick(now), now)
+            self._advance(now)
 
     def _progress(self, now: Moment, *, last: bool = False) -> bool:
         done = self._log.step(self.places.step, now, last=last)
@@ -596,3 +679,9 @@ class JobRun:
     def _tell(self, line: LogLine | None, now: Moment) -> None:
         if line is not None:
             self._append(line, now)
+
+
+def _numbers(plan: JobPlan) -> str:
+    """`4 workers, 2 shards`."""
+    counts = [(plan.workers, "worker"), (plan.shards, "shard")]
+    return ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)

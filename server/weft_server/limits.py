@@ -28,6 +28,11 @@ class Limits:
     snapshots: str | None = None
     """Where jobs' snapshots are kept, a folder or a URL; None: there are none."""
 
+    ended_s: float | None = None
+    """How long jobs are kept after their end; None: until they are removed."""
+    ended_bytes: int | None = None
+    """Most that all jobs that have ended take; None: any number."""
+
     @property
     def late_after_s(self) -> float:
         """From here on an agent's silence may be what another agent's failure comes from."""

@@ -1,7 +1,8 @@
 """What the mind writes down of itself, so that a server that starts again goes on where it was.
 
 A job's memory is parts by name: `run`, `lease/ID` for each place, `sum/SPLIT/STEP/SLOT` for each metric that waits for
-other slots, `set/NUMBER` for parameters that are to be set. A part is written when it has changed, never otherwise.
+other slots, `set/NUMBER` for parameters that are to be set, `scaling` for a plan with other numbers of
+processes. A part is written when it has changed, never otherwise.
 Seconds of a process's clock are not kept: deadlines begin anew, and silence counts after a grace.
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from weft.api.agent import AgentKind, CurvePair, Registration, Snapshot
+from weft.api.agent import AgentKind, CurvePair, Registration, Snapshot, SnapshotDone
 from weft.api.base import Model
 from weft.api.job import Job, Traffic
 from weft.api.lifecycle import AllocationState
@@ -22,6 +23,7 @@ from weft_server.moment import Moment
 from weft_server.plan import Given, JobPlan
 
 RUN = "run"
+SCALING = "scaling"
 LEASE, SUM, SET = "lease/", "sum/", "set/"
 
 
@@ -67,6 +69,10 @@ class RunMemory(Model):
     """The step from which the values hold that were set last."""
     snapshots: list[Snapshot] = Field(default_factory=list)
     """Those that are kept, oldest first."""
+    unreadable: list[Snapshot] = Field(default_factory=list)
+    """Those that a process could not read."""
+    last_files: dict[str, SnapshotDone] = Field(default_factory=dict)
+    """What was written of the snapshot of the last step, by lease."""
     began_with: Snapshot | None = None
     """What the job went on from when it was placed last."""
     vacant: list[int] = Field(default_factory=list)
@@ -103,6 +109,13 @@ class SetMemory(Model):
 
     number: int
     given: Given
+
+
+class Scaling(Model):
+    """How a job is to be run from its next snapshot on: as it would have been submitted, JSON, and the plan of it."""
+
+    spec: str
+    plan: JobPlan
 
 
 class AgentMemory(Model):

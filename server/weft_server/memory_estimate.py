@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from weft.api.dry_run import StepMemory, StepTraffic, StoreMemory, WorkerMemory
+from weft.api.dry_run import SnapshotCost, StepMemory, StepTraffic, StoreMemory, WorkerMemory
 from weft.api.job import JobSpec, Recompute
 from weft.api.store import KeySpec
 from weft_data.cut import part
@@ -21,6 +21,7 @@ from weft_graph.weft_domain import FETCH, FETCH_ROWS, ID_BYTES, SEND, SEND_ROWS
 from weft_server.converter_options import options_of
 from weft_server.plan import JobPlan, nbytes
 from weft_server.rule_planning import plan_rule
+from weft_server.run_snapshots import no_snapshots
 
 SEEN_BYTES: Final = 8
 """Of each row of a table with standard semantics: which update it has seen."""
@@ -127,6 +128,17 @@ def store_memory(plan: JobPlan) -> StoreMemory:
         largest_shard_bytes=(
             min(total, math.ceil(total / plan.shards) + max(uncut) * (1 + state + bool(previous))) if plan.shards else 0
         ),
+    )
+
+
+def snapshot_cost(plan: JobPlan, location: str | None) -> SnapshotCost:
+    """Of one snapshot: what the store keeps, and 8 bytes a slice."""
+    return SnapshotCost(
+        nbytes=sum(_kept(key, plan.state_arrays) for key in plan.keys) + 8 * plan.slices,
+        files=plan.shards or 1,
+        every_s=plan.snapshot_every_s,
+        location=location,
+        lacking=no_snapshots(plan, location),
     )
 
 

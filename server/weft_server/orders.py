@@ -20,9 +20,11 @@ def allocation_of(
     given: Sequence[str] = (),
     snapshot: Snapshot | None = None,
     lost_after_s: float = LOST_AFTER_S,
+    last_snapshot: str | None = None,
 ) -> Allocation:
     """The lease as its agent's orders hold it. `given` are parameters whose first values the keeper sets; the job goes
-    on from a `snapshot`, where there is one. Its processes wait for a silent one of them for `lost_after_s`."""
+    on from a `snapshot`, where there is one, and a worker without shards writes its `last_snapshot` to that folder. Its
+    processes wait for a silent one of them for `lost_after_s`."""
     if lease.kind is AgentKind.SHARD:
         return ShardAllocation(
             id=lease.id,
@@ -54,6 +56,7 @@ def allocation_of(
         snapshot=snapshot,
         lost_after_s=lost_after_s,
         content=plan.content,
+        last_snapshot=last_snapshot,
     )
 
 

@@ -12,7 +12,7 @@ from weft.api.agent import Snapshot
 from weft.api.base import Model, Name
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
-from weft.api.job import Merge, Mode, ParameterInfo, StopWhen, UpdateBy
+from weft.api.job import KeepBest, Merge, Mode, ParameterInfo, StopWhen, UpdateBy
 from weft.api.store import AverageSpec, CommitSpec, InitializerSpec, KeySpec, StoreSpec
 from weft_graph.ir import GIVEN
 from weft_graph.types import DType
@@ -65,11 +65,14 @@ class JobPlan(Model):
     max_restarts: int = 0
     snapshot_every_s: float | None = None
     stop_when: StopWhen | None = None
+    keep_best: KeepBest | None = None
     on_nan: Literal["fail", "go_on"] = "go_on"
     content: str = ""
     """What the data's columns held when the job was submitted; empty where an earlier release did not look."""
     resume: Snapshot | None = None
     """Another job's, that this one goes on from."""
+    beginning: str | None = None
+    """What it begins with, and what it leaves of that: see `weft.api.job.Job`."""
 
     @property
     def first_step(self) -> int:

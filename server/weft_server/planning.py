@@ -49,6 +49,7 @@ def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Descripti
         max_restarts=spec.max_restarts,
         snapshot_every_s=spec.snapshot_every_s,
         stop_when=spec.stop_when,
+        keep_best=spec.keep_best,
         on_nan=spec.on_nan,
         content=source.content,
         state_arrays=len(rule.states) + (spec.average is not None),

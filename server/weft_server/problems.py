@@ -41,6 +41,7 @@ from weft_server.refusals import (
     FullError,
     IllegalReportError,
     NotKeeperError,
+    NotRemovedError,
     NotSetError,
     NotWrittenError,
     RefusalError,
@@ -67,6 +68,7 @@ STATUS: Mapping[type[RefusalError], HTTPStatus] = {
     IllegalReportError: HTTPStatus.UNPROCESSABLE_ENTITY,
     CallerLeftError: HTTPStatus.REQUEST_TIMEOUT,
     FullError: HTTPStatus.SERVICE_UNAVAILABLE,
+    NotRemovedError: HTTPStatus.SERVICE_UNAVAILABLE,
     NotWrittenError: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 """The status of every refusal of the mind."""

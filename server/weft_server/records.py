@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from weft.api.event import Event
 from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
-from weft_server.instructions import Append, Instruction, Remember, RememberAgent, Save
+from weft_server.instructions import Append, Instruction, Remember, RememberAgent, Replan, Save
 from weft_server.memory import AgentMemory, KeptJob
 from weft_server.plan import JobPlan
 from weft_server.tables import AgentRow, EventRow, JobRow, PartRow, PlanRow, StartRow, SubmissionRow
@@ -89,6 +89,10 @@ class Records:
                 session.execute(update(JobRow).where(JobRow.id == job.id).values(**values))
             for job_id, seq in newest.items():
                 session.execute(update(JobRow).where(JobRow.id == job_id).values(events=seq))
+            for each in instructions:
+                if isinstance(each, Replan):
+                    values = {"spec": each.spec, "plan": each.plan.model_dump_json()}
+                    session.execute(update(PlanRow).where(PlanRow.job == each.job).values(**values))
             _remember(session, instructions)
             ended = [job.id for job in saved.values() if job.state.is_terminal]
             if ended:
@@ -157,6 +161,20 @@ class Records:
                 KeptJob(_job(row), JobPlan.model_validate_json(plan), row.events, _parts(session, row.id))
                 for row, plan in session.execute(query)
             ]
+
+    def ended(self) -> list[Job]:
+        """Jobs that have ended, those first that ended first."""
+        states = [state.value for state in JobState if state.is_terminal]
+        with Session(self._engine) as session:
+            found = [_job(row) for row in session.scalars(select(JobRow).where(JobRow.state.in_(states)))]
+        return sorted(found, key=lambda job: job.ended_at or job.created_at)
+
+    def remove(self, job: str) -> None:
+        """Deletes all that there is of a job. Idempotent."""
+        with Session(self._engine) as session, session.begin():
+            for table in (EventRow, PlanRow, SubmissionRow, PartRow):
+                session.execute(delete(table).where(table.job == job))
+            session.execute(delete(JobRow).where(JobRow.id == job))
 
     def states(self, jobs: Sequence[str]) -> dict[str, JobState]:
         """The states of those of these jobs that there are."""

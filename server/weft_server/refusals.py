@@ -8,6 +8,7 @@ RefusalError
 +-- WrongStateError      the job is in a state in which this cannot be done
 +-- FullError            as many jobs, agents or sets as the server holds are there
 +-- NotSetError          the keeper could not set a job's parameters
++-- NotRemovedError      the place of a job's snapshots does not answer
 +-- CallerLeftError      who asked has hung up before it was their turn
 +-- NotWrittenError      what was decided is not in the records yet: a crash would lose it
 """
@@ -72,6 +73,12 @@ class NotSetError(RefusalError):
     """The keeper could not set the parameters."""
 
     code = "values-not-set"
+
+
+class NotRemovedError(RefusalError):
+    """Something of a job could not be deleted; the same call may come again."""
+
+    code = "not-removed"
 
 
 class NotWrittenError(RefusalError):

@@ -1,7 +1,8 @@
 """Snapshots of one job: when the next is taken, what has come of it, which are kept. Pure.
 
 Every process that holds values of the job writes its own file: the shards, or the worker where there are none. They are
-told of a step before any of them is there, so that all capture the same one.
+told of a step before any of them is there, so that all capture the same one. The last snapshot is of the last step: the
+shards are told once all workers are there, and a worker without shards writes it before it ends.
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ class RunSnapshots:
     ) -> None:
         self.kept = list(memory.snapshots)
         """Whole ones, oldest first."""
+        self.unreadable = list(memory.unreadable)
+        """Those that a process could not read: their place may only have been away, so they stay until a newer one is
+        there."""
         self._job = job
-        self._plan = plan
+        self.plan = plan
         self._places = places
         self._location = None if location is None or unfit(plan) else f"{location}/{job}"
         self._ordered: _Ordered | None = None
@@ -55,6 +59,8 @@ class RunSnapshots:
         """Its files are being looked at."""
         self._ahead_s = AHEAD_S
         self._needed: int | None = None
+        self._last_files = dict(memory.last_files)
+        """Of the snapshot of the last step, by lease."""
         self._trouble: str | None = None
         """Why the last one was not kept, where that was said."""
         self._out: list[Instruction] = []
@@ -66,12 +72,49 @@ class RunSnapshots:
     @property
     def lacking(self) -> str | None:
         """Why the job has none; None where it may."""
-        return unfit(self._plan) or ("the server keeps none" if self._location is None else None)
+        return unfit(self.plan) or ("the server keeps none" if self._location is None else None)
 
     @property
     def newest(self) -> Snapshot | None:
         """What the job goes on from."""
         return self.kept[-1] if self.kept else None
+
+    @property
+    def nbytes(self) -> int:
+        """What those take that are the job's own."""
+        own = [each for each in self.kept if each.folder.startswith(f"{self._location}/")]
+        return sum(file.nbytes for each in own for file in each.files)
+
+    def uses(self, place: str) -> bool:
+        """Whether the job may have to go on from a snapshot below that place."""
+        return any(each.folder.startswith(f"{place}/") for each in self.kept)
+
+    @property
+    def last_files(self) -> dict[str, SnapshotDone]:
+        """What was written of the snapshot of the last step."""
+        return dict(self._last_files)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether one is being written or looked at."""
+        return self._ordered is not None or self._checked is not None
+
+    @property
+    def last_folder(self) -> str | None:
+        """Where the snapshot of the last step is written to; None where there is one already, or is to be none."""
+        newest, steps = self.newest, self.plan.steps
+        if self._location is None or self.plan.snapshot_every_s is None or (newest and newest.step == steps):
+            return None
+        return f"{self._location}/{steps}-{self._places.term}"
+
+    def finish(self) -> None:
+        """All workers have done their last step: what the job is then is kept, so that it can be trained longer."""
+        folder = self.last_folder
+        self._ordered = None  # It would be of an earlier step.
+        if folder is not None and (self._places.shards or self._last_files):
+            self._ordered = _Ordered(self.plan.steps, folder, self._last_files)
+            self._places.order(self._holders)
+        self._tidy()
 
     def begin(self, now: Moment) -> None:
         """The job runs: there is a place for its snapshots, and the interval begins."""
@@ -80,7 +123,7 @@ class RunSnapshots:
 
     def tick(self, now: Moment) -> LogLine | None:
         """Orders a snapshot that is due, and has one looked at that is written. What to say, if anything."""
-        ordered, interval = self._ordered, self._plan.snapshot_every_s or WAIT_S
+        ordered, interval = self._ordered, self.plan.snapshot_every_s or WAIT_S
         if self._location is None or self._checked is not None:
             return None
         if ordered is None:
@@ -96,9 +139,11 @@ class RunSnapshots:
             return None
         ordered.passed = now.seconds if ordered.passed is None else ordered.passed
         limit = max(WAIT_S, interval)
+        who = ", ".join(lease.who for lease in missing)
+        if not all(lease.is_held for lease in missing):
+            return self._not_kept(ordered.step, f"{who} did not write it before the end")
         if now.seconds - ordered.passed < limit:
             return None
-        who = ", ".join(lease.who for lease in missing)
         return self._not_kept(ordered.step, f"{who} did not write it within {limit:g} s")
 
     def want(self, now: Moment) -> None:
@@ -108,27 +153,33 @@ class RunSnapshots:
     def orders(self, lease: Lease) -> list[SnapshotOrder]:
         """What the agent of that lease is to write."""
         ordered = self._ordered
-        if ordered is None or lease not in self._holders or lease.id in ordered.files:
+        if ordered is None or lease not in self._holders or lease.id in ordered.files or not lease.is_held:
             return []
         return [SnapshotOrder(allocation=lease.id, step=ordered.step, folder=ordered.folder)]
 
     def take(self, lease: Lease, done: SnapshotDone, now: Moment) -> LogLine | None:
         """What became of a file. What to say, if anything."""
         ordered = self._ordered
+        if done.file is not None and done.step == self.plan.steps and lease in self._holders:
+            self._last_files[lease.id] = done
+            return None
         if ordered is None or done.step != ordered.step:
+            if done.step == self.plan.steps and done.error and done.step not in {each.step for each in self.kept}:
+                return self._not_kept(done.step, f"{lease.who}: {done.error}")
             unreadable = next((each for each in self.kept if each.step == done.step and done.error), None)
             if unreadable is None:
                 self._tidy()  # Of a snapshot that nobody waits for any more.
                 return None
             self.kept.remove(unreadable)
+            self.unreadable.append(unreadable)
             return _warning(f"the snapshot of step {done.step} cannot be used: {done.error}")
         if done.error is None and done.file is not None:
             ordered.files[lease.id] = done
             return None
-        if not done.missed:
+        if not done.missed or done.step == self.plan.steps:
             return self._not_kept(done.step, f"{lease.who}: {done.error}")
         self.abandon()
-        self._ahead_s = min(2 * self._ahead_s, self._plan.snapshot_every_s or WAIT_S)
+        self._ahead_s = min(2 * self._ahead_s, self.plan.snapshot_every_s or WAIT_S)
         self._due = now.seconds + self._ahead_s  # Soon, with a step that is further ahead.
         return None
 
@@ -162,15 +213,17 @@ class RunSnapshots:
 
     def abandon(self) -> None:
         """Nobody waits any more for the one that is under way."""
+        self._last_files = {}
         if self._ordered is not None or self._checked is not None:
             self._ordered = self._checked = None
             self._tidy()
 
-    def end(self, *, keep: bool) -> None:
-        """The job has ended. The last one is kept where somebody may go on from it."""
+    def end(self, *, keep: bool = True) -> None:
+        """The job has ended. The last one is kept, for who goes on from it."""
         self._ordered = self._checked = None
         self.kept = self.kept[-1:] if keep else []
-        if self.kept:
+        self.unreadable = self.unreadable if keep else []
+        if self.kept or self.unreadable:
             self._tidy()
         elif self._location is not None:
             self._out.append(TidySnapshots(self._job, None))
@@ -192,7 +245,7 @@ class RunSnapshots:
 
     def _wait(self, now: Moment) -> None:
         self._since = (now.seconds, self._places.step)
-        self._due = now.seconds + (self._plan.snapshot_every_s or math.inf)
+        self._due = now.seconds + (self.plan.snapshot_every_s or math.inf)
 
     def _order(self, now: Moment, interval: float) -> None:
         """Chooses a step that nobody has reached; at the end of a report's steps where that is not far, so that a job
@@ -201,23 +254,36 @@ class RunSnapshots:
         furthest = max(worker.step for worker in self._places.workers)
         pace = (furthest - step) / (now.seconds - since)
         at = furthest + AHEAD_STEPS + math.ceil(pace * self._ahead_s)
-        every = report_interval(self._plan.steps)
+        every = report_interval(self.plan.steps)
         even = -(-at // every) * every
         at = even if even - at <= pace * interval / 2 else at
         self._due = now.seconds + interval
-        if at < self._plan.steps:
+        if at < self.plan.steps:
             self._ordered = _Ordered(at, f"{self._location}/{at}-{self._places.term}")
             self._places.order(self._holders)
 
     def _not_kept(self, step: int, why: str) -> LogLine | None:
         self.abandon()
         told, self._trouble = self._trouble, why
+        if step == self.plan.steps:
+            newest = "none" if self.newest is None else f"that of step {self.newest.step}"
+            return _warning(f"no snapshot of the last step, {step}, was kept: {why}; the newest is {newest}")
         return None if told == why else _warning(f"no snapshot of step {step} was kept: {why}; it is tried again")
 
     def _tidy(self) -> None:
         if self._location is not None:
-            using = [each.folder for each in (*self.kept, self._ordered, self._checked) if each is not None]
+            newest = -1 if self.newest is None else self.newest.step
+            self.unreadable = [each for each in self.unreadable if each.step > newest]
+            using = [
+                each.folder for each in (*self.unreadable, *self.kept, self._ordered, self._checked) if each is not None
+            ]
             self._out.append(TidySnapshots(self._job, tuple(using)))
+
+
+def no_snapshots(plan: JobPlan, location: str | None) -> str | None:
+    """Why a job takes no snapshots by itself; None where it does."""
+    off = "snapshot_every_s is null" if plan.snapshot_every_s is None else None
+    return unfit(plan) or ("the server keeps none" if location is None else off)
 
 
 def unfit(plan: JobPlan) -> str | None:

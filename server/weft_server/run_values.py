@@ -56,14 +56,14 @@ class RunValues:
     def give(self, state: JobState, given: Given) -> None:
         """The first values from now on. Raises WrongStateError unless the job is pending."""
         if state is not JobState.PENDING:
-            raise WrongStateError(f"job {self._job} is {state}: it has its first values")
+            raise WrongStateError(f"job {self._job} {state.told}: it has its first values")
         self.given = given
 
     def check_set(self, state: JobState) -> None:
         """Raises WrongStateError or FullError where parameters cannot be set now."""
         if state not in {JobState.STARTING, JobState.RUNNING}:
             advice = "submit a job with init_from to begin with other values"
-            raise WrongStateError(f"job {self._job} is {state}, nothing can be set any more; {advice}")
+            raise WrongStateError(f"job {self._job} {state.told}, so nothing can be set any more; {advice}")
         self.sets.check_room()
 
     def ask_set(self, state: JobState, given: Given) -> int:

@@ -35,17 +35,19 @@ from weft_server.job_files import JobFiles
 from weft_server.journal import Journal
 from weft_server.keeper_values import KeeperValues
 from weft_server.limits import Limits
-from weft_server.memory import RUN, KeptJob
+from weft_server.memory import RUN, KeptJob, Scaling
 from weft_server.moment import Clock, Moment
 from weft_server.plan import JobPlan
 from weft_server.records import Records, Submission
-from weft_server.refusals import NotWrittenError, UnknownError, WrongStateError
+from weft_server.refusals import NotRemovedError, NotWrittenError, RefusalError, UnknownError, WrongStateError
 from weft_server.snapshot_files import complete, tidy
 from weft_server.threads import Threads
 
 _log = logging.getLogger("weft.server")
 
 TICK_INTERVAL_S = 0.2
+LOOK_INTERVAL_S = 60.0
+"""Between two looks at what jobs that have ended take, where the settings bound that."""
 MOST_LOGGED = 50
 """Events that one call adds to the server's own log, beside changes of state; jobs' logs have all of them."""
 VERSIONS = 1 << 32
@@ -79,6 +81,7 @@ class Service:
         self._snapshots: set[asyncio.Task[None]] = set()
         """What is done with snapshots now: one thing after the other, however slow their place is."""
         self._one_at_a_time = asyncio.Lock()
+        self._cleaner: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Takes up what an earlier process has left, and starts the clock's ticks."""
@@ -93,6 +96,9 @@ class Service:
             self._tell(order)
         await self._apply(self._controller.tick(self.clock()))
         self._ticker = asyncio.create_task(self._tick(), name="ticks")
+        limits = self._controller.limits
+        if limits.ended_s is not None or limits.ended_bytes is not None:
+            self._cleaner = asyncio.create_task(self._clean(), name="removes ended jobs")
 
     def begin_closing(self) -> None:
         """Ends every open call that waits, so that connections can be closed."""
@@ -101,10 +107,11 @@ class Service:
 
     async def stop(self) -> None:
         self.begin_closing()
-        if self._ticker is not None:
-            self._ticker.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._ticker
+        for background in (self._ticker, self._cleaner):
+            if background is not None:
+                background.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await background
         for task in self._snapshots:
             task.cancel()
         await self._journal.flush()
@@ -166,6 +173,7 @@ class Service:
             id=job_id,
             name=plan.name,
             state=JobState.PENDING,
+            beginning=plan.beginning,
             progress=Progress(step=plan.first_step, steps=plan.steps),
             workers=plan.workers,
             shards=plan.shards,
@@ -193,15 +201,19 @@ class Service:
         """What a job of that size would wait for if it were submitted now; None where it would start."""
         return self._controller.waits_for(workers, shards, self.clock())
 
-    async def cancel(self, job: str) -> Job:
+    async def cancel(self, job: str, *, discard: bool = False) -> Job:
         """Raises UnknownError, or WrongStateError for a job that has ended otherwise. A cancelled one stays so."""
         await self._handed_over(job)
         if self._controller.run_of(job) is not None:
-            await self._written(self._controller.cancel(job, self.clock()))
+            await self._written(self._controller.cancel(job, self.clock(), discard=discard))
             return await self.job(job)
         ended = await self.job(job)
+        if ended.state is JobState.CANCELLED and discard and ended.snapshot is not None:
+            await self._remove_snapshots(job)
+            ended = ended.model_copy(update={"snapshot": None, "snapshot_bytes": 0})
+            await self._written([Save(ended)])
         if ended.state is not JobState.CANCELLED:
-            raise WrongStateError(f"job {job} has {ended.state}: it cannot be cancelled")
+            raise WrongStateError(f"job {job} {ended.state.told}, so it cannot be cancelled")
         await self._written([])
         return ended
 
@@ -213,8 +225,75 @@ class Service:
             return await self.job(job)
         ended = await self.job(job)
         if ended.state is not JobState.SUCCEEDED:
-            raise WrongStateError(f"job {job} has {ended.state}: it cannot be stopped")
+            raise WrongStateError(f"job {job} {ended.state.told}, so it cannot be stopped")
         return ended
+
+    async def scale(self, job: str, scaling: Scaling) -> Job:
+        """Raises UnknownError, or WrongStateError."""
+        if self._controller.run_of(job) is None:
+            raise WrongStateError(f"job {job} {(await self.job(job)).state.told}, so it cannot be scaled; resume it")
+        await self._written(self._controller.scale(job, scaling, self.clock()))
+        return await self.job(job)
+
+    async def remove(self, job: str) -> None:
+        """Deletes a job that has ended with all that is kept of it: its record last, so that a call that failed may
+        come again. Raises UnknownError, WrongStateError, NotRemovedError, NotWrittenError."""
+        await self._handed_over(job)
+        state = (await self.job(job)).state
+        if not state.is_terminal:
+            raise WrongStateError(f"job {job} {state.told}: cancel it before it is removed (weft cancel {job})")
+        await self._remove_snapshots(job)
+        try:
+            await self.threads.write(self.files.remove, job)
+        except OSError as error:
+            raise NotRemovedError(f"the files of job {job} cannot be deleted: {error}") from error
+        await self._written([])
+        await self.threads.write(self.records.remove, job)
+        _log.info("job %s was removed", job)
+
+    async def _remove_snapshots(self, job: str) -> None:
+        """Raises WrongStateError where another job needs them, NotRemovedError."""
+        location = self._controller.limits.snapshots
+        if location is None:
+            return
+        if (user := self._controller.user_of(f"{location}/{job}")) is not None:
+            advice = f"wait until that has a snapshot of its own, or cancel it (weft cancel {user})"
+            raise WrongStateError(f"job {user} goes on from the snapshot of job {job}: {advice}")
+        async with self._one_at_a_time:
+            try:
+                await self.threads.on_files(tidy, location, job, None)
+            except Exception as error:  # what the library of a place raises is its own
+                raise NotRemovedError(f"the snapshots of job {job} cannot be deleted: {error}") from error
+
+    async def with_sizes(self, jobs: Sequence[Job]) -> list[Job]:
+        """The jobs with what their files take."""
+        sizes = await self.threads.on_files(lambda: [self.files.nbytes(job.id) for job in jobs])
+        return [job.model_copy(update={"file_bytes": size}) for job, size in zip(jobs, sizes, strict=True)]
+
+    async def _clean(self) -> None:
+        while True:
+            try:
+                await self._make_room()
+            except Exception:  # noqa: BLE001  # the task's outermost frame: what is left is tried again
+                _log.exception("jobs that ended long ago cannot be removed")
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+    async def _make_room(self) -> None:
+        """Removes jobs that ended long ago, or first, where the settings say so."""
+        limits = self._controller.limits
+        jobs = await self.with_sizes(await self.threads.read(self.records.ended))
+        left = sum(job.kept_bytes for job in jobs)
+        for job in jobs:
+            age_s = (self.clock().at - (job.ended_at or job.created_at)).total_seconds()
+            is_old = limits.ended_s is not None and age_s > limits.ended_s
+            if not is_old and (limits.ended_bytes is None or left <= limits.ended_bytes):
+                continue
+            _log.info("job %s ended %.0f s ago: the settings say to remove it", job.id, age_s)
+            try:
+                await self.remove(job.id)
+                left -= job.kept_bytes
+            except RefusalError as error:
+                _log.warning("job %s is not removed yet: %s", job.id, error)
 
     async def register(self, registration: Registration) -> Registered:
         registered, instructions = self._controller.register(registration, self.clock())
@@ -337,7 +416,9 @@ class Service:
             state = states.get(job)
             if state is None and job in results:
                 _log.error("the records do not know job %s: its final parameters are left where they are", job)
-            elif state is None or state.is_terminal:
+            elif state is None:
+                await self._on_disk(self.files.remove, job)
+            elif state.is_terminal:
                 await self._on_disk(self.files.end, job, state is JobState.SUCCEEDED)
 
 

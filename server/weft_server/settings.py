@@ -68,9 +68,15 @@ class Settings(BaseSettings):
     upload_bytes: int = Field(default=64 << 30, gt=0)
     """Largest document of values brought for jobs to begin with."""
     uploads_bytes: int = Field(default=256 << 30, gt=0)
-    """Most that all of them take together; the oldest make room."""
+    """Most that all of them take together; more are refused until some expire or are deleted."""
     upload_hours: float = Field(default=6.0, gt=0)
-    """How long such a document is kept."""
+    """How long such a document is kept; a job that was submitted with it has a copy."""
+    ended_days: float | None = Field(default=None, gt=0)
+    """How long a job is kept after its end, with its result, snapshot and first values. If left out, until somebody
+    removes it."""
+    ended_bytes: int | None = Field(default=None, ge=0)
+    """Most that all jobs that have ended may take: those that ended first are removed. If left out, there is no
+    limit."""
     parameter_bytes: int = Field(default=64 << 30, gt=0)
     """Most that one job's parameters may take with their rule's state."""
     step_bytes: int = Field(default=64 << 30, gt=0)
@@ -145,6 +151,8 @@ class Settings(BaseSettings):
             restart_grace_s=self.restart_grace_s,
             most_jobs=self.most_jobs,
             snapshots=self.snapshots_location,
+            ended_s=None if self.ended_days is None else self.ended_days * 86400,
+            ended_bytes=self.ended_bytes,
             job=TimeLimits(start_s=self.start_deadline_s, keep_s=self.keep_deadline_s),
         )
 

@@ -42,6 +42,12 @@ def complete(job: str, snapshot: Snapshot) -> None:
         stream.write(json.dumps(manifest, indent=1).encode())
 
 
+def is_there(snapshot: Snapshot) -> bool:
+    """Whether a snapshot was not deleted since."""
+    system, folder = url_to_fs(snapshot.folder, skip_instance_cache=True)
+    return bool(system.exists(f"{folder}/{MANIFEST}"))
+
+
 def newest(location: str, job: str) -> Snapshot | None:
     """The last whole snapshot that is kept of a job; None where there is none."""
     system, path = url_to_fs(f"{location}/{job}", skip_instance_cache=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,15 +17,14 @@ LARGEST_HEADER_BYTES = 16 << 20
 MOST_UPLOADS = 1024
 MOST_AT_ONCE = 64
 """Documents that are being brought."""
-YOUNG = timedelta(minutes=5)
-"""A document that came just now makes room for no other: its job is about to be submitted."""
 _TEMPORARY = ".upload-"
 
 
 class Uploads:
     """Files below one directory. An upload's age is that of its file, so it outlives the server's process.
 
-    They are bounded in number and bytes; the oldest make room. Jobs have copies of their own.
+    They are bounded in number and bytes: where there is no room, none more is taken until some expire or are deleted.
+    Jobs have copies of their own.
     """
 
     def __init__(self, directory: Path, hours: float, most_bytes: int) -> None:
@@ -54,7 +52,7 @@ class Uploads:
         with self._lock:
             if len(self._coming) >= MOST_AT_ONCE:
                 raise FullError("upload", MOST_AT_ONCE)
-            self._make_room(0, now)
+            self._check_room(0)
             upload = Upload(path, path.open("wb"))
             self._coming.add(path)
         return upload
@@ -62,7 +60,7 @@ class Uploads:
     def keep(self, upload: Upload, identifier: str, now: datetime) -> Uploaded:
         """Checks that it is a safetensors document with tensors and gives it its name.
 
-        Raises ParameterFileError, or FullError where nothing makes room for it.
+        Raises ParameterFileError, or FullError where there is no room for it.
         """
         upload.close()
         names = list(read_header(upload.path, LARGEST_HEADER_BYTES))
@@ -70,7 +68,7 @@ class Uploads:
             raise ParameterFileError("there is no tensor in it")
         target = self._path(identifier)
         with self._lock:
-            self._make_room(upload.path.stat().st_size, now)
+            self._check_room(upload.path.stat().st_size)
             upload.path.replace(target)
         expires = self._expires(target)
         return Uploaded(id=identifier, names=names, size_bytes=target.stat().st_size, expires_at=expires)
@@ -109,16 +107,11 @@ class Uploads:
         """Oldest first."""
         return sorted(self._folder.glob("*.safetensors"), key=self._expires)
 
-    def _make_room(self, size: int, now: datetime) -> None:
-        """Deletes the oldest ones until one more of `size` bytes fits. Raises FullError where those left are young."""
-        kept = deque(self._kept())
-        total = sum(path.stat().st_size for path in kept)
-        while len(kept) >= MOST_UPLOADS or total + size > self._most_bytes:
-            if not kept or self._expires(kept[0]) - self._lifetime + YOUNG > now:
-                raise FullError("upload", len(kept))
-            oldest = kept.popleft()
-            total -= oldest.stat().st_size
-            oldest.unlink(missing_ok=True)
+    def _check_room(self, size: int) -> None:
+        """Raises FullError unless one more of `size` bytes fits."""
+        kept = self._kept()
+        if len(kept) >= MOST_UPLOADS or sum(path.stat().st_size for path in kept) + size > self._most_bytes:
+            raise FullError("upload", len(kept))
 
     def _path(self, identifier: str) -> Path:
         return self._folder / f"{identifier}.safetensors"

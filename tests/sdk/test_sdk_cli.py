@@ -103,7 +103,7 @@ def test_the_end_of_weft_up_asks_for_jobs_that_hold_agents_and_waits_for_no_answ
     monkeypatch.setattr(up, "Client", lambda _url, **settings: script.client(retry=settings["retry"]))
     assert [each.id for each in up._running("")] == ["a"]
     assert script.requests[0].url.params.get_list("state") == [
-        "starting", "running", "finishing", "recovering"
+        "starting", "running", "finishing", "recovering", "stopping", "scaling"
     ]  # fmt: skip
     assert up._running("") == []
     assert len(script.requests) == 2
@@ -130,6 +130,9 @@ def test_jobs_are_a_table_and_a_document_for_scripts(run: Run) -> None:
     assert [row[0], row[1], row[2], row[3], row[-1]] == ["abc", "digits", "running", "3/10", "eval accuracy 0.9800"]
     assert [*other[:4], other[-1]] == ["def", "digits", "running", "3/10", "-"]
     assert JobPage.model_validate_json(run(answers(page), "jobs", "--json").stdout) == page
+    sized = JobPage(jobs=[job("abc", file_bytes=3 << 20), job("def")])
+    heading, _, row, other = run(answers(sized), "ls").stdout.splitlines()
+    assert (heading.split()[5], row.split()[-2], other.split()[-2]) == ("size", "3.0M", "-")
 
 
 def test_the_list_of_jobs_has_a_limit(run: Run) -> None:
@@ -211,7 +214,10 @@ def test_a_job_that_failed_while_it_ran_is_shown_with_the_next_step(run: Run) ->
     failed = job(state=JobState.FAILED, reason="a shard was lost", started_at=START, ended_at=START)
     out = run(answers(failed), "show", "job-1").stdout
     assert "weft logs job-1" in out
-    assert "weft submit JOB.json --init-from ID|FILE" in out
+    assert "run it again: weft show job-1 --spec > job.json; weft submit job.json" in out
+    spec = JobSpec.model_validate(JOB)
+    told = run(answers(failed, spec), "show", "job-1", "--spec").stdout
+    assert JobSpec.model_validate_json(told) == spec
     assert "init-from" not in run(answers(job(state=JobState.FAILED)), "show", "job-1").stdout
 
 
@@ -272,7 +278,43 @@ def test_logs_print_what_is_there_and_follow_to_the_end(run: Run) -> None:
 
 def test_cancel_tells_the_new_state(run: Run) -> None:
     result = run(answers(job(), job(state=JobState.CANCELLED)), "cancel", "job-1")
-    assert result.stdout == "job job-1 (digits) is cancelled\n"
+    assert result.stdout == "job job-1 (digits) was cancelled\n"
+
+
+def test_cancel_says_from_where_the_job_can_go_on_unless_that_is_discarded(run: Run) -> None:
+    cancelled = job(state=JobState.CANCELLED, snapshot=7)
+    assert "go on from step 7: weft resume job-1" in run(answers(job(), cancelled), "cancel", "job-1").stdout
+    script = answers(job(), job(state=JobState.CANCELLED))
+    assert run(script, "cancel", "job-1", "--discard").stdout == "job job-1 (digits) was cancelled\n"
+    assert script.requests[-1].url.params["discard"] == "true"
+
+
+def test_jobs_are_removed_once_that_is_confirmed(run: Run) -> None:
+    ended = job(state=JobState.SUCCEEDED, snapshot_bytes=3 << 20, file_bytes=1 << 20, ended_at=START)
+    gone = httpx.Response(204)
+    script = answers(ended, gone)
+    asked = run(script, "rm", "job-1")  # Nobody answers.
+    assert (asked.exit_code, len(script.requests)) == (1, 1)
+    assert "remove 1 job with results, snapshots and logs (4.0 MiB) for ever?" in asked.stdout
+    script = answers(ended, ended, gone)
+    result = run(script, "rm", "job-1", "job-1", "--yes")
+    assert result.stdout.splitlines() == [
+        "job job-1 (digits) has succeeded, 4.0 MiB",
+        "removed 1 job with results, snapshots and logs (4.0 MiB)",
+    ]
+    assert [each.method for each in script.requests] == ["GET", "GET", "DELETE"]
+    assert "end it first: weft cancel job-1" in run(answers(job()), "rm", "job-1", "-y").stderr
+
+
+def test_jobs_that_ended_long_ago_are_removed_together(run: Run) -> None:
+    old = job("old", state=JobState.FAILED, ended_at=START)
+    new = job("new", state=JobState.SUCCEEDED, ended_at=render.now())
+    script = answers(JobPage(jobs=[new, old]), httpx.Response(204))
+    assert run(script, "rm", "--older-than", "30d", "-y").exit_code == 0
+    assert [each.url.path for each in script.requests[1:]] == ["/v1/jobs/old"]
+    assert run(answers(JobPage(jobs=[new])), "rm", "--older-than", "12h").stdout == "no job ended that long ago\n"
+    assert "'soon' is not like 30d" in run(answers(), "rm", "--older-than", "soon").stderr
+    assert run(answers(), "rm").exit_code == 2
 
 
 def test_stop_says_that_the_job_stops(run: Run) -> None:
@@ -305,9 +347,35 @@ def test_when_a_job_stops_is_said_with_metric_and_patience(run: Run, tmp_path: P
         assert "is not like loss:3" in run(answers(job()), "submit", str(path), "--stop-when", wrong).stderr
 
 
+def test_by_what_the_best_is_kept_is_said_with_a_metric(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(JOB))
+    script = answers(job())
+    assert run(script, "submit", str(path), "--keep-best", "accuracy:max").exit_code == 0
+    assert script.body()["keep_best"] == {"metric": "accuracy", "mode": "max"}
+    assert "is not like loss or" in run(answers(job()), "submit", str(path), "--keep-best", "a:b").stderr
+
+
+def test_a_submission_says_what_it_begins_with(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(JOB))
+    begun = job(state=JobState.PENDING, beginning="begins with 2 of its 3 parameters from job a")
+    out = run(answers(begun), "submit", str(path)).stdout.splitlines()
+    assert out[1] == "it begins with 2 of its 3 parameters from job a"
+
+
+def test_a_job_is_scaled_by_one_line(run: Run) -> None:
+    told = job(reason="goes on with 4 workers, 2 shards from its next snapshot on")
+    script = answers(job(), told)
+    out = run(script, "scale", "job-1", "--workers", "4").stdout
+    assert out == "job job-1 (digits) is running: goes on with 4 workers, 2 shards from its next snapshot on\n"
+    assert (script.requests[-1].url.path, script.body()) == ("/v1/jobs/job-1/scale", {"workers": 4})
+    assert "give workers or shards" in run(answers(job()), "scale", "job-1").stderr
+
+
 def test_cancelling_an_ended_job_is_a_refusal(run: Run) -> None:
-    result = run(answers(job(), problem(409, "wrong-state", "job job-1 is succeeded")), "cancel", "job-1")
-    assert (result.exit_code, result.stderr) == (1, "weft: job job-1 is succeeded\n")
+    result = run(answers(job(), problem(409, "wrong-state", "job job-1 has succeeded")), "cancel", "job-1")
+    assert (result.exit_code, result.stderr) == (1, "weft: job job-1 has succeeded\n")
 
 
 def test_programs_come_as_text_and_as_json(run: Run) -> None:

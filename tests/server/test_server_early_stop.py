@@ -12,7 +12,7 @@ from server_mind import World
 from server_running import DEADLINE_S, running, submit
 from server_specs import plan, save_rows, spec_json
 from weft.api.agent import AgentKind, MetricReport, SetDone, SnapshotDone, SnapshotFile, WorkerAllocation
-from weft.api.job import StopWhen
+from weft.api.job import KeepBest, StopWhen
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft.api.problem import Problem
 from weft.api.store import CommitSpec, LossScalingSpec
@@ -104,6 +104,9 @@ class Playing:
         self.metric(allocation.steps, 1.0)  # It is evaluated again.
         self.world.all_report(WORKER, AllocationEvent.DONE, step=allocation.steps)
         self.world.keep()
+        if self.world.jobs["job"].state is JobState.FINISHING:
+            assert self.write() == allocation.steps
+            self.look()
         assert self.world.jobs["job"].state is JobState.SUCCEEDED
         assert self.world.jobs["job"].progress.step == allocation.steps
         return 0 if allocation.snapshot is None else allocation.snapshot.step, allocation.steps
@@ -116,7 +119,7 @@ def test_the_result_is_of_the_best_evaluation_computed_again_from_the_snapshot_b
     assert (end, 0 < first < 3 * EVERY) == (3 * EVERY, True)
     reason = "stopped at step 30: loss has not improved since step 30, in 6 evaluations"
     assert job.world.jobs["job"].reason == reason
-    assert job.world.jobs["job"].snapshot == first
+    assert job.world.jobs["job"].snapshot == end  # What it goes on from later.
 
 
 def test_without_a_snapshot_before_it_the_job_is_trained_again_from_its_first_step() -> None:
@@ -142,6 +145,16 @@ def test_a_job_that_came_to_its_end_has_the_best_of_all_its_evaluations() -> Non
     job.world.all_report(WORKER, AllocationEvent.DONE, step=40)
     assert job.result()[1] == 2 * EVERY
     assert "its evaluation is the best of the whole run" in (job.world.jobs["job"].reason or "")
+
+
+def test_a_job_that_keeps_its_best_is_trained_to_its_end_and_has_the_best_ones_values() -> None:
+    job = Playing(keep_best=KeepBest(metric="loss", mode="max"), steps=60, snapshot_every_s=15.0)
+    job.evaluate(1.0, 3.0, 2.0, 2.0, 2.0)
+    job.metric(60, 1.0)
+    assert job.world.jobs["job"].state is JobState.RUNNING
+    job.world.all_report(WORKER, AllocationEvent.DONE, step=60)
+    assert job.world.jobs["job"].progress.step < 60
+    assert job.result()[1] == 2 * EVERY
 
 
 def test_a_job_whose_last_evaluation_is_its_best_ends_as_any_other() -> None:
@@ -204,6 +217,15 @@ def test_what_cannot_be_looked_at_is_refused_by_its_field(tmp_path: Path) -> Non
             problem = Problem.model_validate(answer.json())
             assert (answer.status_code, [error.pointer for error in problem.errors]) == (422, [pointer])
             assert says in problem.errors[0].detail
+            if "stop_when" in pointer:
+                other = {
+                    **changed,
+                    "stop_when": None,
+                    "keep_best": {"metric": changed["stop_when"].get("metric", "loss")},
+                }
+                assert pointer.replace("stop_when", "keep_best") in submit(client, other).text
+        both = submit(client, {**document, "keep_best": {}}).text
+        assert "stop_when keeps the best by its own metric" in both
         assert "give patience, reaches or after_s" in submit(client, {**document, "stop_when": {}}).text
 
 

@@ -98,7 +98,16 @@ def test_only_the_newest_live_values_are_kept_and_none_beside_the_final_ones(tmp
     files.end("job", succeeded=True)
     assert final.exists()
     files.end("job", succeeded=False)
-    assert not final.parent.exists()
+    assert final.exists(), "nothing that was trained goes before it is asked for"
+    files.take(final, "job", "upload-u")
+    assert files.nbytes("job") == 2 * final.stat().st_size
+    files.end("job", succeeded=False)
+    assert files.of_upload("u") is not None
+    files.end("job", succeeded=True)
+    assert files.of_upload("u") is None
+    for _ in range(2):
+        files.remove("job")
+    assert (files.final("job"), files.nbytes("job")) == (None, 0)
 
 
 def test_what_an_earlier_process_left_is_cleaned_up(tmp_path: Path) -> None:

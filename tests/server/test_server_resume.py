@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from server_hands import Hand, refused
 from server_mind import World
@@ -94,10 +96,71 @@ def test_what_cannot_be_resumed_is_refused_by_its_field(client: httpx.Client, do
         assert [error.pointer for error in problem.errors] == [pointer]
         assert says in problem.errors[0].detail
     client.post(f"/v1/jobs/{never}/cancel")
+    ended = refused(client.post(f"/v1/jobs/{never}/stop"), 409, "wrong-state")
+    assert ended.detail == f"job {never} was cancelled, so it cannot be stopped"
     problem = refused(submit(client, {**document, "resume": never}), 422, "job-refused")
-    assert "has cancelled, and there is no snapshot of it; none was taken" in problem.errors[0].detail
+    assert "was cancelled, and there is no snapshot of it; none is kept" in problem.errors[0].detail
     both = submit(client, {**document, "resume": job, "init_from": {"job": job}})
     assert (both.status_code, "give either init_from or resume" in both.text) == (422, True)
+
+
+def test_a_job_that_has_ended_is_removed_with_all_that_is_kept_of_it_and_no_other(
+    client: httpx.Client, document: dict[str, Any], tmp_path: Path
+) -> None:
+    hand = Hand(client)
+    upload = client.post("/v1/uploads", content=save({"b": np.zeros(3, np.float32)})).json()["id"]
+    job, step = cancelled(client, {**document, "init_from": {"upload": upload}}, hand)
+    shown = client.get(f"/v1/jobs/{job}").json()
+    (listed,) = client.get("/v1/jobs").json()["jobs"]
+    assert listed == shown
+    assert (shown["snapshot"], shown["snapshot_bytes"]) == (step, len(CONTENT))
+    assert shown["file_bytes"] > 12, "its first values stay, for whoever submits it again"
+    client.delete(f"/v1/uploads/{upload}")
+    again = client.get(f"/v1/jobs/{job}/spec").json()
+    other = submit(client, again).json()["id"]
+    resumed = submit(client, {**document, "resume": job, "snapshot_every_s": None}).json()["id"]
+    running = refused(client.delete(f"/v1/jobs/{other}"), 409, "wrong-state")
+    assert running.detail == f"job {other} is starting: cancel it before it is removed (weft cancel {other})"
+    needed = refused(client.delete(f"/v1/jobs/{job}"), 409, "wrong-state")
+    assert needed.detail.startswith(f"job {resumed} goes on from the snapshot of job {job}: wait until")
+    for each in (other, resumed):
+        assert client.post(f"/v1/jobs/{each}/cancel").status_code == 200
+    assert client.delete(f"/v1/jobs/{job}").status_code == 204
+    refused(client.get(f"/v1/jobs/{job}"), 404, "unknown-job")
+    refused(client.delete(f"/v1/jobs/{job}"), 404, "unknown-job")
+    server = tmp_path / "server"
+    assert not list(server.glob(f"*/{job}"))
+    assert [each["id"] for each in client.get("/v1/jobs").json()["jobs"]] == [resumed, other]
+    problem = refused(submit(client, {**document, "resume": resumed}), 422, "job-refused")
+    assert "there is no snapshot of it; none is kept" in problem.errors[0].detail
+
+
+def test_a_cancelled_job_keeps_its_snapshot_until_that_is_discarded(
+    client: httpx.Client, document: dict[str, Any], tmp_path: Path
+) -> None:
+    job, step = cancelled(client, document, Hand(client))
+    place = tmp_path / "server" / "snapshots" / job
+    assert client.post(f"/v1/jobs/{job}/cancel").json()["snapshot"] == step
+    assert [each.name.partition("-")[0] for each in place.iterdir() if each.is_dir()] == [str(step)]
+    told = client.post(f"/v1/jobs/{job}/cancel", params={"discard": True}).json()
+    assert (told["snapshot"], told["snapshot_bytes"], place.exists()) == (None, 0, False)
+
+
+@pytest.mark.parametrize("setting", [{"ended_days": 1e-9}, {"ended_bytes": len(CONTENT) + 10}], ids=str)
+def test_jobs_that_have_ended_go_by_themselves_where_the_settings_say_so(
+    tmp_path: Path, document: dict[str, Any], setting: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft_server.service.LOOK_INTERVAL_S", 0.05)
+    with running(tmp_path / "server", lost_after_s=DEADLINE_S, **setting) as client:
+        hand = Hand(client)
+        first, _ = cancelled(client, document, hand)
+        if "ended_days" in setting:
+            eventually(lambda: client.get(f"/v1/jobs/{first}").status_code == 404, "the job is removed")
+            return
+        assert client.get(f"/v1/jobs/{first}").status_code == 200
+        second, _ = cancelled(client, document, hand)
+        eventually(lambda: client.get(f"/v1/jobs/{first}").status_code == 404, "the older one is removed")
+        assert client.get(f"/v1/jobs/{second}").status_code == 200
 
 
 def test_a_graph_with_other_parameters_is_refused_by_their_names(

@@ -12,6 +12,7 @@ from server_specs import plan
 from weft.api.agent import AgentKind, SetDone, Snapshot, SnapshotDone, SnapshotFile
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server.limits import Limits
+from weft_server.memory import Scaling
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import WrongStateError
 from weft_server.run_snapshots import AHEAD_S, KEPT, WAIT_S
@@ -144,13 +145,55 @@ def test_values_that_were_given_are_not_set_again_where_a_job_goes_on(world: Wor
     assert (allocation.given, allocation.store.keys[0].initializer.op_type) == ([], "ConstantOfShape")
 
 
-def test_the_last_are_kept_and_a_job_that_succeeds_has_its_result(world: World) -> None:
+def finish(world: World) -> tuple[int, str]:
+    """Has a job come to its last step, with its result at the server: (step, folder) of its last snapshot."""
+    world.all_report(WORKER, AllocationEvent.DONE, step=STEPS)
+    world.keep()
+    assert world.jobs["job"].state is JobState.FINISHING
+    (last,) = set(ordered(world).values())
+    return last
+
+
+def test_the_last_are_kept_and_that_of_the_last_step_once_a_job_has_succeeded(world: World) -> None:
     run(world)
     folders = [keep(world, at=at).folder for at in (500, 1500, 2500)]
     assert world.in_use["job"] == tuple(folders[-KEPT:])
-    world.all_report(WORKER, AllocationEvent.DONE, step=STEPS)
-    world.keep()
-    assert world.in_use["job"] is None
+    due(world, at=3500)  # One that is under way goes.
+    step, folder = finish(world)
+    assert step == STEPS
+    world.report(world.lease(SHARD, 0), snapshot=written(0, STEPS))
+    assert sorted(ordered(world)) == ["shard-1"]
+    world.report(world.lease(SHARD, 1), snapshot=written(1, STEPS))
+    world.to_check.clear()
+    world.begin_again(job_plan=long())  # What is there is not forgotten.
+    last = world.to_check[-1].snapshot
+    assert (last.step, last.folder, len(last.files)) == (STEPS, folder, 2)
+    checked(world, last)
+    assert (world.jobs["job"].state, world.jobs["job"].snapshot) == (JobState.SUCCEEDED, STEPS)
+    assert world.in_use["job"] == (folder,)
+
+
+@pytest.mark.parametrize("how", ["fails", "is silent", "dies", "cannot be used"])
+def test_a_job_succeeds_also_where_its_last_snapshot_does_not_come(world: World, how: str) -> None:
+    run(world)
+    before = keep(world, at=500)
+    finish(world)
+    world.report(world.lease(SHARD, 0), snapshot=written(0, STEPS))
+    match how:
+        case "fails":
+            world.report(world.lease(SHARD, 1), snapshot=SnapshotDone(step=STEPS, error="no space left"))
+        case "is silent":
+            world.tick(WAIT_S + 1)
+        case "dies":
+            world.report(world.lease(SHARD, 1), AllocationEvent.FAILED, reason="killed", lost=True)
+        case _:
+            world.report(world.lease(SHARD, 1), snapshot=written(1, STEPS))
+            checked(world, world.to_check[-1].snapshot, "it has 7 bytes of 8")
+    job = world.jobs["job"]
+    assert (job.state, job.snapshot, job.restarts) == (JobState.SUCCEEDED, before.step, 0)
+    assert f"no snapshot of the last step, {STEPS}, was kept" in world.said()[-1]
+    assert f"the newest is that of step {before.step}" in world.said()[-1]
+    assert world.in_use["job"] == (before.folder,)
 
 
 @pytest.mark.parametrize("end", ["fail", "cancel"])
@@ -216,6 +259,10 @@ def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(world: World
     assert world.orders(world.lease(SHARD, 0).agent).allocations[0].snapshot == first
     assert any(f"the snapshot of step {second.step} cannot be used: its SHA-256 is another" in s for s in world.said())
     assert world.jobs["job"].restarts == 2
+    world.bring_to(JobState.RUNNING)
+    assert world.in_use["job"] == (second.folder, first.folder), "its place may only have been away"
+    third = keep(world, at=2500)
+    assert world.in_use["job"] == (first.folder, third.folder)
 
 
 def test_a_job_whose_values_were_set_goes_on_from_a_snapshot_that_came_later(world: World) -> None:
@@ -268,11 +315,21 @@ def test_jobs_that_could_not_go_on_exactly_take_none_and_neither_do_those_at_the
     assert ordered(world) == {}
 
 
-def test_a_worker_without_shards_writes_its_own(world: World) -> None:
+def test_a_worker_without_shards_writes_its_own_the_last_one_before_it_is_done(world: World) -> None:
     run(world, long(workers=1, shards=0))
-    world.report(world.lease(WORKER, 0), step=500)
+    worker = world.lease(WORKER, 0)
+    (allocation,) = world.orders(worker.agent).allocations
+    assert allocation.last_snapshot == f"/snapshots/job/{STEPS}-{worker.term}"
+    world.report(worker, step=500)
     world.tick(EVERY_S + 0.2)
     assert sorted(ordered(world)) == ["worker-0"]
+    world.keep()
+    world.report(worker, snapshot=written(0, STEPS))
+    world.report(worker, AllocationEvent.DONE, step=STEPS)
+    world.tick()
+    checked(world, world.to_check[-1].snapshot)
+    assert (world.jobs["job"].state, world.jobs["job"].snapshot) == (JobState.SUCCEEDED, STEPS)
+    assert world.in_use["job"] == (allocation.last_snapshot,)
 
 
 def test_a_manifest_is_written_once_all_files_are_whole(tmp_path: Path) -> None:
@@ -330,6 +387,8 @@ def test_a_job_that_is_stopped_ends_at_its_next_snapshot_which_a_run_without_ste
     world.tick()
     checked(world, world.to_check[-1].snapshot)
     assert world.jobs["job"].restarts == 0
+    assert "stopping" in world.states()
+    assert "recovering" not in world.states()
     assert f"stopped at step {step}" in str(world.events["job"])
     world.all_report(SHARD, AllocationEvent.READY)
     (allocation,) = world.orders(world.lease(WORKER, 0).agent).allocations
@@ -346,6 +405,57 @@ def test_a_job_that_is_stopped_ends_at_its_next_snapshot_which_a_run_without_ste
     )
     assert len(world.in_use["job"]) == 1  # It can be resumed.
     assert job.progress.step == step
+
+
+def scaled(**changes: Any) -> Scaling:
+    return Scaling(spec="{}", plan=long(**changes))
+
+
+def test_a_job_is_scaled_at_its_next_snapshot_as_the_same_job(world: World) -> None:
+    run(world)
+    world.all_report(WORKER, None, step=500)  # type: ignore[arg-type]
+    world.agents(workers=1, shards=0)
+    for workers, shards, noun in ((4, 2, "4 workers: 3"), (3, 3, "3 shards: 2")):
+        with pytest.raises(WrongStateError, match=f"cannot have {noun} of the cluster are free for it"):
+            world.controller.scale("job", scaled(workers=workers, shards=shards), world.now)
+    world.carry_out(world.controller.scale("job", scaled(workers=3, shards=1), world.now))
+    told = "goes on with 3 workers, 1 shard from"
+    assert world.jobs["job"].reason == f"{told} its next snapshot on"
+    assert "scaling" in world.parts["job"], "a server that starts again knows of it"
+    world.tick()
+    ((step, _),) = set(ordered(world).values())
+    for shard in range(2):
+        world.report(world.lease(SHARD, shard), snapshot=written(shard, step))
+    world.all_report(WORKER, None, step=step + 7)  # type: ignore[arg-type]
+    world.tick()
+    checked(world, world.to_check[-1].snapshot)
+    job = world.jobs["job"]
+    assert (job.workers, job.shards, job.restarts, "scaling" in world.parts["job"]) == (3, 1, 0, False)
+    assert f"the job {told} step {step}: 7 steps are done again" in world.said()
+    assert [each.plan.workers for each in world.replanned] == [3]
+    assert world.states()[-2:] == ["scaling", "starting"]
+    world.bring_to(JobState.RUNNING)
+    (allocation,) = world.orders(world.lease(WORKER, 2).agent).allocations
+    assert (allocation.snapshot.step, len(allocation.store.shards), allocation.store.slots) == (step, 1, 3)
+
+
+def test_a_job_that_is_lost_before_its_snapshot_goes_on_with_the_new_numbers(world: World) -> None:
+    run(world)
+    world.carry_out(world.controller.scale("job", scaled(workers=1), world.now))
+    world.begin_again(job_plan=long())
+    world.agents(workers=1, shards=2)
+    assert (world.jobs["job"].state, world.jobs["job"].workers) == (JobState.STARTING, 1)
+
+
+def test_a_job_that_cannot_be_scaled_says_why(world: World) -> None:
+    run(world, long(mode="async"))
+    with pytest.raises(WrongStateError, match="takes no snapshots to go on from: its mode is async; cancel it"):
+        world.controller.scale("job", scaled(workers=1), world.now)
+    other = World(Limits(snapshots="/snapshots"))
+    other.agents(shards=2)
+    other.submit(long())
+    with pytest.raises(WrongStateError, match="is starting: one that runs"):
+        other.controller.scale("job", scaled(workers=1), other.now)
 
 
 def test_a_job_without_snapshots_is_not_stopped_and_neither_is_one_that_does_not_run(world: World) -> None:
@@ -366,4 +476,5 @@ def test_a_job_that_ends_before_its_stop_has_its_own_result(world: World) -> Non
     world.tick(3)
     world.all_report(WORKER, AllocationEvent.DONE, step=503)
     world.keep()
+    world.tick(WAIT_S + 1)
     assert (world.jobs["job"].state, world.jobs["job"].reason) == (JobState.SUCCEEDED, None)

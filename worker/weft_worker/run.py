@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Protocol
 
 from weft.api.agent import LogReport, SnapshotDone, WorkerAllocation
@@ -157,21 +159,37 @@ class Run:
         """Asks for all values that this process keeps, as they are after `step` steps, to be written to a folder. What
         becomes of it is reported."""
 
-        def write(held: Held) -> None:
-            name = f"worker-{self._allocation.slot}.safetensors"
-            done = saved(folder, name, lambda: held, job=self._allocation.job, step=step)
-            self._reporter.report(snapshot=SnapshotDone.model_validate(done))
-
         def told(outcome: Held | MissedError) -> None:
             if isinstance(outcome, MissedError):
                 self._reporter.report(snapshot=SnapshotDone(step=step, error=str(outcome), missed=True))
             else:
-                threading.Thread(target=write, args=(outcome,), name="write-snapshot").start()
+                writing = partial(self._write, folder, step, outcome)
+                threading.Thread(target=writing, name="write-snapshot").start()
 
         if self._own is None:
             told(MissedError("the run has not begun"))
         else:
             self._own.capture(step, told)
+
+    def _write(self, folder: str, step: int, held: Held) -> None:
+        name = f"worker-{self._allocation.slot}.safetensors"
+        done = saved(folder, name, lambda: held, job=self._allocation.job, step=step)
+        self._reporter.report(snapshot=SnapshotDone.model_validate(done))
+
+    def _write_last(self) -> None:
+        """Writes what there is after the last step, where this process alone has it: it goes with the process."""
+        folder, step, outcome = self._allocation.last_snapshot, self._allocation.steps, Queue[Held | MissedError]()
+        if folder is None or self._own is None:
+            return
+        self._own.capture(step, outcome.put)
+        try:
+            held = outcome.get(timeout=self._settings.wait_timeout_s)
+        except Empty:
+            held = MissedError(f"the values of step {step} were not there within {self._settings.wait_timeout_s:g} s")
+        if isinstance(held, MissedError):
+            self._reporter.report(snapshot=SnapshotDone(step=step, error=str(held)))
+        else:
+            self._write(folder, step, held)
 
     def _check(self) -> None:
         """Raises StoppedError once the run is over."""
@@ -190,6 +208,7 @@ class Run:
                 training = self._prepare(stack)
                 self._listener.reached(AllocationEvent.RUNNING, None)
                 training.run()
+                self._write_last()
         except Exception as error:  # noqa: BLE001  # the outermost frame of a run: the error becomes its reason
             event, reason = AllocationEvent.FAILED, f"slot {self._allocation.slot}: {_told(error)}"
             lost = _is_loss(error)

@@ -1,9 +1,9 @@
-"""What every model of the API has in common: unknown fields are refused, values are frozen."""
+"""What every model of the API has in common: unknown fields of a request are refused, values are frozen."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +12,12 @@ class Model(BaseModel):
     """A record that crosses a wire. Numbers that JSON has no word for are the strings `NaN` and `Infinity`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings", use_attribute_docstrings=True)
+
+    @classmethod
+    def from_answer(cls, document: str | bytes) -> Self:
+        """What the server answered. Fields that this release does not know are left out, at any depth, so a client or
+        an agent understands a newer server. Raises pydantic.ValidationError."""
+        return cls.model_validate_json(document, extra="ignore")
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}$")]

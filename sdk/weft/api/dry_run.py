@@ -91,6 +91,20 @@ class StepTraffic(Model):
     """The same upper bound."""
 
 
+class SnapshotCost(Model):
+    """What a snapshot of the job takes. While it runs two are kept, and one once it has ended."""
+
+    nbytes: int
+    """Values, the rule's state, averages; tables as if every row were touched."""
+    files: int
+    """Processes that write at the same time, a file each: the shards, or the one worker."""
+    every_s: float | None
+    location: str | None
+    """The folder or URL below which they are kept."""
+    lacking: str | None
+    """Why the job has none, so it begins anew after a loss and cannot be resumed; None where it has some."""
+
+
 class DryRun(Model):
     """A checked job that was not submitted."""
 
@@ -109,6 +123,9 @@ class DryRun(Model):
     worker_memory: WorkerMemory
     store_memory: StoreMemory
     step_traffic: StepTraffic
+    beginning: str | None = None
+    """What it begins with where that is another job's or an upload, and what of that it leaves."""
+    snapshot: SnapshotCost | None = None
     waits_for: str | None
     """What the job would wait for if it were submitted now; None where it would start at once."""
     programs: dict[str, Any]

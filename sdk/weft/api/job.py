@@ -101,14 +101,20 @@ class RunLength(Model):
         return self
 
 
-class StopWhen(Model):
-    """When a job ends before its last step. This is looked at after each evaluation, and the result is of the best one:
-    the job goes back to its newest snapshot before that, and trains up to there. Sync mode only."""
+class KeepBest(Model):
+    """Which evaluation's values are a job's result: the best one's. At its end the job goes back to its newest snapshot
+    before that, and trains up to there. Sync mode only."""
 
     metric: Name = "loss"
     """The job's, over its evaluation rows."""
     mode: Literal["min", "max"] = "min"
     """Whether small or large values of it are good."""
+
+
+class StopWhen(KeepBest):
+    """When a job ends before its last step. This is looked at after each evaluation, and the result is of the best
+    one."""
+
     patience: Positive | None = None
     """Evaluations in a row without a better one."""
     reaches: Annotated[float, Field(allow_inf_nan=False)] | None = None
@@ -178,6 +184,8 @@ class JobSpec(Model):
     """What of the gradients and values travels in fewer bytes between workers and shards."""
     stop_when: StopWhen | None = None
     """When the job ends before its last step, with the values of its best evaluation."""
+    keep_best: KeepBest | None = None
+    """The result has the values of the best evaluation by this, at whatever step the job ends."""
     on_nan: Literal["fail", "go_on"] = "fail"
     """What a loss that is not finite does to the job. One whose loss is scaled goes on: such a step is skipped."""
     max_restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 10
@@ -193,7 +201,27 @@ class JobSpec(Model):
     def _one_beginning(self) -> JobSpec:
         if self.resume is not None and self.init_from is not None:
             raise ValueError("give either init_from or resume: a job that goes on has its values")
+        if self.stop_when is not None and self.keep_best is not None:
+            raise ValueError("give either stop_when or keep_best: stop_when keeps the best by its own metric")
         return self
+
+
+class Scale(Model):
+    """Other numbers of workers and shards for a job that runs. What is left out stays as it is."""
+
+    workers: Annotated[int, Field(ge=1, le=1024)] | None = None
+    shards: Annotated[int, Field(ge=0, le=256)] | None = None
+
+    @model_validator(mode="after")
+    def _some_number(self) -> Scale:
+        if self.workers is None and self.shards is None:
+            raise ValueError("give workers or shards, or both")
+        return self
+
+    def of(self, before: Parallelism) -> Parallelism:
+        """The same in all else. A worker alone has no shards; several have as many as a new job of theirs."""
+        same = before.model_dump(exclude={"shards"} if not before.shards else None)
+        return Parallelism.model_validate({**same, **self.model_dump(exclude_none=True)})
 
 
 class Traffic(Model):
@@ -217,6 +245,8 @@ class Job(Model):
     id: Identifier
     name: Name
     state: JobState
+    beginning: str | None = None
+    """What it begins with where that is another job's or an upload, and what of that it leaves."""
     reason: str | None = None
     """Why it is in this state: what a pending job waits for, what a failed one died of."""
     progress: Progress
@@ -228,10 +258,19 @@ class Job(Model):
     restarts: int = 0
     """How often it went on after a process or an agent of it was lost."""
     snapshot: Count | None = None
-    """The step of the newest snapshot: where it goes on after a loss."""
+    """The step of the newest snapshot: where it goes on after a loss, or when it is resumed."""
+    snapshot_bytes: Count = 0
+    """What its snapshots take in their place."""
+    file_bytes: Count = 0
+    """What its result, values that it began with, and the like take on the server's disk."""
     created_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """What it takes altogether, until it is removed."""
+        return self.snapshot_bytes + self.file_bytes
 
 
 class JobPage(Model):

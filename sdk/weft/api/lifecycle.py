@@ -18,6 +18,8 @@ class JobState(StrEnum):
     RUNNING = "running"
     FINISHING = "finishing"
     RECOVERING = "recovering"
+    STOPPING = "stopping"
+    SCALING = "scaling"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -29,7 +31,13 @@ class JobState(StrEnum):
     @property
     def is_waiting(self) -> bool:
         """Whether it holds no agents and waits for some."""
-        return self in {JobState.PENDING, JobState.RECOVERING}
+        return self in {JobState.PENDING, JobState.RECOVERING, JobState.STOPPING, JobState.SCALING}
+
+    @property
+    def told(self) -> str:
+        """The state as a predicate: `is running`, `has failed`, `was cancelled`."""
+        verbs = {JobState.SUCCEEDED: "has", JobState.FAILED: "has", JobState.CANCELLED: "was"}
+        return f"{verbs.get(self, 'is')} {self.value}"
 
 
 class JobEvent(StrEnum):
@@ -43,6 +51,10 @@ class JobEvent(StrEnum):
     """The server has the final parameters."""
     LOST = "lost"
     """A process of the job died, or its agent is gone; the job goes on, on other agents or the same."""
+    STOPPED = "stopped"
+    """The job ends before its last step; it is placed once more, to bring what it has trained."""
+    SCALED = "scaled"
+    """The job goes on from its newest snapshot, on other numbers of workers and shards."""
     FAILED = "failed"
     CANCELLED = "cancelled"
 
@@ -104,6 +116,14 @@ JOB_TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = MappingPr
         (J.RECOVERING, JE.PLACED): J.STARTING,
         (J.RECOVERING, JE.FAILED): J.FAILED,
         (J.RECOVERING, JE.CANCELLED): J.CANCELLED,
+        (J.RUNNING, JE.STOPPED): J.STOPPING,
+        (J.STOPPING, JE.PLACED): J.STARTING,
+        (J.STOPPING, JE.FAILED): J.FAILED,
+        (J.STOPPING, JE.CANCELLED): J.CANCELLED,
+        (J.RUNNING, JE.SCALED): J.SCALING,
+        (J.SCALING, JE.PLACED): J.STARTING,
+        (J.SCALING, JE.FAILED): J.FAILED,
+        (J.SCALING, JE.CANCELLED): J.CANCELLED,
     }
 )
 

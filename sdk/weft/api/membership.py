@@ -189,7 +189,7 @@ def joining(server: str | None, *, token: str | None, alive: AliveFile | None) -
 
 def _parsed(model: type[_M], response: httpx.Response) -> _M:
     try:
-        return model.model_validate_json(response.content)
+        return model.from_answer(response.content)
     except ValidationError as error:
         raise UnreachableError(
             f"{response.url} was answered by something that is not {model.__name__}: {error}"

@@ -29,6 +29,6 @@ class Problem(Model):
 def problem_code(document: bytes) -> str | None:
     """The code of a problem document; None where the bytes are not one (a proxy's page, say)."""
     try:
-        return Problem.model_validate_json(document).code
+        return Problem.from_answer(document).code
     except ValidationError:
         return None

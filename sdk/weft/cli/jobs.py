@@ -1,8 +1,9 @@
-"""Commands about jobs: submit, jobs, show, watch, logs, cancel; and agents."""
+"""Commands about jobs: submit, resume, jobs, show, watch, logs, stop, scale, cancel, rm; and agents."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +26,7 @@ from weft.cli.training_options import (
     ClipNorm,
     CompressionOption,
     EvaluateAverage,
+    KeepBestOption,
     PrecisionOption,
     RecomputeOption,
     StopWhenOption,
@@ -33,7 +35,7 @@ from weft.cli.training_options import (
 )
 from weft.client import Client
 from weft.command_line import command
-from weft.errors import JobError
+from weft.errors import ArgumentError, JobError
 from weft.event_stream import Notice
 from weft.job_handle import JobHandle
 from weft.terminal import Console
@@ -49,8 +51,9 @@ States = Annotated[list[JobState] | None, typer.Option("--state", help="Only job
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    for each in (submit, resume, jobs, show, watch, logs, stop, cancel, agents):
+    for each in (submit, resume, jobs, show, watch, logs, stop, scale, cancel, rm, agents):
         app.command()(each)
+    app.command("ls", hidden=True)(jobs)  # What goes with `rm`.
 
 
 @with_model_options
@@ -74,6 +77,7 @@ def submit(
     evaluate_average: EvaluateAverage = False,
     compression: CompressionOption = None,
     stop_when: StopWhenOption = None,
+    keep_best: KeepBestOption = None,
     url: Url = None,
     json: Json = False,
     model: ModelOptions,
@@ -95,6 +99,7 @@ def submit(
         evaluate_average=evaluate_average,
         compression=compression,
         stop_when=stop_when,
+        keep_best=keep_best,
     )
     made = replace(made, document=changed(made.document, changes))
     with Client(url) as client:
@@ -150,20 +155,31 @@ def jobs(
         _say(f"no jobs yet; submit one with: {command('submit JOB.json')}")
 
 
-def show(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 - the argument's name to users
+def show(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    spec: Annotated[bool, typer.Option("--spec", help="Print what was submitted, for `weft submit`.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
     """Show one job."""
     with Client(url) as client:
-        job = find_job(client, id).job
+        found = find_job(client, id)
+        job = found.job
+        if spec:
+            Console().out(found.spec().model_dump_json(indent=2, exclude_unset=True), highlight=False)
+            return
     if json:
         Console().out(job.model_dump_json(indent=2), highlight=False)
         return
     Console().print(render.job_lines(job, render.now()))
     if job.state is JobState.FAILED and job.started_at is not None:
         _say(f"\nwhat led to it: {command(f'logs {job.id}')}")
-    if job.state.is_terminal and job.snapshot is not None:
+    if job.state is JobState.SUCCEEDED and job.snapshot == job.progress.step:
+        _say(f"train it longer: {command(f'resume {job.id} --steps {2 * job.progress.step}')}")
+    elif job.state.is_terminal and job.snapshot is not None:
         _say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
     elif job.state is JobState.FAILED and job.started_at is not None:
-        _say(f"run it again from other parameters: {command('submit JOB.json --init-from ID|FILE')}")
+        _say(f"run it again: {command(f'show {job.id} --spec > job.json')}; {command('submit job.json')}")
     if job.state is JobState.SUCCEEDED:
         _say(f"\nsave its parameters with: {command(f'params save {job.id} FILE.safetensors')}")
 
@@ -212,14 +228,76 @@ def stop(
             _watch(job, Console(stderr=True))
 
 
-def cancel(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 - the argument's name to users
+def scale(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    *,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Go on with so many workers.")] = None,
+    shards: Annotated[int | None, typer.Option("--shards", min=0, help="Go on with so many shards.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Have a job that runs go on with other numbers of workers and shards, from a step soon."""
+    with Client(url) as client:
+        job = find_job(client, id)
+        job.scale(workers=workers, shards=shards)
+        if json:
+            Console().out(job.job.model_dump_json(indent=2), highlight=False)
+        else:
+            _say(render.state_line(job.job))
+        if watch:
+            _watch(job, Console(stderr=True))
+
+
+def cancel(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    discard: Annotated[bool, typer.Option("--discard", help="Delete its snapshots too: it cannot be resumed.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
     """End a job at once, without a result; `weft stop` keeps what it has trained."""
     with Client(url) as client:
-        job = find_job(client, id).cancel()
+        job = find_job(client, id).cancel(discard=discard)
     if json:
         Console().out(job.model_dump_json(indent=2), highlight=False)
-    else:
-        _say(f"job {job.id} ({job.name}) is {job.state.value}")
+        return
+    _say(f"job {job.id} ({job.name}) {job.state.told}")
+    if job.snapshot is not None:
+        _say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
+
+
+def rm(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Jobs' ids, or their beginnings.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", help="Jobs that ended before that: 30d, 12h, 90m.", metavar="AGE")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+) -> None:
+    """Delete jobs that have ended, with their results, snapshots and logs."""
+    if (not ids) == (older_than is None):
+        raise typer.BadParameter("give jobs' ids, or --older-than", param_hint="ID...")
+    age = None if older_than is None else _duration(older_than)
+    with Client(url) as client:
+        if age is None:
+            found = list({job.id: job for job in (find_job(client, each) for each in ids or ())}.values())
+        else:
+            ended = client.jobs(state=[state for state in JobState if state.is_terminal])
+            found = [each for each in ended if each.job.ended_at and render.now() - each.job.ended_at > age]
+        if not found:
+            _say("no job ended that long ago")
+            return
+        going = next((each.job for each in found if not each.state.is_terminal), None)
+        if going is not None:
+            raise ArgumentError(f"job {going.id} {going.state.told}; end it first: {command(f'cancel {going.id}')}")
+        for each in found:
+            _say(f"{render.state_line(each.job)}, {render.size(each.job.kept_bytes)}")
+        total = render.size(sum(each.job.kept_bytes for each in found))
+        what = f"{render.counted(len(found), 'job')} with results, snapshots and logs ({total})"
+        if not yes:
+            typer.confirm(f"remove {what} for ever?", abort=True)
+        client.remove(*found)
+    _say(f"removed {what}")
 
 
 def agents(url: Url = None, json: Json = False) -> None:
@@ -234,12 +312,23 @@ def agents(url: Url = None, json: Json = False) -> None:
         _say(f"no workers or shards have registered; `{command('up')}` starts some with a server of their own")
 
 
+def _duration(text: str) -> timedelta:
+    """Raises typer.BadParameter."""
+    units = {"d": "days", "h": "hours", "m": "minutes"}
+    try:
+        return timedelta(**{units[text[-1:]]: float(text[:-1])})
+    except (KeyError, ValueError, OverflowError):
+        raise typer.BadParameter(f"{text!r} is not like 30d, 12h or 90m", param_hint="--older-than") from None
+
+
 def _tell_submitted(job: JobHandle, *, json: bool, watch: bool) -> None:
     out = Console(soft_wrap=True, highlight=False, markup=False)
     if json:
         out.out(job.job.model_dump_json(indent=2), highlight=False)
     elif not watch:
         out.print(render.state_line(job.job))
+        if job.job.beginning is not None:
+            out.print(f"it {job.job.beginning}")
         out.print(f"watch it with: {command(f'watch {job.id}')}")
     if watch:
         _watch(job, Console(stderr=True))  # stdout has the answer alone

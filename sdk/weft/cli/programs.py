@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from weft.api.dry_run import DryRun, Passes, StepMemory
+from weft.api.dry_run import DryRun, Passes, SnapshotCost, StepMemory
 from weft.api.job import Recompute
 from weft.cli import render
 from weft.cli.data_path import with_data_found
@@ -149,6 +149,10 @@ def dry_run_table(run: DryRun) -> Table:
     for choice, step in run.worker_memory.recompute.items():
         made.add_row(f"recompute {choice}", _recomputed(step, run.worker_memory.recompute[Recompute.OFF]))
     made.add_row("all shards" if run.shards else "the values", _store(run))
+    if run.beginning is not None:
+        made.add_row("beginning", Text(run.beginning))
+    if run.snapshot is not None:
+        made.add_row("a snapshot", Text(_snapshot(run.snapshot)))
     made.add_row("each step", _traffic(run) if run.shards else "nothing travels: the worker keeps the values")
     return made
 
@@ -194,6 +198,13 @@ def _store(run: DryRun) -> str:
         most, state = render.size(memory.table_bytes), render.size(memory.table_state_bytes)
         text += f", tables {most} and state {state} if every row is touched"
     return f"{text}; the largest shard at most {render.size(memory.largest_shard_bytes)}" if run.shards else text
+
+
+def _snapshot(cost: SnapshotCost) -> str:
+    if cost.lacking is not None:
+        return f"there is none: {cost.lacking}"
+    files = render.counted(cost.files, "file")
+    return f"{render.size(cost.nbytes)} in {files}, each {cost.every_s:g} s, below {cost.location}"
 
 
 def _traffic(run: DryRun) -> str:

@@ -24,6 +24,8 @@ STATE_STYLES = {
     JobState.RUNNING: "cyan",
     JobState.FINISHING: "cyan",
     JobState.RECOVERING: "yellow",
+    JobState.STOPPING: "yellow",
+    JobState.SCALING: "yellow",
     JobState.SUCCEEDED: "green",
     JobState.FAILED: "red",
     JobState.CANCELLED: "magenta",
@@ -59,14 +61,18 @@ def room() -> int:
 
 def jobs_table(jobs: Sequence[Job], now: datetime, width: int) -> Table:
     """A line of `width` cells for each job: metrics that have no room are left out, long names cut."""
-    headings = ("id", "name", "state", "step", "age", "metrics")
-    rows = [[job.id, job.name, job.state.value, steps(job), ago(now - job.created_at)] for job in jobs]
+    sizes = ("size",) if any(job.kept_bytes for job in jobs) else ()
+    headings = ("id", "name", "state", "step", "age", *sizes, "metrics")
+    rows = [
+        [job.id, job.name, job.state.value, steps(job), ago(now - job.created_at), *(short_size(job) for _ in sizes)]
+        for job in jobs
+    ]
     widths = [max(map(len, column)) for column in zip(headings[:-1], *rows, strict=True)]
     left = width - sum(widths) - GAP * len(widths)  # what the metrics have
     name = max(SHORTEST_NAME, widths[1] + min(left - len(headings[-1]), 0))
     made = table(*headings)
-    for job, (id_, _, _, done, age) in zip(jobs, rows, strict=True):
-        made.add_row(id_, Text(cut(job.name, name)), state_text(job.state), done, age, metrics_line(job, max(left, 0)))
+    for job, (id_, _, _, *rest) in zip(jobs, rows, strict=True):
+        made.add_row(id_, Text(cut(job.name, name)), state_text(job.state), *rest, metrics_line(job, max(left, 0)))
     return made
 
 
@@ -80,9 +86,13 @@ def job_lines(job: Job, now: datetime) -> Table:
     made.add_row("state", state_text(job.state))
     if job.reason:
         made.add_row("reason", Text(escaped(job.reason)))  # before its width is taken
+    if job.beginning is not None:
+        made.add_row("beginning", Text(escaped(job.beginning)))
     made.add_row("step", f"{steps(job)}, pass {job.progress.pass_number}")
     if job.snapshot is not None:
-        made.add_row("snapshot", f"step {job.snapshot}")
+        made.add_row("snapshot", f"step {job.snapshot}, {size(job.snapshot_bytes)}")
+    if job.kept_bytes:
+        made.add_row("takes", size(job.kept_bytes))
     for name in sorted(job.metrics):
         made.add_row(name, f"{job.metrics[name]:.6g}")
     made.add_row("on", places(job.workers, job.shards))
@@ -183,7 +193,7 @@ def _first_of(jobs: Sequence[str]) -> str:
 
 def state_line(job: Job) -> str:
     """`job 8f41 (digits) is pending: needs 5 workers`."""
-    return f"job {job.id} ({job.name}) is {job.state.value}{f': {job.reason}' if job.reason else ''}"
+    return f"job {job.id} ({job.name}) {job.state.told}{f': {job.reason}' if job.reason else ''}"
 
 
 def agent_order(agent: AgentInfo) -> tuple[str, list[tuple[int, str]]]:
@@ -209,6 +219,12 @@ def size(count: float) -> str:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+def short_size(job: Job) -> str:
+    """What the job takes, as narrow as may be: `1.5M`; `-` for nothing."""
+    number, _, unit = size(job.kept_bytes).partition(" ")
+    return f"{number}{unit[:1] if unit != 'B' else ''}" if job.kept_bytes else "-"
 
 
 def ago(duration: timedelta) -> str:

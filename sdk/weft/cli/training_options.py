@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from weft.api.job import Precision, Recompute
+from weft.arguments import keep_best_of, stop_when_of
+from weft.errors import ArgumentError
 
 _PANEL = "How it trains, instead of what the job says"
 
@@ -36,6 +39,10 @@ StopWhenOption = Annotated[
         "METRIC:PATIENCE[:max]",
     ),
 ]
+KeepBestOption = Annotated[
+    str | None,
+    _option("--keep-best", "The result is of the evaluation that is best by this metric.", "METRIC[:max]"),
+]
 EvaluateAverage = Annotated[bool, _option("--evaluate-average", "Evaluate the averages.")]
 
 
@@ -49,6 +56,7 @@ def training_changes(
     evaluate_average: bool,
     compression: str | None = None,
     stop_when: str | None = None,
+    keep_best: str | None = None,
 ) -> dict[str, Any]:
     """The fields of the job that were said; the server checks them. Raises typer.BadParameter."""
     said: dict[str, Any] = {
@@ -59,7 +67,8 @@ def training_changes(
         "average": None if average is None else _average(average),
         "evaluate_average": evaluate_average or None,
         "compression": None if compression is None else _compression(compression),
-        "stop_when": None if stop_when is None else _stop_when(stop_when),
+        "stop_when": None if stop_when is None else _read("--stop-when", stop_when_of, stop_when),
+        "keep_best": None if keep_best is None else _read("--keep-best", keep_best_of, keep_best),
     }
     return {name: value for name, value in said.items() if value is not None}
 
@@ -83,13 +92,11 @@ def _compression(text: str) -> dict[str, Any]:
     return {"gradients": one, "merged": one}
 
 
-def _stop_when(text: str) -> dict[str, Any]:
-    metric, _, rest = text.partition(":")
-    patience, _, mode = rest.partition(":")
-    if not metric or not patience.isdecimal() or mode not in {"", "min", "max"}:
-        told = f"{text!r} is not like loss:3 or accuracy:3:max"
-        raise typer.BadParameter(told, param_hint="--stop-when")
-    return {"metric": metric, "patience": int(patience), "mode": mode or "min"}
+def _read(option: str, read: Callable[[str], dict[str, Any]], text: str) -> dict[str, Any]:
+    try:
+        return read(text)
+    except ArgumentError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def _average(text: str) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def _running(url: str) -> list[Job]:
             return [
                 job.job
                 for job in client.jobs(
-                    state=[JobState.STARTING, JobState.RUNNING, JobState.FINISHING, JobState.RECOVERING]
+                    state=[state for state in JobState if not state.is_terminal and state is not JobState.PENDING]
                 )
             ]
     except WeftError:

@@ -7,12 +7,16 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from weft.api.agent import Snapshot
 from weft.api.job import FromJob, FromUpload, JobSpec, ParameterInfo
 from weft.api.lifecycle import JobState
 from weft.api.problem import FieldError
 from weft.api.values import STATE
 from weft_graph.ir import GIVEN
+from weft_server.data_check import listed
+from weft_server.job_files import OF_UPLOAD
 from weft_server.job_refused import JobRefusedError
 from weft_server.keeper_values import KeeperSilentError
 from weft_server.parameter_file import (
@@ -24,10 +28,10 @@ from weft_server.parameter_file import (
     read_header,
 )
 from weft_server.plan import Given, JobPlan
-from weft_server.refusals import NotWrittenError, RefusalError, WrongStateError
+from weft_server.refusals import NotWrittenError, RefusalError, UnknownError, WrongStateError
 from weft_server.routes.context import Context
 from weft_server.run_snapshots import unfit
-from weft_server.snapshot_files import newest
+from weft_server.snapshot_files import is_there, newest
 from weft_server.uploads import LARGEST_HEADER_BYTES
 
 TRIES = 3
@@ -42,7 +46,9 @@ async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: b
     value and gets none; a dry run, which is not kept, tells of that alone.
     """
     if spec.resume is not None:
-        yield plan.model_copy(update={"resume": await _resumed(use, spec.resume, plan)})
+        snapshot = await _resumed(use, spec.resume, plan)
+        told = f"goes on from step {snapshot.step} of job {spec.resume}, with all that it had then"
+        yield plan.model_copy(update={"resume": snapshot, "beginning": told})
         return
     if spec.init_from is None:
         if keep:
@@ -51,20 +57,34 @@ async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: b
         return
     threads, files = use.service.threads, use.service.files
     try:
-        path = await _taken(use, job, spec.init_from)
+        name = f"{OF_UPLOAD}{spec.init_from.upload}" if isinstance(spec.init_from, FromUpload) else FILE
+        path = await _taken(use, job, spec.init_from, name)
         names = await threads.on_files(_fitting, path, plan.parameters)
         check_given(plan, names)
-        yield plan.model_copy(update={"given": Given(names=names, file=FILE)})
+        given = Given(names=names, file=name)
+        yield plan.model_copy(update={"given": given, "beginning": _told(spec.init_from, plan, names)})
     except Exception:
         # Not where the caller went away: the job may have been kept. If not, the next start of the server tidies up.
         keep = False
         raise
     finally:
         if not keep:
-            await threads.on_files(files.end, job, False)
+            await threads.on_files(files.remove, job)
 
 
 FILE = "first"
+
+
+def _told(source: FromJob | FromUpload, plan: JobPlan, names: Collection[str]) -> str:
+    """What a job takes of a document, and what it leaves."""
+    rest = [each.name for each in plan.parameters if each.name not in names]
+    what = f"job {source.job}" if isinstance(source, FromJob) else f"upload {source.upload}"
+    told = f"begins with {len(names)} of its {len(plan.parameters)} parameters from {what}"
+    if rest:
+        told += f"; {listed(rest)} {'begins' if len(rest) == 1 else 'begin'} as the graph says"
+    left = ["the rule's state", *(["averages"] if plan.average else []), "the step"]
+    advice = "; `resume` takes them over too" if isinstance(source, FromJob) else ""
+    return f"{told}. {', '.join(left[:-1])} and {left[-1]} are not taken over{advice}"
 
 
 def check_given(plan: JobPlan, names: Collection[str]) -> None:
@@ -91,14 +111,16 @@ async def _resumed(use: Context, job: str, plan: JobPlan) -> Snapshot:
     except RefusalError as error:
         raise _refused("/resume", str(error)) from error
     if not state.is_terminal:
-        raise _refused("/resume", f"job {job} is {state}: it goes on by itself; cancel it first")
+        raise _refused("/resume", f"job {job} {state.told}: it goes on by itself; cancel it first")
     location = use.settings.snapshots_location
     found = None if location is None else await service.threads.on_files(newest, location, job)
-    snapshot = found or before.resume
+    snapshot = found
+    if snapshot is None and before.resume is not None and await service.threads.on_files(is_there, before.resume):
+        snapshot = before.resume
     if snapshot is None:
         ended = state is JobState.SUCCEEDED
-        kept = "its parameters are kept: begin with them by init_from" if ended else "none was taken"
-        raise _refused("/resume", f"job {job} has {state}, and there is no snapshot of it; {kept}")
+        kept = "its parameters are kept: begin with them by init_from" if ended else "none is kept"
+        raise _refused("/resume", f"job {job} {state.told}, and there is no snapshot of it; {kept}")
     errors = list(islice(_resume_errors(plan, before, snapshot.step), MOST_ERRORS))
     if errors:
         raise JobRefusedError(errors)
@@ -128,11 +150,24 @@ def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldE
         detail = f"{plan.slice_bytes}: that job's slices are of {before.slice_bytes} bytes"
         yield FieldError(pointer="/parallelism/slice_bytes", detail=detail)
     if plan.steps <= step:
-        detail = f"the job goes on from step {step}: {plan.steps} steps are done already; give more of them"
+        detail = f"the job goes on from step {step}: {plan.steps} steps are done already; give more steps or passes"
         yield FieldError(pointer="/run", detail=detail)
 
 
-async def _taken(use: Context, job: str, source: FromJob | FromUpload) -> Path:
+def check_scaled(plan: JobPlan, before: JobPlan) -> None:
+    """Raises JobRefusedError where a job that runs cannot go on so."""
+    errors = list(islice(_resume_errors(plan, before, -1), MOST_ERRORS))
+    if errors:
+        raise JobRefusedError([error.model_copy(update={"pointer": ""}) for error in errors])
+
+
+def refused_scale(error: ValidationError) -> JobRefusedError:
+    """What is wrong with the numbers."""
+    first = error.errors(include_url=False)[0]
+    return _refused(f"/{first['loc'][0]}" if first["loc"] else "", first["msg"].removeprefix("Value error, "))
+
+
+async def _taken(use: Context, job: str, source: FromJob | FromUpload, name: str) -> Path:
     """A copy of the source's document among the job's files."""
     threads, files = use.service.threads, use.service.files
     pointer = "/init_from/job" if isinstance(source, FromJob) else "/init_from/upload"
@@ -140,7 +175,7 @@ async def _taken(use: Context, job: str, source: FromJob | FromUpload) -> Path:
         for _ in range(TRIES):
             found = await _found(use, source)
             try:
-                return await threads.on_files(files.take, found, job, FILE)
+                return await threads.on_files(files.take, found, job, name)
             except FileNotFoundError:
                 continue
     except NotWrittenError:
@@ -153,13 +188,19 @@ async def _taken(use: Context, job: str, source: FromJob | FromUpload) -> Path:
 async def _found(use: Context, source: FromJob | FromUpload) -> Path:
     service = use.service
     if isinstance(source, FromUpload):
-        return await service.threads.on_files(use.uploads.find, source.upload, service.clock().at)
+        try:
+            return await service.threads.on_files(use.uploads.find, source.upload, service.clock().at)
+        except UnknownError:
+            copy = await service.threads.on_files(service.files.of_upload, source.upload)
+            if copy is None:
+                raise
+            return copy
     state = (await service.job(source.job)).state
     final = await service.threads.on_files(service.files.final, source.job)
     if final is not None:
         return final
     if state.is_terminal:
-        raise WrongStateError(f"job {source.job} has {state}: it has no values")
+        raise WrongStateError(f"job {source.job} {state.told}, so it has no values")
     path, _ = await service.values.live(source.job, use.settings.values_deadline_s)
     return path
 

@@ -7,18 +7,20 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError
 
 from weft.api.dry_run import DryRun, Passes
-from weft.api.job import Job, JobPage, JobSpec, ParameterList
+from weft.api.job import Job, JobPage, JobSpec, ParameterList, Scale
 from weft.api.lifecycle import JobState
 from weft_server.checks import checked
 from weft_server.dry_run import dry_run_of
+from weft_server.memory import Scaling
 from weft_server.plan import JobPlan
 from weft_server.problems import ProblemError
 from weft_server.reading import read_and_check
 from weft_server.records import KeyReusedError
-from weft_server.routes.beginning import begun
+from weft_server.routes.beginning import begun, check_scaled, refused_scale
 from weft_server.routes.context import Context, PathId, Use, user_of
 from weft_server.service import new_id
 from weft_server.strict_json import StrictRoute
@@ -73,12 +75,20 @@ async def list_jobs(
     state: Annotated[list[JobState] | None, Query()] = None,
 ) -> JobPage:
     """Jobs, newest first."""
-    return await use.service.threads.read(use.service.records.jobs, limit, cursor, state or [])
+    page = await use.service.threads.read(use.service.records.jobs, limit, cursor, state or [])
+    return page.model_copy(update={"jobs": await use.service.with_sizes(page.jobs)})
 
 
 @router.get("/{job}")
 async def get_job(job: PathId, use: Use) -> Job:
-    return await use.service.job(job)
+    (found,) = await use.service.with_sizes([await use.service.job(job)])
+    return found
+
+
+@router.delete("/{job}", status_code=HTTPStatus.NO_CONTENT)
+async def remove(job: PathId, use: Use) -> None:
+    """Deletes a job that has ended, with its result, its snapshots and its log: nothing of it is left."""
+    await use.service.remove(job)
 
 
 @router.get("/{job}/spec")
@@ -88,15 +98,34 @@ async def get_spec(job: PathId, use: Use) -> JobSpec:
 
 
 @router.post("/{job}/cancel")
-async def cancel(job: PathId, use: Use) -> Job:
-    """Ends a job that has not ended. Cancelling it again changes nothing."""
-    return await use.service.cancel(job)
+async def cancel(
+    job: PathId,
+    use: Use,
+    *,
+    discard: Annotated[bool, Query(description="delete its snapshots too, so that it cannot be resumed")] = False,
+) -> Job:
+    """Ends a job that has not ended. Its newest snapshot is kept. Cancelling it again changes nothing."""
+    return await use.service.cancel(job, discard=discard)
 
 
 @router.post("/{job}/stop")
 async def stop(job: PathId, use: Use) -> Job:
     """Has a job that runs end at a step soon; what it has trained by then is its result. It can be resumed."""
     return await use.service.stop_job(job)
+
+
+@router.post("/{job}/scale")
+async def scale(job: PathId, asked: Scale, request: Request, use: Use) -> Job:
+    """Has a job that runs go on with other numbers of workers and shards, from a snapshot at a step soon."""
+    before, spec = await use.service.plan(job), await use.service.spec(job)
+    try:
+        changed = spec.model_copy(update={"parallelism": asked.of(spec.parallelism)})
+    except ValidationError as error:
+        raise refused_scale(error) from error
+    async with use.checks.turn(request.is_disconnected, user=user_of(request)):
+        plan = await _checked(use, changed, request)
+    check_scaled(plan, before)
+    return await use.service.scale(job, Scaling(spec=changed.model_dump_json(by_alias=True), plan=plan))
 
 
 @router.get("/{job}/parameters")
@@ -119,7 +148,7 @@ async def _dry_run(use: Context, spec: JobSpec, request: Request, passes: Passes
         waits_for = use.service.waits_for(plan.workers, plan.shards)
         # Not behind others again: it has waited once.
         async with use.checks.turn(request.is_disconnected, user=user):
-            what = (dry_run_of, plan, waits_for, spec, passes)
+            what = (dry_run_of, plan, waits_for, spec, passes, use.settings.snapshots_location)
             return await checked(use.settings.check_seconds, request.is_disconnected, *what)
 
 

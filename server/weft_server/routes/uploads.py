@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1/uploads", tags=["values"], route_class=StrictRout
 
 @router.post("", status_code=HTTPStatus.CREATED)
 async def upload(request: Request, use: Use) -> Uploaded:
-    """Keeps a safetensors document for some hours, for jobs' `init_from`; the oldest ones make room."""
+    """Keeps a safetensors document for some hours, for jobs' `init_from`."""
     service, uploads, identifier = use.service, use.uploads, uuid4().hex
     start = partial(uploads.start, identifier, service.clock().at)
     async with received(request, service.threads, start, uploads.discard, use.settings.upload_bytes) as written:

@@ -42,7 +42,9 @@ async def values(
         raise ProblemError(HTTPStatus.NOT_FOUND, "unknown-parameter", detail)
     if state and not plan.kept_arrays:
         raise WrongStateError(f"job {job} was submitted with neither keep_state nor average: no state is kept")
-    selection, step = await _selection(use, job, plan.steps, partial(Selection, names=name, state=state))
+    found = await use.service.job(job)
+    steps = found.progress.step if found.state.is_terminal else plan.steps
+    selection, step = await _selection(use, job, steps, partial(Selection, names=name, state=state))
     return answer(selection, **{STEP_HEADER: str(step)})
 
 
@@ -77,7 +79,7 @@ async def _selection(use: Context, job: str, steps: int, opened: partial[Selecti
             final = await on_files(use.service.files.final, job)
             if final is None:
                 state = (await use.service.job(job)).state
-                raise WrongStateError(f"job {job} is {state}: it has no values") from error
+                raise WrongStateError(f"job {job} {state.told}, so it has no values") from error
     try:
         return await on_files(opened, final), steps
     except FileNotFoundError as error:

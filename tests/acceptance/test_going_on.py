@@ -1,0 +1,67 @@
+"""What becomes of trained jobs: trained longer, on other numbers of processes, removed. With real processes."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import weft
+from acceptance_place import Place
+from weft.api.event import StateChanged, StepDone
+from weft.api.lifecycle import JobState
+
+
+def bits(job: weft.JobHandle) -> dict[str, bytes]:
+    return {name: value.tobytes() for name, value in job.values(state=True).items()}
+
+
+@pytest.fixture
+def run(place: Place) -> dict[str, Any]:
+    return {"data": weft.numpy_data(place.digits), "rule": weft.Adam(), "keep_state": True, "batch": 64}
+
+
+@pytest.mark.parametrize(("workers", "shards"), [(1, 0), (2, 2)])
+def test_a_job_that_has_succeeded_is_trained_longer_to_the_bits_of_one_of_that_length(
+    client: weft.Client, example: ModuleType, run: dict[str, Any], workers: int, shards: int
+) -> None:
+    loss, _ = example.build()
+    cost = client.dry_run(weft.job_spec(loss, steps=20, workers=workers, shards=shards, **run)).snapshot
+    assert (cost.files, cost.every_s, cost.lacking) == (max(shards, 1), 60, None)
+    short = client.submit(loss, steps=20, workers=workers, shards=shards, **run)
+    ended = short.wait(timeout_s=60)
+    assert (ended.snapshot, short.values().step) == (20, 20)
+    assert cost.nbytes <= ended.snapshot_bytes <= cost.nbytes + 65536, "headers alone come on top"
+    longer = client.resume(short, steps=40)
+    whole = client.submit(loss, steps=40, workers=workers, shards=shards, **run)
+    assert longer.job.progress.step == 20
+    longer.wait(timeout_s=60)
+    whole.wait(timeout_s=60)
+    assert bits(longer) == bits(whole)
+    with pytest.raises(weft.InvalidRequestError, match="20 steps are done already"):
+        client.resume(short)
+
+
+@pytest.mark.parametrize(("before", "after"), [({"workers": 2, "shards": 1}, {"shards": 2}), ({}, {"shards": 2})])
+def test_a_job_that_runs_is_scaled_and_stays_the_same_job_with_the_same_bits(
+    client: weft.Client, example: ModuleType, run: dict[str, Any], before: dict[str, int], after: dict[str, int]
+) -> None:
+    loss, _ = example.build()
+    whole = client.submit(loss, steps=200, **before, **run)
+    whole.wait(timeout_s=60)
+    job = client.submit(loss, steps=200, **before, **run)
+    bodies = (event.body for event in job.events())
+    next(body for body in bodies if isinstance(body, StepDone) and body.step > 0)
+    assert (
+        job.scale(**after).reason == f"goes on with {before.get('workers', 1)} worker{'s' * bool(before)}, 2 shards "
+        "from its next snapshot on"
+    )
+    ended = job.wait(timeout_s=60)
+    states = [event.body.state for event in job.log() if isinstance(event.body, StateChanged)]
+    assert states.count(JobState.SCALING) == 1
+    assert (ended.shards, ended.restarts, ended.progress.step) == (2, 0, 200)
+    assert job.spec().parallelism.shards == 2
+    assert bits(job) == bits(whole)
+    with pytest.raises(weft.ConflictError, match="has succeeded, so it cannot be scaled; resume it"):
+        job.scale(workers=1)
