@@ -228,8 +228,7 @@ def unfit(plan: JobPlan) -> str | None:
         return "what compression leaves over is with the workers"
     if plan.update is UpdateBy.WORKERS and plan.shards:
         return "its workers hold the rule's state"
-    table = next((key.key for key in plan.keys if key.rows), None)
-    return None if table is None else f"{table} is a table"
+    return None
 
 
 def _snapshot(ordered: _Ordered) -> Snapshot:

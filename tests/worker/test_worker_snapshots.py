@@ -12,8 +12,8 @@ from weft.api.agent import Snapshot
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import AverageSpec, CommitSpec, LossScalingSpec
 from weft_graph.types import DType
-from worker_graphs import mlp, normalized
-from worker_jobs import WAIT_S, Job, Records, programs_of, run_all, run_of, save_data
+from worker_graphs import bags, mlp, normalized
+from worker_jobs import BAG_COLUMNS, WAIT_S, Job, Records, programs_of, run_all, run_of, save_bags, save_data
 
 ROWS, STEPS = 120, 40
 DONE = (AllocationEvent.DONE, None)
@@ -26,6 +26,11 @@ CASES: dict[str, dict[str, Any]] = {
     "clipped": {"commit": CommitSpec(clip_norm=0.5)},
     "scaled": {"commit": CommitSpec(loss_scaling=LossScalingSpec(initial=1024.0, growth_interval=3))},
     "whole": {"whole": True, "rule": "lars", "hyper": {"lr": 0.1}},
+}
+TABLES: dict[str, dict[str, Any]] = {
+    "table": {"rule": "adagrad", "hyper": {"lr": 0.1}},
+    "standard table": {"lazy": False, "rule": "adam", "hyper": {"lr": 0.01}},
+    "table, clipped": {"commit": CommitSpec(clip_norm=0.5)},
 }
 
 
@@ -41,9 +46,13 @@ def data(tmp_path: Path) -> Path:
     return save_data(tmp_path / "samples.npz", ROWS + 30, "float32")
 
 
-def job_of(data: Path, *, statistics: bool = False, **options: Any) -> Job:
+def job_of(data: Path, *, statistics: bool = False, lazy: bool | None = None, **options: Any) -> Job:
+    """`lazy` says of a table how its rows are updated; None: there is none."""
     chosen: dict[str, Any] = {"rule": "momentum", "hyper": {"lr": 0.1, "momentum": 0.9}, "keep_state": True}
     graph = normalized(DType.FLOAT32) if statistics else mlp(DType.FLOAT32)
+    if lazy is not None:
+        graph = bags(DType.FLOAT32, lazy_update=lazy)
+        chosen["columns"] = BAG_COLUMNS
     chosen |= {"steps": STEPS, "train": (0, ROWS), "batch": 50, "evaluate": (ROWS, ROWS + 30), "evaluate_every": 3}
     return Job(programs_of(graph), data, **{**chosen, **options})
 
@@ -65,11 +74,15 @@ def snapshot_of(job: Job, folder: Path, told_step: int) -> tuple[Snapshot, Recor
     return Snapshot(step=asked, folder=str(folder), files=[done.file], **scale), records
 
 
-@pytest.mark.parametrize("options", [*CASES.values(), {"statistics": True}], ids=[*CASES, "statistics"])
+@pytest.mark.parametrize(
+    "options", [*CASES.values(), {"statistics": True}, *TABLES.values()], ids=[*CASES, "statistics", *TABLES]
+)
 @pytest.mark.parametrize("told_step", [4, 10])
 def test_a_run_that_goes_on_from_a_snapshot_tells_and_brings_the_same(
     data: Path, tmp_path: Path, options: dict[str, Any], told_step: int
 ) -> None:
+    if options in TABLES.values():
+        data, options = save_bags(tmp_path / "bags.npz", ROWS + 30), {"lazy": True, **options}
     job = job_of(data, **options)
     snapshot, whole = snapshot_of(job, tmp_path / "snapshot", told_step)
     (rest,) = run_all(replace(job, snapshot=snapshot))

@@ -155,7 +155,7 @@ class Run:
 
         def write(held: Held) -> None:
             name = f"worker-{self._allocation.slot}.safetensors"
-            done = saved(folder, name, lambda: held, job=self._allocation.job, step=step)
+            done = saved(folder, name, held, job=self._allocation.job, step=step)
             self._reporter.report(snapshot=SnapshotDone.model_validate(done))
 
         def told(outcome: Held | MissedError) -> None:
