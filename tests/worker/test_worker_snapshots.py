@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from weft.api.agent import Snapshot
+from weft.api.agent import Snapshot, SnapshotDone
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import AverageSpec, CommitSpec, LossScalingSpec
 from weft_graph.types import DType
+from weft_kvstore.description.records import description_from_json
+from weft_kvstore.serving.shard_server import ShardServer
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.snapshot import Held, MissedError, saved
+from weft_kvstore.snapshot_files import snapshots
 from worker_graphs import bags, mlp, normalized
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, Records, programs_of, run_all, run_of, save_bags, save_data
 
@@ -95,6 +104,82 @@ def test_a_run_that_goes_on_from_a_snapshot_tells_and_brings_the_same(
         place: sums for place, sums in later.items() if place[1] > beyond
     }
     assert min(rest.steps) > snapshot.step
+
+
+class Sharded:
+    """A job over shards of this process, of which a snapshot can be taken as the server has it taken."""
+
+    def __init__(self, job: Job, shards: int, stack: ExitStack) -> None:
+        self.servers = [stack.enter_context(ShardServer(settings=LinkSettings(same_host=False))) for _ in range(shards)]
+        self.job = replace(job, shards=tuple(server.endpoint for server in self.servers))
+        description = description_from_json(self.job.store_spec().model_dump(mode="json"))
+        found = None if job.snapshot is None else snapshots.from_builtins(job.snapshot.model_dump())
+        for number, server in enumerate(self.servers):
+            server.open(description, number, snapshot=found)
+        self.records = [Records() for _ in range(job.slots)]
+        self.runs = [run_of(self.job, slot, records) for slot, records in enumerate(self.records)]
+
+    def trained(self) -> bytes:
+        for run in self.runs:
+            run.start()
+        for run, records in zip(self.runs, self.records, strict=True):
+            assert records.over.wait(WAIT_S)
+            assert run.join(WAIT_S)
+            assert records.last == DONE
+        return self.records[self.job.keeper].uploads[-1][0]
+
+    def request(self, step: int, folder: Path, told: SimpleQueue[SnapshotDone]) -> None:
+        """Has all processes write what they hold at a step."""
+
+        def write(name: str, held: Held) -> None:
+            told.put(SnapshotDone.model_validate(saved(str(folder), name, held, job="job-1", step=step)))
+
+        def captured(number: int) -> Callable[[Held | MissedError], None]:
+            def begin(held: Held | MissedError) -> None:
+                assert isinstance(held, Held), held
+                threading.Thread(target=write, args=(f"shard-{number}.safetensors", held)).start()
+
+            return begin
+
+        for number, server in enumerate(self.servers):
+            server.capture(step, captured(number))
+        for run in self.runs:
+            run.request_snapshot(step, str(folder))
+
+
+SHARDED: dict[str, dict[str, Any]] = {
+    "table": {"lazy": True, "rule": "adagrad", "hyper": {"lr": 0.1}},
+    "workers update": {"local": True, "rule": "adam", "hyper": {"lr": 0.01}},
+    "workers update, table": {"local": True, "lazy": False},
+}
+
+
+@pytest.mark.parametrize("case", SHARDED)
+def test_a_job_over_shards_goes_on_from_a_snapshot_on_another_number_of_them(tmp_path: Path, case: str) -> None:
+    options = SHARDED[case]
+    data = (
+        save_bags(tmp_path / "data.npz", ROWS + 30)
+        if "lazy" in options
+        else save_data(tmp_path / "data.npz", ROWS + 30, "float32")
+    )
+    job, step = job_of(data, **{"slots": 2, **options}), 17
+    with ExitStack() as stack:
+        whole = Sharded(job, 2, stack)
+        told: SimpleQueue[SnapshotDone] = SimpleQueue()
+
+        def on_step(at: int) -> None:
+            if at == 10:
+                whole.request(step, tmp_path / "snapshot", told)
+
+        whole.records[0].on_step = on_step
+        expected = whole.trained()
+        done = [told.get(timeout=WAIT_S) for _ in whole.servers]
+        done += [records.snapshots.get(timeout=WAIT_S) for records in whole.records]
+    assert [each.error for each in done] == [None] * len(done)
+    files = [each.file for each in done if each.file is not None]
+    snapshot = Snapshot(step=step, folder=str(tmp_path / "snapshot"), files=files)
+    with ExitStack() as stack:
+        assert Sharded(replace(job, snapshot=snapshot), 3, stack).trained() == expected
 
 
 def test_a_step_that_has_passed_is_told_as_missed(data: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.errors import StoreLostError
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.snapshot import Held, MissedError, saved
+from weft_kvstore.shard.snapshot import Held, MissedError, Together, saved
 from weft_kvstore.snapshot_files import SnapshotError
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
@@ -88,7 +88,22 @@ def store_of(task: Task, opened: OpenStore, device: Device) -> Store:
     if not local.keys:
         return opened(task)
     updating = updating_on(device, task.description, rule_of(task.description), local.keys.values())
-    return LocalUpdateStore(opened(task), local, updating)
+    return LocalUpdateStore(opened(task), local, updating, snapshot=task.snapshot)
+
+
+Captured = Callable[[int, Callable[[Held | MissedError], None]], None]
+"""captured(step, told): what `capture` of a store is."""
+
+
+def holders_of(store: Store, slot: int) -> list[Captured]:
+    """What this process alone keeps of the job. Of keys that all workers update alike, that is slot 0's."""
+    within = store.within if isinstance(store, LocalUpdateStore) else store
+    found: list[Captured] = []
+    if isinstance(store, LocalUpdateStore) and not slot:
+        found.append(store.capture)
+    if isinstance(within, (OwnStore, LocalStore)):
+        found.append(within.capture)
+    return found
 
 
 def there_of(store: Store, device: Device) -> KeysThere | None:
@@ -122,8 +137,8 @@ class Run:
         self._open_store = store or self._opened
         self._open_device = device
         self._signals = RunSignals()
-        self._own: OwnStore | LocalStore | None = None
-        """The run's values, once it has them and where no shard does."""
+        self._holders: list[Captured] | None = None
+        """What has values of the job here, once the run has begun."""
         self._store_is_over = threading.Event()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._main, name=f"run-{allocation.id}", daemon=True)
@@ -164,10 +179,15 @@ class Run:
             else:
                 threading.Thread(target=write, args=(outcome,), name="write-snapshot").start()
 
-        if self._own is None:
+        holders = self._holders
+        if holders is None:
             told(MissedError("the run has not begun"))
+        elif not holders:
+            told(Held(list))
         else:
-            self._own.capture(step, told)
+            together = Together(len(holders), told)
+            for capture in holders:
+                capture(step, together.told)
 
     def _check(self) -> None:
         """Raises StoppedError once the run is over."""
@@ -213,7 +233,7 @@ class Run:
 
     def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
-        self._own = store if isinstance(store, (OwnStore, LocalStore)) else None
+        self._holders = holders_of(store, task.allocation.slot)
         own = Own(store, engine.variable("own values")) if isinstance(store, OwnStore) else None
         binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=own is None)
         feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)

@@ -15,6 +15,7 @@ from typing import Final
 
 import zmq
 
+from weft.api.store import gradient_key
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
@@ -229,11 +230,14 @@ class ShardServer:
     def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
         """Captures what the job is at version `step`, as its slices reach it. `told` is called on the shard's thread,
         and has to be quick; what it is given is to be released, once nobody reads it. May be called on any thread once
-        the job is open; a capture that is not complete is dropped."""
+        the job is open; a capture that is not complete is dropped. Keys that workers update are theirs to capture."""
 
         def begin() -> None:
             if self._core.job is not None:
-                self._captures.begin(self._core.job.shard, step, told)
+                shard = self._core.job.shard
+                keys = {key.key for key in shard.description.keys}
+                without = {key for key in keys if gradient_key(key) in keys}
+                self._captures.begin(shard, step, told, without=without)
 
         self._soon(begin)
 

@@ -7,7 +7,7 @@ the file is written; what is written before that is copied first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -49,12 +49,15 @@ class _Captured(NamedTuple):
 
 
 class Capture:
-    """What `shard` holds at version `step`. `complete` is called once all slices are there; raises MissedError where a
-    slice is beyond it. To be made, and released, where nothing is merged meanwhile."""
+    """What `shard` holds at version `step`, `without` some keys. `complete` is called once all slices are there; raises
+    MissedError where a slice is beyond it. To be made, and released, where nothing is merged meanwhile."""
 
-    def __init__(self, shard: JobShard, step: int, complete: Callable[[Capture], None]) -> None:
+    def __init__(
+        self, shard: JobShard, step: int, complete: Callable[[Capture], None], *, without: Collection[str] = ()
+    ) -> None:
         self.step = step
         self._shard = shard
+        self._without = without
         self._complete = complete
         self.loss_scale: LossScale | None = None
         """That of step `step`, where steps are committed; once complete."""
@@ -96,6 +99,8 @@ class Capture:
         for number, bucket in self._shard.buckets.items():
             captured = sorted(self._taken.get(number, []), key=lambda one: one.first)
             for span in spans_of(self._shard, bucket):
+                if span.key in self._without:
+                    continue
                 for array in (VALUE, *bucket.state.spec.state):
                     pieces = list(_cut(bucket, captured, array, span))
                     count = sum(len(piece) for piece in pieces)
@@ -218,9 +223,11 @@ class Captures:
         self._there = there
         self._open: Capture | None = None
 
-    def begin(self, shard: JobShard, step: int, told: Callable[[Held | MissedError], None]) -> None:
-        """Captures the shard at version `step`; one that is not complete is dropped. `told` has to be quick; what it is
-        given is to be released."""
+    def begin(
+        self, shard: JobShard, step: int, told: Callable[[Held | MissedError], None], *, without: Collection[str] = ()
+    ) -> None:
+        """Captures the shard at version `step`, `without` some keys; one that is not complete is dropped. `told` has to
+        be quick; what it is given is to be released."""
         before, self._open = self._open, None
         if before is not None:
             before.release()
@@ -230,7 +237,7 @@ class Captures:
             told(capture.held(self._there))
 
         try:
-            capture = Capture(shard, step, complete)
+            capture = Capture(shard, step, complete, without=without)
         except MissedError as error:
             told(error)
         else:
