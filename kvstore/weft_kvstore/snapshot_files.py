@@ -179,6 +179,10 @@ class SnapshotReader:
             raise SnapshotError(f"{self._snapshot.folder} has no element {at} of the {array} of key {key!r}")
         return found
 
+    def arrays(self, key: str) -> list[str]:
+        """The names of a key's arrays."""
+        return [array for array, of in self._parts if of == key]
+
     def each(self, array: str, key: str, dtype: np.dtype[Any]) -> list[Array]:
         """What each file has of a key's array."""
         parts = self._parts.get((array, key), [])

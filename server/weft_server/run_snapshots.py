@@ -187,11 +187,12 @@ class RunSnapshots:
 
     @property
     def _holders(self) -> list[Lease]:
-        """Who has values of the job. What workers update themselves all of them have alike: the first writes it."""
-        shards, workers = self._places.shards, self._places.workers
-        if not shards:
-            return workers
-        return shards + [lease for lease in workers if self._plan.update is UpdateBy.WORKERS and lease.place == 0]
+        """Who has values of the job. What workers update themselves all of them have alike: the first writes it. What
+        compression owes each has for itself."""
+        shards, workers, plan = self._places.shards, self._places.workers, self._plan
+        if not shards or (plan.compression is not None and plan.compression.gradients is not None):
+            return shards + workers
+        return shards + [lease for lease in workers if plan.update is UpdateBy.WORKERS and lease.place == 0]
 
     def _wait(self, now: Moment) -> None:
         self._since = (now.seconds, self._places.step)
@@ -227,8 +228,6 @@ def unfit(plan: JobPlan) -> str | None:
     """Why no snapshot of a job could be continued exactly; None where it can."""
     if plan.mode is not Mode.SYNC:
         return f"its mode is {plan.mode.value}"
-    if plan.compression is not None:
-        return "what compression leaves over is with the workers"
     return None
 
 

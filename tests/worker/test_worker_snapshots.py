@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from weft.api.agent import Snapshot, SnapshotDone
+from weft.api.compression import CompressionSpec, StoreCompressionSpec
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import AverageSpec, CommitSpec, LossScalingSpec
 from weft_graph.types import DType
@@ -147,10 +148,21 @@ class Sharded:
             run.request_snapshot(step, str(folder))
 
 
+TWO_BIT = CompressionSpec(kind="2bit", threshold=0.02)
 SHARDED: dict[str, dict[str, Any]] = {
     "table": {"lazy": True, "rule": "adagrad", "hyper": {"lr": 0.1}},
     "workers update": {"local": True, "rule": "adam", "hyper": {"lr": 0.01}},
     "workers update, table": {"local": True, "lazy": False},
+    "2bit": {"compression": StoreCompressionSpec(gradients=TWO_BIT, least_bytes=0)},
+    "2bit, table": {"lazy": True, "compression": StoreCompressionSpec(gradients=TWO_BIT, least_bytes=0)},
+    "2bit both ways": {
+        "local": True,
+        "compression": StoreCompressionSpec(gradients=TWO_BIT, merged=TWO_BIT, least_bytes=0),
+    },
+    "2bit, scaled": {
+        "compression": StoreCompressionSpec(gradients=TWO_BIT, least_bytes=0),
+        "commit": CommitSpec(loss_scaling=LossScalingSpec(initial=1024.0, growth_interval=3)),
+    },
 }
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from weft.api.agent import SnapshotDone, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
@@ -73,13 +73,20 @@ def open_store(task: Task, device: Device | None = None) -> Store:
     # A job's bytes are those at its store's sockets; what passed through shared memory would be missing among them.
     settings = LinkSettings(same_host=False)
     allocation, keys = task.allocation, task.allocation.curve
-    return StoreClient(
+    client = StoreClient(
         task.description,
         allocation.slot,
         incarnation=allocation.incarnation,
         settings=settings,
         curve_keys=None if keys is None else CurveKeys(keys.public, keys.secret),
     )
+    if task.snapshot is not None and task.description.compression is not None:
+        try:
+            client.resume(task.snapshot, CLOSE_TIMEOUT_S)
+        except BaseException:
+            client.close()
+            raise
+    return client
 
 
 def store_of(task: Task, opened: OpenStore, device: Device) -> Store:
@@ -95,13 +102,14 @@ Captured = Callable[[int, Callable[[Held | MissedError], None]], None]
 """captured(step, told): what `capture` of a store is."""
 
 
-def holders_of(store: Store, slot: int) -> list[Captured]:
+def holders_of(store: Store, task: Task) -> list[Captured]:
     """What this process alone keeps of the job. Of keys that all workers update alike, that is slot 0's."""
-    within = store.within if isinstance(store, LocalUpdateStore) else store
+    within: Any = store.within if isinstance(store, LocalUpdateStore) else store
     found: list[Captured] = []
-    if isinstance(store, LocalUpdateStore) and not slot:
+    if isinstance(store, LocalUpdateStore) and not task.allocation.slot:
         found.append(store.capture)
-    if isinstance(within, (OwnStore, LocalStore)):
+    owes = isinstance(within, StoreClient) and task.description.compression is not None
+    if owes or isinstance(within, (OwnStore, LocalStore)):
         found.append(within.capture)
     return found
 
@@ -233,7 +241,7 @@ class Run:
 
     def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
-        self._holders = holders_of(store, task.allocation.slot)
+        self._holders = holders_of(store, task)
         own = Own(store, engine.variable("own values")) if isinstance(store, OwnStore) else None
         binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=own is None)
         feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from weft_kvstore.arrays import Array, Segment, ranges_where
 from weft_kvstore.bucket.bucket import PlainBucket
+from weft_kvstore.compression.slices import residual_array
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.rows.capture import Columns, RowCapture, a_block
 from weft_kvstore.shard.job_shard import JobShard
@@ -34,6 +35,8 @@ from weft_kvstore.snapshot_files import (
 from weft_kvstore.step_outcome import LossScale, loss_scale_of
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.outbox import Pin
+
+OWED: Final = residual_array(None)
 
 
 class MissedError(Exception):
@@ -101,7 +104,8 @@ class Capture:
             for span in spans_of(self._shard, bucket):
                 if span.key in self._without:
                     continue
-                for array in (VALUE, *bucket.state.spec.state):
+                owed = (OWED,) if bucket.state.update.owes else ()
+                for array in (VALUE, *bucket.state.spec.state, *owed):
                     pieces = list(_cut(bucket, captured, array, span))
                     count = sum(len(piece) for piece in pieces)
                     found.append(Part(array, span.key, span.start, count, str(pieces[0].dtype), pieces))
@@ -168,6 +172,8 @@ class Capture:
                 start = values.bounds[low - part]
                 found.append(held.array[values.bounds[low] - start : values.bounds[high] - start])
                 self._pins.append((Pin(held, part, high - low), high - low))
+        if update.owes:
+            views[OWED] = [update.owed(first, stop).copy()]
         self._taken.setdefault(number, []).append(_Captured(first, views, update.updates[first:stop].copy()))
         self._left -= stop - first
 
@@ -356,7 +362,10 @@ def _restore_bucket(shard: JobShard, bucket: PlainBucket, step: int, reader: Sna
         }
         last = span.number + span.stop - span.first
         updates = reader.read(UPDATES, span.key, span.number, last, np.dtype(np.int64))
-        state.begin_at(step, arrays.pop(VALUE), arrays, updates)
+        owed = None
+        if state.update.owes and OWED in reader.arrays(span.key):
+            owed = reader.read(OWED, span.key, span.start, stop, dtype)
+        state.begin_at(step, arrays.pop(VALUE), arrays, updates, owed)
 
 
 def _restore_table(unit: TableState, step: int, reader: SnapshotReader) -> None:
