@@ -6,7 +6,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from contextlib import suppress
+from typing import Any, Final, Protocol, TypeVar
+
+from weft_kvstore.errors import StoreLostError
 
 # --- A future whose waiting thread does the store's work meanwhile ----------------------------------------------------
 # Pure: the work is its driver's.
@@ -262,3 +265,35 @@ class _Join:
             return self._parts.pop()
         except IndexError:
             return None
+
+
+# --- Work that another thread does between two pieces of its own ------------------------------------------------------
+
+
+LOOK_S: Final = 0.2
+"""How often who waits for another thread looks whether that is there still."""
+
+
+class OtherThread:
+    """`soon` has it do some work, and does not wait; `is_over` says that it does none any more."""
+
+    def __init__(self, soon: Callable[[Callable[[], None]], None], is_over: Callable[[], bool]) -> None:
+        self.soon = soon
+        self._is_over = is_over
+
+    def do(self, work: Callable[[], T]) -> T:
+        """What the work returns, or raises, there. Raises StoreLostError where it is not done any more."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                if not self._is_over():
+                    future.set_result(work())
+            except Exception as error:  # noqa: BLE001  # it is the caller's
+                future.set_exception(error)
+
+        self.soon(run)
+        while not self._is_over():
+            with suppress(TimeoutError):
+                return future.result(LOOK_S)
+        raise StoreLostError("the store was closed")

@@ -127,6 +127,10 @@ class RowCut:
         """The ids (n) of a shard's places (n)."""
         return places if self.growth is not None else places * self.shards + shard
 
+    def places_of(self, ids: Array) -> Array:
+        """The places (n) of ids (n) on their shards."""
+        return ids if self.growth is not None else ids // self.shards
+
 
 def row_cut(key: KeyDescription, slice_bytes: int, shards: int) -> RowCut:
     """The cut of a table: at least one row to a chunk."""

@@ -4,6 +4,8 @@ A snapshot is a folder anywhere that fsspec reaches (a path, `s3://...`). Each p
 there. Its tensors are flat parts of arrays: `ARRAY@START:KEY` has elements START and on of a key's `value`, or of an
 array of the rule's state, and the numbers of `updates` made of the key's slices START and on. Who reads asks for any
 elements of a key: the snapshot may have been written by other processes than there are now.
+
+A table lies in blocks of rows in any order, each with its `row/ids`; START is the first one's number in the file.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
@@ -26,6 +28,8 @@ from weft_kvstore.tensor_file import Tensor, TensorFile, header_of
 
 VALUE: Final = "value"
 UPDATES: Final = "updates"
+ROWS: Final = "row/ids"
+"""Of a block of a table's rows, as int64."""
 
 READ_BYTES: Final = 1 << 22
 """Bytes of a file that are read at once to check it."""
@@ -58,14 +62,15 @@ snapshots: Final[Reader[Snapshot]] = Reader(Snapshot)
 
 
 class Part(NamedTuple):
-    """Elements `start` and on of a key's array, `pieces` one behind the other: `size` of a NumPy dtype."""
+    """Elements `start` and on of a key's array, `pieces` one behind the other: `size` of a NumPy dtype. They are gone
+    through once, in the order of the parts."""
 
     array: str
     key: str
     start: int
     size: int
     dtype: str
-    pieces: Sequence[Array]
+    pieces: Iterable[Array]
 
 
 MARK: Final = "job.json"
@@ -126,10 +131,13 @@ class SnapshotReader:
     within `with`, by one thread. Raises SnapshotError."""
 
     def __init__(self, snapshot: Snapshot) -> None:
+        self.folder = snapshot.folder
         self._snapshot = snapshot
         self._files: dict[str, tuple[BinaryIO, TensorFile]] = {}
         self._parts: dict[tuple[str, str], list[tuple[int, int, SnapshotFile, str]]] = {}
         """Of a key's array: from which element to which, in which file, as which tensor."""
+        self._tables: dict[str, list[tuple[SnapshotFile, int]]] = {}
+        """Of a table its blocks: in which file, from which row there."""
         self._checked: set[str] = set()
 
     def __enter__(self) -> SnapshotReader:
@@ -148,6 +156,8 @@ class SnapshotReader:
                 array, _, start = place.rpartition("@")
                 begin = int(start)
                 self._parts.setdefault((array, key), []).append((begin, begin + tensor.shape[0], file, name))
+                if array == ROWS:
+                    self._tables.setdefault(key, []).append((file, begin))
         for parts in self._parts.values():
             parts.sort(key=lambda part: part[0])
         return self
@@ -168,6 +178,34 @@ class SnapshotReader:
         if at < stop:
             raise SnapshotError(f"{self._snapshot.folder} has no element {at} of the {array} of key {key!r}")
         return found
+
+    def arrays(self, key: str) -> list[str]:
+        """The names of a key's arrays."""
+        return [array for array, of in self._parts if of == key]
+
+    def each(self, array: str, key: str, dtype: np.dtype[Any]) -> list[Array]:
+        """What each file has of a key's array."""
+        parts = self._parts.get((array, key), [])
+        return [self._read(file, name, 0, end - begin, dtype) for begin, end, file, name in parts]
+
+    def rows(
+        self, key: str, is_wanted: Callable[[Array], Array], dtypes: Mapping[str, np.dtype[Any]]
+    ) -> Iterator[tuple[Array, dict[str, Array]]]:
+        """The rows of a table whose ids (n) int64 are wanted (n) bool, block by block: ids, and arrays (n, ...)."""
+        for file, begin in self._tables.get(key, []):
+            ids = self._whole(file, ROWS, begin, key, np.dtype(np.int64))
+            wanted = is_wanted(ids)
+            if wanted.any():
+                arrays = {name: self._whole(file, name, begin, key, dtype) for name, dtype in dtypes.items()}
+                some = {name: array.reshape(len(ids), -1)[wanted] for name, array in arrays.items()}
+                yield ids[wanted], some
+
+    def _whole(self, file: SnapshotFile, array: str, begin: int, key: str, dtype: np.dtype[Any]) -> Array:
+        name = f"{array}@{begin}:{key}"
+        tensor = self._files[file.name][1].tensors.get(name)
+        if tensor is None:
+            raise SnapshotError(f"{self._snapshot.folder}/{file.name} has no {name!r}")
+        return self._read(file, name, 0, tensor.shape[0], dtype)
 
     def _read(self, file: SnapshotFile, name: str, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
         opened, tensors = self._files[file.name]

@@ -240,8 +240,12 @@ class RunSnapshots:
 
     @property
     def _holders(self) -> list[Lease]:
-        """Who has values of the job."""
-        return self._places.shards or self._places.workers
+        """Who has values of the job. What workers update themselves all of them have alike: the first writes it. What
+        compression owes each has for itself."""
+        shards, workers, plan = self._places.shards, self._places.workers, self._plan
+        if not shards or (plan.compression is not None and plan.compression.gradients is not None):
+            return shards + workers
+        return shards + [lease for lease in workers if plan.update is UpdateBy.WORKERS and lease.place == 0]
 
     def _wait(self, now: Moment) -> None:
         self._since = (now.seconds, self._places.step)
@@ -290,22 +294,18 @@ def unfit(plan: JobPlan) -> str | None:
     """Why no snapshot of a job could be continued exactly; None where it can."""
     if plan.mode is not Mode.SYNC:
         return f"its mode is {plan.mode.value}"
-    if plan.compression is not None:
-        return "what compression leaves over is with the workers"
-    if plan.update is UpdateBy.WORKERS and plan.shards:
-        return "its workers hold the rule's state"
-    table = next((key.key for key in plan.keys if key.rows), None)
-    return None if table is None else f"{table} is a table"
+    return None
 
 
 def _snapshot(ordered: _Ordered) -> Snapshot:
-    files = list(ordered.files.values())
+    files = sorted(ordered.files.values(), key=lambda done: done.file.name if done.file is not None else "")
+    scaled = next((done for done in files if done.loss_scale is not None), files[0])
     return Snapshot(
         step=ordered.step,
         folder=ordered.folder,
         files=[done.file for done in files if done.file is not None],
-        loss_scale=files[0].loss_scale,
-        finite_steps=files[0].finite_steps,
+        loss_scale=scaled.loss_scale,
+        finite_steps=scaled.finite_steps,
     )
 
 

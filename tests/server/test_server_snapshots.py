@@ -303,9 +303,7 @@ def test_a_server_that_starts_again_knows_the_snapshots_and_drops_the_one_under_
     assert world.in_use["job"] == (snapshot.folder,)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"mode": "async"}, {"update": "workers"}, {"snapshot_every_s": None}, {"steps": 502}], ids=str
-)
+@pytest.mark.parametrize("changes", [{"mode": "async"}, {"snapshot_every_s": None}, {"steps": 502}], ids=str)
 def test_jobs_that_could_not_go_on_exactly_take_none_and_neither_do_those_at_their_end(
     world: World, changes: dict[str, Any]
 ) -> None:
@@ -330,6 +328,23 @@ def test_a_worker_without_shards_writes_its_own_the_last_one_before_it_is_done(w
     checked(world, world.to_check[-1].snapshot)
     assert (world.jobs["job"].state, world.jobs["job"].snapshot) == (JobState.SUCCEEDED, STEPS)
     assert world.in_use["job"] == (allocation.last_snapshot,)
+
+
+def test_where_workers_update_the_first_of_them_writes_what_all_have(world: World) -> None:
+    run(world, JobPlan.model_validate({**long().model_dump(), "update": "workers"}))
+    step, _ = due(world, at=500)
+    assert sorted(ordered(world)) == ["shard-0", "shard-1", "worker-0"]
+    for shard in range(2):
+        world.report(world.lease(SHARD, shard), snapshot=written(shard, step))
+    world.all_report(WORKER, None, step=step)  # type: ignore[arg-type]
+    world.tick()
+    assert not world.to_check
+    file = SnapshotFile(name="worker-0.safetensors", nbytes=8, sha256="0" * 64)
+    world.report(world.lease(WORKER, 0), snapshot=SnapshotDone(step=step, file=file))
+    world.tick()
+    snapshot = world.to_check[-1].snapshot
+    assert [each.name for each in snapshot.files] == [*(f"shard-{n}.safetensors" for n in range(2)), file.name]
+    assert (snapshot.loss_scale, snapshot.finite_steps) == (1024.0, 7)  # The shards'.
 
 
 def test_a_manifest_is_written_once_all_files_are_whole(tmp_path: Path) -> None:

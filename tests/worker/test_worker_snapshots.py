@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from weft.api.agent import Snapshot
+from weft.api.agent import Snapshot, SnapshotDone
+from weft.api.compression import CompressionSpec, StoreCompressionSpec
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import AverageSpec, CommitSpec, LossScalingSpec
 from weft_graph.types import DType
-from worker_graphs import mlp, normalized
-from worker_jobs import WAIT_S, Job, Records, programs_of, run_all, run_of, save_data
+from weft_kvstore.description.records import description_from_json
+from weft_kvstore.serving.shard_server import ShardServer
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.snapshot import Held, MissedError, saved
+from weft_kvstore.snapshot_files import snapshots
+from worker_graphs import bags, mlp, normalized
+from worker_jobs import BAG_COLUMNS, WAIT_S, Job, Records, programs_of, run_all, run_of, save_bags, save_data
 
 ROWS, STEPS = 120, 40
 DONE = (AllocationEvent.DONE, None)
@@ -26,6 +36,11 @@ CASES: dict[str, dict[str, Any]] = {
     "clipped": {"commit": CommitSpec(clip_norm=0.5)},
     "scaled": {"commit": CommitSpec(loss_scaling=LossScalingSpec(initial=1024.0, growth_interval=3))},
     "whole": {"whole": True, "rule": "lars", "hyper": {"lr": 0.1}},
+}
+TABLES: dict[str, dict[str, Any]] = {
+    "table": {"rule": "adagrad", "hyper": {"lr": 0.1}},
+    "standard table": {"lazy": False, "rule": "adam", "hyper": {"lr": 0.01}},
+    "table, clipped": {"commit": CommitSpec(clip_norm=0.5)},
 }
 
 
@@ -41,9 +56,13 @@ def data(tmp_path: Path) -> Path:
     return save_data(tmp_path / "samples.npz", ROWS + 30, "float32")
 
 
-def job_of(data: Path, *, statistics: bool = False, **options: Any) -> Job:
+def job_of(data: Path, *, statistics: bool = False, lazy: bool | None = None, **options: Any) -> Job:
+    """`lazy` says of a table how its rows are updated; None: there is none."""
     chosen: dict[str, Any] = {"rule": "momentum", "hyper": {"lr": 0.1, "momentum": 0.9}, "keep_state": True}
     graph = normalized(DType.FLOAT32) if statistics else mlp(DType.FLOAT32)
+    if lazy is not None:
+        graph = bags(DType.FLOAT32, lazy_update=lazy)
+        chosen["columns"] = BAG_COLUMNS
     chosen |= {"steps": STEPS, "train": (0, ROWS), "batch": 50, "evaluate": (ROWS, ROWS + 30), "evaluate_every": 3}
     return Job(programs_of(graph), data, **{**chosen, **options})
 
@@ -65,11 +84,15 @@ def snapshot_of(job: Job, folder: Path, told_step: int) -> tuple[Snapshot, Recor
     return Snapshot(step=asked, folder=str(folder), files=[done.file], **scale), records
 
 
-@pytest.mark.parametrize("options", [*CASES.values(), {"statistics": True}], ids=[*CASES, "statistics"])
+@pytest.mark.parametrize(
+    "options", [*CASES.values(), {"statistics": True}, *TABLES.values()], ids=[*CASES, "statistics", *TABLES]
+)
 @pytest.mark.parametrize("told_step", [4, 10])
 def test_a_run_that_goes_on_from_a_snapshot_tells_and_brings_the_same(
     data: Path, tmp_path: Path, options: dict[str, Any], told_step: int
 ) -> None:
+    if options in TABLES.values():
+        data, options = save_bags(tmp_path / "bags.npz", ROWS + 30), {"lazy": True, **options}
     job = job_of(data, **options)
     snapshot, whole = snapshot_of(job, tmp_path / "snapshot", told_step)
     (rest,) = run_all(replace(job, snapshot=snapshot))
@@ -82,6 +105,93 @@ def test_a_run_that_goes_on_from_a_snapshot_tells_and_brings_the_same(
         place: sums for place, sums in later.items() if place[1] > beyond
     }
     assert min(rest.steps) > snapshot.step
+
+
+class Sharded:
+    """A job over shards of this process, of which a snapshot can be taken as the server has it taken."""
+
+    def __init__(self, job: Job, shards: int, stack: ExitStack) -> None:
+        self.servers = [stack.enter_context(ShardServer(settings=LinkSettings(same_host=False))) for _ in range(shards)]
+        self.job = replace(job, shards=tuple(server.endpoint for server in self.servers))
+        description = description_from_json(self.job.store_spec().model_dump(mode="json"))
+        found = None if job.snapshot is None else snapshots.from_builtins(job.snapshot.model_dump())
+        for number, server in enumerate(self.servers):
+            server.open(description, number, snapshot=found)
+        self.records = [Records() for _ in range(job.slots)]
+        self.runs = [run_of(self.job, slot, records) for slot, records in enumerate(self.records)]
+
+    def trained(self) -> bytes:
+        for run in self.runs:
+            run.start()
+        for run, records in zip(self.runs, self.records, strict=True):
+            assert records.over.wait(WAIT_S)
+            assert run.join(WAIT_S)
+            assert records.last == DONE
+        return self.records[self.job.keeper].uploads[-1][0]
+
+    def request(self, step: int, folder: Path, told: SimpleQueue[SnapshotDone]) -> None:
+        """Has all processes write what they hold at a step."""
+
+        def write(name: str, held: Held) -> None:
+            told.put(SnapshotDone.model_validate(saved(str(folder), name, held, job="job-1", step=step)))
+
+        def captured(number: int) -> Callable[[Held | MissedError], None]:
+            def begin(held: Held | MissedError) -> None:
+                assert isinstance(held, Held), held
+                threading.Thread(target=write, args=(f"shard-{number}.safetensors", held)).start()
+
+            return begin
+
+        for number, server in enumerate(self.servers):
+            server.capture(step, captured(number))
+        for run in self.runs:
+            run.request_snapshot(step, str(folder))
+
+
+TWO_BIT = CompressionSpec(kind="2bit", threshold=0.02)
+SHARDED: dict[str, dict[str, Any]] = {
+    "table": {"lazy": True, "rule": "adagrad", "hyper": {"lr": 0.1}},
+    "workers update": {"local": True, "rule": "adam", "hyper": {"lr": 0.01}},
+    "workers update, table": {"local": True, "lazy": False},
+    "2bit": {"compression": StoreCompressionSpec(gradients=TWO_BIT, least_bytes=0)},
+    "2bit, table": {"lazy": True, "compression": StoreCompressionSpec(gradients=TWO_BIT, least_bytes=0)},
+    "2bit both ways": {
+        "local": True,
+        "compression": StoreCompressionSpec(gradients=TWO_BIT, merged=TWO_BIT, least_bytes=0),
+    },
+    "2bit, scaled": {
+        "compression": StoreCompressionSpec(gradients=TWO_BIT, least_bytes=0),
+        "commit": CommitSpec(loss_scaling=LossScalingSpec(initial=1024.0, growth_interval=3)),
+    },
+}
+
+
+@pytest.mark.parametrize("case", SHARDED)
+def test_a_job_over_shards_goes_on_from_a_snapshot_on_another_number_of_them(tmp_path: Path, case: str) -> None:
+    options = SHARDED[case]
+    data = (
+        save_bags(tmp_path / "data.npz", ROWS + 30)
+        if "lazy" in options
+        else save_data(tmp_path / "data.npz", ROWS + 30, "float32")
+    )
+    job, step = job_of(data, **{"slots": 2, **options}), 17
+    with ExitStack() as stack:
+        whole = Sharded(job, 2, stack)
+        told: SimpleQueue[SnapshotDone] = SimpleQueue()
+
+        def on_step(at: int) -> None:
+            if at == 10:
+                whole.request(step, tmp_path / "snapshot", told)
+
+        whole.records[0].on_step = on_step
+        expected = whole.trained()
+        done = [told.get(timeout=WAIT_S) for _ in whole.servers]
+        done += [records.snapshots.get(timeout=WAIT_S) for records in whole.records]
+    assert [each.error for each in done] == [None] * len(done)
+    files = [each.file for each in done if each.file is not None]
+    snapshot = Snapshot(step=step, folder=str(tmp_path / "snapshot"), files=files)
+    with ExitStack() as stack:
+        assert Sharded(replace(job, snapshot=snapshot), 3, stack).trained() == expected
 
 
 def test_a_step_that_has_passed_is_told_as_missed(data: Path, tmp_path: Path) -> None:

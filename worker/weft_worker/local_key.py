@@ -22,10 +22,11 @@ class LocalKey:
     def __init__(self, key: KeyDescription, updating: Updating, description: StoreDescription) -> None:
         rule, self._device, self._apply = updating.rule, updating.device, updating.apply
         self._hyper = KeyHyper({**rule.hyper, **description.hyper}, key.multipliers)
-        self._shape = tuple(key.shape)
+        self.shape = self._shape = tuple(key.shape)
+        self.size = key.size
         self._worked_shape = self._shape if rule.whole else (key.size,)
         self._starts = rule.state
-        self._dtype = np.dtype(key.dtype)
+        self.dtype = self._dtype = np.dtype(key.dtype)
         self._weight: Array = np.empty(0, self._dtype)
         self._state: State = {}
 

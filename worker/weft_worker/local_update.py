@@ -17,9 +17,14 @@ from dataclasses import dataclass
 from queue import Empty, PriorityQueue
 from typing import Any, Final, TypeVar
 
+import numpy as np
+
 from weft.api.store import gradient_key
 from weft_kvstore.arrays import Array
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
+from weft_kvstore.shard.snapshot import Held, MissedError
+from weft_kvstore.sharding import slices_of
+from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Store
@@ -56,12 +61,26 @@ class LocalUpdateStore:
     before. So no shard can pass a version that this worker has not pulled.
     """
 
-    def __init__(self, store: Store, local: LocalKeys, updating: Updating, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        store: Store,
+        local: LocalKeys,
+        updating: Updating,
+        *,
+        snapshot: Snapshot | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Goes on from a `snapshot`, where there is one. Raises SnapshotError."""
+        self.within = store
         self._store = store
         self._updating = updating
         self._keys = {name: LocalKey(key, updating, local.seen) for name, key in local.keys.items()}
+        self._slices = {name: slices_of(key, local.seen.slice_bytes).count for name, key in local.keys.items()}
         self._priorities = {name: key.priority for name, key in local.keys.items()}
         self._mind = LocalUpdateMind(self._keys, timeout_s)
+        self._capture: _Capture | None = None
+        if snapshot is not None:
+            self._restore(snapshot)
         self._waits: dict[int, _Wait] = {}
         self._numbers = itertools.count()
         self._events: PriorityQueue[tuple[int, int, Callable[[], None]]] = PriorityQueue()
@@ -73,6 +92,19 @@ class LocalUpdateStore:
         self._doing = ""
         self._thread = threading.Thread(target=self._run, name="local-update", daemon=True)
         self._thread.start()
+
+    def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
+        """Calls `told` with copies of the keys that this worker updates, and of the rule's arrays, at version `step`,
+        once all of them have been at it; it has to be quick. May be called on any thread."""
+
+        def begin() -> None:
+            self._capture = _Capture(step, told, dict.fromkeys(self._keys))
+            for key in self._keys:
+                self._take(key)
+
+        with self._lock:
+            if self._over is None:
+                self._put_event(min(self._priorities.values()), begin)
 
     @property
     def device(self) -> Device:
@@ -249,7 +281,46 @@ class LocalUpdateStore:
         if error is None:
             self._doing = f"rule {self._updating.rule.name!r} failed on key {key!r}, step {step}"
             self._keys[key].update(ended.result(), step)
+            if self._capture is not None:
+                self._take(key, version=step + 1)
         self._carry_out(self._mind.reached(key, step + 1) if error is None else self._mind.failed(key, error))
+
+    def _take(self, key: str, version: int | None = None) -> None:
+        """Copies a key that is at the version of the capture; it is at `version`, or at what the mind says."""
+        capture, version = self._capture, self._mind.version(key) if version is None else version
+        if capture is None or version is None or version < capture.step or capture.parts.get(key) is not None:
+            return
+        if version > capture.step:
+            self._capture = None
+            capture.told(MissedError(f"key {key!r} is at version {version} already"))
+            return
+        of = self._keys[key]
+        updates: Array = np.full(self._slices[key], version, np.int64)
+        arrays = {VALUE: of.value(), **of.state(), UPDATES: updates}
+        capture.parts[key] = [
+            Part(name, key, 0, array.size, str(array.dtype), [array.reshape(-1)]) for name, array in arrays.items()
+        ]
+        if all(parts is not None for parts in capture.parts.values()):
+            self._capture = None
+            capture.told(Held(lambda: [part for parts in capture.parts.values() for part in parts or ()]))
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        with SnapshotReader(snapshot) as reader, self._updating.device.use():
+            for name, of in self._keys.items():
+                value, *state = (
+                    reader.read(array, name, 0, of.size, of.dtype) for array in (VALUE, *self._updating.rule.state)
+                )
+                of.restore(value.reshape(of.shape), dict(zip(self._updating.rule.state, state, strict=True)))
+                self._mind.begin_at(name, snapshot.step)
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class _Capture:
+    """What somebody wants of all keys at version `step`, as far as it is there."""
+
+    step: int
+    told: Callable[[Held | MissedError], None]
+    parts: dict[str, list[Part] | None]
 
 
 def _error_of(key: str, ended: Future[Any]) -> StoreError | None:

@@ -64,6 +64,11 @@ class LocalUpdateMind:
         """How many updates the key has seen."""
         return self._versions[key]
 
+    def begin_at(self, key: str, version: int) -> None:
+        """The key is at that version, and needs no first value."""
+        self._versions[key] = version
+        self._begun.add(key)
+
     def want(self, number: int, keys: Iterable[str], version: int, now: float) -> list[Instruction]:
         """Somebody waits until each of the keys has been at that version. `number` is new."""
         self._open[number] = _Wait(version, dict.fromkeys(keys))

@@ -20,7 +20,7 @@ from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.local.local_store import LocalStore
-from weft_kvstore.shard.snapshot import Held, MissedError
+from weft_kvstore.shard.snapshot import Held, MissedError, Together
 from weft_kvstore.sharding import slices_of
 from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader
 from weft_kvstore.statistics import ClientStatistics
@@ -75,7 +75,8 @@ class OwnStore:
         idle = tuple(msgspec.structs.replace(key, slots=()) for key in dense)
         self._first: LocalStore | None = LocalStore(msgspec.structs.replace(description, keys=idle)) if idle else None
         """Makes the first values, or is given them; None once they are taken over."""
-        self._tables = LocalStore(msgspec.structs.replace(description, keys=tables)) if tables else None
+        of_tables = msgspec.structs.replace(description, keys=tables)
+        self._tables = LocalStore(of_tables, snapshot=snapshot) if tables else None
         self._version = 0
         self._to_set: dict[int, dict[str, Array]] = {}
         self._waits: list[tuple[int, str, Future[Any], Callable[[], Any]]] = []
@@ -111,7 +112,7 @@ class OwnStore:
             self._version = step + 1
             if self._capture is not None and self._capture[0] == self._version:
                 told, self._capture = self._capture[1], None
-                told(Held(self._parts()))
+                told(self._held())
             if not self._waits:
                 return
             reached = [(wait[2], wait[3]()) for wait in self._waits if wait[0] <= self._version]
@@ -120,14 +121,18 @@ class OwnStore:
             future.set_result(taken)
 
     def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
-        """Calls `told` with copies of all values and the rule's arrays at version `step`, once they are at it; it has
-        to be quick. May be called on any thread."""
+        """Calls `told` with all values and the rule's arrays at version `step`, once they are at it; it has to be
+        quick. What it is given is to be released. May be called on any thread."""
+        if self._tables is not None:
+            both = Together(2, told)
+            self._tables.capture(step, both.told)
+            told = both.told
         with self._lock:
             if self._version > step:
                 told(MissedError(f"the values are at version {self._version} already"))
             elif self._version == step:
                 with self._device.use():
-                    told(Held(self._parts()))
+                    told(self._held())
             else:
                 self._capture = step, told
 
@@ -224,6 +229,11 @@ class OwnStore:
             self._first.close()
         self._first = None
         self._version = snapshot.step
+
+    def _held(self) -> Held:
+        """Copies of the dense keys."""
+        parts = self._parts()
+        return Held(lambda: parts)
 
     def _parts(self) -> list[Part]:
         found: list[Part] = []

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
-from typing import Protocol
+from typing import Any, Protocol
 
 from weft.api.agent import LogReport, SnapshotDone, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
@@ -21,7 +21,7 @@ from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.errors import StoreLostError
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.snapshot import Held, MissedError, saved
+from weft_kvstore.shard.snapshot import Held, MissedError, Together, saved
 from weft_kvstore.snapshot_files import SnapshotError
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
@@ -77,13 +77,20 @@ def open_store(task: Task, device: Device | None = None) -> Store:
     # A job's bytes are those at its store's sockets; what passed through shared memory would be missing among them.
     patience_s = LinkSettings().request_timeout_s + allocation.lost_after_s
     settings = LinkSettings(same_host=False, silence_s=allocation.lost_after_s, request_timeout_s=patience_s)
-    return StoreClient(
+    client = StoreClient(
         task.description,
         allocation.slot,
         incarnation=allocation.incarnation,
         settings=settings,
         curve_keys=None if keys is None else CurveKeys(keys.public, keys.secret),
     )
+    if task.snapshot is not None and task.description.compression is not None:
+        try:
+            client.resume(task.snapshot, CLOSE_TIMEOUT_S)
+        except BaseException:
+            client.close()
+            raise
+    return client
 
 
 def store_of(task: Task, opened: OpenStore, device: Device) -> Store:
@@ -92,7 +99,23 @@ def store_of(task: Task, opened: OpenStore, device: Device) -> Store:
     if not local.keys:
         return opened(task)
     updating = updating_on(device, task.description, rule_of(task.description), local.keys.values())
-    return LocalUpdateStore(opened(task), local, updating)
+    return LocalUpdateStore(opened(task), local, updating, snapshot=task.snapshot)
+
+
+Captured = Callable[[int, Callable[[Held | MissedError], None]], None]
+"""captured(step, told): what `capture` of a store is."""
+
+
+def holders_of(store: Store, task: Task) -> list[Captured]:
+    """What this process alone keeps of the job. Of keys that all workers update alike, that is slot 0's."""
+    within: Any = store.within if isinstance(store, LocalUpdateStore) else store
+    found: list[Captured] = []
+    if isinstance(store, LocalUpdateStore) and not task.allocation.slot:
+        found.append(store.capture)
+    owes = isinstance(within, StoreClient) and task.description.compression is not None
+    if owes or isinstance(within, (OwnStore, LocalStore)):
+        found.append(within.capture)
+    return found
 
 
 def there_of(store: Store, device: Device) -> KeysThere | None:
@@ -128,8 +151,8 @@ class Run:
         self._open_store = store or self._opened
         self._open_device = device
         self._signals = RunSignals()
-        self._own: OwnStore | LocalStore | None = None
-        """The run's values, once it has them and where no shard does."""
+        self._holders: list[Captured] | None = None
+        """What has values of the job here, once the run has begun."""
         self._store_is_over = threading.Event()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._main, name=f"run-{allocation.id}", daemon=True)
@@ -166,22 +189,31 @@ class Run:
                 writing = partial(self._write, folder, step, outcome)
                 threading.Thread(target=writing, name="write-snapshot").start()
 
-        if self._own is None:
+        self._capture(step, told)
+
+    def _capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
+        """Captures all that this process keeps."""
+        holders = self._holders
+        if holders is None:
             told(MissedError("the run has not begun"))
+        elif not holders:
+            told(Held(list))
         else:
-            self._own.capture(step, told)
+            together = Together(len(holders), told)
+            for capture in holders:
+                capture(step, together.told)
 
     def _write(self, folder: str, step: int, held: Held) -> None:
         name = f"worker-{self._allocation.slot}.safetensors"
-        done = saved(folder, name, lambda: held, job=self._allocation.job, step=step)
+        done = saved(folder, name, held, job=self._allocation.job, step=step)
         self._reporter.report(snapshot=SnapshotDone.model_validate(done))
 
     def _write_last(self) -> None:
         """Writes what there is after the last step, where this process alone has it: it goes with the process."""
         folder, step, outcome = self._allocation.last_snapshot, self._allocation.steps, Queue[Held | MissedError]()
-        if folder is None or self._own is None:
+        if folder is None:
             return
-        self._own.capture(step, outcome.put)
+        self._capture(step, outcome.put)
         try:
             held = outcome.get(timeout=self._settings.wait_timeout_s)
         except Empty:
@@ -239,7 +271,7 @@ class Run:
 
     def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
-        self._own = store if isinstance(store, (OwnStore, LocalStore)) else None
+        self._holders = holders_of(store, task)
         own = Own(store, engine.variable("own values")) if isinstance(store, OwnStore) else None
         binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=own is None)
         feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)

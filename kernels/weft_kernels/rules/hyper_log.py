@@ -6,6 +6,9 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+
+from weft_kernels.kernel import Array
 from weft_kernels.rules.record import Hyper
 
 
@@ -39,6 +42,19 @@ class HyperLog:
     @property
     def nbytes(self) -> int:
         return 8 * (len(self._starts) + len(self._values))
+
+    def told(self) -> tuple[Array, Array]:
+        """All of it, for `restored`: first, last and where runs start, int64; and their numbers, float64."""
+        return np.array([self._first, self._last, *self._starts], np.int64), np.array(self._values, np.float64)
+
+    @classmethod
+    def restored(cls, names: Iterable[str], log: Array, numbers: Array) -> HyperLog:
+        """What `told` has told."""
+        found = cls(names)
+        found._first, found._last = int(log[0]), int(log[1])
+        found._starts.extend(log[2:].tolist())
+        found._values.extend(numbers.tolist())
+        return found
 
     def append(self, hyper: Hyper) -> None:
         """One update more, with these numbers. Raises KeyError for one that is missing."""

@@ -141,9 +141,18 @@ class BucketState:
             changed.append((low, high))
         return changed
 
-    def begin_at(self, version: int, value: Segment, state: Mapping[str, Segment], updates: Array) -> None:
-        """Has slices that nobody has pushed begin at a version: with a value, the rule's arrays by name, and the number
-        of updates made of each slice (slices) int64."""
+    def begin_at(
+        self,
+        version: int,
+        value: Segment,
+        state: Mapping[str, Segment],
+        updates: Array,
+        owed: Array | None = None,
+    ) -> None:
+        """Has slices that nobody has pushed begin at a version: with a value, the rule's arrays by name, the number of
+        updates made of each slice (slices) int64, and what compression owes to all workers (elements)."""
+        if owed is not None:
+            self.update.owed(value.first, value.stop)[...] = owed
         self.sets.restore(value, None, is_value=True)
         for name, laid in state.items():
             self.update.restore(name, laid)

@@ -259,6 +259,17 @@ class BucketUpdate:
             self.encoded = EncodedValues(spec.pulled, values.bounds, merged=spec.update is Update.GRADIENT)
             values.changed = self.encoded.changed
 
+    @property
+    def owes(self) -> bool:
+        """Whether compression of merged gradients keeps a residual."""
+        return self.encoded is not None and self.encoded.residual is not None
+
+    def owed(self, first: int, stop: int) -> Array:
+        """What it has left out of slices so far, to be read or written: (elements)."""
+        assert self.encoded is not None
+        assert self.encoded.residual is not None
+        return self.encoded.residual[self.values.bounds[first] : self.values.bounds[stop]]
+
     def restore(self, name: str, laid: Segment) -> None:
         """Makes this a state array of some slices."""
         values = self.state[name]

@@ -39,7 +39,7 @@ class BarrierOperation(AskOperation):
 
     def __init__(self, future: Future[Any], step: int, nothing: list[int]) -> None:
         super().__init__(future)
-        self.step = step
+        self.step = self.ends_step = step
         self.nothing = self.asks_of = nothing
         self._held: set[int] = set()
 

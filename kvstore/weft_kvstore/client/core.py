@@ -495,6 +495,8 @@ class ClientCore:
         operation.let_go()
         if isinstance(result, StepOutcome):
             self.encoders.told(result)
+        if error is None and operation.ends_step is not None:
+            self.encoders.passed(operation.ends_step)
         self.outcomes.append((operation, result, error))
         if self._sets.of_key:
             self._sets.ended(operation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from operator import attrgetter
 from typing import Any, Final
@@ -28,6 +28,7 @@ from weft_kvstore.compression.slices import SliceEncoder
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.same_host.peers import GivenArrays, are_given
 from weft_kvstore.sharding import Routing
+from weft_kvstore.step_outcome import LossScale
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import ProtocolError, ValueRun
 from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
@@ -330,19 +331,25 @@ class PushPull(KeyPull):
 
 
 class ResidualOperation(Operation):
-    """Ends at once, with copies of what is owed by name; with `named`, takes that on before."""
+    """Ends at once, with copies of what is owed by name; with `named`, takes that on before, and the loss scale of the
+    next step."""
 
     def __init__(
-        self, future: Future[Any], encoders: GradientEncoders, named: Mapping[str, Array] | None = None
+        self,
+        future: Future[Any],
+        encoders: GradientEncoders,
+        named: Mapping[str, Array] | None = None,
+        scale: LossScale | None = None,
     ) -> None:
         super().__init__(future)
         self._encoders = encoders
         self._named = named
+        self._scale = scale
         self._owed: dict[str, Array] = {}
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         if self._named is not None:
-            self._encoders.restore(self._named)
+            self._encoders.restore(self._named, self._scale)
         self._owed = self._encoders.export()
         return {}
 
@@ -360,3 +367,25 @@ class ResidualOperation(Operation):
 
     def __str__(self) -> str:
         return "export of residuals" if self._named is None else "restore of residuals"
+
+
+class CaptureOperation(ResidualOperation):
+    """Ends at once; `told` is told later of what is owed after the steps before `step`: `GradientEncoders.capture`."""
+
+    def __init__(
+        self,
+        future: Future[Any],
+        encoders: GradientEncoders,
+        step: int,
+        told: Callable[[dict[str, Array] | int], None],
+    ) -> None:
+        super().__init__(future, encoders)
+        self._step = step
+        self._told = told
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        self._encoders.capture(self._step, self._told)
+        return {}
+
+    def __str__(self) -> str:
+        return f"capture of residuals at step {self._step}"

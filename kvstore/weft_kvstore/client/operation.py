@@ -176,6 +176,9 @@ class Operation(ABC):
     asks_of: Sequence[int] = ()
     """The keys of which it asks or says something, by place: it comes behind what was set of them."""
 
+    ends_step: int | None = None
+    """The step that the slot is through with once this has ended."""
+
     rows_pushed = 0
     """Rows of a table that it sends as a gradient or a value; known once it was prepared."""
 

@@ -5,8 +5,9 @@ on their way, and what their encodings leave out. Pure.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any, Final
@@ -346,6 +347,52 @@ class EncodedRun:
         return stop
 
 
+# --- What a slot owes after a step, taken while later ones are encoded ------------------------------------------------
+
+
+class ResidualCapture:
+    """Of each key its residual as it is before step `step`: a slice is copied before it is encoded for that step or one
+    behind it."""
+
+    def __init__(
+        self,
+        step: int,
+        encoders: Mapping[str, SliceEncoder],
+        told: Callable[[dict[str, Array] | int], None],
+    ) -> None:
+        self.step = step
+        self.told = told
+        self.owed: dict[str, Array] = {}
+        self._encoders = encoders
+        self._open = {name: np.ones(len(one), np.bool_) for name, one in encoders.items()}
+        self._left = sum(len(one) for one in encoders.values())
+        for name, one in encoders.items():
+            assert one.residual is not None
+            self.owed[name] = np.empty_like(one.residual)
+            one.encodes = partial(self._encodes, name)
+
+    @property
+    def is_complete(self) -> bool:
+        return not self._left
+
+    def take_all(self) -> None:
+        """Nothing changes before the step any more."""
+        for name, open_ in self._open.items():
+            self._take(name, np.flatnonzero(open_))
+
+    def _encodes(self, name: str, step: int, first: int, count: int) -> None:
+        if step >= self.step:
+            self._take(name, first + np.flatnonzero(self._open[name][first : first + count]))
+
+    def _take(self, name: str, slices: Array) -> None:
+        one, owed = self._encoders[name], self.owed[name]
+        assert one.residual is not None
+        for slice_ in slices.tolist():
+            owed[one.owed(slice_)] = one.residual[one.owed(slice_)]
+        self._open[name][slices] = False
+        self._left -= len(slices)
+
+
 # --- What a slot's gradients are encoded with on their way to the shards, and what it owes of each key ----------------
 
 
@@ -374,10 +421,18 @@ class GradientEncoders:
             self._encoders[key.key] = SliceEncoder(codec, ends // codec.dtype.itemsize, self._residuals.arrays[key.key])
         self._next = dict.fromkeys(self._encoders, 0)
         self._begun: dict[str, list[int]] = {name: [] for name in self._encoders}
+        self._capture: ResidualCapture | None = None
+        self._passed = 0
+        """Steps that this slot is through with: their barriers have ended."""
 
     @property
     def scale(self) -> float:
         return self._scale.scale
+
+    @property
+    def residuals(self) -> Residuals:
+        """What is owed now."""
+        return self._residuals
 
     def told(self, outcome: StepOutcome) -> None:
         """What the slots agreed on of a step: the next one's scale follows from it."""
@@ -410,16 +465,52 @@ class GradientEncoders:
                 self._begun[name].remove(step)
                 if encoded:
                     self._next[name] = max(self._next[name], step + 1)
+        self._look()
+
+    def passed(self, step: int) -> None:
+        """The slot's barrier of a step has ended."""
+        self._passed = max(self._passed, step + 1)
+        self._look()
+
+    def capture(self, step: int, told: Callable[[dict[str, Array] | int], None]) -> None:
+        """Calls `told` with copies of what is owed after the steps before `step`, by key, once all of these are
+        encoded; or with a step beyond it, where one is already. What was asked before is dropped."""
+        furthest = max((one.furthest for one in self._encoders.values()), default=0)
+        self._drop()
+        if furthest > step:
+            told(furthest)
+            return
+        self._capture = ResidualCapture(step, self._encoders, told)
+        self._look()
+
+    def _look(self) -> None:
+        """What is owed changes no more until the step, where all before it have been encoded."""
+        capture = self._capture
+        if capture is None:
+            return
+        if self._passed >= capture.step and not any(
+            one < capture.step for some in self._begun.values() for one in some
+        ):
+            capture.take_all()
+        if capture.is_complete:
+            self._drop()
+            capture.told(capture.owed)
+
+    def _drop(self) -> None:
+        self._capture = None
+        for one in self._encoders.values():
+            one.encodes = None
 
     def export(self) -> dict[str, Array]:
         """Copies of what is owed, by name. Raises StoreRefusedError while pushes are under way."""
         self._check_idle("export")
         return self._residuals.export()
 
-    def restore(self, named: Mapping[str, Array]) -> None:
-        """Takes on what `export` gave. Raises StoreRefusedError for an array that does not fit; then nothing has
-        changed."""
+    def restore(self, named: Mapping[str, Array], scale: LossScale | None = None) -> None:
+        """Takes on what `export` gave, and the loss scale of the next step, where there is one. Raises
+        StoreRefusedError for an array that does not fit; then nothing has changed."""
         self._check_idle("restore")
+        self._scale = self._scale if scale is None else scale
         try:
             self._residuals.restore(named)
         except CompressionError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 
@@ -13,17 +13,21 @@ from weft_kvstore.client.arguments import Arguments
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.core import ClientCore, Sender
-from weft_kvstore.client.keys import ResidualOperation
+from weft_kvstore.client.keys import CaptureOperation, ResidualOperation
 from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.poller import Poller
 from weft_kvstore.client.sockets import ClientSockets
+from weft_kvstore.compression.slices import heirs, residual_array, residual_name, slot_of
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys, LinkKeys
 from weft_kvstore.encryption.key_files import check_pair, new_curve_keys
 from weft_kvstore.same_host.layout import shared_layout
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.sharding import routing_of
+from weft_kvstore.snapshot_files import Part, Snapshot, SnapshotReader
 from weft_kvstore.statistics import ClientStatistics, LinkStatistics
+from weft_kvstore.step_outcome import LossScale, loss_scale_of
 
 
 class StoreClient(StoreCalls):
@@ -47,6 +51,8 @@ class StoreClient(StoreCalls):
     ) -> None:
         keys = _keys_for(description, curve_keys)
         arguments = Arguments(description, slot)
+        self._slot = slot
+        self._slots = {key.key: key.slots for key in description.keys}
         self._endpoints = tuple(description.shards if endpoints is None else endpoints)
         if len(self._endpoints) != len(description.shards):
             raise ValueError(f"{len(self._endpoints)} endpoints for {len(description.shards)} shards")
@@ -90,10 +96,38 @@ class StoreClient(StoreCalls):
         gradients so far. Fails while pushes are under way: it belongs between two steps."""
         return self._begin(lambda future: ResidualOperation(future, self._core.encoders))
 
-    def restore_residuals(self, named: Mapping[str, Array]) -> Future[dict[str, Array]]:
+    def restore_residuals(self, named: Mapping[str, Array], scale: LossScale | None = None) -> Future[dict[str, Array]]:
         """Takes on what `residuals` gave; keys that are not named owe nothing. Fails, and changes nothing, for an array
-        that does not fit, and while pushes are under way."""
-        return self._begin(lambda future: ResidualOperation(future, self._core.encoders, named))
+        that does not fit, and while pushes are under way. `scale`: that of the next step, where the loss is scaled."""
+        return self._begin(lambda future: ResidualOperation(future, self._core.encoders, named, scale))
+
+    def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
+        """Calls `told` with copies of what this slot owes after the steps before `step`, once these have been encoded;
+        it has to be quick. May be called on any thread, and while pushes are under way."""
+        array = residual_array(self._slot)
+
+        def owed(found: dict[str, Array] | int) -> None:
+            if isinstance(found, int):
+                told(MissedError(f"slot {self._slot} has encoded gradients of step {found - 1} already"))
+                return
+            parts = [Part(array, key, 0, one.size, str(one.dtype), [one]) for key, one in found.items()]
+            told(Held(lambda: parts))
+
+        self._begin(lambda future: CaptureOperation(future, self._core.encoders, step, owed))
+
+    def resume(self, snapshot: Snapshot, timeout_s: float) -> None:
+        """Takes on what this slot owes by a snapshot, whatever slots there were: before anything is pushed. Raises
+        SnapshotError."""
+        named: dict[str, Array] = {}
+        with SnapshotReader(snapshot) as reader:
+            for key, own in self._core.encoders.residuals.arrays.items():
+                former = [slot for slot in map(slot_of, reader.arrays(key)) if slot is not None]
+                for one, heir in heirs(former, self._slots[key]):
+                    if heir == self._slot:
+                        owed = reader.read(residual_array(one), key, 0, own.size, own.dtype)
+                        name = residual_name(key, heir)
+                        named[name] = named[name] + owed if name in named else owed
+        self.restore_residuals(named, loss_scale_of(snapshot)).result(timeout_s)
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; they may move while they are read."""

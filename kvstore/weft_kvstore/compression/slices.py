@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,9 +19,30 @@ _ROOM: Final = "residual"
 _MERGED: Final = "merged"
 
 
+def residual_array(slot: int | None) -> str:
+    """The name that a key's array has in a snapshot: of a slot's gradients, or, slot None, of what shards owe to all
+    workers."""
+    return f"{_ROOM}/{_MERGED if slot is None else slot}"
+
+
 def residual_name(key: str, slot: int | None) -> str:
-    """The array's name in a snapshot: of a slot's gradients, or, slot None, of what shards owe to all workers."""
-    return f"{_ROOM}/{_MERGED if slot is None else slot}/{key}"
+    """The same with the key's name."""
+    return f"{residual_array(slot)}/{key}"
+
+
+def slot_of(array: str) -> int | None:
+    """Whose residual a key's array is by its name; None where it is no slot's."""
+    room, _, slot = array.partition("/")
+    return int(slot) if room == _ROOM and slot.isascii() and slot.isdigit() else None
+
+
+def heirs(former: Iterable[int], slots: Sequence[int]) -> list[tuple[int, int]]:
+    """Which slot owes from now on what each former one did: (former, new), in the order in which they are added.
+
+    Merging is a sum, so who owes a part does not matter, as long as nothing is lost: of n slots the i-th former one's
+    part goes to slots[i mod n].
+    """
+    return [(one, slots[place % len(slots)]) for place, one in enumerate(sorted(former))]
 
 
 class Residuals:
@@ -62,23 +83,20 @@ class Residuals:
 
 
 def dealt(named: Mapping[str, Array], slots: Mapping[str, Sequence[int]]) -> dict[str, Array]:
-    """Slots' residuals for other slots: of each key the contributing ones, in order.
-
-    Merging is a sum, so who owes a part does not matter, as long as nothing is lost: of n slots the i-th former one's
-    part goes to slots[i mod n], added in order. Raises CompressionError for a key without slots.
-    """
-    former: dict[str, list[tuple[int, Array]]] = {}
+    """Slots' residuals for other slots: of each key the contributing ones, in order; see `heirs`. Raises
+    CompressionError for a key without slots."""
+    former: dict[str, dict[int, Array]] = {}
     for name, array in named.items():
         slot, key = _slot_and_key(name)
-        former.setdefault(key, []).append((slot, array))
+        former.setdefault(key, {})[slot] = array
     new: dict[str, Array] = {}
     for key, parts in former.items():
         places = slots.get(key, ())
         if not places:
-            raise CompressionError(f"{residual_name(key, parts[0][0])}: no slot contributes to key {key!r} any more")
-        for place, (_, array) in enumerate(sorted(parts, key=lambda part: part[0])):
-            name = residual_name(key, places[place % len(places)])
-            new[name] = new[name] + array if name in new else array.copy()
+            raise CompressionError(f"{residual_name(key, min(parts))}: no slot contributes to key {key!r} any more")
+        for one, heir in heirs(parts, places):
+            name = residual_name(key, heir)
+            new[name] = new[name] + parts[one] if name in new else parts[one].copy()
     return new
 
 
@@ -136,8 +154,23 @@ class SliceEncoder:
         written. `begin` is the first step that there will be."""
         self.codec = codec
         self.residual = residual
+        self.encodes: Callable[[int, int, int], None] | None = None
+        """Told (step, first, count) before slices are encoded, where somebody asks."""
         self._bounds = bounds
         self._next = np.full(len(bounds) - 1, begin, np.int64)
+
+    def __len__(self) -> int:
+        """How many slices."""
+        return len(self._next)
+
+    @property
+    def furthest(self) -> int:
+        """A step beyond the last of which any slice was encoded."""
+        return int(self._next.max(initial=0))
+
+    def owed(self, slice_: int) -> slice:
+        """Where a slice's elements are among all."""
+        return slice(int(self._bounds[slice_]), int(self._bounds[slice_ + 1]))
 
     def nbytes(self, first: int, count: int) -> int:
         """The bytes of encoded slices `first` to `first + count`."""
@@ -181,3 +214,5 @@ class SliceEncoder:
         if before.size:
             index = first + int(before[0])
             raise ValueError(f"slice {index}, step {step}: encoded for step {int(self._next[index]) - 1} already")
+        if self.encodes is not None:
+            self.encodes(step, first, count)

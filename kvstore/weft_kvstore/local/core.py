@@ -13,7 +13,7 @@ from weft_kvstore.client.operation import Operation, PullOperation, SendOperatio
 from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.futures import Deadlines
+from weft_kvstore.futures import Deadlines, OtherThread
 from weft_kvstore.hyper import ChangeRefusedError, Proposal
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.merging.waiting import Answer, PullWait
@@ -22,10 +22,9 @@ from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
-from weft_kvstore.shard.snapshot import Captures, Held, MissedError, held_by, restore
+from weft_kvstore.shard.snapshot import Captures, Held, MissedError, restore
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.snapshot_files import Snapshot, SnapshotReader
-from weft_kvstore.step_outcome import loss_scale_of
+from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import Run, ValueRun
 from weft_kvstore.wire.messages import PayloadKind
@@ -42,14 +41,16 @@ class LocalCore:
         settings: LinkSettings,
         tables: TablePlace | None = None,
         snapshot: Snapshot | None = None,
+        *,
+        there: OtherThread,
     ) -> None:
+        """`there`: the thread that this belongs to, for the others."""
         self.outcomes: list[tuple[Operation, Any, StoreError | None]] = []
         self._timeout_s = settings.request_timeout_s
         self._shard = JobShard(description, 0, tables=tables)
-        self._captures = Captures()
+        self._captures = Captures(there)
         if snapshot is not None:
-            with SnapshotReader(snapshot) as reader:
-                restore(self._shard, snapshot.step, reader.read, loss_scale_of(snapshot))
+            restore(self._shard, snapshot)
         self._routing = routing_of(description)
         self.rows_pushed = dict.fromkeys(range(description.slots), 0)
         self.rows_pulled = dict.fromkeys(range(description.slots), 0)
@@ -97,10 +98,9 @@ class LocalCore:
             self._give_up(operation, failed)
 
     def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
-        """Copies all that there is at version `step`, once every slice has come to it."""
-        self._captures.begin(
-            self._shard, step, lambda found: told(found if isinstance(found, MissedError) else held_by(found))
-        )
+        """Captures all that there is at version `step`, once it has come to it; what `told` is given is to be
+        released."""
+        self._captures.begin(self._shard, step, told)
 
     def work_once(self) -> bool:
         """The most urgent piece of work. True if there was one. A rule that fails ends the store."""

@@ -20,7 +20,7 @@ from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
-from weft_kvstore.futures import StoreFuture
+from weft_kvstore.futures import OtherThread, StoreFuture
 from weft_kvstore.local.core import LocalCore
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.settings import STALL_S, LinkSettings
@@ -53,7 +53,6 @@ class LocalStore(StoreCalls):
         self._description = msgspec.structs.replace(description, shards=("local",), keys=keys, compression=None)
         super().__init__(Arguments(self._description, 0), lambda operation: self._hand_over(0, operation), self)
         self._buffers = [ClientMemory(description.keys, None) for _ in range(description.slots)]
-        self._core = LocalCore(self._description, settings, tables, snapshot)
         self._submitted: deque[tuple[int, Operation]] = deque()
         self._asked: deque[Callable[[], None]] = deque()
         """What other threads want done on the store's."""
@@ -61,6 +60,8 @@ class LocalStore(StoreCalls):
         self._look_at = math.inf
         """When the thread means to look next; it stood still if it looks much later."""
         self._changed = threading.Condition()
+        there = OtherThread(self._soon, lambda: self._closing)
+        self._core = LocalCore(self._description, settings, tables, snapshot, there=there)
         self._thread = threading.Thread(target=self._run, name="weft-local-store", daemon=True)
         self._thread.start()
 
@@ -94,11 +95,9 @@ class LocalStore(StoreCalls):
         )
 
     def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
-        """Calls `told`, on the store's thread, with copies of all that there is at version `step`, once it is at it; it
-        has to be quick."""
-        with self._changed:
-            self._asked.append(lambda: self._core.capture(step, told))
-            self._changed.notify()
+        """Calls `told`, on the store's thread, with all that there is at version `step`, once it is at it; it has to be
+        quick. What it is given is to be released."""
+        self._soon(lambda: self._core.capture(step, told))
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
         """Returns when the future has ended, or after that long. Raises StoreError where it could never end: in a
@@ -131,6 +130,11 @@ class LocalStore(StoreCalls):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _soon(self, work: Callable[[], None]) -> None:
+        with self._changed:
+            self._asked.append(work)
+            self._changed.notify()
 
     def _hand_over(self, slot: int, operation: Operation) -> None:
         with self._changed:

@@ -220,6 +220,10 @@ class SyncSteps(Generic[G]):
         del self._open[self._version]
         self._version += 1
 
+    def begin_at(self, version: int) -> None:
+        """Nothing has come: this step is the next."""
+        self._version = version
+
     def replace(self, slot: int, *, keep_due: bool = False) -> None:
         for open_step in self._open.values():
             if slot in open_step.waiting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -39,7 +39,7 @@ class RowArrays:
     `capacity`: how many rows there will be; None: they grow.
     """
 
-    __slots__ = ("_on_disk", "_start", "_state", "_weight")
+    __slots__ = ("_on_disk", "_start", "_state", "_weight", "written")
 
     def __init__(
         self,
@@ -66,6 +66,8 @@ class RowArrays:
         self._weight = make()
         self._start = dict(start)
         self._state = {name: make() for name in start}
+        self.written: Callable[[Array], None] | None = None
+        """Told rows (n) before they are written, where somebody asks; those that come into being it is not."""
 
     def __len__(self) -> int:
         return len(self._weight.array)
@@ -77,6 +79,11 @@ class RowArrays:
     @property
     def dtype(self) -> np.dtype[Any]:
         return self._weight.array.dtype
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the state."""
+        return tuple(self._state)
 
     @property
     def nbytes(self) -> int:
@@ -104,6 +111,8 @@ class RowArrays:
         return self._taken(self._state[name], rows)
 
     def put(self, rows: Array, values: Array) -> None:
+        if self.written is not None:
+            self.written(rows)
         begin = 0
         for some in self._pieces(rows):
             part, adjacent = values[begin : begin + len(some)], _adjacent(some)
@@ -114,6 +123,8 @@ class RowArrays:
             begin += len(some)
 
     def put_state(self, name: str, rows: Array, values: Array) -> None:
+        if self.written is not None:
+            self.written(rows)
         begin = 0
         for some in self._pieces(rows):
             put_rows(self._state[name].array, some, values[begin : begin + len(some)])
@@ -132,6 +143,8 @@ class RowArrays:
 
     def apply(self, rule: Rule, rows: Array, gradient: Array, *, step: int, hyper: Hyper) -> None:
         """Updates rows (n), distinct, by a gradient (n, width) that is not written. Raises what the rule raises."""
+        if self.written is not None:
+            self.written(rows)
         begin = 0
         for some in self._pieces(rows):
             part = gradient[begin : begin + len(some)]
@@ -196,6 +209,11 @@ SWEEP_TURN: Final = 1 << 10
 _OVER: Final = object()
 
 
+LOG: Final = "table/log"
+NUMBERS: Final = "table/numbers"
+"""Their names in a snapshot."""
+
+
 class RowHistory:
     """The log of a table's updates, and for each row the last one that it has seen.
 
@@ -255,6 +273,30 @@ class RowHistory:
     def gone(self, rows: Array) -> None:
         """These rows are not here any more."""
         self._seen.array[rows] = 0
+
+    def seen(self, rows: Array) -> Array:
+        """What is known of rows (n), all of them here: (n) int64, to be given to `restore`."""
+        return self._seen.array.take(rows)
+
+    def restore(self, rows: Array, seen: Array) -> None:
+        """These rows, all of them here, are as far as `seen` says."""
+        self._seen.array[rows] = seen
+
+    def marks(self) -> dict[str, Array]:
+        """What is known of all rows together: the log, and what rows begin at."""
+        log, numbers = self._log.told()
+        return {LOG: np.concatenate([[self._begin], log]), NUMBERS: numbers}
+
+    def begin_with(self, marks: Sequence[Mapping[str, Array]]) -> None:
+        """Goes on where others were that had parts of the same rows: before any is here.
+
+        The log of the one that knew most has all updates. Where all rows were here nothing begins any more, so the
+        least that was told is right of the others.
+        """
+        most = min(marks, key=lambda one: int(one[LOG][1]))
+        self._log = HyperLog.restored(self._rule.hyper, most[LOG][1:], most[NUMBERS])
+        self._begin = min(int(one[LOG][0]) for one in marks)
+        self._turn, self._cursor = self._log.last, 0
 
     def work_of(self, rows: Array, width: int) -> int:
         """Elements that have to be updated, at most and about, before rows (n) of any kind can be read; -1 stands for

@@ -5,7 +5,7 @@ growing table, and which rows go again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -14,14 +14,21 @@ from weft_kernels.rules.record import Hyper, Rule
 from weft_kvstore.arrays import Array, zeros_on_demand
 from weft_kvstore.description.records import EvictionDescription, GrowthDescription
 from weft_kvstore.rows.arrays import RowArrays, RowHistory
+from weft_kvstore.rows.capture import Columns, RowCapture
 from weft_kvstore.rows.index import IdIndex
 from weft_kvstore.rows.memory import GrowingArray, HugeBlocks, TablePlace
 from weft_kvstore.rows.rows import RowNumbers
+from weft_kvstore.snapshot_files import ROWS, VALUE
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which ids come into a growing table: decided for the ids of one step, from counters and numbers that belong to table,
 # id and step.
 
+
+COUNTED: Final = "counted/ids"
+COUNTS: Final = "counted/uses"
+LAST: Final = "counted/last"
+"""Names in a snapshot: ids that are counted and not in, how often each was used, and when last."""
 
 CHANCE: Final = "admission"
 """What the numbers that admit by probability are drawn for."""
@@ -41,16 +48,32 @@ class Admission(Protocol):
     def forget(self, step: int, age: int | None) -> Iterator[None]:
         """Forgets ids that were last used over `age` steps ago; None: none. Stops after each piece."""
 
+    def counts(self) -> Columns:
+        """What is known of ids that are not in: copies, for `restore`. Nothing where nothing is counted."""
 
-class AdmitAll:
-    def admitted(self, ids: Array, step: int) -> Array:
-        return np.ones(len(ids), np.bool_)
+    def restore(self, counts: Columns) -> None:
+        """Goes on where others were; before anything is asked."""
+
+
+class _Uncounted:
+    """Knows nothing of ids."""
 
     def forget(self, step: int, age: int | None) -> Iterator[None]:
         return iter(())
 
+    def counts(self) -> Columns:
+        return {}
 
-class AdmitByChance:
+    def restore(self, counts: Columns) -> None:
+        """There is nothing to go on with."""
+
+
+class AdmitAll(_Uncounted):
+    def admitted(self, ids: Array, step: int) -> Array:
+        return np.ones(len(ids), np.bool_)
+
+
+class AdmitByChance(_Uncounted):
     """Each use admits with one probability. Needs no memory."""
 
     def __init__(self, probability: float, draw: Draw) -> None:
@@ -60,9 +83,6 @@ class AdmitByChance:
     def admitted(self, ids: Array, step: int) -> Array:
         found: Array = self._draw(ids, step) < self._probability
         return found
-
-    def forget(self, step: int, age: int | None) -> Iterator[None]:
-        return iter(())
 
 
 class AdmitByUses:
@@ -110,6 +130,20 @@ class AdmitByUses:
             yield
             yield from self._index.tidy()
 
+    def counts(self) -> Columns:
+        places = np.flatnonzero(self._last.array[: self._numbers.stop] >= 0)
+        ids = self._index.ids.array[places].view(np.int64)
+        return {COUNTED: ids, COUNTS: self._counts.array[places].astype(np.int64), LAST: self._last.array[places]}
+
+    def restore(self, counts: Columns) -> None:
+        ids = counts[COUNTED].view(np.uint64)
+        places, _ = self._numbers.take(len(ids))
+        for array in (self._counts, self._last):
+            array.grow(self._numbers.stop)
+        self._index.add(ids, places)
+        self._counts.array[places] = counts[COUNTS]
+        self._last.array[places] = counts[LAST]
+
     def _drop(self, places: Array) -> None:
         self._index.remove(self._index.ids.array[places])
         self._last.array[places] = -1
@@ -117,6 +151,11 @@ class AdmitByUses:
 
 
 # --- Which rows of a growing table go: decided at the boundary of a step from when and how often they were used -------
+
+
+USED: Final = "row/used"
+SCORE: Final = "row/score"
+"""Names in a snapshot."""
 
 
 class Eviction:
@@ -143,9 +182,30 @@ class Eviction:
             self._score.array[rows] = score
         self._last.array[rows] = step
 
+    def here(self, stop: int) -> Array:
+        """Which of the rows up to `stop` are in use (stop) bool."""
+        found: Array = self._last.array[:stop] >= 0
+        return found
+
+    def told(self, rows: Array) -> Columns:
+        """What is known of rows (n), for `restore`."""
+        found = {USED: self._last.array[rows]}
+        if self.described.score is not None:
+            found[SCORE] = self._score.array[rows]
+        return found
+
+    def restore(self, rows: Array, told: Columns) -> None:
+        """These rows are in use, and were used as `told`."""
+        self._last.array[rows] = told[USED]
+        if self.described.score is not None:
+            self._score.array[rows] = told[SCORE]
+
+    def gone(self, rows: Array) -> None:
+        """These rows are out of use."""
+        self._last.array[rows] = -1
+
     def due(self, low: int, high: int, step: int) -> Array:
-        """Which rows of `low` to `high` go at the boundary before `step`: their numbers (n) int64, which are out of use
-        from now on."""
+        """Which rows of `low` to `high` go at the boundary before `step`: their numbers (n) int64."""
         last = self._last.array[low:high]
         rows = low + np.flatnonzero(last >= 0)
         goes = np.zeros(len(rows), np.bool_)
@@ -153,8 +213,8 @@ class Eviction:
             goes |= step - self._last.array[rows] > self.described.age
         if self.described.score is not None:
             goes |= self._faded(rows, step) < np.float32(self.described.score)
-        self._last.array[rows[goes]] = -1
-        return rows[goes]
+        found: Array = rows[goes]
+        return found
 
     def _faded(self, rows: Array, step: int) -> Array:
         """Scores (n) float32 as they are at a step. By repeated squares: multiplications are the same everywhere,
@@ -171,6 +231,10 @@ class Eviction:
 # --- The rows of a table that a shard holds: found by their places there, brought into being, read and updated --------
 
 
+SEEN: Final = "row/seen"
+BOUNDS: Final = "table/bounds"
+"""Names in a snapshot: of what rows are, which updates each has seen, and when it was last looked for old ones."""
+
 FirstOf = Callable[[Array], Array]
 """first(places): the first values (n, width) of rows by their places (n)."""
 
@@ -178,9 +242,11 @@ FirstOf = Callable[[Array], Array]
 class HeldRows(ABC):
     """Rows have numbers, by which `arrays` are read; -1 stands for a row that is not here. Callers name places."""
 
-    arrays: RowArrays
-    history: RowHistory | None
-    """Which updates rows have seen, where semantics are the standard ones."""
+    def __init__(self, arrays: RowArrays, history: RowHistory | None) -> None:
+        self.arrays = arrays
+        self.history = history
+        """Which updates rows have seen, where semantics are the standard ones."""
+        self._captures: list[RowCapture] = []
 
     @property
     @abstractmethod
@@ -238,6 +304,59 @@ class HeldRows(ABC):
         """Updates rows by their numbers; see `RowArrays.apply`."""
         self.arrays.apply(rule, rows, gradient, step=step, hyper=hyper)
 
+    @abstractmethod
+    def _here(self) -> Array:
+        """Which rows are here (stop) bool, by their numbers."""
+
+    def columns(self, rows: Array) -> Columns:
+        """All that is known of rows (n) that are here, but for their places: for `restore`."""
+        found = {VALUE: self.arrays.values(rows)}
+        found |= {name: self.arrays.state(name, rows) for name in self.arrays.names}
+        return found if self.history is None else found | {SEEN: self.history.seen(rows)}
+
+    @abstractmethod
+    def places_of(self, rows: Array) -> Array:
+        """The places (n) of rows (n) that are here."""
+
+    def marks(self) -> Columns:
+        """What is known beside that: copies, for `begin_with`."""
+        return {} if self.history is None else self.history.marks()
+
+    def begin_with(self, marks: Sequence[Columns], is_here: Callable[[Array], Array]) -> None:
+        """Goes on where others were that had parts of the same rows: before any is here. `is_here(places)` (n) bool
+        says which are to be."""
+        if self.history is not None:
+            self.history.begin_with(marks)
+
+    def restore(self, places: Array, columns: Columns) -> Array:
+        """Rows that are not here, at places (n), as `columns` has them; their numbers. Raises MemoryError."""
+        rows = self.bring(places, 0, None)
+        self.arrays.put(rows, columns[VALUE])
+        for name in self.arrays.names:
+            self.arrays.put_state(name, rows, columns[name])
+        if self.history is not None:
+            self.history.restore(rows, columns[SEEN])
+        return rows
+
+    def capture(self) -> RowCapture:
+        """All rows that are here now; `release` ends what it costs."""
+        found = RowCapture(self._here(), lambda rows: {ROWS: self.places_of(rows)} | self.columns(rows))
+        self._captures.append(found)
+        self.arrays.written = self._written
+        return found
+
+    def release(self, capture: RowCapture) -> None:
+        """Nothing is taken out of it any more."""
+        if capture in self._captures:
+            self._captures.remove(capture)
+        if not self._captures:
+            self.arrays.written = None
+
+    def _written(self, rows: Array) -> None:
+        """These rows are about to change."""
+        for one in self._captures:
+            one.keep(rows)
+
     def close(self) -> None:
         """Gives back what is on disk."""
         self.arrays.close()
@@ -261,8 +380,7 @@ class FixedRows(HeldRows):
         history: RowHistory | None = None,
     ) -> None:
         """Raises MemoryError, and OSError where the place is none."""
-        self.arrays = RowArrays(width, dtype, start, capacity=rows, place=place)
-        self.history = history
+        super().__init__(RowArrays(width, dtype, start, capacity=rows, place=place), history)
         self._touched = zeros_on_demand((rows,), np.dtype(np.bool_))
         self._huge = HugeBlocks(self.arrays.mapped) if self.arrays.mapped else None
 
@@ -306,6 +424,12 @@ class FixedRows(HeldRows):
         yield from ()  # Nothing goes.
         return 0
 
+    def places_of(self, rows: Array) -> Array:
+        return rows
+
+    def _here(self) -> Array:
+        return self._touched
+
 
 # --- A table whose rows come into being by any 64-bit id, and may go again --------------------------------------------
 
@@ -332,8 +456,7 @@ class GrowingRows(HeldRows):
     ) -> None:
         """`salt` is of `IdIndex`; `draw` makes the numbers that admit by probability. Raises ValueError where those are
         wanted and it is missing, OSError where the place is none."""
-        self.arrays = RowArrays(width, dtype, start, capacity=None, place=place)
-        self.history = history
+        super().__init__(RowArrays(width, dtype, start, capacity=None, place=place), history)
         self._index = IdIndex(salt)
         self._numbers = RowNumbers()
         self._admission = _admission(growth, salt, draw)
@@ -368,6 +491,8 @@ class GrowingRows(HeldRows):
         if self._eviction is not None:
             known = np.ones(len(rows), np.bool_)
             known[new] = False
+            if self._captures:
+                self._written(rows[known])
             self._eviction.used(rows[known], step, new=False)
             self._eviction.used(rows[new], step, new=True)
         if len(new):
@@ -401,6 +526,8 @@ class GrowingRows(HeldRows):
         self._bounds = step // eviction.described.every
         for low in range(0, self._numbers.stop, SWEPT_AT_ONCE):
             rows = eviction.due(low, min(low + SWEPT_AT_ONCE, self._numbers.stop), step)
+            self._written(rows)
+            eviction.gone(rows)
             self._index.remove(self._index.ids.array[rows])
             self._numbers.give_back(rows)
             if self.history is not None:
@@ -410,6 +537,33 @@ class GrowingRows(HeldRows):
             yield from self._index.tidy()
         yield from self._admission.forget(step, eviction.described.age)
         return gone
+
+    def places_of(self, rows: Array) -> Array:
+        return self._index.ids.array.take(rows)
+
+    def columns(self, rows: Array) -> Columns:
+        found = super().columns(rows)
+        return found if self._eviction is None else found | self._eviction.told(rows)
+
+    def restore(self, places: Array, columns: Columns) -> Array:
+        rows = super().restore(places, columns)
+        if self._eviction is not None:
+            self._eviction.restore(rows, columns)
+        return rows
+
+    def marks(self) -> Columns:
+        return super().marks() | {BOUNDS: np.array([self._bounds])} | self._admission.counts()
+
+    def begin_with(self, marks: Sequence[Columns], is_here: Callable[[Array], Array]) -> None:
+        super().begin_with(marks, is_here)
+        self._bounds = max(int(one[BOUNDS][0]) for one in marks)
+        if COUNTED in marks[0]:
+            counts = {name: np.concatenate([one[name] for one in marks]) for name in (COUNTED, COUNTS, LAST)}
+            mine = is_here(counts[COUNTED].view(np.uint64))
+            self._admission.restore({name: array[mine] for name, array in counts.items()})
+
+    def _here(self) -> Array:
+        return np.ones(self.stop, np.bool_) if self._eviction is None else self._eviction.here(self.stop)
 
 
 def _admission(growth: GrowthDescription, salt: int, draw: Draw | None) -> Admission:

@@ -28,7 +28,7 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import OpenStoppedError
-from weft_kvstore.shard.snapshot import Capture, MissedError, saved
+from weft_kvstore.shard.snapshot import Held, MissedError, saved
 from weft_kvstore.snapshot_files import Snapshot, SnapshotError
 from weft_kvstore.structs import Reader
 
@@ -146,13 +146,12 @@ def main(channel: socket.socket) -> None:
 def _write_snapshot(server: ShardServer, task: ShardTask, wanted: SnapshotWanted, say: Callable[..., None]) -> None:
     """Captures the shard, and writes its file on a thread of its own. What becomes of it is reported."""
 
-    def write(capture: Capture) -> None:
+    def write(held: Held) -> None:
         name = f"shard-{task.shard}.safetensors"
-        done = saved(wanted.folder, name, capture.held, job=task.store["job"], step=wanted.step)
-        server.release(capture)
+        done = saved(wanted.folder, name, held, job=task.store["job"], step=wanted.step)
         say(report={"snapshot": done})
 
-    def told(outcome: Capture | MissedError) -> None:
+    def told(outcome: Held | MissedError) -> None:
         if isinstance(outcome, MissedError):
             say(report={"snapshot": {"step": wanted.step, "error": str(outcome), "missed": True}})
         else:

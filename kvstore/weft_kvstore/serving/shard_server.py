@@ -15,11 +15,13 @@ from typing import Final
 
 import zmq
 
+from weft.api.store import gradient_key
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.errors import StoreError
+from weft_kvstore.futures import OtherThread
 from weft_kvstore.process import Wakeup, resident_bytes
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
@@ -29,10 +31,9 @@ from weft_kvstore.settings import MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoi
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.peer import Job
-from weft_kvstore.shard.snapshot import Capture, Captures, MissedError, restore
-from weft_kvstore.snapshot_files import Snapshot, SnapshotReader
+from weft_kvstore.shard.snapshot import Captures, Held, MissedError, restore
+from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.statistics import JobStatistics, ShardStatistics, StageTimes, depths
-from weft_kvstore.step_outcome import loss_scale_of
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
 # --- A shard's socket: a ROUTER that clients connect to ---------------------------------------------------------------
@@ -175,13 +176,13 @@ class ShardServer:
         self._core.arenas = self._listener
         self._asked: deque[Callable[[], None]] = deque()
         """What other threads want done on the shard's."""
-        self._captures = Captures()
         self._stopping = False
         self._opening = threading.Lock()
         """Held while a job is opened, and while none may be any more."""
         self.ended = threading.Event()
         """Set when it serves no more; `error` is what ended it, None after `stop`."""
         self.error: Exception | None = None
+        self._captures = Captures(OtherThread(self._soon, lambda: self.ended.is_set() or self._core.job is None))
         self._thread = threading.Thread(target=self._run, name="weft-shard", daemon=True)
 
     def start(self) -> None:
@@ -225,8 +226,7 @@ class ShardServer:
         )
         try:
             if snapshot is not None:
-                with SnapshotReader(snapshot) as reader:
-                    restore(made, snapshot.step, reader.read, loss_scale_of(snapshot))
+                restore(made, snapshot)
             with self._opening:
                 if self._stopping:
                     raise StoreError(f"the shard at {self.endpoint} was stopped")
@@ -235,20 +235,19 @@ class ShardServer:
             made.close()
             raise
 
-    def capture(self, step: int, told: Callable[[Capture | MissedError], None]) -> None:
+    def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
         """Captures what the job is at version `step`, as its slices reach it. `told` is called on the shard's thread,
-        and has to be quick; what it is given is to be given to `release`, once nobody reads it. May be called on any
-        thread once the job is open; a capture that is not complete is dropped."""
+        and has to be quick; what it is given is to be released, once nobody reads it. May be called on any thread once
+        the job is open; a capture that is not complete is dropped. Keys that workers update are theirs to capture."""
 
         def begin() -> None:
             if self._core.job is not None:
-                self._captures.begin(self._core.job.shard, step, told)
+                shard = self._core.job.shard
+                keys = {key.key for key in shard.description.keys}
+                without = {key for key in keys if gradient_key(key) in keys}
+                self._captures.begin(shard, step, told, without=without)
 
         self._soon(begin)
-
-    def release(self, capture: Capture) -> None:
-        """A complete capture is read no more. May be called on any thread."""
-        self._soon(capture.release)
 
     def _soon(self, work: Callable[[], None]) -> None:
         """Has the shard's thread do it between two pieces of its work."""

@@ -1,37 +1,46 @@
 """What a shard holds of a job at one version: captured while training goes on, and brought back. Pure.
 
 A slice is captured when it reaches the version, or at once where it is there. Nothing is copied: its bytes are pinned,
-as those of an answer are, so who writes the slice next writes a copy.
+as those of an answer are, so who writes the slice next writes a copy. A table's rows are taken out block by block as
+the file is written; what is written before that is copied first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from weft_kvstore.arrays import Array, Segment, ranges_where
 from weft_kvstore.bucket.bucket import PlainBucket
-from weft_kvstore.description.records import Mode, StoreDescription
+from weft_kvstore.compression.slices import residual_array
+from weft_kvstore.futures import OtherThread
+from weft_kvstore.rows.capture import Columns, RowCapture, a_block
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, SnapshotError, check_place, write_file
-from weft_kvstore.step_outcome import LossScale
+from weft_kvstore.snapshot_files import (
+    ROWS,
+    UPDATES,
+    VALUE,
+    Part,
+    Snapshot,
+    SnapshotError,
+    SnapshotReader,
+    check_place,
+    write_file,
+)
+from weft_kvstore.step_outcome import LossScale, loss_scale_of
+from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.outbox import Pin
+
+OWED: Final = residual_array(None)
 
 
 class MissedError(Exception):
     """The version has passed; the message names a key and the version that it is at."""
-
-
-def unfit(description: StoreDescription) -> str | None:
-    """Why no snapshot of a job can be continued exactly; None where it can."""
-    if description.mode is not Mode.SYNC:
-        return f"its slots go on by themselves (mode {description.mode.value})"
-    table = next((key.key for key in description.keys if key.rows), None)
-    return None if table is None else f"key {table!r} is a table"
 
 
 class _Captured(NamedTuple):
@@ -43,18 +52,25 @@ class _Captured(NamedTuple):
 
 
 class Capture:
-    """What `shard` holds at version `step`. `complete` is called once all slices are there; raises MissedError where a
-    slice is beyond it. To be made, and released, where nothing is merged meanwhile."""
+    """What `shard` holds at version `step`, `without` some keys. `complete` is called once all slices are there; raises
+    MissedError where a slice is beyond it. To be made, and released, where nothing is merged meanwhile."""
 
-    def __init__(self, shard: JobShard, step: int, complete: Callable[[Capture], None]) -> None:
+    def __init__(
+        self, shard: JobShard, step: int, complete: Callable[[Capture], None], *, without: Collection[str] = ()
+    ) -> None:
         self.step = step
         self._shard = shard
+        self._without = without
         self._complete = complete
         self.loss_scale: LossScale | None = None
         """That of step `step`, where steps are committed; once complete."""
         self._taken: dict[int, list[_Captured]] = {}
         self._pins: list[tuple[Pin, int]] = []
-        self._left = sum(len(bucket.state) for bucket in shard.buckets.values())
+        self._tables: dict[int, TableCapture] = {}
+        self._left = sum(len(bucket.state) for bucket in shard.buckets.values()) + len(shard.parts.units)
+        for unit in shard.units:
+            if unit.passed_version(step):
+                raise MissedError(f"key {unit.spec.key!r} is at version {unit.version} already, or changes")
         for bucket in shard.buckets.values():
             state = bucket.state
             beyond = state.steps.version > step
@@ -66,6 +82,11 @@ class Capture:
             there = bucket.state.steps.version == step if bucket.state.spec.slots else np.ones(len(bucket.state), bool)
             for first, stop in ranges_where(there, 0):
                 self._take(number, bucket, first, stop)
+        for number, unit in shard.parts.units.items():
+            if unit.is_quiet_at(step):
+                self._take_table(number, unit)
+            else:
+                unit.reached = partial(self._table_reached, number, unit)
         if not self._left:
             self._end_complete()
 
@@ -74,27 +95,36 @@ class Capture:
         """Whether all slices are there."""
         return not self._left
 
-    def parts(self) -> list[Part]:
-        """All that was captured, once complete. May be read on any thread until it is released."""
+    def parts(self, there: OtherThread) -> list[Part]:
+        """All that was captured, once complete. May be read on any thread but the one that merges, until it is
+        released; what can only be had `there` is."""
         found: list[Part] = []
         for number, bucket in self._shard.buckets.items():
             captured = sorted(self._taken.get(number, []), key=lambda one: one.first)
             for span in spans_of(self._shard, bucket):
-                for array in (VALUE, *bucket.state.spec.state):
+                if span.key in self._without:
+                    continue
+                owed = (OWED,) if bucket.state.update.owes else ()
+                for array in (VALUE, *bucket.state.spec.state, *owed):
                     pieces = list(_cut(bucket, captured, array, span))
                     count = sum(len(piece) for piece in pieces)
                     found.append(Part(array, span.key, span.start, count, str(pieces[0].dtype), pieces))
                 updates = np.concatenate([one.updates for one in captured])[span.first : span.stop]
                 found.append(Part(UPDATES, span.key, span.number, len(updates), "int64", [updates]))
+        for number, table in self._tables.items():
+            found += _table_parts(self._shard.parts.units[number], table, there)
         return found
 
-    def held(self) -> Held:
-        """The same with the loss scale."""
-        return Held(self.parts(), self.loss_scale)
+    def held(self, there: OtherThread) -> Held:
+        """The same for who writes it."""
+        return Held(lambda: self.parts(there), self.loss_scale, lambda: there.soon(self.release))
 
     def release(self) -> None:
         """Gives everything back, complete or not."""
         self._end()
+        for number, table in self._tables.items():
+            self._shard.parts.units[number].held.release(table.rows)
+        self._tables.clear()
         for pin, count in self._pins:
             pin.give_back(0, count)
         self._pins.clear()
@@ -110,6 +140,8 @@ class Capture:
     def _end(self) -> None:
         for bucket in self._shard.buckets.values():
             bucket.state.reached = None
+        for unit in self._shard.units:
+            unit.reached = None
 
     def _reached(self, number: int, bucket: PlainBucket) -> Callable[[int, int, int], None]:
         def reached(version: int, first: int, stop: int) -> None:
@@ -120,6 +152,17 @@ class Capture:
 
         return reached
 
+    def _table_reached(self, number: int, unit: TableState, version: int) -> None:
+        if version == self.step:
+            self._take_table(number, unit)
+            if not self._left:
+                self._end_complete()
+
+    def _take_table(self, number: int, unit: TableState) -> None:
+        unit.reached = None
+        self._tables[number] = TableCapture(unit.held.capture(), unit.held.marks(), unit.updates)
+        self._left -= 1
+
     def _take(self, number: int, bucket: PlainBucket, first: int, stop: int) -> None:
         update = bucket.state.update
         views: dict[str, list[Array]] = {}
@@ -129,29 +172,78 @@ class Capture:
                 start = values.bounds[low - part]
                 found.append(held.array[values.bounds[low] - start : values.bounds[high] - start])
                 self._pins.append((Pin(held, part, high - low), high - low))
+        if update.owes:
+            views[OWED] = [update.owed(first, stop).copy()]
         self._taken.setdefault(number, []).append(_Captured(first, views, update.updates[first:stop].copy()))
         self._left -= stop - first
+
+
+class TableCapture(NamedTuple):
+    """A table at one version: its rows, what is known beside them, and the updates made."""
+
+    rows: RowCapture
+    marks: Columns
+    updates: int
+
+
+def _table_parts(unit: TableState, captured: TableCapture, there: OtherThread) -> Iterator[Part]:
+    """What a shard has of a table, its rows block by block."""
+    key, rows, columns = unit.spec.key, captured.rows, unit.held.columns(np.empty(0, np.int64))
+    for name, array in (captured.marks | {UPDATES: np.array([captured.updates])}).items():
+        yield Part(name, key, 0, array.size, str(array.dtype), [array])
+    widths = {name: int(np.prod(array.shape[1:])) for name, array in columns.items()}
+    count = a_block(rows.left, sum(widths[name] * array.itemsize for name, array in columns.items()))
+    blocks = _Blocks(unit, rows, count, there)
+    for begin in range(0, rows.left, count):
+        some = min(count, rows.left - begin)
+        yield Part(ROWS, key, begin, some, "int64", blocks.array(begin, ROWS))
+        for name, array in columns.items():
+            yield Part(name, key, begin, some * widths[name], str(array.dtype), blocks.array(begin, name))
+
+
+class _Blocks:
+    """Blocks of a table's rows, each taken out when its first array is asked for."""
+
+    def __init__(self, unit: TableState, rows: RowCapture, count: int, there: OtherThread) -> None:
+        self._unit = unit
+        self._rows = rows
+        self._count = count
+        self._there = there
+        self._begin = -1
+        self._columns: Columns = {}
+
+    def array(self, begin: int, name: str) -> Iterator[Array]:
+        """Of the block from that row on."""
+        if begin != self._begin:
+            self._begin, self._columns = begin, self._there.do(lambda: self._rows.take(self._count))
+            ids = self._unit.cut.ids_at(self._unit.shard, self._columns[ROWS])
+            self._columns[ROWS] = ids.view(np.int64)
+        yield self._columns.pop(name)
 
 
 class Captures:
     """The capture of a shard that is under way: there is one at a time. Belongs to the shard's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, there: OtherThread) -> None:
+        """`there`: that thread, for the others."""
+        self._there = there
         self._open: Capture | None = None
 
-    def begin(self, shard: JobShard, step: int, told: Callable[[Capture | MissedError], None]) -> None:
-        """Captures the shard at version `step`; one that is not complete is dropped. `told` has to be quick; what it is
-        given is to be released."""
+    def begin(
+        self, shard: JobShard, step: int, told: Callable[[Held | MissedError], None], *, without: Collection[str] = ()
+    ) -> None:
+        """Captures the shard at version `step`, `without` some keys; one that is not complete is dropped. `told` has to
+        be quick; what it is given is to be released."""
         before, self._open = self._open, None
         if before is not None:
             before.release()
 
         def complete(capture: Capture) -> None:
             self._open = None
-            told(capture)
+            told(capture.held(self._there))
 
         try:
-            capture = Capture(shard, step, complete)
+            capture = Capture(shard, step, complete, without=without)
         except MissedError as error:
             told(error)
         else:
@@ -159,28 +251,53 @@ class Captures:
 
 
 class Held(NamedTuple):
-    """Copies of what a process holds at one version, and the loss scale of its step, where there is one."""
+    """What a process holds at one version. `parts` gives it, once, on any thread, until `release`. The loss scale is
+    that of its step, where there is one."""
 
-    parts: list[Part]
+    parts: Callable[[], list[Part]]
     loss_scale: LossScale | None = None
+    release: Callable[[], None] = lambda: None
 
 
-def held_by(capture: Capture) -> Held:
-    """The same as copies; the capture is released."""
-    parts = [part._replace(pieces=[np.concatenate(part.pieces)]) for part in capture.parts()]
-    held = Held(parts, capture.loss_scale)
-    capture.release()
-    return held
+class Together:
+    """What several parts of a process hold at one version, as one: `told`, which may be called on any thread, is given
+    each of so many. One that was missed ends all of them."""
+
+    def __init__(self, count: int, told: Callable[[Held | MissedError], None]) -> None:
+        self._told = told
+        self._left = list(range(count))
+        self._found: list[Held | MissedError] = []
+
+    def told(self, one: Held | MissedError) -> None:
+        """One of them is there, or cannot be had."""
+        self._found.append(one)
+        if self._left.pop():  # Of all threads one takes the last, which is 0.
+            return
+        held = [each for each in self._found if isinstance(each, Held)]
+
+        def release() -> None:
+            for each in held:
+                each.release()
+
+        missed = next((each for each in self._found if isinstance(each, MissedError)), None)
+        if missed is not None:
+            release()
+            self._told(missed)
+            return
+        scale = next((each.loss_scale for each in held if each.loss_scale is not None), None)
+        self._told(Held(lambda: [part for each in held for part in each.parts()], scale, release))
 
 
-def saved(folder: str, name: str, take: Callable[[], Held], *, job: str, step: int) -> dict[str, Any]:
-    """Writes what a process holds. What is to be reported: the file's name, length and digest, or why there is none."""
+def saved(folder: str, name: str, held: Held, *, job: str, step: int) -> dict[str, Any]:
+    """Writes what a process holds, and releases it. What is to be reported: the file's name, length and digest, or why
+    there is none."""
     try:
         check_place(folder)
-        held = take()
-        file = write_file(folder, name, held.parts, {"job": job, "step": str(step)})
+        file = write_file(folder, name, held.parts(), {"job": job, "step": str(step)})
     except (SnapshotError, MemoryError) as error:
         return {"step": step, "error": str(error) or type(error).__name__}
+    finally:
+        held.release()
     done: dict[str, Any] = {"step": step, "file": msgspec.to_builtins(file)}
     if held.loss_scale is not None:
         done |= {"loss_scale": held.loss_scale.scale, "finite_steps": held.loss_scale.good}
@@ -222,22 +339,52 @@ def _cut(bucket: PlainBucket, captured: list[_Captured], array: str, span: Span)
             at += len(view)
 
 
-Read = Callable[[str, str, int, int, np.dtype[Any]], Array]
-"""Elements of a key's array: (array, key, start, stop, dtype)."""
-
-
-def restore(shard: JobShard, step: int, read: Read, loss_scale: LossScale | None = None) -> None:
-    """Has a job that nobody has pushed to begin at a version. Raises what `read` raises."""
-    for bucket in shard.buckets.values():
-        state = bucket.state
-        dtype = state.update.values.dtype
-        for span in spans_of(shard, bucket):
-            stop = span.start + int(state.bounds[span.stop] - state.bounds[span.first])
-            arrays = {
-                name: Segment(span.first, span.stop, read(name, span.key, span.start, stop, dtype))
-                for name in (VALUE, *state.spec.state)
-            }
-            updates = read(UPDATES, span.key, span.number, span.number + span.stop - span.first, np.dtype(np.int64))
-            state.begin_at(step, arrays.pop(VALUE), arrays, updates)
+def restore(shard: JobShard, snapshot: Snapshot) -> None:
+    """Has a job that nobody has pushed to go on from a snapshot. Raises SnapshotError, MemoryError."""
+    step = snapshot.step
+    with SnapshotReader(snapshot) as reader:
+        for bucket in shard.buckets.values():
+            _restore_bucket(shard, bucket, step, reader)
+        for unit in shard.units:
+            _restore_table(unit, step, reader)
     if shard.gate is not None:
-        shard.gate.begin_at(step, loss_scale)
+        shard.gate.begin_at(step, loss_scale_of(snapshot))
+
+
+def _restore_bucket(shard: JobShard, bucket: PlainBucket, step: int, reader: SnapshotReader) -> None:
+    state = bucket.state
+    dtype = state.update.values.dtype
+    for span in spans_of(shard, bucket):
+        stop = span.start + int(state.bounds[span.stop] - state.bounds[span.first])
+        arrays = {
+            name: Segment(span.first, span.stop, reader.read(name, span.key, span.start, stop, dtype))
+            for name in (VALUE, *state.spec.state)
+        }
+        last = span.number + span.stop - span.first
+        updates = reader.read(UPDATES, span.key, span.number, last, np.dtype(np.int64))
+        owed = None
+        if state.update.owes and OWED in reader.arrays(span.key):
+            owed = reader.read(OWED, span.key, span.start, stop, dtype)
+        state.begin_at(step, arrays.pop(VALUE), arrays, updates, owed)
+
+
+def _restore_table(unit: TableState, step: int, reader: SnapshotReader) -> None:
+    """Its rows may have been on any shards."""
+    key, cut, held = unit.spec.key, unit.cut, unit.held
+    each = {
+        name: reader.each(name, key, array.dtype)
+        for name, array in (held.marks() | {UPDATES: np.zeros(1, np.int64)}).items()
+    }
+    updates = each.pop(UPDATES)
+
+    def is_here(ids: Array) -> Array:
+        return cut.ids_on(unit.shard, ids)
+
+    if not updates or any(len(found) != len(updates) for found in each.values()):
+        raise SnapshotError(f"{reader.folder} has no table {key!r}, or not all that is known of it")
+    unit.begin_at(step, int(updates[0][0]))
+    held.begin_with([dict(zip(each, marks, strict=True)) for marks in zip(*each.values(), strict=True)], is_here)
+    like = held.columns(np.empty(0, np.int64))
+    for ids, columns in reader.rows(key, is_here, {name: array.dtype for name, array in like.items()}):
+        shaped = {name: columns[name].reshape(-1, *array.shape[1:]) for name, array in like.items()}
+        held.restore(cut.places_of(ids.view(cut.id_dtype)), shaped)

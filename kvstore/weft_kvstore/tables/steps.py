@@ -283,7 +283,18 @@ class TableSteps(Work, ABC, Generic[G, S]):
     answered. `merge_is_due` while a merge is among what is to be done.
     """
 
-    __slots__ = ("_changing", "_gate", "applied", "merge_is_due", "sets", "spec", "steps", "updates", "waits")
+    __slots__ = (
+        "_changing",
+        "_gate",
+        "applied",
+        "merge_is_due",
+        "reached",
+        "sets",
+        "spec",
+        "steps",
+        "updates",
+        "waits",
+    )
 
     def __init__(
         self,
@@ -308,6 +319,8 @@ class TableSteps(Work, ABC, Generic[G, S]):
         self.updates = 0
         self.applied: Callable[[int, int], None] | None = None
         """Told (slot, step) of each slot's gradient that is applied by itself, where somebody asks."""
+        self.reached: Callable[[int], None] | None = None
+        """Told each version that it has come to, where somebody asks."""
         self.merge_is_due = False
         self._gate: TableGate[G] | None = None if spec.gate is None else TableGate(spec.gate, spec, elements)
         self._changing = False
@@ -437,7 +450,26 @@ class TableSteps(Work, ABC, Generic[G, S]):
                 self._put(value)
             yield
         self._changing = False
+        if self.reached is not None:
+            self.reached(self.version)
         return True
+
+    def passed_version(self, version: int) -> bool:
+        """Whether what it was at a version is not to be had any more; a key to which nobody contributes is at every
+        version."""
+        now = self.sets.reached if self._changing else self.version
+        return bool(self.spec.slots) and now > version
+
+    def is_quiet_at(self, version: int) -> bool:
+        """Whether it is at a version, with no update under way."""
+        return not self._changing and (self.version == version or not self.spec.slots)
+
+    def begin_at(self, version: int, updates: int) -> None:
+        """Has a unit that nobody has pushed to begin at a version, after so many updates. Steps are of all slots."""
+        self.updates = updates
+        if self.spec.slots:
+            assert isinstance(self.steps, SyncSteps)
+            self.steps.begin_at(version)
 
     def answered_version(self, wait: PullWait) -> int:
         """The version that an answer to a pull tells."""

@@ -141,6 +141,10 @@ def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldE
             was, is_now = f"{old.dtype}{old.shape}", f"{key.dtype}{key.shape}"
             detail = f"parameter {key.key!r} is {is_now}, that job's is {was}"
             yield FieldError(pointer="/resume", detail=detail, node=key.key)
+        elif (old.rows, old.sparse) != (key.rows, key.sparse):
+            was, is_now = (f"{each.sparse} by rows" if each.rows else "updated whole" for each in (old, key))
+            detail = f"parameter {key.key!r} is {is_now}, that job's is {was}"
+            yield FieldError(pointer="/resume", detail=detail, node=key.key)
     if plan.rule != before.rule:
         detail = "that job's rule is another, with state of its own; init_from takes its values alone"
         yield FieldError(pointer="/rule", detail=detail)

@@ -15,13 +15,24 @@ import numpy as np
 import pytest
 
 from weft_kvstore import Key, StoreDescription, describe
+from weft_kvstore.arrays import Array
 from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.description.records import EvictionDescription, GrowthDescription, Sparse
+from weft_kvstore.rows import capture
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.snapshot import Capture, MissedError
+from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.snapshot_files import Snapshot, SnapshotError, SnapshotFile, SnapshotReader, write_file
 
 WAIT_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables lie in several blocks, as large ones do."""
+    monkeypatch.setattr(capture, "BLOCK_BYTES", 256)
+
+
 APART = LinkSettings(same_host=False)
 KEYS = {
     "large": Key((300, 40), initializer=0.5, priority=2),
@@ -30,6 +41,34 @@ KEYS = {
     "small": Key((3,), initializer=1.0, priority=1, multipliers={"lr": 0.5}),
     "fixed": Key((5,), initializer=2.0, update="mean"),
 }
+NORMAL = {"normal": [0.0, 1.0]}
+LARGE_ID = (1 << 63) + 5
+TABLES = {
+    "lazy": Key((61, 4), rows=True, initializer=NORMAL),
+    "standard": Key((61, 4), rows=True, initializer=NORMAL, sparse=Sparse.STANDARD),
+    "told": Key((61, 4), rows=True),
+    "growing": Key((0, 4), rows=True, initializer=NORMAL, growth=GrowthDescription()),
+    "going": Key(
+        (0, 4), rows=True, initializer=NORMAL, growth=GrowthDescription(eviction=EvictionDescription(2, age=2))
+    ),
+    "scored": Key(
+        (0, 4),
+        rows=True,
+        initializer=NORMAL,
+        sparse=Sparse.STANDARD,
+        growth=GrowthDescription(eviction=EvictionDescription(1, score=0.7, decay=0.8)),
+    ),
+    "counted": Key(
+        (0, 4), rows=True, initializer=NORMAL, growth=GrowthDescription(uses=3, eviction=EvictionDescription(2, age=3))
+    ),
+}
+IDS = np.array([*range(61), LARGE_ID], np.uint64)
+
+
+def ids_in(name: str) -> Array:
+    return IDS if TABLES[name].growth is not None else np.arange(61)
+
+
 RULES: list[dict[str, Any]] = [
     {"rule": "adam", "lr": 0.01},
     {"rule": "momentum", "lr": 0.1, "commit": {"clip_norm": 1.0}},
@@ -42,7 +81,7 @@ RULES: list[dict[str, Any]] = [
 
 
 def described(rule: Mapping[str, Any], shards: int) -> StoreDescription:
-    found = describe(KEYS, shards=["tcp://127.0.0.1:0"] * shards, slots=2, **rule)
+    found = describe({**KEYS, **TABLES}, shards=["tcp://127.0.0.1:0"] * shards, slots=2, **rule)
     return msgspec.structs.replace(found, slice_bytes=1024)
 
 
@@ -50,7 +89,7 @@ class Cluster:
     """Shards and the clients of both slots, over TCP."""
 
     def __init__(self, found: StoreDescription, servers: Sequence[ShardServer], clients: Sequence[StoreClient]) -> None:
-        self._nothing = [key.key for key in found.keys if key.key not in KEYS]
+        self._nothing = [key.key for key in found.keys if key.key not in {**KEYS, **TABLES}]
         self.servers = servers
         self.clients = clients
 
@@ -61,6 +100,10 @@ class Cluster:
             draw = np.random.default_rng([step, slot])
             for name, key in KEYS.items():
                 found.append(self.clients[slot].push(name, step, draw.standard_normal(key.shape).astype(np.float32)))
+            for name in TABLES:
+                ids = np.sort(draw.choice(ids_in(name), 12, replace=False))
+                rows = draw.standard_normal((12, 4)).astype(np.float32)
+                found.append(self.clients[slot].push_rows(name, step, ids, rows))
             found.append(self.clients[slot].barrier(step, self._nothing))
         return found
 
@@ -72,24 +115,28 @@ class Cluster:
             if key.update != "mean":
                 state = self.clients[0].pull_state(name, version).result(WAIT_S)
                 found |= {f"{array}/{name}": values.tobytes() for array, values in state.items()}
+        for name in TABLES:
+            found[name] = self.clients[0].pull_rows(name, ids_in(name), version).result(WAIT_S).tobytes()
+            state = self.clients[0].pull_state_rows(name, ids_in(name), version).result(WAIT_S)
+            found |= {f"{array}/{name}": values.tobytes() for array, values in state.items()}
         return found
 
-    def capture(self, step: int) -> list[SimpleQueue[Capture | MissedError]]:
-        told: list[SimpleQueue[Capture | MissedError]] = []
+    def capture(self, step: int) -> list[SimpleQueue[Held | MissedError]]:
+        told: list[SimpleQueue[Held | MissedError]] = []
         for server in self.servers:
-            queue: SimpleQueue[Capture | MissedError] = SimpleQueue()
+            queue: SimpleQueue[Held | MissedError] = SimpleQueue()
             server.capture(step, queue.put)
             told.append(queue)
         return told
 
-    def written(self, told: Sequence[SimpleQueue[Capture | MissedError]], step: int, folder: Path) -> Snapshot:
+    def written(self, told: Sequence[SimpleQueue[Held | MissedError]], step: int, folder: Path) -> Snapshot:
         files, scale = [], None
-        for number, (server, queue) in enumerate(zip(self.servers, told, strict=True)):
-            capture = queue.get(timeout=WAIT_S)
-            assert isinstance(capture, Capture)
-            files.append(write_file(str(folder), f"shard-{number}.safetensors", capture.parts(), {"step": str(step)}))
-            scale = capture.loss_scale
-            server.release(capture)
+        for number, queue in enumerate(told):
+            held = queue.get(timeout=WAIT_S)
+            assert isinstance(held, Held)
+            files.append(write_file(str(folder), f"shard-{number}.safetensors", held.parts(), {"step": str(step)}))
+            scale = held.loss_scale
+            held.release()
         scaled = {} if scale is None else {"loss_scale": scale.scale, "finite_steps": scale.good}
         return Snapshot(step, str(folder), tuple(files), **scaled)
 
@@ -105,6 +152,8 @@ def cluster(rule: Mapping[str, Any], shards: int, snapshot: Snapshot | None = No
         clients = [stack.enter_context(StoreClient(found, slot, settings=APART)) for slot in range(2)]
         if snapshot is None:  # Otherwise it has its value.
             clients[0].set("given", 0, np.arange(6, dtype=np.float32)).result(WAIT_S)
+            told = np.arange(61 * 4, dtype=np.float32).reshape(61, 4)
+            clients[0].set_rows("told", 0, np.arange(61), told).result(WAIT_S)
         yield Cluster(found, servers, clients)
 
 
@@ -143,10 +192,10 @@ def test_a_snapshot_is_of_one_step_though_slots_are_ahead_and_nothing_stays_pinn
         done(ahead[:0] + store.step(2, [1]) + store.step(3, [1]) + ahead)
         assert store.all_at(4) != expected
         files = []
-        for number, (server, capture) in enumerate(zip(store.servers, captured, strict=True)):
-            assert isinstance(capture, Capture)
-            files.append(write_file(str(tmp_path), f"shard-{number}.safetensors", capture.parts(), {}))
-            server.release(capture)
+        for number, held in enumerate(captured):
+            assert isinstance(held, Held)
+            files.append(write_file(str(tmp_path), f"shard-{number}.safetensors", held.parts(), {}))
+            held.release()
         with SnapshotReader(Snapshot(2, str(tmp_path), tuple(files))) as reader:
             for name, key in KEYS.items():
                 size = int(np.prod(key.shape))
