@@ -68,6 +68,7 @@ class BucketShard:
         self.waiting: list[tuple[int, int, int, int, int, int]] = []
         self.frames = 0
         self.most_runs = 0
+        self.session = 0
         self.deaf = False
         """Whether what is pushed goes unheard."""
         self.taken: set[tuple[int, int, int]] = set()
@@ -76,6 +77,9 @@ class BucketShard:
     def receive(self, parts: Parts) -> None:
         message, payload = decode_request(parts)
         if isinstance(message, Hello):
+            if message.session == self.session:
+                return  # It was said again.
+            self.session = message.session
             self.waiting = []
             self.say(Welcome(message.session, bytes(16), 5000))
         elif isinstance(message, Ping):

@@ -14,7 +14,7 @@ from typing import Self
 import msgspec
 import zmq
 
-from weft_kvstore.wire.codec import ProtocolError, decode_reply, decode_request, encode
+from weft_kvstore.wire.codec import MAGIC, NUMBER_BYTES, ProtocolError, decode_reply, decode_request, encode
 from weft_kvstore.wire.messages import Acknowledge, Hello, PayloadKind, Push, Values
 
 HOLD_S = 3.0
@@ -65,7 +65,8 @@ class PushGate:
 
     Each push is let in when the shard has acknowledged the one before it, so `arrivals` is the order in which the shard
     took them in, whatever its sockets do. A slot's own messages keep their order. With `repeat`, each push is delivered
-    again at once, and once more after the whole round, as a late packet would be. Everything else passes.
+    again at once, and once more after the whole round, as a late packet would be. Everything else passes, and
+    messages have no numbers any more: it is the shard's own counting that is looked at.
     """
 
     def __init__(self, target: str, *, round_slices: int, pick: Pick, repeat: bool = False) -> None:
@@ -131,7 +132,7 @@ class PushGate:
                 self._heard(identity, message)
         for identity, link in self._links.items():
             while link.far in ready and link.far.poll(0):
-                reply = link.far.recv_multipart()
+                reply = _uncounted(link.far.recv_multipart())
                 frames = _acknowledged(reply)
                 acknowledged += [(link, frame) for frame in frames]
                 new = [frame for frame in frames if frame not in link.known]
@@ -151,8 +152,10 @@ class PushGate:
             link = self._links[identity] = _Link(far)
         request = decode_request(message)[0]
         if isinstance(request, Hello):
+            if link.slot == request.slot:
+                return  # It was said again, as nobody had answered yet.
             link.slot = request.slot
-        link.waiting.append(message)
+        link.waiting.append(_uncounted(message))
         self._pass(link)
 
     def _pass(self, link: _Link) -> None:
@@ -190,6 +193,12 @@ class PushGate:
             if (link, frame) in self._carry(POLL_MS):
                 return
         self.failures.append(f"slot {link.slot}: frame {frame} was not acknowledged")
+
+
+def _uncounted(parts: list[bytes]) -> list[bytes]:
+    """The same message without its number on the connection: some come again, and of some nothing is left."""
+    begin = len(MAGIC) + 1
+    return [parts[0][:begin] + bytes(NUMBER_BYTES) + parts[0][begin + NUMBER_BYTES :], *parts[1:]]
 
 
 def _pushed(message: list[bytes]) -> Push:

@@ -1,7 +1,7 @@
 """Clients and shards without sockets: their cores, joined by queues whose every delivery the test chooses.
 
-A queue keeps its order, as TCP does; a broken connection loses what is in its queues. The time stands still unless it
-is moved.
+A queue keeps its order, as TCP does, unless there is `Noise`; a broken connection loses what is in its queues. The time
+stands still unless it is moved.
 """
 
 from __future__ import annotations
@@ -31,6 +31,24 @@ class Connection:
         self.down: deque[Parts] = deque()
 
 
+class Noise:
+    """What becomes of messages on connections that do not break: shares of them that are lost, come twice, or come
+    before the one that was sent before them."""
+
+    def __init__(self, choose: random.Random, *, lost: float = 0.0, twice: float = 0.0, swapped: float = 0.0) -> None:
+        self._choose = choose
+        self._lost = lost
+        self._twice = twice
+        self._swapped = swapped
+
+    def put(self, queue: deque[Parts], parts: Parts) -> None:
+        """What reaches the queue of a message."""
+        draw = self._choose.random
+        for _ in range((draw() >= self._lost) * (1 + (draw() < self._twice))):
+            at = len(queue) - 1 if queue and draw() < self._swapped else len(queue)
+            queue.insert(at, parts)
+
+
 class Simulation:
     """All slots and shards of one store. `stores[slot]` is the slot's face."""
 
@@ -48,6 +66,7 @@ class Simulation:
         self.connections: dict[tuple[int, int], Connection] = {}
         self.delivered: list[tuple[str, Parts]] = []
         """Every message that arrived: ("up" or "down", its parts)."""
+        self.noise = Noise(random.Random(0))
         self.silent: set[int] = set()
         """Slots whose connections stand and carry nothing."""
         self._identities = 0
@@ -130,7 +149,8 @@ class Simulation:
                     self.connections[place] = Connection(self._identities.to_bytes(4, "big"))
                 outgoing, link.outgoing = link.outgoing, []
                 if place in self.connections:
-                    self.connections[place].up += [[bytes(part) for part in parts] for parts in outgoing]
+                    for parts in outgoing:
+                        self.noise.put(self.connections[place].up, [bytes(part) for part in parts])
             end_futures(client)
         for number, core in enumerate(self.shards):
             core.flush(self.now)
@@ -138,6 +158,6 @@ class Simulation:
             by_identity = {one.identity: one for (_, shard), one in self.connections.items() if shard == number}
             for identity, parts in outgoing:
                 if identity in by_identity:
-                    by_identity[identity].down.append([bytes(part) for part in parts])
+                    self.noise.put(by_identity[identity].down, [bytes(part) for part in parts])
                 else:
                     core.lose(identity)

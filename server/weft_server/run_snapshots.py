@@ -242,7 +242,7 @@ class RunSnapshots:
     def _holders(self) -> list[Lease]:
         """Who has values of the job. What workers update themselves all of them have alike: the first writes it. What
         compression owes each has for itself."""
-        shards, workers, plan = self._places.shards, self._places.workers, self._plan
+        shards, workers, plan = self._places.shards, self._places.workers, self.plan
         if not shards or (plan.compression is not None and plan.compression.gradients is not None):
             return shards + workers
         return shards + [lease for lease in workers if plan.update is UpdateBy.WORKERS and lease.place == 0]

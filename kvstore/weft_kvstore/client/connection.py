@@ -42,6 +42,7 @@ class HandshakeFailure(Enum):
 # State    | What comes                                 | Then
 # ---------|--------------------------------------------|-----------------------------------------------------
 # DOWN     | the time to try again                      | GREETING: a new socket, and a Hello on it
+# GREETING | a fiftieth of the silence without a word   | the Hello is said again
 # GREETING | Welcome                                    | OPEN
 # GREETING | Refused, which may pass                    | DOWN, before the first Welcome; else refused
 # both     | disconnected, or no Hello is known         | DOWN; the time to try again doubles
@@ -56,6 +57,9 @@ class HandshakeFailure(Enum):
 
 FIRST_RETRY_S: Final = 0.02
 LAST_RETRY_S: Final = 0.5
+
+HELLOS: Final = 50
+"""A Hello is said again so often within the silence, until it is answered: it, or its answer, may have been lost."""
 
 HANDSHAKES: Final = 8
 """So many handshakes in a row that were broken off, some two seconds of them, are told as what they may be. They are
@@ -77,10 +81,12 @@ class LinkState(Enum):
 
 
 class Due(Flag):
-    """What is to be done now. CONNECT: a new socket, and a Hello on it. LOST: the shard has just become so."""
+    """What is to be done now. CONNECT: a new socket, and a Hello on it. HELLO: the Hello again. LOST: the shard
+    has just become so."""
 
     CONNECT = auto()
     PING = auto()
+    HELLO = auto()
     LOST = auto()
 
 
@@ -206,6 +212,9 @@ class Connection:
         if self.state is LinkState.OPEN and now - self._pinged >= self._ping_s:
             due |= Due.PING
             self._pinged = now
+        if self.state is LinkState.GREETING and now - self._pinged >= self._silence_s / HELLOS:
+            due |= Due.HELLO
+            self._pinged = now
         if self.lost is None and now - self._heard >= self._silence_s:
             due |= Due.LOST
             self.lost = f"{self._name} has been silent for {now - self._heard:.1f} s (it did not answer)"
@@ -218,6 +227,8 @@ class Connection:
         times = [self._connect_at()]
         if self.state is LinkState.OPEN:
             times.append(self._pinged + self._ping_s)
+        if self.state is LinkState.GREETING:
+            times.append(self._pinged + self._silence_s / HELLOS)
         if self.lost is None:
             times.append(self._heard + self._silence_s)
         return min(times)

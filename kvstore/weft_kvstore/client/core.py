@@ -22,7 +22,7 @@ from weft_kvstore.same_host.peers import GivenArrays, LinkMemory
 from weft_kvstore.settings import STALL_S, LinkSettings
 from weft_kvstore.sharding import Routing, routing_of
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.wire.codec import ProtocolError, decode_reply, value_runs
+from weft_kvstore.wire.codec import ProtocolError, decode_reply, number_of, value_runs
 from weft_kvstore.wire.messages import (
     NOBODY,
     Acknowledge,
@@ -415,6 +415,15 @@ class ClientCore:
         try:
             message, payload = decode_reply(parts)
             connection.heard(now)
+            number = number_of(parts)
+            if number == link.received + 1:
+                link.received = number
+            elif (
+                number
+            ):  # It has come before, or one before it is lost: the next connection brings that; 0 is not counted.
+                if number > link.received:
+                    self.disconnected(shard, now)
+                return
             if self._replies.take(link, message, payload, now):
                 self.tick_at = now
         except ProtocolError as error:

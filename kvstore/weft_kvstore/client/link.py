@@ -171,9 +171,9 @@ class ArenaFrames:
         return memory.payload(values.at, payload_bytes(values))
 
     def push(
-        self, memory: LinkMemory, frame: SentFrame, acknowledge: list[int], pull: Pull | None = None
+        self, memory: LinkMemory, frame: SentFrame, acknowledge: list[int], pull: Pull | None = None, number: int = 0
     ) -> list[Buffer]:
-        """A frame as a message whose bytes are in the arena, as far as there is room for them."""
+        """A frame as message `number`, whose bytes are in the arena, as far as there is room for them."""
         placed = any(one.run.entry.place for one in frame.pieces)
         pieces = _not_in_place(frame.pieces) if placed else frame.pieces
         nbytes = sum([one.stop - one.start for one in pieces])
@@ -181,11 +181,11 @@ class ArenaFrames:
         at = memory.lay(parts, nbytes)
         message = push_message(frame, acknowledge, at, placed=placed, pull=pull)
         if at is None and not placed:
-            return encode(message, parts[0] if len(parts) == 1 else b"".join(parts))
+            return encode(message, parts[0] if len(parts) == 1 else b"".join(parts), number)
         self.in_use = True
         self._laid[frame.number] = None if at is None else (memory, at)
         self.bytes_sent += frame.nbytes if at is not None else frame.nbytes - nbytes
-        return encode(message, None if at is not None or not parts else b"".join(parts))
+        return encode(message, None if at is not None or not parts else b"".join(parts), number)
 
     def arrived(self, frame: int, pieces: Sequence[SentPiece]) -> Sequence[SentPiece]:
         """A frame has arrived: which of its pieces have nothing more to wait for.
@@ -264,11 +264,17 @@ class ClientLink:
         self.outgoing: list[list[Buffer]] = []
         self.reopen = False
         self.listener: tuple[bytes, bytes] | None = None
+        self.sent = 0
+        """Messages that were sent on this connection: the number of the last one."""
+        self.received = 0
+        """The number of the last message that came on it."""
         self.frames_sent = 0
         self.frames_received = 0
         self.payload_bytes_sent = 0
         self.payload_bytes_received = 0
         self._hello = hello
+        self._greeting: list[Buffer] = []
+        """The connection's first message, said again until it is answered."""
         self._same_host = settings.same_host
         self.new_pulls: list[PullOperation] = []
         """What is to be asked for with the next `flush`."""
@@ -292,7 +298,8 @@ class ClientLink:
     def say(self, message: Message) -> None:
         """Sends a control message now; it goes before all data that has not left. Nothing while there is no link."""
         if self.connection.state is LinkState.OPEN:
-            self.outgoing.append(encode(message))
+            self.sent += 1
+            self.outgoing.append(encode(message, None, self.sent))
 
     def share(self, memory: LinkMemory | None) -> None:
         """The shard has mapped the client's arena, or has it no more."""
@@ -340,6 +347,8 @@ class ClientLink:
             self._connect()
         if Due.PING in due:
             self.say(Ping())
+        if Due.HELLO in due:
+            self.outgoing.append(self._greeting)
         return Due.LOST in due
 
     def flush(self, now: float) -> None:
@@ -354,15 +363,17 @@ class ClientLink:
             if messages and frame is not None and (memory is not None or frame.nbytes <= CARRIES_PULL_BYTES):
                 pull = messages.pop()
             if messages:
-                self.outgoing += map(encode, messages)
+                for message in messages:
+                    self.say(message)
         while frame is not None:
             self.frames_sent += 1
             self.payload_bytes_sent += frame.nbytes
             receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
+            self.sent += 1
             if memory is None:
-                self.outgoing.append(encode(push_message(frame, receipts, pull=pull), frame.payload()))
+                self.outgoing.append(encode(push_message(frame, receipts, pull=pull), frame.payload(), self.sent))
             else:
-                self.outgoing.append(self.arena.push(memory, frame, receipts, pull))
+                self.outgoing.append(self.arena.push(memory, frame, receipts, pull, self.sent))
             frame, pull = self.outbox.fill(now) if self.outbox.queued_slices else None, None
         while self.acknowledge:  # No frame leaves that could say it.
             receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
@@ -393,4 +404,8 @@ class ClientLink:
         for run in self.outbox.requeue(again):
             run.owner.resent(self.shard, run)
         session, loopback = self.connection.session, self.outbox.loopback
-        self.outgoing = [encode(msgspec.structs.replace(self._hello, session=session, loopback=loopback))]
+        self.sent, self.received = 1, 0
+        self._greeting = encode(
+            msgspec.structs.replace(self._hello, session=session, loopback=loopback), None, self.sent
+        )
+        self.outgoing = [self._greeting]

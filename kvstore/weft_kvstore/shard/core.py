@@ -19,7 +19,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.peer import MAX_OPEN_MEASURES, Admission, Job, Peer, admit
 from weft_kvstore.shard.pushes import Answers, Links, Pushes, asked_pulls
-from weft_kvstore.wire.codec import ProtocolError, decode_request
+from weft_kvstore.wire.codec import ProtocolError, decode_request, encode, number_of
 from weft_kvstore.wire.messages import (
     Acknowledge,
     Barrier,
@@ -60,9 +60,15 @@ class Handshake:
         self._settings = settings
         self._boot = boot
 
-    def hello(self, identity: bytes, hello: Hello, now: float) -> None:
-        """Welcomes whoever says this, or refuses; the slot's connection so far, if there is one, is lost."""
+    def hello(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
+        """Welcomes whoever says this, or refuses; the slot's connection so far, if there is one, is lost. Who says it
+        again, as message 1, has not heard the answer perhaps."""
         links = self._links
+        known = links.peers.get(identity)
+        if number and known is not None:
+            if known.received == number and known.welcome is not None:
+                links.outgoing.append((identity, encode(known.welcome, None, number)))
+            return
         verdict = admit(links.job, links.peers, identity, hello)
         if not isinstance(verdict, Admission):
             links.counts.refused += 1
@@ -81,7 +87,9 @@ class Handshake:
         if listener:
             links.due(peer)
         silence_ms = int(self._settings.silence_s * 1000)
-        links.say(identity, Welcome(hello.session, self._boot, silence_ms, listener, peer.ticket))
+        peer.received = number
+        peer.welcome = Welcome(hello.session, self._boot, silence_ms, listener, peer.ticket)
+        links.say(identity, peer.welcome)
 
 
 def _fill(job: Job, hello: Hello) -> None:
@@ -328,21 +336,35 @@ class ShardCore:
         """One message. What is no message, or not from a client of a job here, is counted and answered with Refused."""
         try:
             message, payload = decode_request(parts)
+            number, peer = number_of(parts), self.peers.get(identity)
             if isinstance(message, Hello):
-                self._handshake.hello(identity, message, now)
+                self._handshake.hello(identity, message, number, now)
                 return
-            peer = self.peers.get(identity)
             if peer is None:
                 self.counts.unknown_links += 1
                 self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, "no Hello came on this connection"))
                 return
             peer.heard = peer.job.heard[peer.slot] = now
+            if number == peer.received + 1:
+                peer.received = number
+            elif number:  # It has come before, or comes too early; 0 is not counted.
+                if number > peer.received:
+                    self._miss(peer, number)
+                return
             if type(message) is Push:
                 self._push(peer, message, payload, now)
             else:
                 self._handle(peer, message, now)
         except ProtocolError as error:
             self.links.refuse(identity, error)
+
+    def _miss(self, peer: Peer, number: int) -> None:
+        """A message that was sent before this one has not come: what a connection brings would not be in order any
+        more, so the client is to begin a new one."""
+        reason = f"message {peer.received + 1} of this connection did not come before message {number}"
+        _log.warning("slot %d: %s; it has to begin a new one", peer.slot, reason)
+        self.links.lose(peer.identity)
+        self.links.say(peer.identity, Refused(RefusalCode.UNKNOWN_LINK, reason))
 
     def _handle(self, peer: Peer, message: Request, now: float) -> None:
         match message:

@@ -19,7 +19,17 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.statistics import SharedBytes, Stragglers
 from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import encode
-from weft_kvstore.wire.messages import MAX_RUNS, Acknowledge, Done, Hello, RefusalCode, Refused, Released, Values
+from weft_kvstore.wire.messages import (
+    MAX_RUNS,
+    Acknowledge,
+    Done,
+    Hello,
+    RefusalCode,
+    Refused,
+    Released,
+    Values,
+    Welcome,
+)
 from weft_kvstore.wire.outbox import CALL_PRIORITY, OneBuffer, Outbox, OutFrame, OutRun, Piece, Pin, Source
 
 # --- A connection that has said Hello, as its shard sees it -----------------------------------------------------------
@@ -96,6 +106,12 @@ class Peer:
         self.slot = hello.slot
         self.hello = hello
         self.heard = now
+        self.sent = 0
+        """Messages that were sent on this connection: the number of the last one."""
+        self.received = 0
+        """The number of the last message that came on it."""
+        self.welcome: Welcome | None = None
+        """What its Hello was answered with."""
         self.is_lost = False
         """Whether the connection is gone, or forgotten."""
         self.outbox: Outbox[AnswerEntry, Pin] = Outbox(settings, loopback=hello.loopback)
@@ -143,19 +159,19 @@ class Peer:
     def receipts(self) -> Iterator[list[Buffer]]:
         """Says what was taken in since the last time; that frames have arrived is said by a frame, or last of all."""
         if self.done:
-            yield encode(Done(self.done))
+            yield self._numbered(Done(self.done))
             self.done = []
         released = [] if self.earlier else self.released
         if released:
             self.released = []
             self.acknowledge = [frame for frame in self.acknowledge if frame not in released]
         if released:
-            yield encode(Released(released))
+            yield self._numbered(Released(released))
 
     def late_receipts(self) -> Iterator[list[Buffer]]:
         """Says of the frames that have arrived what no frame of values has said meanwhile."""
         while self.acknowledge:
-            yield encode(Acknowledge(self._receipts()))
+            yield self._numbered(Acknowledge(self._receipts()))
 
     def _receipts(self) -> list[int]:
         found, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
@@ -171,7 +187,7 @@ class Peer:
                 self._has_left(piece.run)
         if self.memory is None:
             receipts = self._receipts() if self.acknowledge else []
-            return encode(_values(frame, receipts, None, placed=False), frame.payload())
+            return self._numbered(_values(frame, receipts, None, placed=False), frame.payload())
         return self._shared(frame, self.memory)
 
     def _shared(self, frame: OutFrame[AnswerEntry, Pin], memory: PeerMemory) -> list[Buffer]:
@@ -192,7 +208,11 @@ class Peer:
         self.shared.sent += frame.nbytes if payload is None else frame.nbytes - nbytes
         for piece in frame.pieces:
             piece.run.owner.give_back(piece.first, piece.count)
-        return encode(_values(frame, self._receipts(), at, placed=bool(memory.places)), payload)
+        return self._numbered(_values(frame, self._receipts(), at, placed=bool(memory.places)), payload)
+
+    def _numbered(self, message: Done | Released | Acknowledge | Values, payload: Buffer | None = None) -> list[Buffer]:
+        self.sent += 1
+        return encode(message, payload, self.sent)
 
     def _put(self, wait: PullWait, part: Answer, *, place: bool = False) -> None:
         entry = AnswerEntry(

@@ -149,7 +149,12 @@ class Links:
 
     def say(self, identity: bytes, message: Message) -> None:
         """Sends a message before all values that have not left."""
-        self.outgoing.append((identity, encode(message)))
+        peer = self.peers.get(identity)
+        if peer is None or type(message) is Refused:  # It ends the connection, whatever else was lost.
+            self.outgoing.append((identity, encode(message)))
+        else:
+            peer.sent += 1
+            self.outgoing.append((identity, encode(message, None, peer.sent)))
 
     def due(self, peer: Peer) -> None:
         """It may have something to be sent, unless it is lost: by its own message, or with its job."""

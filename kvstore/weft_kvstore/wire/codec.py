@@ -1,10 +1,12 @@
 """Messages to and from the parts of a ZeroMQ message: a header, and a payload where the message carries slices or rows.
 
-header = magic b"WEFT", one byte of format version, one MessagePack map. Nothing in it is executable. Pure.
+header = magic b"WEFT", one byte of format version, the message's number on its connection, one MessagePack map. Nothing
+in it is executable. Pure.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import compress, repeat
@@ -24,12 +26,16 @@ from weft_kvstore.structs import Reader
 from weft_kvstore.wire.messages import Message, Pull, Push, Reply, Request, Values
 
 MAGIC: Final = b"WEFT"
-FORMAT_VERSION: Final = 9
+FORMAT_VERSION: Final = 10
+_NUMBER: Final = struct.Struct("<Q")
+NUMBER_BYTES: Final = _NUMBER.size
 MAX_HEADER_BYTES: Final = 1 << 20
 
 _M = TypeVar("_M")
 
 _PREFIX: Final = MAGIC + bytes([FORMAT_VERSION])
+_BODY: Final = len(_PREFIX) + NUMBER_BYTES
+"""Where the map begins."""
 
 _NO_PAYLOAD: Final = memoryview(b"")
 
@@ -49,10 +55,16 @@ class ProtocolError(Exception):
     """Bytes that are no message of this format; the text names the part and the field."""
 
 
-def encode(message: Message, payload: Buffer | None = None) -> list[Buffer]:
-    """The parts of a message; the payload is passed on, not copied."""
-    header = _PREFIX + _encoder.encode(message)
+def encode(message: Message, payload: Buffer | None = None, number: int = 0) -> list[Buffer]:
+    """The parts of a message; the payload is passed on, not copied. `number`: its place among all that this side sends
+    on the connection, from 1; 0 where it is not counted."""
+    header = _PREFIX + _NUMBER.pack(number) + _encoder.encode(message)
     return [header] if payload is None else [header, payload]
+
+
+def number_of(parts: Sequence[Buffer]) -> int:
+    """The number of a message that could be decoded."""
+    return int(_NUMBER.unpack_from(parts[0], len(_PREFIX))[0])
 
 
 def _decode(parts: Sequence[Buffer], reader: Reader[_M]) -> tuple[_M, memoryview]:
@@ -70,7 +82,7 @@ def _decode(parts: Sequence[Buffer], reader: Reader[_M]) -> tuple[_M, memoryview
         found = header[4] if header.nbytes > len(MAGIC) else None
         raise ProtocolError(f"header: format version {found}, this side speaks {FORMAT_VERSION}")
     try:
-        message = reader.from_msgpack(header[len(_PREFIX) :])
+        message = reader.from_msgpack(header[_BODY:])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"header: {error}") from error
     kind = type(message)

@@ -8,6 +8,7 @@ from weft_kvstore.client.connection import (
     AFTER_LOSS,
     FIRST_RETRY_S,
     HANDSHAKES,
+    HELLOS,
     LAST_RETRY_S,
     Connection,
     Due,
@@ -176,6 +177,15 @@ def test_a_process_that_stood_still_does_not_blame_the_shard() -> None:
     connection.forgive(100.0)
     assert connection.tick(100.0) & (Due.LOST | Due.CONNECT) == NOTHING
     assert Due.LOST in connection.tick(100.0 + SILENCE_S)
+
+
+def test_a_hello_is_said_again_until_it_is_answered() -> None:
+    connection = handshake()
+    again_s = SILENCE_S / HELLOS
+    assert connection.next_tick() == pytest.approx(again_s)
+    assert [connection.tick(at * again_s) for at in (0.5, 1.0, 1.5, 2.0)] == [NOTHING, Due.HELLO, NOTHING, Due.HELLO]
+    connection.welcome(welcome(1), 2 * again_s)
+    assert Due.HELLO not in connection.tick(4 * again_s)
 
 
 def test_the_silence_since_it_was_open_loses_the_shard_once_until_a_welcome() -> None:

@@ -26,7 +26,7 @@ from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.statistics import ShardStatistics
-from weft_kvstore.wire.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, encode
+from weft_kvstore.wire.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, NUMBER_BYTES, encode
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
     Acknowledge,
@@ -47,7 +47,7 @@ from weft_kvstore.wire.messages import (
     Why,
 )
 
-PREFIX = MAGIC + bytes([FORMAT_VERSION])
+PREFIX = MAGIC + bytes([FORMAT_VERSION]) + bytes(NUMBER_BYTES)
 SLOTS = 2
 SPARE = 2
 """A slot that contributes to no key: a hostile member may take it without holding the others up."""

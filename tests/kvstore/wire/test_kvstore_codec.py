@@ -16,6 +16,7 @@ from weft_kvstore.wire.codec import (
     FORMAT_VERSION,
     MAGIC,
     MAX_HEADER_BYTES,
+    NUMBER_BYTES,
     ProtocolError,
     decode_reply,
     decode_request,
@@ -23,7 +24,7 @@ from weft_kvstore.wire.codec import (
 )
 
 GOLDEN = Path(__file__).parent / "golden"
-PREFIX = MAGIC + bytes([FORMAT_VERSION])
+PREFIX = MAGIC + bytes([FORMAT_VERSION]) + bytes(NUMBER_BYTES)
 ALL = {**REQUESTS, **REPLIES}
 
 
@@ -84,8 +85,8 @@ def pushed(**changes: object) -> list[bytes]:
         ([b""], "header: begins with b''"),
         ([b"HTTP/1.1"], "header: begins with b'HTTP'"),
         ([MAGIC], "format version None"),
-        ([MAGIC + b"\x03"], "format version 3, this side speaks 9"),
-        ([MAGIC + b"\x0a\x80"], "format version 10, this side speaks 9"),
+        ([MAGIC + b"\x03"], "format version 3, this side speaks 10"),
+        ([MAGIC + b"\x09\x80"], "format version 9, this side speaks 10"),
         ([PREFIX], "header: "),
         ([PREFIX + b"\x80"], "`type`"),
         ([PREFIX + msgspec.msgpack.encode({"type": "gift"})], "'gift'"),
