@@ -193,7 +193,7 @@ class JobRun:
             given=given if keeps else [],
             snapshot=self._began_with,
             lost_after_s=lost_after_s,
-            last_snapshot=None if self.places.shards else self.snapshots.last_folder,
+            last_snapshot=self.snapshots.last_folder_of(lease),
         )
         return told if self.places.keys is None else with_keys(told, self.places.keys)
 

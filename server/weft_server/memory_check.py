@@ -44,7 +44,7 @@ def memory_errors(plan: JobPlan, programs: Programs, bounds: Bounds) -> Iterator
         if bytes_held > bounds.step_bytes:
             what = f"a worker's {samples} samples of a step of the {program.role} program take {bytes_held} bytes"
             yield FieldError(pointer="/data/batch", detail=_more(what, bounds.step_bytes))
-    dense = store.parameter_bytes + store.state_bytes
+    dense = store.parameter_bytes + store.state_bytes + store.previous_bytes
     together = dense + plan.workers * max(peaks)
     if bounds.machine_bytes is not None and together > bounds.machine_bytes:
         detail = (

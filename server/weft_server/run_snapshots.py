@@ -107,6 +107,10 @@ class RunSnapshots:
             return None
         return f"{self._location}/{steps}-{self._places.term}"
 
+    def last_folder_of(self, worker: Lease) -> str | None:
+        """The same, for a worker that holds what goes with its process."""
+        return self.last_folder if worker in self._holders else None
+
     def finish(self) -> None:
         """All workers have done their last step: what the job is then is kept, so that it can be trained longer."""
         folder = self.last_folder

@@ -252,7 +252,10 @@ def test_a_parameter_that_no_store_could_hold_is_refused_at_once(
     wrong["graph"]["parameters"].append(unused)
     found = problem(submit(client, wrong), 422, "job-refused")
     assert any(told in error.detail for error in found.errors), found
-    assert all(error.pointer.startswith(("/graph/parameters", "/parallelism/slice_bytes")) for error in found.errors)
+    assert all(
+        error.pointer.startswith(("/graph/parameters", "/parallelism/slice_bytes", "/data/batch"))
+        for error in found.errors
+    )
 
 
 def test_a_missing_column_and_an_unreadable_file_are_pointed_at(client: httpx.Client, document: dict[str, Any]) -> None:

@@ -136,7 +136,7 @@ class WorkerAllocation(Model):
     content: str = ""
     """What the data's columns held at the job's submission; a worker that finds other data fails. Empty: anything."""
     last_snapshot: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """The folder that a worker without shards writes what it holds after the last step to, before it is done."""
+    """The folder that a worker writes what it alone holds after the last step to, before it is done."""
 
 
 class ShardAllocation(Model):

@@ -336,8 +336,9 @@ def test_a_push_of_which_nothing_left_may_be_made_again() -> None:
     simulation = Simulation(description, LinkSettings(request_timeout_s=1.0))
     simulation.silent.add(0)
     lost = push_all(simulation.stores[0], description, 0, 0)
-    simulation._pump()
-    simulation.now += 1.5
+    for _ in range(4):
+        simulation._pump()
+        simulation.now += 0.5
     simulation._pump()
     assert lost.exception(0) is not None
     simulation.silent.clear()
