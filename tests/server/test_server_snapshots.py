@@ -9,7 +9,7 @@ import pytest
 
 from server_mind import World
 from server_specs import plan
-from weft.api.agent import AgentKind, SetDone, Snapshot, SnapshotDone, SnapshotFile
+from weft.api.agent import AgentKind, SetDone, Snapshot, SnapshotDone, SnapshotFile, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server.limits import Limits
 from weft_server.memory import Scaling
@@ -311,6 +311,24 @@ def test_jobs_that_could_not_go_on_exactly_take_none_and_neither_do_those_at_the
     world.all_report(WORKER, None, step=500)  # type: ignore[arg-type]
     world.tick(3 * EVERY_S)
     assert ordered(world) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "writing"),
+    [
+        ({}, []),
+        ({"compression": {"gradients": {"kind": "2bit", "threshold": 0.1}}}, [0, 1]),
+        ({"update": "workers"}, [0]),
+    ],
+    ids=str,
+)
+def test_a_worker_that_alone_holds_something_is_told_where_to_write_it_before_it_is_done(
+    world: World, changes: dict[str, Any], writing: list[int]
+) -> None:
+    run(world, JobPlan.model_validate({**long().model_dump(), **changes}))
+    told = [world.orders(world.lease(WORKER, slot).agent).allocations[0] for slot in range(2)]
+    folders = [each.last_snapshot for each in told if isinstance(each, WorkerAllocation)]
+    assert [slot for slot, folder in enumerate(folders) if folder is not None] == writing
 
 
 def test_a_worker_without_shards_writes_its_own_the_last_one_before_it_is_done(world: World) -> None:
