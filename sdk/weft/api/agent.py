@@ -8,6 +8,10 @@ allocation's term; the server refuses another one with 409 `stale-term`, an allo
 `unknown-allocation`, an unknown agent with 404 `unknown-agent` (register again). An agent that ends takes leave with
 `DELETE /v1/agents/{id}?reason=`; one that does not is lost after its time.
 
+A server that asks for tokens answers a registration with the agent's credential, and has one in each allocation: calls below
+`/v1/agents/{id}` and `/v1/allocations/{id}` are made with these. Another one's is refused with 403 `wrong-credential`; 401
+`unknown-credential` says that the server has another key now (register again).
+
 Whatever is answered is written: a server that is killed and starts again knows it. 503 `records-unavailable`, with
 `Retry-After`, says that it is not written yet; the same call comes again then. The keeper reads first values from
 `GET /v1/allocations/{id}/given?term=` and values that it is to set from `GET /v1/allocations/{id}/sets/{number}?term=`,
@@ -54,6 +58,8 @@ class Registered(Model):
     heartbeat_interval_s: float
     """Silence for `lost_after_s` makes the server declare the agent lost."""
     lost_after_s: float
+    token: str | None = Field(default=None, repr=False)
+    """What the agent's further calls are made with, where the server asks for tokens."""
 
 
 class Heartbeat(Model):
@@ -125,6 +131,8 @@ class WorkerAllocation(Model):
     """Where the job goes on; None: it begins with step 0. A worker without shards reads its values from it."""
     content: str = ""
     """What the data's columns held at the job's submission; a worker that finds other data fails. Empty: anything."""
+    token: str | None = Field(default=None, repr=False)
+    """What calls about this allocation are made with, where the server asks for tokens."""
 
 
 class ShardAllocation(Model):
@@ -142,6 +150,8 @@ class ShardAllocation(Model):
     """The public keys of those that it lets in: this job's workers."""
     snapshot: Snapshot | None = None
     """What its values are read from; None: they are the first ones."""
+    token: str | None = Field(default=None, repr=False)
+    """What calls about this allocation are made with, where the server asks for tokens."""
 
 
 Allocation = Annotated[WorkerAllocation | ShardAllocation, Field(discriminator="kind")]
