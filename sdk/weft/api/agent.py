@@ -8,9 +8,9 @@ allocation's term; the server refuses another one with 409 `stale-term`, an allo
 `unknown-allocation`, an unknown agent with 404 `unknown-agent` (register again). An agent that ends takes leave with
 `DELETE /v1/agents/{id}?reason=`; one that does not is lost after its time.
 
-A server that asks for tokens answers a registration with the agent's credential, and has one in each allocation: calls below
-`/v1/agents/{id}` and `/v1/allocations/{id}` are made with these. Another one's is refused with 403 `wrong-credential`; 401
-`unknown-credential` says that the server has another key now (register again).
+A server that asks for tokens answers a registration with the agent's credential, and has one in each allocation: calls
+below `/v1/agents/{id}` and `/v1/allocations/{id}` are made with these. Another one's is refused with 403
+`wrong-credential`; 401 `unknown-credential` says that the server has another key now (register again).
 
 Whatever is answered is written: a server that is killed and starts again knows it. 503 `records-unavailable`, with
 `Retry-After`, says that it is not written yet; the same call comes again then. The keeper reads first values from
