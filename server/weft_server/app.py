@@ -33,8 +33,6 @@ OWN = ("weft.db", "weft.db-wal", "weft.db-shm", "jobs", "uploads", "models", "sn
 def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     """The application. Its lifespan opens the database, which makes `settings.directory` where it is lacking."""
 
-    credentials = None if settings.token is None else Credentials(settings.directory)
-
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         make_directory(settings.directory, OWN)
@@ -60,6 +58,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             await service.stop()
             engine.dispose()
 
+    credentials = None if settings.token is None else Credentials(settings.directory)
     # FastAPI's own pages load scripts from other hosts; `/docs` is a page of ours.
     app = FastAPI(
         title="weft",

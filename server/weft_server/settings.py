@@ -106,10 +106,10 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"{self.host} can be reached from elsewhere: give a token (WEFT_SERVER_TOKEN), or bind to 127.0.0.1"
             )
-        if any(each is not None and len(each.get_secret_value()) < 16 for each in (self.token, self.agent_token)):
-            raise ValueError("a token has at least 16 characters")
         if self.agent_token is not None and self.token is None:
             raise ValueError("agent_token: without a users' token nobody is asked for one; give both")
+        if any(each is not None and len(each.get_secret_value()) < 16 for each in (self.token, self.agent_token)):
+            raise ValueError("a token has at least 16 characters")
         if self.lost_after_s < 2 * self.heartbeat_interval_s:
             raise ValueError(
                 f"lost_after_s {self.lost_after_s:g} is less than two heartbeats of {self.heartbeat_interval_s:g} s"

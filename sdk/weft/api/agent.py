@@ -55,11 +55,11 @@ class Registration(Model):
 
 class Registered(Model):
     id: Identifier
+    token: str | None = Field(default=None, repr=False)
+    """What the agent's further calls are made with, where the server asks for tokens."""
     heartbeat_interval_s: float
     """Silence for `lost_after_s` makes the server declare the agent lost."""
     lost_after_s: float
-    token: str | None = Field(default=None, repr=False)
-    """What the agent's further calls are made with, where the server asks for tokens."""
 
 
 class Heartbeat(Model):
@@ -102,6 +102,8 @@ class WorkerAllocation(Model):
 
     kind: Literal["worker"] = "worker"
     id: Identifier
+    token: str | None = Field(default=None, repr=False)
+    """What calls about this allocation are made with, where the server asks for tokens."""
     term: int
     incarnation: int
     job: Identifier
@@ -131,8 +133,6 @@ class WorkerAllocation(Model):
     """Where the job goes on; None: it begins with step 0. A worker without shards reads its values from it."""
     content: str = ""
     """What the data's columns held at the job's submission; a worker that finds other data fails. Empty: anything."""
-    token: str | None = Field(default=None, repr=False)
-    """What calls about this allocation are made with, where the server asks for tokens."""
 
 
 class ShardAllocation(Model):
@@ -140,6 +140,8 @@ class ShardAllocation(Model):
 
     kind: Literal["shard"] = "shard"
     id: Identifier
+    token: str | None = Field(default=None, repr=False)
+    """What calls about this allocation are made with, where the server asks for tokens."""
     term: int
     job: Identifier
     shard: int
@@ -150,8 +152,6 @@ class ShardAllocation(Model):
     """The public keys of those that it lets in: this job's workers."""
     snapshot: Snapshot | None = None
     """What its values are read from; None: they are the first ones."""
-    token: str | None = Field(default=None, repr=False)
-    """What calls about this allocation are made with, where the server asks for tokens."""
 
 
 Allocation = Annotated[WorkerAllocation | ShardAllocation, Field(discriminator="kind")]
