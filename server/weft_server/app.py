@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from weft.api.private import make_directory
 from weft_server.checks import Checks
+from weft_server.credentials import Credentials
 from weft_server.database import open_database
 from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate, TokenGate
 from weft_server.job_files import JobFiles
@@ -48,7 +49,9 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
         places = ModelPlaces(settings.concurrent_models + settings.waiting_models, settings.models_bytes)
         readers = ModelReaders()
         shutil.rmtree(settings.models_folder, ignore_errors=True)  # what an earlier process left
-        app.state.context = Context(service, brought, settings, checks, reading, places, readers)
+        if credentials is not None:
+            credentials.load()
+        app.state.context = Context(service, brought, settings, checks, reading, places, readers, credentials)
         try:
             await service.start()
             yield
@@ -57,6 +60,7 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
             await service.stop()
             engine.dispose()
 
+    credentials = None if settings.token is None else Credentials(settings.directory)
     # FastAPI's own pages load scripts from other hosts; `/docs` is a page of ours.
     app = FastAPI(
         title="weft",
@@ -69,16 +73,20 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
     for each in (jobs, events, values, uploads, models, programs, agents, allocations, health, docs):
         app.include_router(each.router)
     add_handlers(app)
-    _add_gates(app, settings)
+    _add_gates(app, settings, credentials)
     return app
 
 
-def _add_gates(app: FastAPI, settings: Settings) -> None:
+def _add_gates(app: FastAPI, settings: Settings, credentials: Credentials | None) -> None:
     """The one added last is passed first: Host, then Origin, then token, then the body's pace and size."""
     app.add_middleware(BodyGate, limit=_body_limit(settings))
     app.add_middleware(PaceGate, grace_s=settings.body_grace_s)
-    if settings.token is not None:
-        app.add_middleware(TokenGate, token=settings.token.get_secret_value())
+    if settings.token is not None and credentials is not None:
+        token, agent_token = (
+            settings.token.get_secret_value(),
+            (settings.agent_token or settings.token).get_secret_value(),
+        )
+        app.add_middleware(TokenGate, token=token, agent_token=agent_token, credentials=credentials)
     app.add_middleware(OriginGate)
     if settings.is_loopback:
         app.add_middleware(HostGate, names=LOOPBACK_NAMES | {settings.host})

@@ -33,7 +33,10 @@ class Settings(BaseSettings):
     data_roots: tuple[Path, ...] = ()
     """Directories that data may be read from. None given: any on loopback, else none at all."""
     token: SecretStr | None = None
-    """What clients and agents send as `Authorization: Bearer`."""
+    """What clients send as `Authorization: Bearer`."""
+    agent_token: SecretStr | None = None
+    """What agents register with, as their own token; each has a credential of its own from then on. If left out, they
+    register with the users' token."""
     encrypt_links: bool | None = None
     """Whether each job gets CURVE keys of its own, by which nobody but its workers can talk to its shards, and what
     passes is secret. If left out, where the server can be reached from elsewhere: encryption takes processor time."""
@@ -114,7 +117,9 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"{self.host} can be reached from elsewhere: give a token (WEFT_SERVER_TOKEN), or bind to 127.0.0.1"
             )
-        if self.token is not None and len(self.token.get_secret_value()) < 16:
+        if self.agent_token is not None and self.token is None:
+            raise ValueError("agent_token: without a users' token nobody is asked for one; give both")
+        if any(each is not None and len(each.get_secret_value()) < 16 for each in (self.token, self.agent_token)):
             raise ValueError("a token has at least 16 characters")
         for name in ("suspected_after_s", "lost_after_s"):
             if getattr(self, name) < 2 * self.heartbeat_interval_s:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from server_running import eventually, running
 from weft.api.agent import AgentKind
+from weft_server.credentials import Credentials
 from weft_server.settings import Settings
 
 TOKEN = "a-token-of-these-tests"
@@ -105,7 +106,7 @@ def test_the_token_is_kept_only_as_a_hash(tmp_path: Path) -> None:
 
     async def nothing(*_: object) -> None: ...
 
-    assert TOKEN not in repr(vars(TokenGate(nothing, TOKEN)))
+    assert TOKEN not in repr(vars(TokenGate(nothing, TOKEN, TOKEN, Credentials(Path()))))
     assert TOKEN not in repr(Settings(token=TOKEN))
 
 

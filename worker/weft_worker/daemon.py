@@ -42,6 +42,8 @@ class WorkerDaemon:
 
     def _task(self, allocation: AnyAllocation | None) -> dict[str, Any]:
         settings = self._settings.model_dump(mode="json")
+        if allocation is not None and allocation.token is not None:
+            settings["token"] = allocation.token  # The token that agents join with is no business of a job's process.
         return {
             "settings": settings,
             "allocation": None if allocation is None else allocation.model_dump(mode="json"),

@@ -10,6 +10,10 @@ allocation's term; the server refuses another one with 409 `stale-term`, an allo
 `DELETE /v1/agents/{id}?reason=`. One that hangs up on a heartbeat and does not call again is lost soon, and so is one
 whose name another process registers; any other after `lost_after_s` of silence.
 
+A server that asks for tokens answers a registration with the agent's credential, and has one in each allocation: calls
+below `/v1/agents/{id}` and `/v1/allocations/{id}` are made with these. Another one's is refused with 403
+`wrong-credential`; 401 `unknown-credential` says that the server has another key now (register again).
+
 Whatever is answered is written: a server that is killed and starts again knows it. 503 `records-unavailable`, with
 `Retry-After`, says that it is not written yet; the same call comes again then. The keeper reads first values from
 `GET /v1/allocations/{id}/given?term=` and values that it is to set from `GET /v1/allocations/{id}/sets/{number}?term=`,
@@ -59,6 +63,8 @@ class Registration(Model):
 
 class Registered(Model):
     id: Identifier
+    token: str | None = Field(default=None, repr=False)
+    """What the agent's further calls are made with, where the server asks for tokens."""
     heartbeat_interval_s: float
     lost_after_s: float
     """An agent that is silent for so long is lost; it is suspected long before."""
@@ -104,6 +110,8 @@ class WorkerAllocation(Model):
 
     kind: Literal["worker"] = "worker"
     id: Identifier
+    token: str | None = Field(default=None, repr=False)
+    """What calls about this allocation are made with, where the server asks for tokens."""
     term: int
     incarnation: int
     job: Identifier
@@ -144,6 +152,8 @@ class ShardAllocation(Model):
 
     kind: Literal["shard"] = "shard"
     id: Identifier
+    token: str | None = Field(default=None, repr=False)
+    """What calls about this allocation are made with, where the server asks for tokens."""
     term: int
     job: Identifier
     shard: int

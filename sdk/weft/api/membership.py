@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Protocol, TypeVar
 from uuid import uuid4
 
@@ -31,6 +31,9 @@ was cut comes again only after pauses that double, and a server that stood still
 
 STOPPED = "it was stopped, as all agents are when their cluster stops"
 """Why an agent takes leave."""
+
+MOST_TOKENS = 4096
+"""Of allocations: the oldest are over by far."""
 
 _R = TypeVar("_R")
 _M = TypeVar("_M", bound=Model)
@@ -64,6 +67,27 @@ class _UnknownAgentError(Exception):
     """The server does not know this agent."""
 
 
+class _Tokens(httpx.Auth):
+    """What each call is made with: the credential of the agent or allocation in its path, or the token to join with."""
+
+    def __init__(self, join: str | None) -> None:
+        self._join = join
+        self._own: dict[str, str] = {}
+
+    def know(self, identifier: str, token: str | None) -> None:
+        if token is not None:
+            self._own[identifier] = token
+            while len(self._own) > MOST_TOKENS:
+                self._own.pop(next(iter(self._own)))
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        own = [self._own[part] for part in request.url.path.split("/") if part in self._own]
+        token = own[0] if own else self._join
+        if token is not None:
+            request.headers["Authorization"] = f"Bearer {token}"
+        yield request
+
+
 class Membership:
     """One agent's membership. `transport` replaces the network, for tests.
 
@@ -85,9 +109,10 @@ class Membership:
         self._holder = holder
         self._agent: str | None = None
         """As which it is registered."""
+        self._tokens = _Tokens(token)
         self._client = httpx.Client(
             base_url=server,
-            headers={"Authorization": f"Bearer {token}"} if token else {},
+            auth=self._tokens,
             transport=transport,
             timeout=httpx.Timeout(REGISTER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         )
@@ -106,6 +131,7 @@ class Membership:
             if registered is None:
                 break
             _log.info("registered as %s (agent %s)", self._registration.name, registered.id)
+            self._tokens.know(registered.id, registered.token)
             self._agent = registered.id
             try:
                 self._beat(stop, registered)
@@ -142,6 +168,8 @@ class Membership:
             orders = self._retried(stop, call)
             if orders is not None and orders.version != known:
                 known = orders.version
+                for allocation in orders.allocations:
+                    self._tokens.know(allocation.id, allocation.token)
                 self._holder.hold(orders)
 
     def _leave(self) -> None:
@@ -166,7 +194,7 @@ class Membership:
             )
         except httpx.HTTPError as error:
             raise UnreachableError(f"{type(error).__name__}: {error}") from error
-        if response.status_code == httpx.codes.NOT_FOUND and problem_code(response.content) == "unknown-agent":
+        if response.is_client_error and problem_code(response.content) in {"unknown-agent", "unknown-credential"}:
             raise _UnknownAgentError
         if response.is_error:
             raise UnreachableError(f"{path} was answered by {response.status_code}: {response.text[:500]}")

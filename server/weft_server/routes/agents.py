@@ -22,13 +22,15 @@ async def list_agents(use: Use) -> AgentList:
 
 @router.post("", status_code=HTTPStatus.CREATED)
 async def register(registration: Registration, use: Use) -> Registered:
-    return await use.service.register(registration)
+    registered = await use.service.register(registration)
+    return registered if use.credentials is None else use.credentials.registered(registered)
 
 
 @router.post("/{agent}/heartbeat")
 async def heartbeat(agent: PathId, beat: Heartbeat, request: Request, use: Use) -> Orders:
     """The agent lives; the answer is everything that it is to hold, at once when it knows an older version."""
-    return await use.service.heartbeat(agent, beat, request.is_disconnected)
+    orders = await use.service.heartbeat(agent, beat, request.is_disconnected)
+    return orders if use.credentials is None else use.credentials.orders(orders)
 
 
 @router.delete("/{agent}", status_code=HTTPStatus.NO_CONTENT)

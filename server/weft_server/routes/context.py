@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 
 from weft_server.checks import Checks
+from weft_server.credentials import Credentials
 from weft_server.models.places import ModelPlaces
 from weft_server.models.pool import ModelReaders
 from weft_server.service import Service
@@ -28,6 +29,8 @@ class Context:
     places: ModelPlaces
     """Whose ONNX file may come."""
     readers: ModelReaders
+    credentials: Credentials | None
+    """None where no token is asked for."""
 
 
 def _context(request: Request) -> Context:
