@@ -386,7 +386,7 @@ def small_disks(folder: Path) -> Iterator[Place]:
 def clocks(folder: Path, library: str) -> Iterator[Place]:
     clock = folder / "clock"
     clock.write_text("+0\n")
-    chosen = {"LD_PRELOAD": library, "FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_NO_CACHE": "1"}
+    chosen = {"LD_PRELOAD": library, "FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_CACHE_DURATION": "1"}
     with variables(**chosen, FAKETIME_DONT_FAKE_MONOTONIC="1", DONT_FAKE_MONOTONIC="1"), one_host(folder) as place:
         yield place
 
