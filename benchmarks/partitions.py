@@ -156,11 +156,13 @@ def freeze_all(place: Place, job: weft.JobHandle, seconds: float) -> None:
     frozen([place.server, *(pid for daemon in place.daemons(job) for pid in (daemon, *children(daemon)))], seconds)
 
 
-def kill_daemon(kind: str) -> Disturb:
+def kill_daemon(kind: str, *, told: bool) -> Disturb:
+    """`told`: the server hears of it from who started the daemon, as it does from `weft up`."""
+
     def kill(place: Place, job: weft.JobHandle, seconds: float) -> None:
         os.kill(place.daemons(job, kind)[0], signal.SIGKILL)
         assert place.cluster is not None
-        while not place.cluster.ended():
+        while not place.cluster.ended() if told else not job.refresh().restarts:
             time.sleep(POLL_S)
 
     return kill
@@ -336,8 +338,9 @@ CASES = (
         at="starting",
         says="is heard again after",
     ),
-    Case("a worker's daemon is killed", "one host", kill_daemon("worker"), restarts=1),
-    Case("a shard's daemon is killed", "one host", kill_daemon("shard"), restarts=1),
+    Case("a worker's daemon is killed", "one host", kill_daemon("worker", told=True), restarts=1),
+    Case("a shard's daemon is killed", "one host", kill_daemon("shard", told=True), restarts=1),
+    Case("a worker's daemon is killed, and nobody tells", "one host", kill_daemon("worker", told=False), restarts=1),
     Case("agents are cut off from the server", "networks", cut("control"), says="is heard again after"),
     Case("workers are cut off from shards", "networks", cut("data")),
     Case("everything is cut off", "networks", cut("control", "data"), says="is heard again after"),
