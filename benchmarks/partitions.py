@@ -162,8 +162,12 @@ def kill_daemon(kind: str, *, told: bool) -> Disturb:
     def kill(place: Place, job: weft.JobHandle, seconds: float) -> None:
         os.kill(place.daemons(job, kind)[0], signal.SIGKILL)
         assert place.cluster is not None
-        while not place.cluster.ended() if told else not job.refresh().restarts:
+        while not told and not job.refresh().restarts:
             time.sleep(POLL_S)
+        while not (ended := place.cluster.ended()):
+            time.sleep(POLL_S)
+        for process in ended:
+            place.cluster.restart(process.name)
 
     return kill
 
@@ -478,8 +482,6 @@ def main() -> int:
                     longer_s, told = took_s - alone_s[case.given], "equal" if alike else "DIFFER"
                     row = f"| {case.name:<58} | {job.state:<9} | {job.job.restarts:>8} | {told:<6} | {longer_s:>8.1f} |"
                     print(row + unsaid, flush=True)
-                    for process in place.cluster.ended() if place.cluster else ():
-                        place.cluster.restart(process.name)
     print(f"{len(wanted) - wrong} of {len(wanted)} cases came to the bits of an undisturbed job")
     return int(wrong > 0)
 
