@@ -226,7 +226,7 @@ def spread(folder: Path) -> Iterator[Place]:
     environment = {**os.environ, "WEFT_SERVER_TOKEN": token, "WEFT_WORKER_TOKEN": token, "WEFT_SHARD_TOKEN": token}
     environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with networks(names) as links, contextlib.ExitStack() as stack:
-        tag, url = links.pop("tag"), "http://10.77.1.1:8470"
+        tag, url, started = links.pop("tag"), "http://10.77.1.1:8470", list[subprocess.Popen[bytes]]()
 
         def start(name: str, module: str, *arguments: str) -> int:
             command = ["ip", "netns", "exec", f"{tag}-{name}", sys.executable, "-m", module, *arguments]
@@ -234,6 +234,7 @@ def spread(folder: Path) -> Iterator[Place]:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=folder)
             stack.callback(process.wait)
             stack.callback(process.terminate)
+            started.append(process)
             return process.pid
 
         directory = ["--directory", str(folder / "server"), "--data-root", str(folder)]
@@ -247,6 +248,8 @@ def spread(folder: Path) -> Iterator[Place]:
                 start(name, "weft_worker", *named, "--data-root", str(folder))
         client = stack.enter_context(weft.Client(url, token=token, timeout_s=5.0, retry=PATIENT))
         while sum(agent.state == "alive" for agent in client.agents()) < len(names) - 1:
+            if any(process.poll() is not None for process in started):
+                raise SystemExit(f"a daemon has ended; logs are in {folder}")
             time.sleep(POLL_S)
         yield Place(client, server, folder, links=links)
 
@@ -452,6 +455,7 @@ def undisturbed(place: Place, *, given: bool) -> tuple[dict[str, bytes], float]:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # What was started and mounted goes.
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each disturbance lasts")
     parser.add_argument("--case", action="append", help="cases whose name or place has this text (repeatable)")
