@@ -93,6 +93,8 @@ class Cluster:
         self._progress = progress
         self._held = ExitStack()
         self._reported: set[Process] = set()
+        self._untold: dict[int, Process] = {}
+        """Agents that have ended, by process id, of which the server was not told."""
 
     @property
     def url(self) -> str:
@@ -140,6 +142,7 @@ class Cluster:
             for process in self.processes:
                 process.kill()
             self.processes.clear()
+            self._untold.clear()
             self._url = None
             self._directory = None
             self._held.close()
@@ -149,8 +152,9 @@ class Cluster:
         them, and does not wait for them."""
         ended = [p for p in self.processes if p.exit_code is not None and p not in self._reported]
         self._reported.update(ended)
-        if agents := {process.pid: process for process in ended if process.name != SERVER}:
-            self._tell_of(agents)
+        self._untold.update({process.pid: process for process in ended if process.name != SERVER})
+        if self._untold:
+            self._tell()
         return ended
 
     def restart(self, name: str) -> Process:
@@ -183,16 +187,17 @@ class Cluster:
     ) -> None:
         self.stop()
 
-    def _tell_of(self, ended: Mapping[int, Process]) -> None:
-        """Takes leave for agents whose processes have ended. A server that does not hear it finds out by itself."""
+    def _tell(self) -> None:
+        """Takes leave for agents whose processes have ended. A server that is away is told another time."""
         try:
             with Client(self.url, timeout_s=TELL_TIMEOUT_S, retry=Retry(attempts=1)) as client:
                 for agent in client.agents():
-                    if agent.pid in ended and agent.state is not AgentState.LOST:
-                        reason = {"reason": ended[agent.pid].ending}
-                        client.http.send("DELETE", f"/v1/agents/{agent.id}", params=reason)
+                    process = self._untold.get(agent.pid)
+                    if process is not None and agent.state is not AgentState.LOST:
+                        client.http.send("DELETE", f"/v1/agents/{agent.id}", params={"reason": process.ending})
+            self._untold.clear()
         except WeftError:
-            pass
+            return
 
     def _check(self) -> None:
         if self.processes:

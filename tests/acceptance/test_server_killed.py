@@ -30,8 +30,10 @@ OUTAGE_S = 1.5
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[weft.Cluster]:
     root = tmp_path_factory.mktemp("killed")
     save_rows(root / "rows.npz")
-    with weft.Cluster(workers=2, shards=2, data_root=root) as cluster:
-        yield cluster
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEFT_SERVER_LOST_AFTER_S", "5")  # Nobody tells the server of what is killed here.
+        with weft.Cluster(workers=2, shards=2, data_root=root) as cluster:
+            yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +141,11 @@ def test_a_job_outlives_a_server_that_is_killed_again_and_again(
     assert follower.broken
     with httpx.Client(base_url=cluster.url, timeout=DEADLINE_S) as client:
         assert {agent["pid"] for agent in client.get("/v1/agents").json()["agents"]} == pids
-        assert {agent["state"] for agent in client.get("/v1/agents").json()["agents"]} == {"alive"}
+
+        def states() -> set[str]:
+            return {agent["state"] for agent in client.get("/v1/agents").json()["agents"]}
+
+        await_that(lambda: states() == {"alive"}, "all agents to be heard again", DEADLINE_S)
         shown = [client.get(f"/v1/jobs/{each}").json() for each in (plain, job)]
     assert shown[0]["metrics"] == shown[1]["metrics"]
     assert {each["progress"]["step"] for each in shown} == {STEPS}

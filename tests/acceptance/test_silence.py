@@ -5,35 +5,41 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import weft
 from acceptance_processes import await_that, descendants
+from weft import nn
 from weft.api.event import LogLine
-from weft.api.lifecycle import AgentState
+from weft.api.lifecycle import AgentState, JobState
+
+STEPS = 1500
+"""Some seconds: it is in the midst of them when its progress is told for the first time."""
 
 
 def test_a_job_whose_processes_all_stood_still_goes_on_and_comes_to_the_same_bits(
-    example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are silent for longer than an agent may be before it is suspected. Then a daemon is killed: the server is
     told at once, and does not wait for it."""
     monkeypatch.setenv("WEFT_SERVER_HEARTBEAT_INTERVAL_S", "0.2")
     monkeypatch.setenv("WEFT_SERVER_SUSPECTED_AFTER_S", "1")
-    example.write_data(tmp_path / "digits.npz")
-    loss, _ = example.build()
-    run: dict[str, Any] = {"steps": 40, "workers": 1, "shards": 1, "rule": weft.Adam(), "keep_state": True}
+    draw = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", x=draw.standard_normal((256, 8), dtype=np.float32), y=draw.integers(0, 2, 256))
+    loss = nn.cross_entropy(nn.Linear(8, 2)(weft.input("x", ("batch", 8))), weft.input("y", ("batch",), "int64"))
+    run: dict[str, Any] = {"steps": STEPS, "workers": 1, "shards": 1, "rule": weft.Adam(), "keep_state": True}
+    run["data"] = weft.numpy_data("data.npz", columns={"x": "x", "y": "y"})
     with weft.Cluster(workers=1, shards=1, data_root=tmp_path) as cluster, cluster.client() as client:
 
         def states() -> dict[str, AgentState]:
             return {agent.name: agent.state for agent in client.agents()}
 
         daemons = [process.pid for process in cluster.processes[1:]]
-        undisturbed, job = (client.submit(loss, data=weft.numpy_data("digits.npz"), **run) for _ in range(2))
-        await_that(lambda: job.refresh().state == "running", "it to run", 60)
+        job, undisturbed = client.submit(loss, **run), client.submit(loss, **run)
+        await_that(lambda: job.refresh().progress.step > 0, "its progress", 60)
         still = [pid for daemon in daemons for pid in (daemon, *descendants(daemon))]
         for pid in still:
             os.kill(pid, signal.SIGSTOP)
@@ -42,11 +48,13 @@ def test_a_job_whose_processes_all_stood_still_goes_on_and_comes_to_the_same_bit
         finally:
             for pid in still:
                 os.kill(pid, signal.SIGCONT)
+        assert job.refresh().state is JobState.RUNNING
         job.wait(timeout_s=60)
         assert job.refresh().restarts == 0
         said = [event.body.message for event in job.events() if isinstance(event.body, LogLine)]
         for who in ("worker-0 (slot 0)", "shard-0 (shard 0)"):
             assert any(line.startswith(f"{who} is heard again after") for line in said)
+        undisturbed.wait(timeout_s=60)
         expected, found = undisturbed.values(state=True), job.values(state=True)
         assert {n: v.tobytes() for n, v in found.items()} == {n: v.tobytes() for n, v in expected.items()}
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,28 @@ def test_an_agent_registers_again_when_the_server_does_not_know_it_any_more(tmp_
         eventually(lambda: actor.lost_times == 1 and len(actor.orders) == 2, "it has dropped all and registered again")
         actor.end()
         assert [each["state"] for each in client.get("/v1/agents").json()["agents"]] == ["lost", "lost"]
+
+
+def test_an_agent_whose_connection_ends_is_not_waited_for_and_one_that_only_stands_still_is(tmp_path: Path) -> None:
+    """What the system does for a process that was killed, and for one that was stopped."""
+    with running(tmp_path / "server", suspected_after_s=1.0, lost_after_s=60.0) as client, ExitStack() as open_:
+
+        def call(name: str) -> socket.socket:
+            registered = client.post("/v1/agents", json={"kind": "worker", "name": name, "pid": 1}).json()
+            path = f"/v1/agents/{registered['id']}/heartbeat"
+            body = {"known": client.post(path, json={}).json()["version"], "wait_s": 0.5}
+            request = client.build_request("POST", path, json=body)
+            head = "".join(f"{header}: {value}\r\n" for header, value in request.headers.items())
+            connection = socket.create_connection((client.base_url.host, client.base_url.port or 0))
+            connection.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + request.content)
+            return open_.enter_context(connection)
+
+        def states() -> dict[str, str]:
+            return {each["name"]: each["state"] for each in client.get("/v1/agents").json()["agents"]}
+
+        killed, _still = call("killed"), call("still")
+        killed.close()
+        eventually(lambda: states() == {"killed": "lost", "still": "suspected"}, "one is lost, and one is waited for")
 
 
 def test_an_agent_keeps_what_it_holds_while_the_server_cannot_be_reached(

@@ -16,6 +16,9 @@ from weft.api.reporter import UploadError
 from weft_kernels.initializers import first_values as first_values_of
 from weft_kernels.kernel import kernel_of, kernels
 from weft_kvstore.errors import StoreLostError
+from weft_kvstore.settings import LinkSettings
+from weft_worker.run import open_store
+from weft_worker.task import task_of
 from worker_graphs import CLASSES, FEATURES, HIDDEN, mlp, normalized
 from worker_jobs import WAIT_S, Job, Records, programs_of, run_all, run_of, save_data
 
@@ -359,3 +362,12 @@ def test_normalization_evaluates_by_the_running_statistics(data):
         chosen = scores[np.arange(HELD_OUT), columns["y"][ROWS:]] - np.log(np.exp(scores).sum(axis=1))
     told = sum(records.metrics[-1].sums["loss"] for records in everything)
     assert told == pytest.approx(-float(chosen.sum()))
+
+
+def test_a_worker_waits_for_a_silent_shard_as_long_as_the_server_says_and_for_a_slot_behind_it_longer(job, monkeypatch):
+    links: list[LinkSettings] = []
+    monkeypatch.setattr("weft_worker.run.StoreClient", lambda *_, settings, **__: links.append(settings))
+    allocation = replace(job, shards=("tcp://127.0.0.1:1",)).allocation(0).model_copy(update={"lost_after_s": 300.0})
+    open_store(task_of(allocation))
+    assert links[0].silence_s == 300.0
+    assert links[0].request_timeout_s >= 360.0

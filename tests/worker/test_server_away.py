@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +24,7 @@ from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Membership
 from weft.api.reporter import Reporter
 from weft.api.retry import Verdict, verdict
-from weft.api.transfer import DEADLINE_S, DownloadError, UploadError
+from weft.api.transfer import DEADLINE_S, DownloadError, Transfer, UploadError
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
 from worker_graphs import CLASSES, FEATURES, HIDDEN, mlp
@@ -345,6 +347,34 @@ def test_a_document_that_the_server_refuses_is_not_asked_for_again():
         each.download("sets/3", io.BytesIO(), threading.Event())
     each.close()
     assert len(server.calls) == 1
+
+
+class FullDisk(io.BytesIO):
+    """Has room once it was written to a few times."""
+
+    def __init__(self, refusals: float) -> None:
+        super().__init__()
+        self.refusals = refusals
+
+    def write(self, data: Any) -> int:
+        if self.refusals > 0:
+            self.refusals -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(data)
+
+
+def test_a_document_waits_for_room_on_this_disk_beyond_any_deadline():
+    server, told, file = Server(), [], FullDisk(refusals=4)
+    server.documents["given"] = b"the whole document"
+    with httpx.Client(base_url="http://server", transport=httpx.MockTransport(server)) as client:
+        transfer = Transfer(client, "/v1/allocations/a", 1, told.append)
+        transfer.download("given", file, threading.Event(), deadline_s=0.01)
+        assert file.getvalue() == b"the whole document"
+        assert "given: not yet, it is tried again: no room for it here: [Errno 28] No space left" in told[0]
+        stop = threading.Event()
+        threading.Timer(0.2, stop.set).start()
+        with pytest.raises(DownloadError, match="before the run was stopped: no room for it here"):
+            transfer.download("given", FullDisk(refusals=math.inf), stop)
 
 
 def test_a_stopped_run_waits_for_no_document():

@@ -174,7 +174,8 @@ class LocalStore(StoreCalls):
         if not busy:
             with self._changed:
                 now = time.monotonic()
-                timeout_s = min(max(self._core.next_tick() - now, 0.0), LONGEST_SLEEP_S)
+                longest_s = STALL_S if len(self._core) else LONGEST_SLEEP_S  # Else a long stall would look short.
+                timeout_s = min(max(self._core.next_tick() - now, 0.0), longest_s)
                 self._look_at = now + timeout_s
                 self._changed.wait_for(lambda: self._closing or bool(self._submitted or self._asked), timeout_s)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from weft_kvstore.__main__ import main
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription, description_from_json
 from weft_kvstore.errors import StoreLostError, StoreRefusedError
+from weft_kvstore.serving.daemon import ShardDaemon
 from weft_kvstore.serving.shard_child import advertised
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.serving.shard_settings import ShardSettings
@@ -163,6 +165,12 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("WEFT_SHARD_SERVER", "http://server:1")
     monkeypatch.setenv("WEFT_SHARD_SILENCE_S", "2.5")
     assert ShardSettings().link == LinkSettings(silence_s=2.5)
+
+
+def test_a_shard_waits_for_a_silent_slot_as_long_as_the_server_says() -> None:
+    daemon: Any = SimpleNamespace(_settings=ShardSettings(server="http://server", silence_s=5.0))
+    told = allocation(described("tcp://127.0.0.1:1"), "a").model_copy(update={"lost_after_s": 300.0})
+    assert ShardDaemon._task(daemon, told)["link"]["silence_s"] == 300.0
 
 
 def test_a_wildcard_is_advertised_by_the_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,7 +16,9 @@ from store_cluster import WAIT_S, key_of, store_of
 from store_simulation import Simulation
 from weft_kvstore.client import core
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.errors import StoreLostError
+from weft_kvstore.errors import StoreLostError, StoreTimeoutError
+from weft_kvstore.local import local_store
+from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.serving import shard_server
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
@@ -50,6 +53,27 @@ def test_it_would_without_noticing(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = stood_still()
     with pytest.raises(StoreLostError, match=r"shard 0 .*has been silent"):
         waiting.result(0)
+
+
+@pytest.mark.parametrize("notices", [True, False])
+def test_a_store_in_a_process_that_stood_still_gives_no_call_up(monkeypatch: pytest.MonkeyPatch, notices: bool) -> None:
+    stood_s = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + stood_s[0])
+    monkeypatch.setattr(local_store, "time", clock)
+    if not notices:
+        monkeypatch.setattr(local_store, "STALL_S", float("inf"))
+    with LocalStore(DESCRIPTION, settings=LINK) as store:
+        store.push("k", 0, GRADIENT)
+        waiting = store.pull("k", 1)
+        store.pull("k", 0).result(WAIT_S)
+        stood_s[0] = STILL_S
+        store.pull("k", 0).result(WAIT_S)  # The thread has looked at the time.
+        store.at_slot(1).push("k", 0, GRADIENT)
+        if notices:
+            assert waiting.result(WAIT_S).shape == (8,)
+        else:
+            with pytest.raises(StoreTimeoutError, match="took over 30 s"):
+                waiting.result(WAIT_S)
 
 
 @pytest.mark.parametrize("notices", [True, False])
