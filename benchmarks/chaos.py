@@ -4,8 +4,8 @@
 
 Each run submits one job to a cluster of this machine and carries out a plan. At one or two steps, drawn from the seed,
 it kills one of: the server, the daemon of a worker or shard, the process that serves the job on one of them. What died
-is started again. The job goes on from its newest snapshot, where its kind has any, or begins again, and has to succeed
-with the parameters and the rule's state of an undisturbed one. The exit code is 1 where any differs.
+is started again. The job goes on from its newest snapshot, and has to succeed with the parameters and the rule's state
+of an undisturbed one. The exit code is 1 where any differs.
 """
 
 from __future__ import annotations
@@ -41,6 +41,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "2bit": {
         "rule": weft.Sgd(lr=0.05, momentum=0.9),
         "compression": {"gradients": {"kind": "2bit", "threshold": 0.01}},
+    },
+    "workers": {
+        "rule": weft.Adam(),
+        "update": "workers",
+        "compression": {
+            "gradients": {"kind": "2bit", "threshold": 0.01},
+            "merged": {"kind": "2bit", "threshold": 0.01},
+        },
     },
     "float16": {"rule": weft.Adam(), "precision": "float16"},
     "clipped": {"rule": weft.Adam(), "clip_norm": 0.5},
