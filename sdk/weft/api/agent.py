@@ -87,7 +87,7 @@ class Snapshot(Model):
     """The values are those after so many steps: this step is the next."""
     folder: Annotated[str, Field(min_length=1, max_length=4096)]
     """Where the files are: a path, or a URL that fsspec reads."""
-    files: Annotated[list[SnapshotFile], Field(max_length=4096)]
+    files: Annotated[list[SnapshotFile], Field(max_length=1 << 16)]
     loss_scale: float | None = None
     """Of the next step, where the loss is scaled."""
     finite_steps: Count = 0
