@@ -52,6 +52,14 @@ CASES: dict[str, dict[str, Any]] = {
         "rule": weft.Sgd(lr=0.05, momentum=0.9),
         "compression": {"gradients": {"kind": "2bit", "threshold": 0.01}},
     },
+    "workers": {
+        "rule": weft.Adam(),
+        "update": "workers",
+        "compression": {
+            "gradients": {"kind": "2bit", "threshold": 0.01},
+            "merged": {"kind": "2bit", "threshold": 0.01},
+        },
+    },
     "float16": {"rule": weft.Adam(), "precision": "float16"},
     "clipped": {"rule": weft.Adam(), "clip_norm": 0.5},
     "one worker": {"rule": weft.Adam(), "workers": 1, "shards": 0},

@@ -5,7 +5,9 @@ there. Its tensors are flat parts of arrays: `ARRAY@START:KEY` has elements STAR
 array of the rule's state, and the numbers of `updates` made of the key's slices START and on. Who reads asks for any
 elements of a key: the snapshot may have been written by other processes than there are now.
 
-A table lies in blocks of rows in any order, each with its `row/ids`; START is the first one's number in the file.
+A table lies in blocks of rows in any order, each with its `row/ids`; START is the first one's number in the file. A
+file may have only rows that have changed since another one was written, and the ids of those that have gone
+(`table/gone`): a snapshot names all files that it needs, the oldest first. All else is in its own ones.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ VALUE: Final = "value"
 UPDATES: Final = "updates"
 ROWS: Final = "row/ids"
 """Of a block of a table's rows, as int64."""
+GONE: Final = "table/gone"
 
 READ_BYTES: Final = 1 << 22
 """Bytes of a file that are read at once to check it."""
@@ -40,11 +43,13 @@ class SnapshotError(StoreError):
 
 
 class SnapshotFile(msgspec.Struct, frozen=True):
-    """A file of a snapshot: its name in the folder, its length in bytes, and its SHA-256 in hexadecimal digits."""
+    """A file of a snapshot: its name in the folder, its length in bytes, and its SHA-256 in hexadecimal digits.
+    `folder`: the name of another one beside the snapshot's, where it lies there."""
 
     name: str
     nbytes: int
     sha256: str
+    folder: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -133,16 +138,16 @@ class SnapshotReader:
     def __init__(self, snapshot: Snapshot) -> None:
         self.folder = snapshot.folder
         self._snapshot = snapshot
-        self._files: dict[str, tuple[BinaryIO, TensorFile]] = {}
+        self._files: dict[SnapshotFile, tuple[BinaryIO, TensorFile]] = {}
         self._parts: dict[tuple[str, str], list[tuple[int, int, SnapshotFile, str]]] = {}
         """Of a key's array: from which element to which, in which file, as which tensor."""
-        self._tables: dict[str, list[tuple[SnapshotFile, int]]] = {}
-        """Of a table its blocks: in which file, from which row there."""
-        self._checked: set[str] = set()
+        self._tables: dict[str, list[tuple[SnapshotFile, int, str]]] = {}
+        """Of a table what each file has, in order: ids of rows that have gone, and blocks of rows from a row on."""
+        self._checked: set[SnapshotFile] = set()
 
     def __enter__(self) -> SnapshotReader:
         for file in self._snapshot.files:
-            where = f"{self._snapshot.folder}/{file.name}"
+            where = self._where(file)
             try:
                 system, path = url_to_fs(where)
                 opened = cast("BinaryIO", system.open(path, "rb"))
@@ -150,14 +155,15 @@ class SnapshotReader:
             except Exception as error:
                 self._close()
                 raise SnapshotError(f"{where} cannot be read: {_told(error)}") from error
-            self._files[file.name] = opened, tensors
+            self._files[file] = opened, tensors
             for name, tensor in tensors.tensors.items():
                 place, _, key = name.partition(":")
                 array, _, start = place.rpartition("@")
                 begin = int(start)
-                self._parts.setdefault((array, key), []).append((begin, begin + tensor.shape[0], file, name))
-                if array == ROWS:
-                    self._tables.setdefault(key, []).append((file, begin))
+                if not file.folder:
+                    self._parts.setdefault((array, key), []).append((begin, begin + tensor.shape[0], file, name))
+                if array in (ROWS, GONE):
+                    self._tables.setdefault(key, []).append((file, begin, array))
         for parts in self._parts.values():
             parts.sort(key=lambda part: part[0])
         return self
@@ -191,29 +197,34 @@ class SnapshotReader:
     def rows(
         self, key: str, is_wanted: Callable[[Array], Array], dtypes: Mapping[str, np.dtype[Any]]
     ) -> Iterator[tuple[Array, dict[str, Array]]]:
-        """The rows of a table whose ids (n) int64 are wanted (n) bool, block by block: ids, and arrays (n, ...)."""
-        for file, begin in self._tables.get(key, []):
-            ids = self._whole(file, ROWS, begin, key, np.dtype(np.int64))
+        """The rows of a table whose ids (n) int64 are wanted (n) bool, block by block: ids, and arrays (n, ...); no
+        arrays where the rows have gone. What comes later takes the place of what came before."""
+        for file, begin, what in self._tables.get(key, []):
+            ids = self._whole(file, what, begin, key, np.dtype(np.int64))
             wanted = is_wanted(ids)
-            if wanted.any():
+            if not wanted.any():
+                continue
+            if what == GONE:
+                yield ids[wanted], {}
+            else:
                 arrays = {name: self._whole(file, name, begin, key, dtype) for name, dtype in dtypes.items()}
                 some = {name: array.reshape(len(ids), -1)[wanted] for name, array in arrays.items()}
                 yield ids[wanted], some
 
     def _whole(self, file: SnapshotFile, array: str, begin: int, key: str, dtype: np.dtype[Any]) -> Array:
         name = f"{array}@{begin}:{key}"
-        tensor = self._files[file.name][1].tensors.get(name)
+        tensor = self._files[file][1].tensors.get(name)
         if tensor is None:
-            raise SnapshotError(f"{self._snapshot.folder}/{file.name} has no {name!r}")
+            raise SnapshotError(f"{self._where(file)} has no {name!r}")
         return self._read(file, name, 0, tensor.shape[0], dtype)
 
     def _read(self, file: SnapshotFile, name: str, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
-        opened, tensors = self._files[file.name]
-        where = f"{self._snapshot.folder}/{file.name}"
+        opened, tensors = self._files[file]
+        where = self._where(file)
         try:
-            if file.name not in self._checked:
+            if file not in self._checked:
                 _check(opened, file, where)
-                self._checked.add(file.name)
+                self._checked.add(file)
             if np.dtype(tensors.tensors[name].dtype) != dtype:
                 raise SnapshotError(f"{where}: {name!r} is of {tensors.tensors[name].dtype}, not of {dtype}")
             return tensors.read_rows(name, start, stop)
@@ -221,6 +232,10 @@ class SnapshotReader:
             raise
         except Exception as error:
             raise SnapshotError(f"{where} cannot be read: {_told(error)}") from error
+
+    def _where(self, file: SnapshotFile) -> str:
+        folder = self._snapshot.folder
+        return f"{folder.rpartition('/')[0]}/{file.folder}/{file.name}" if file.folder else f"{folder}/{file.name}"
 
     def _close(self) -> None:
         for file, _ in self._files.values():

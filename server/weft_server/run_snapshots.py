@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from weft.api.agent import Snapshot, SnapshotDone, SnapshotOrder, report_interval
+from weft.api.agent import Snapshot, SnapshotDone, SnapshotFile, SnapshotOrder, report_interval
 from weft.api.event import LogLine
 from weft.api.job import Mode, UpdateBy
 from weft_server.instructions import Instruction, KeepSnapshot, TidySnapshots
@@ -25,18 +25,43 @@ KEPT = 2
 AHEAD_S = 1.0
 """How far ahead the step of a snapshot is, at the pace of the job: a report and an order pass meanwhile."""
 AHEAD_STEPS = 2
+MOST_FILES = 10
+"""Of one process in a snapshot, until it writes all rows of its tables again."""
 WAIT_S = 60.0
 """After the last worker has passed the step: how long a file may take, or an interval where that is longer."""
 
 
 @dataclass
 class _Ordered:
-    """A snapshot that is being written: files by lease. `passed`: when the last worker was seen beyond its step."""
+    """A snapshot that is being written: files by lease; of tables they may have what has changed since `base`.
+    `passed`: when the last worker was seen beyond its step."""
 
     step: int
     folder: str
+    base: Snapshot | None = None
     files: dict[str, SnapshotDone] = field(default_factory=dict)
     passed: float | None = None
+
+    def snapshot(self) -> Snapshot:
+        """All that it needs, once all files are there: of each process the earlier ones first."""
+        done = sorted(self.files.values(), key=lambda one: one.file.name if one.file is not None else "")
+        scaled = next((one for one in done if one.loss_scale is not None), done[0])
+        files: list[SnapshotFile] = []
+        for one in done:
+            if one.file is None:
+                continue
+            if self.base is not None and one.since == self.base.step:
+                own = self.base.folder.rpartition("/")[2]
+                earlier = [file for file in self.base.files if file.name == one.file.name]
+                files += [file.model_copy(update={"folder": file.folder or own}) for file in earlier]
+            files.append(one.file)
+        return Snapshot(
+            step=self.step,
+            folder=self.folder,
+            files=files,
+            loss_scale=scaled.loss_scale,
+            finite_steps=scaled.finite_steps,
+        )
 
 
 class RunSnapshots:
@@ -116,7 +141,7 @@ class RunSnapshots:
         folder = self.last_folder
         self._ordered = None  # It would be of an earlier step.
         if folder is not None and (self._places.shards or self._last_files):
-            self._ordered = _Ordered(self.plan.steps, folder, self._last_files)
+            self._ordered = _Ordered(self.plan.steps, folder, self._base(), self._last_files)
             self._places.order(self._holders)
         self._tidy()
 
@@ -138,7 +163,7 @@ class RunSnapshots:
             return None
         missing = [lease for lease in self._holders if lease.id not in ordered.files]
         if not missing:
-            self._ordered, self._checked = None, _snapshot(ordered)
+            self._ordered, self._checked = None, ordered.snapshot()
             self._out.append(KeepSnapshot(self._job, self._checked))
             return None
         ordered.passed = now.seconds if ordered.passed is None else ordered.passed
@@ -159,7 +184,8 @@ class RunSnapshots:
         ordered = self._ordered
         if ordered is None or lease not in self._holders or lease.id in ordered.files or not lease.is_held:
             return []
-        return [SnapshotOrder(allocation=lease.id, step=ordered.step, folder=ordered.folder)]
+        since = None if ordered.base is None else ordered.base.step
+        return [SnapshotOrder(allocation=lease.id, step=ordered.step, folder=ordered.folder, since=since)]
 
     def take(self, lease: Lease, done: SnapshotDone, now: Moment) -> LogLine | None:
         """What became of a file. What to say, if anything."""
@@ -267,8 +293,20 @@ class RunSnapshots:
         at = even if even - at <= pace * interval / 2 else at
         self._due = now.seconds + interval
         if at < self.plan.steps:
-            self._ordered = _Ordered(at, f"{self._location}/{at}-{self._places.term}")
+            self._ordered = _Ordered(at, f"{self._location}/{at}-{self._places.term}", self._base())
             self._places.order(self._holders)
+
+    def _base(self) -> Snapshot | None:
+        """What the next snapshot may need of tables: the newest, if these processes wrote it, until its files are many,
+        or have as many bytes as if all had been written twice."""
+        newest = self.newest
+        if newest is None or not newest.folder.endswith(f"-{self._places.term}"):
+            return None
+        for name in {file.name for file in newest.files}:
+            sizes = [file.nbytes for file in newest.files if file.name == name]
+            if len(sizes) >= MOST_FILES or sum(sizes) > 2 * max(sizes):
+                return None
+        return newest
 
     def _not_kept(self, step: int, why: str) -> LogLine | None:
         self.abandon()
@@ -282,10 +320,18 @@ class RunSnapshots:
         if self._location is not None:
             newest = -1 if self.newest is None else self.newest.step
             self.unreadable = [each for each in self.unreadable if each.step > newest]
-            using = [
-                each.folder for each in (*self.unreadable, *self.kept, self._ordered, self._checked) if each is not None
-            ]
-            self._out.append(TidySnapshots(self._job, tuple(using)))
+            ordered = self._ordered
+            whole = [*self.unreadable, *self.kept, self._checked, None if ordered is None else ordered.base]
+            using = [folder for each in whole if each is not None for folder in folders_of(each)]
+            if ordered is not None:
+                using.append(ordered.folder)
+            self._out.append(TidySnapshots(self._job, tuple(dict.fromkeys(using))))
+
+
+def folders_of(snapshot: Snapshot) -> list[str]:
+    """The folders that it needs, its own first."""
+    place = snapshot.folder.rpartition("/")[0]
+    return [snapshot.folder, *dict.fromkeys(f"{place}/{file.folder}" for file in snapshot.files if file.folder)]
 
 
 def no_snapshots(plan: JobPlan, location: str | None) -> str | None:
@@ -299,18 +345,6 @@ def unfit(plan: JobPlan) -> str | None:
     if plan.mode is not Mode.SYNC:
         return f"its mode is {plan.mode.value}"
     return None
-
-
-def _snapshot(ordered: _Ordered) -> Snapshot:
-    files = sorted(ordered.files.values(), key=lambda done: done.file.name if done.file is not None else "")
-    scaled = next((done for done in files if done.loss_scale is not None), files[0])
-    return Snapshot(
-        step=ordered.step,
-        folder=ordered.folder,
-        files=[done.file for done in files if done.file is not None],
-        loss_scale=scaled.loss_scale,
-        finite_steps=scaled.finite_steps,
-    )
 
 
 def _warning(message: str) -> LogLine:

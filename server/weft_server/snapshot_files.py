@@ -26,8 +26,9 @@ class SnapshotIncompleteError(Exception):
 def complete(job: str, snapshot: Snapshot) -> None:
     """Writes the manifest of a snapshot whose files are there. Raises SnapshotIncompleteError."""
     system, folder = url_to_fs(snapshot.folder, skip_instance_cache=True)
+    place = folder.rstrip("/").rpartition("/")[0]
     for file in snapshot.files:
-        path = f"{folder}/{file.name}"
+        path = f"{place}/{file.folder}/{file.name}" if file.folder else f"{folder}/{file.name}"
         try:
             nbytes = system.info(path)["size"]
         except FileNotFoundError:

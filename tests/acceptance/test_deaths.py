@@ -10,10 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import weft
 from acceptance_processes import alive, await_that, descendants
+from weft import nn
 from weft.api.event import LogLine, StateChanged, StepDone
 from weft.api.lifecycle import JobState
 
@@ -86,6 +88,33 @@ def test_a_job_comes_to_the_same_bits_though_a_worker_and_a_shard_are_killed(
             assert {name: value.tobytes() for name, value in values.items()} == {
                 name: value.tobytes() for name, value in expected.items()
             }
+
+
+def test_a_job_whose_workers_have_state_too_goes_on_where_it_was_though_a_shard_is_killed(tmp_path: Path) -> None:
+    """A table is on the shards; with the workers are the dense parameters and what compression owes."""
+    draw = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", ids=draw.integers(0, 500, (2048, 4)), y=draw.integers(0, 2, 2048))
+    net = nn.Sequential(nn.Embedding(500, 8), nn.Flatten(), nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 2))
+    loss = nn.cross_entropy(net(weft.input("ids", ("batch", 4), "int64")), weft.input("y", ("batch",), "int64"))
+    coded = {"kind": "2bit", "threshold": 0.01}
+    run: dict[str, Any] = {"steps": 120, "workers": 2, "shards": 2, "rule": weft.Adagrad(), "keep_state": True}
+    run |= {"data": weft.numpy_data("data.npz", columns={"ids": "ids", "y": "y"}), "update": "workers"}
+    run["compression"] = {"gradients": coded, "merged": coded}
+    with weft.Cluster(workers=2, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:
+        undisturbed = client.submit(loss, **run)
+        job = client.submit(loss, snapshot_every_s=0.2, **run)
+        bodies = (event.body for event in job.events())
+        await_that(lambda: job.refresh().snapshot, "a snapshot", deadline_s=60)
+        shard = next(agent for agent in client.agents() if agent.kind == "shard" and job.id in agent.jobs)
+        os.kill(max(descendants(shard.pid)), signal.SIGKILL)
+        next(body for body in bodies if isinstance(body, LogLine) and "goes on from step" in body.message)
+        job.wait(timeout_s=180)
+        undisturbed.wait(timeout_s=180)
+        assert job.refresh().restarts == 1
+        found, expected = job.values(state=True), undisturbed.values(state=True)
+        assert {name: value.tobytes() for name, value in found.items()} == {
+            name: value.tobytes() for name, value in expected.items()
+        }
 
 
 def test_daemons_end_when_their_parent_is_killed(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def cancelled(client: httpx.Client, document: dict[str, Any], hand: Hand) -> tup
     hand.report(mine, step=order["step"])
     eventually(lambda: client.get(f"/v1/jobs/{job}").json()["snapshot"] == order["step"], "the snapshot is kept")
     manifest = json.loads((folder / "snapshot.json").read_text())
-    assert (manifest["job"], manifest["step"], manifest["files"]) == (job, order["step"], [file])
+    assert (manifest["job"], manifest["step"], manifest["files"]) == (job, order["step"], [{**file, "folder": ""}])
     assert client.post(f"/v1/jobs/{job}/cancel").status_code == 200
     return job, order["step"]
 

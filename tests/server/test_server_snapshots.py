@@ -365,6 +365,46 @@ def test_where_workers_update_the_first_of_them_writes_what_all_have(world: Worl
     assert (snapshot.loss_scale, snapshot.finite_steps) == (1024.0, 7)  # The shards'.
 
 
+def test_a_snapshot_that_has_what_changed_in_tables_names_and_keeps_what_it_needs(world: World) -> None:
+    run(world)
+
+    def taken(at: int, *, whole: tuple[int, ...] = ()) -> Snapshot:
+        due(world, at=at)
+        orders = [order for shard in range(2) for order in world.orders(world.lease(SHARD, shard).agent).snapshots]
+        for shard, order in enumerate(orders):
+            done = written(shard, order.step).model_copy(update={"since": None if shard in whole else order.since})
+            world.report(world.lease(SHARD, shard), snapshot=done)
+        world.all_report(WORKER, None, step=orders[0].step)  # type: ignore[arg-type]
+        world.tick()
+        snapshot = world.to_check[-1].snapshot
+        checked(world, snapshot)
+        return snapshot
+
+    def names(snapshot: Snapshot) -> list[tuple[str, str]]:
+        return [(file.folder, file.name.partition(".")[0]) for file in snapshot.files]
+
+    def folder(snapshot: Snapshot) -> str:
+        return snapshot.folder.rpartition("/")[2]
+
+    first = taken(500)
+    assert names(first) == [("", "shard-0"), ("", "shard-1")]
+    second = taken(1500)
+    one = folder(first)
+    assert names(second) == [(one, "shard-0"), ("", "shard-0"), (one, "shard-1"), ("", "shard-1")]
+    third = taken(2500, whole=(1,))  # A process that does not know the one before writes all.
+    assert names(third) == [(one, "shard-0"), (folder(second), "shard-0"), ("", "shard-0"), ("", "shard-1")]
+    assert set(world.in_use["job"] or ()) == {first.folder, second.folder, third.folder}
+    # Files of eight bytes are worth more than two whole ones now: all is written again, and what is not needed goes.
+    fourth = taken(3500)
+    assert names(fourth) == names(first)
+    fifth = taken(4500)
+    assert set(world.in_use["job"] or ()) == {fourth.folder, fifth.folder}
+    lose(world, SHARD)  # What is written next is by other processes.
+    world.bring_to(JobState.RUNNING)
+    due(world, at=5500)
+    assert {order.since for order in world.orders(world.lease(SHARD, 0).agent).snapshots} == {None}
+
+
 def test_a_manifest_is_written_once_all_files_are_whole(tmp_path: Path) -> None:
     folder = tmp_path / "job" / "100-1"
     folder.mkdir(parents=True)
@@ -377,6 +417,9 @@ def test_a_manifest_is_written_once_all_files_are_whole(tmp_path: Path) -> None:
         complete("job", snapshot)
     assert not (folder / "snapshot.json").exists()
     (folder / file.name).write_bytes(b"123")
+    earlier = file.model_copy(update={"folder": "50-1"})
+    with pytest.raises(SnapshotIncompleteError, match=r"50-1/shard-0\.safetensors was written, and"):
+        complete("job", snapshot.model_copy(update={"files": [earlier, file]}))
     complete("job", snapshot)
     manifest = (folder / "snapshot.json").read_text()
     assert '"step": 100' in manifest

@@ -120,12 +120,13 @@ class OwnStore:
         for future, taken in reached:
             future.set_result(taken)
 
-    def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
+    def capture(self, step: int, told: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
         """Calls `told` with all values and the rule's arrays at version `step`, once they are at it; it has to be
-        quick. What it is given is to be released. May be called on any thread."""
+        quick. What it is given is to be released. May be called on any thread. `since`: of tables what has changed
+        since the capture at that step, if that is known."""
         if self._tables is not None:
             both = Together(2, told)
-            self._tables.capture(step, both.told)
+            self._tables.capture(step, both.told, since=since)
             told = both.told
         with self._lock:
             if self._version > step:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
-from typing import Any, Protocol
+from typing import Protocol
 
 from weft.api.agent import LogReport, SnapshotDone, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
@@ -102,18 +102,20 @@ def store_of(task: Task, opened: OpenStore, device: Device) -> Store:
     return LocalUpdateStore(opened(task), local, updating, snapshot=task.snapshot)
 
 
-Captured = Callable[[int, Callable[[Held | MissedError], None]], None]
-"""captured(step, told): what `capture` of a store is."""
+Capture = Callable[[int, Callable[[Held | MissedError], None]], None]
+"""capture(step, told): that of a store."""
 
 
-def holders_of(store: Store, task: Task) -> list[Captured]:
-    """What this process alone keeps of the job. Of keys that all workers update alike, that is slot 0's."""
-    within: Any = store.within if isinstance(store, LocalUpdateStore) else store
-    found: list[Captured] = []
+def captures_of(store: Store, task: Task, since: int | None) -> list[Capture]:
+    """How to capture what this process alone keeps of the job. Of keys that all workers update alike, that is slot 0's.
+    `since`: of tables what has changed since the capture at that step, if that is known."""
+    within = store.within if isinstance(store, LocalUpdateStore) else store
+    found: list[Capture] = []
     if isinstance(store, LocalUpdateStore) and not task.allocation.slot:
         found.append(store.capture)
-    owes = isinstance(within, StoreClient) and task.description.compression is not None
-    if owes or isinstance(within, (OwnStore, LocalStore)):
+    if isinstance(within, (OwnStore, LocalStore)):
+        found.append(partial(within.capture, since=since))
+    elif isinstance(within, StoreClient) and task.description.compression is not None:
         found.append(within.capture)
     return found
 
@@ -151,8 +153,8 @@ class Run:
         self._open_store = store or self._opened
         self._open_device = device
         self._signals = RunSignals()
-        self._holders: list[Captured] | None = None
-        """What has values of the job here, once the run has begun."""
+        self._captures: Callable[[int | None], list[Capture]] | None = None
+        """`captures_of` the run's store, once it has begun."""
         self._store_is_over = threading.Event()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._main, name=f"run-{allocation.id}", daemon=True)
@@ -178,9 +180,9 @@ class Run:
         """Asks for ordered parameters to be set: their document is brought, and set at a boundary of two steps."""
         self._sets.request(number)
 
-    def request_snapshot(self, step: int, folder: str) -> None:
-        """Asks for all values that this process keeps, as they are after `step` steps, to be written to a folder. What
-        becomes of it is reported."""
+    def request_snapshot(self, step: int, folder: str, since: int | None = None) -> None:
+        """Asks for all values that this process keeps, as they are after `step` steps, to be written to a folder; of
+        tables what has changed since another step, if that is known. What becomes of it is reported."""
 
         def told(outcome: Held | MissedError) -> None:
             if isinstance(outcome, MissedError):
@@ -189,19 +191,20 @@ class Run:
                 writing = partial(self._write, folder, step, outcome)
                 threading.Thread(target=writing, name="write-snapshot").start()
 
-        self._capture(step, told)
+        self._capture(step, since, told)
 
-    def _capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
+    def _capture(self, step: int, since: int | None, told: Callable[[Held | MissedError], None]) -> None:
         """Captures all that this process keeps."""
-        holders = self._holders
-        if holders is None:
+        if self._captures is None:
             told(MissedError("the run has not begun"))
-        elif not holders:
+            return
+        captures = self._captures(since)
+        if not captures:
             told(Held(list))
-        else:
-            together = Together(len(holders), told)
-            for capture in holders:
-                capture(step, together.told)
+            return
+        together = Together(len(captures), told)
+        for capture in captures:
+            capture(step, together.told)
 
     def _write(self, folder: str, step: int, held: Held) -> None:
         name = f"worker-{self._allocation.slot}.safetensors"
@@ -213,7 +216,7 @@ class Run:
         folder, step, outcome = self._allocation.last_snapshot, self._allocation.steps, Queue[Held | MissedError]()
         if folder is None:
             return
-        self._capture(step, outcome.put)
+        self._capture(step, None, outcome.put)
         try:
             held = outcome.get(timeout=self._settings.wait_timeout_s)
         except Empty:
@@ -271,7 +274,7 @@ class Run:
 
     def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
-        self._holders = holders_of(store, task)
+        self._captures = partial(captures_of, store, task)
         own = Own(store, engine.variable("own values")) if isinstance(store, OwnStore) else None
         binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=own is None)
         feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)

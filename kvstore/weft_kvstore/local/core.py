@@ -97,10 +97,10 @@ class LocalCore:
             failed.__cause__ = error
             self._give_up(operation, failed)
 
-    def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
-        """Captures all that there is at version `step`, once it has come to it; what `told` is given is to be
-        released."""
-        self._captures.begin(self._shard, step, told)
+    def capture(self, step: int, told: Callable[[Held | MissedError], None], since: int | None) -> None:
+        """Captures all that there is at version `step`, once it has come to it; what `told` is given is to be released.
+        `since`: of tables what has changed since the capture at that step, if that is known."""
+        self._captures.begin(self._shard, step, told, since=since)
 
     def work_once(self) -> bool:
         """The most urgent piece of work. True if there was one. A rule that fails ends the store."""

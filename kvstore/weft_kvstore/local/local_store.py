@@ -94,10 +94,11 @@ class LocalStore(StoreCalls):
             rows_pulled=core.rows_pulled[slot],
         )
 
-    def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
+    def capture(self, step: int, told: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
         """Calls `told`, on the store's thread, with all that there is at version `step`, once it is at it; it has to be
-        quick. What it is given is to be released."""
-        self._soon(lambda: self._core.capture(step, told))
+        quick. What it is given is to be released. `since`: of tables what has changed since the capture at that step,
+        if that is known."""
+        self._soon(lambda: self._core.capture(step, told, since))
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
         """Returns when the future has ended, or after that long. Raises StoreError where it could never end: in a

@@ -14,7 +14,7 @@ from weft_kernels.rules.record import Hyper, Rule
 from weft_kvstore.arrays import Array, zeros_on_demand
 from weft_kvstore.description.records import EvictionDescription, GrowthDescription
 from weft_kvstore.rows.arrays import RowArrays, RowHistory
-from weft_kvstore.rows.capture import Columns, RowCapture
+from weft_kvstore.rows.capture import Columns, RowCapture, RowChanges
 from weft_kvstore.rows.index import IdIndex
 from weft_kvstore.rows.memory import GrowingArray, HugeBlocks, TablePlace
 from weft_kvstore.rows.rows import RowNumbers
@@ -247,6 +247,8 @@ class HeldRows(ABC):
         self.history = history
         """Which updates rows have seen, where semantics are the standard ones."""
         self._captures: list[RowCapture] = []
+        self.changes = RowChanges()
+        """Since captures before."""
 
     @property
     @abstractmethod
@@ -328,8 +330,12 @@ class HeldRows(ABC):
         if self.history is not None:
             self.history.begin_with(marks)
 
+    def remove(self, places: Array) -> None:
+        """Rows at places (n), distinct, go, where they are here."""
+        raise AssertionError("of a table of fixed size no row goes")
+
     def restore(self, places: Array, columns: Columns) -> Array:
-        """Rows that are not here, at places (n), as `columns` has them; their numbers. Raises MemoryError."""
+        """Rows at places (n), distinct, are as `columns` has them; their numbers. Raises MemoryError."""
         rows = self.bring(places, 0, None)
         self.arrays.put(rows, columns[VALUE])
         for name in self.arrays.names:
@@ -338,24 +344,25 @@ class HeldRows(ABC):
             self.history.restore(rows, columns[SEEN])
         return rows
 
-    def capture(self) -> RowCapture:
-        """All rows that are here now; `release` ends what it costs."""
-        found = RowCapture(self._here(), lambda rows: {ROWS: self.places_of(rows)} | self.columns(rows))
+    def capture(self, step: int, since: int | None = None) -> tuple[RowCapture, Array]:
+        """All rows that are here now, or those that have changed since a capture at a step that `changes` knows; and
+        the places of those that have gone since then. `release` ends what it costs, but for the next one's `since`."""
+        changed, gone = self.changes.captured(step, since) or (None, np.zeros(0, np.int64))
+        found = RowCapture(self._here(), lambda rows: {ROWS: self.places_of(rows)} | self.columns(rows), changed)
         self._captures.append(found)
         self.arrays.written = self._written
-        return found
+        return found, gone
 
     def release(self, capture: RowCapture) -> None:
         """Nothing is taken out of it any more."""
         if capture in self._captures:
             self._captures.remove(capture)
-        if not self._captures:
-            self.arrays.written = None
 
     def _written(self, rows: Array) -> None:
         """These rows are about to change."""
         for one in self._captures:
             one.keep(rows)
+        self.changes.mark(rows)
 
     def close(self) -> None:
         """Gives back what is on disk."""
@@ -491,7 +498,7 @@ class GrowingRows(HeldRows):
         if self._eviction is not None:
             known = np.ones(len(rows), np.bool_)
             known[new] = False
-            if self._captures:
+            if self.arrays.written is not None:
                 self._written(rows[known])
             self._eviction.used(rows[known], step, new=False)
             self._eviction.used(rows[new], step, new=True)
@@ -526,17 +533,31 @@ class GrowingRows(HeldRows):
         self._bounds = step // eviction.described.every
         for low in range(0, self._numbers.stop, SWEPT_AT_ONCE):
             rows = eviction.due(low, min(low + SWEPT_AT_ONCE, self._numbers.stop), step)
-            self._written(rows)
-            eviction.gone(rows)
-            self._index.remove(self._index.ids.array[rows])
-            self._numbers.give_back(rows)
-            if self.history is not None:
-                self.history.gone(rows)
+            self._remove(rows)
             gone += len(rows)
             yield
             yield from self._index.tidy()
         yield from self._admission.forget(step, eviction.described.age)
         return gone
+
+    def remove(self, places: Array) -> None:
+        rows = self.find(places)
+        self._remove(rows[rows >= 0])
+        for _ in self._index.tidy():
+            pass
+
+    def _remove(self, rows: Array) -> None:
+        """These rows (n) go."""
+        if self.arrays.written is not None:
+            self._written(rows)
+        ids = self._index.ids.array[rows]
+        self.changes.gone(ids)
+        if self._eviction is not None:
+            self._eviction.gone(rows)
+        self._index.remove(ids)
+        self._numbers.give_back(rows)
+        if self.history is not None:
+            self.history.gone(rows)
 
     def places_of(self, rows: Array) -> Array:
         return self._index.ids.array.take(rows)
@@ -546,6 +567,7 @@ class GrowingRows(HeldRows):
         return found if self._eviction is None else found | self._eviction.told(rows)
 
     def restore(self, places: Array, columns: Columns) -> Array:
+        self.remove(places)
         rows = super().restore(places, columns)
         if self._eviction is not None:
             self._eviction.restore(rows, columns)

@@ -61,10 +61,11 @@ class ShardTask(msgspec.Struct, frozen=True):
 
 
 class SnapshotWanted(msgspec.Struct, frozen=True):
-    """What the shard holds at version `step` is to be written to a folder."""
+    """What the shard holds at version `step` is to be written to a folder; of tables what has changed since another."""
 
     step: int
     folder: str
+    since: int | None = None
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -157,7 +158,7 @@ def _write_snapshot(server: ShardServer, task: ShardTask, wanted: SnapshotWanted
         else:
             threading.Thread(target=write, args=(outcome,), name="write-snapshot").start()
 
-    server.capture(wanted.step, told)
+    server.capture(wanted.step, told, since=wanted.since)
 
 
 def advertised(bound: str, host: str | None) -> str:

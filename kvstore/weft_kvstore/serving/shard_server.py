@@ -235,17 +235,18 @@ class ShardServer:
             made.close()
             raise
 
-    def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
+    def capture(self, step: int, told: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
         """Captures what the job is at version `step`, as its slices reach it. `told` is called on the shard's thread,
         and has to be quick; what it is given is to be released, once nobody reads it. May be called on any thread once
-        the job is open; a capture that is not complete is dropped. Keys that workers update are theirs to capture."""
+        the job is open; a capture that is not complete is dropped. Keys that workers update are theirs to capture.
+        `since`: of tables only what has changed since the capture at that step, if that is known."""
 
         def begin() -> None:
             if self._core.job is not None:
                 shard = self._core.job.shard
                 keys = {key.key for key in shard.description.keys}
                 without = {key for key in keys if gradient_key(key) in keys}
-                self._captures.begin(shard, step, told, without=without)
+                self._captures.begin(shard, step, told, without=without, since=since)
 
         self._soon(begin)
 

@@ -22,6 +22,7 @@ from weft_kvstore.futures import OtherThread
 from weft_kvstore.rows.capture import Columns, RowCapture, a_block
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.snapshot_files import (
+    GONE,
     ROWS,
     UPDATES,
     VALUE,
@@ -53,11 +54,21 @@ class _Captured(NamedTuple):
 
 class Capture:
     """What `shard` holds at version `step`, `without` some keys. `complete` is called once all slices are there; raises
-    MissedError where a slice is beyond it. To be made, and released, where nothing is merged meanwhile."""
+    MissedError where a slice is beyond it. To be made, and released, where nothing is merged meanwhile.
+
+    `since`: of tables only what has changed since the capture at that step, where all of them know it; else None."""
 
     def __init__(
-        self, shard: JobShard, step: int, complete: Callable[[Capture], None], *, without: Collection[str] = ()
+        self,
+        shard: JobShard,
+        step: int,
+        complete: Callable[[Capture], None],
+        *,
+        without: Collection[str] = (),
+        since: int | None = None,
     ) -> None:
+        knows = bool(shard.parts.units) and all(unit.held.changes.knows(since) for unit in shard.units)
+        self.since = since if knows else None
         self.step = step
         self._shard = shard
         self._without = without
@@ -117,7 +128,7 @@ class Capture:
 
     def held(self, there: OtherThread) -> Held:
         """The same for who writes it."""
-        return Held(lambda: self.parts(there), self.loss_scale, lambda: there.soon(self.release))
+        return Held(lambda: self.parts(there), self.loss_scale, lambda: there.soon(self.release), self.since)
 
     def release(self) -> None:
         """Gives everything back, complete or not."""
@@ -160,7 +171,9 @@ class Capture:
 
     def _take_table(self, number: int, unit: TableState) -> None:
         unit.reached = None
-        self._tables[number] = TableCapture(unit.held.capture(), unit.held.marks(), unit.updates)
+        rows, gone = unit.held.capture(self.step, self.since)
+        gone = unit.cut.ids_at(unit.shard, gone).view(np.int64)
+        self._tables[number] = TableCapture(rows, unit.held.marks() | {GONE: gone}, unit.updates)
         self._left -= 1
 
     def _take(self, number: int, bucket: PlainBucket, first: int, stop: int) -> None:
@@ -230,10 +243,16 @@ class Captures:
         self._open: Capture | None = None
 
     def begin(
-        self, shard: JobShard, step: int, told: Callable[[Held | MissedError], None], *, without: Collection[str] = ()
+        self,
+        shard: JobShard,
+        step: int,
+        told: Callable[[Held | MissedError], None],
+        *,
+        without: Collection[str] = (),
+        since: int | None = None,
     ) -> None:
         """Captures the shard at version `step`, `without` some keys; one that is not complete is dropped. `told` has to
-        be quick; what it is given is to be released."""
+        be quick; what it is given is to be released. `since` is of `Capture`."""
         before, self._open = self._open, None
         if before is not None:
             before.release()
@@ -243,7 +262,7 @@ class Captures:
             told(capture.held(self._there))
 
         try:
-            capture = Capture(shard, step, complete, without=without)
+            capture = Capture(shard, step, complete, without=without, since=since)
         except MissedError as error:
             told(error)
         else:
@@ -252,11 +271,12 @@ class Captures:
 
 class Held(NamedTuple):
     """What a process holds at one version. `parts` gives it, once, on any thread, until `release`. The loss scale is
-    that of its step, where there is one."""
+    that of its step, where there is one. `since`: of tables it has only what has changed since that step."""
 
     parts: Callable[[], list[Part]]
     loss_scale: LossScale | None = None
     release: Callable[[], None] = lambda: None
+    since: int | None = None
 
 
 class Together:
@@ -285,7 +305,8 @@ class Together:
             self._told(missed)
             return
         scale = next((each.loss_scale for each in held if each.loss_scale is not None), None)
-        self._told(Held(lambda: [part for each in held for part in each.parts()], scale, release))
+        since = next((each.since for each in held if each.since is not None), None)  # One of them has all tables.
+        self._told(Held(lambda: [part for each in held for part in each.parts()], scale, release, since))
 
 
 def saved(folder: str, name: str, held: Held, *, job: str, step: int) -> dict[str, Any]:
@@ -298,7 +319,7 @@ def saved(folder: str, name: str, held: Held, *, job: str, step: int) -> dict[st
         return {"step": step, "error": str(error) or type(error).__name__}
     finally:
         held.release()
-    done: dict[str, Any] = {"step": step, "file": msgspec.to_builtins(file)}
+    done: dict[str, Any] = {"step": step, "file": msgspec.to_builtins(file), "since": held.since}
     if held.loss_scale is not None:
         done |= {"loss_scale": held.loss_scale.scale, "finite_steps": held.loss_scale.good}
     return done
@@ -386,5 +407,8 @@ def _restore_table(unit: TableState, step: int, reader: SnapshotReader) -> None:
     held.begin_with([dict(zip(each, marks, strict=True)) for marks in zip(*each.values(), strict=True)], is_here)
     like = held.columns(np.empty(0, np.int64))
     for ids, columns in reader.rows(key, is_here, {name: array.dtype for name, array in like.items()}):
+        if not columns:
+            held.remove(cut.places_of(ids.view(cut.id_dtype)))
+            continue
         shaped = {name: columns[name].reshape(-1, *array.shape[1:]) for name, array in like.items()}
         held.restore(cut.places_of(ids.view(cut.id_dtype)), shaped)

@@ -89,16 +89,19 @@ class SnapshotFile(Model):
     name: Annotated[str, Field(pattern=r"^[a-z]+-[0-9]+\.safetensors$")]
     nbytes: Count
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    folder: Annotated[str, Field(pattern=r"^([0-9]+-[0-9]+)?$")] = ""
+    """The name of an earlier snapshot's folder beside its own, where it lies there."""
 
 
 class Snapshot(Model):
-    """What a job was at one step, in files of its processes: values, the rule's state, updates made."""
+    """What a job was at one step, in files of its processes: values, the rule's state, updates made. Of tables a file
+    may have only what has changed since another of that name, which is named before it."""
 
     step: Count
     """The values are those after so many steps: this step is the next."""
     folder: Annotated[str, Field(min_length=1, max_length=4096)]
     """Where the files are: a path, or a URL that fsspec reads."""
-    files: Annotated[list[SnapshotFile], Field(max_length=4096)]
+    files: Annotated[list[SnapshotFile], Field(max_length=1 << 16)]
     loss_scale: float | None = None
     """Of the next step, where the loss is scaled."""
     finite_steps: Count = 0
@@ -196,6 +199,8 @@ class SnapshotOrder(Model):
     allocation: Identifier
     step: Count
     folder: Annotated[str, Field(min_length=1, max_length=4096)]
+    since: Count | None = None
+    """Of tables only what has changed since this process wrote that step's is needed."""
 
 
 class SnapshotDone(Model):
@@ -206,6 +211,8 @@ class SnapshotDone(Model):
     error: Annotated[str, Field(max_length=1 << 16)] | None = None
     missed: bool = False
     """The step had passed when the order came: a later one may do."""
+    since: Count | None = None
+    """Of tables the file has only what has changed since this step's."""
     loss_scale: float | None = None
     finite_steps: Count = 0
 

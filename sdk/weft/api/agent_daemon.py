@@ -187,8 +187,8 @@ class AgentDaemon:
                 self._say(lease, {"upload": True})
             case RequestSet(lease, number):
                 self._say(lease, {"set": number})
-            case RequestSnapshot(lease, step, folder):
-                self._say(lease, {"snapshot": {"step": step, "folder": folder}})
+            case RequestSnapshot(lease, step, folder, since):
+                self._say(lease, {"snapshot": {"step": step, "folder": folder, "since": since}})
             case Tell(lease, facts):
                 if facts.event is not None:
                     level = logging.ERROR if facts.reason else logging.INFO

@@ -98,11 +98,12 @@ class RequestSet:
 
 @dataclass(frozen=True, slots=True)
 class RequestSnapshot:
-    """Have the child write what it holds at version `step` to a folder."""
+    """Have the child write what it holds at version `step` to a folder; of tables what has changed since another."""
 
     lease: Lease
     step: int
     folder: str
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,7 @@ class Holding:
             for order in orders:
                 if order.allocation == lease.id and not held.stopping and order.step not in held.snapshots:
                     held.snapshots.add(order.step)
-                    asked.append(RequestSnapshot(lease, order.step, order.folder))
+                    asked.append(RequestSnapshot(lease, order.step, order.folder, order.since))
         return asked
 
     def _said(self, lease: Lease, facts: Report) -> list[Instruction]:

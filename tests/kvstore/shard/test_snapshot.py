@@ -121,11 +121,11 @@ class Cluster:
             found |= {f"{array}/{name}": values.tobytes() for array, values in state.items()}
         return found
 
-    def capture(self, step: int) -> list[SimpleQueue[Held | MissedError]]:
+    def capture(self, step: int, since: int | None = None) -> list[SimpleQueue[Held | MissedError]]:
         told: list[SimpleQueue[Held | MissedError]] = []
         for server in self.servers:
             queue: SimpleQueue[Held | MissedError] = SimpleQueue()
-            server.capture(step, queue.put)
+            server.capture(step, queue.put, since=since)
             told.append(queue)
         return told
 
@@ -180,6 +180,36 @@ def test_a_run_that_goes_on_from_a_snapshot_comes_to_the_same_bits(
         for step in range(5, 8):
             done(resumed.step(step))
         assert resumed.all_at(8) == expected
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+def test_a_snapshot_of_what_has_changed_in_tables_goes_on_as_a_whole_one(tmp_path: Path, shards: int) -> None:
+    """The capture at step 4 comes to nothing, so that at 6 has what changed since 2."""
+    chain: list[SnapshotFile] = []
+
+    def keep(store: Cluster, told: Sequence[SimpleQueue[Held | MissedError]], step: int) -> Snapshot:
+        written = store.written(told, step, tmp_path / f"{step}-1")
+        snapshot = msgspec.structs.replace(written, files=(*chain, *written.files))
+        chain.extend(msgspec.structs.replace(file, folder=f"{step}-1") for file in written.files)
+        return snapshot
+
+    with cluster(RULES[0], 2) as store:
+        for step, since in ((2, None), (4, 2), (6, 2), (8, 6)):
+            told = store.capture(step, since)
+            done(store.step(step - 2) + store.step(step - 1))
+            held = [queue.get(timeout=WAIT_S) for queue in told]
+            assert [each.since for each in held if isinstance(each, Held)] == [since] * 2
+            if step != 4:
+                for queue, each in zip(told, held, strict=True):
+                    queue.put(each)
+                snapshot = keep(store, told, step)
+        for step in range(8, 11):
+            done(store.step(step))
+        expected = store.all_at(11)
+    with cluster(RULES[0], shards, snapshot) as resumed:
+        for step in range(8, 11):
+            done(resumed.step(step))
+        assert resumed.all_at(11) == expected
 
 
 def test_a_snapshot_is_of_one_step_though_slots_are_ahead_and_nothing_stays_pinned(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import random
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -31,10 +33,13 @@ from weft_kvstore import Key, KVStore, describe
 from weft_kvstore.client.keys import ResidualOperation
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression, codec_of
+from weft_kvstore.compression.slices import residual_name
 from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.sharding import routing_of
+from weft_kvstore.snapshot_files import Snapshot, write_file
 from weft_kvstore.store import Store
 from weft_kvstore.wire.codec import decode_reply, decode_request, encode
 from weft_kvstore.wire.messages import Pull, RefusalCode, Refused, Values, Welcome
@@ -301,6 +306,63 @@ def test_what_is_owed_goes_into_a_snapshot_and_back() -> None:
                 push.result(WAIT_S)
             plain.step(2)
             assert_same(other.pull_many(names, 3).result(WAIT_S), plain.values)
+
+
+@pytest.mark.parametrize("slots", [SLOTS, 2, 5])
+def test_what_is_owed_after_a_step_is_captured_while_pushes_are_under_way_and_other_slots_take_it_over(
+    tmp_path: Path, slots: int
+) -> None:
+    description = compressed_store(gradients=TWO_BIT)
+    names = [name for name in names_of(description) if name != "small"]
+    with served(description) as (description, _), clients_of(description, LINK) as stores:
+        told: list[SimpleQueue[Held | MissedError]] = [SimpleQueue() for _ in stores]
+        owed: list[dict[str, np.ndarray]] = []
+        for step in range(2):
+            for push in [push_all(store, description, slot, step) for slot, store in enumerate(stores)]:
+                push.result(WAIT_S)
+        for slot, store in enumerate(stores):
+            owed.append(store.residuals().result(WAIT_S))
+            store.capture(2, told[slot].put)  # A step that is about to begin.
+        for step in range(2, 4):
+            pushes = [push_all(store, description, slot, step) for slot, store in enumerate(stores)]
+        for push in pushes:
+            push.result(WAIT_S)
+        files = []
+        for slot, queue in enumerate(told):
+            held = queue.get(timeout=WAIT_S)
+            assert isinstance(held, Held)
+            files.append(write_file(str(tmp_path), f"worker-{slot}.safetensors", held.parts(), {}))
+            stores[slot].capture(1, told[slot].put)
+            assert "has encoded gradients of step 3 already" in str(told[slot].get(timeout=WAIT_S))
+    snapshot = Snapshot(2, str(tmp_path), tuple(files))
+    others = compressed_store(gradients=TWO_BIT, slots=slots)
+    with served(others) as (others, _), clients_of(others, LINK) as stores:
+        found = []
+        for store in stores:
+            store.resume(snapshot, WAIT_S)
+            found.append(store.residuals().result(WAIT_S))
+    for name in names:
+        was = [one[residual_name(name, slot)] for slot, one in enumerate(owed)]
+        now = [one[residual_name(name, slot)] for slot, one in enumerate(found)]
+        if slots == SLOTS:
+            np.testing.assert_array_equal(now, was)
+        elif slots < SLOTS:
+            np.testing.assert_array_equal(now, [was[0] + was[2], was[1]])
+        else:
+            np.testing.assert_array_equal(now, [*was, *np.zeros((slots - SLOTS, was[0].size), was[0].dtype)])
+
+
+def test_what_a_key_owes_that_is_not_pushed_is_captured_at_the_barrier() -> None:
+    description = compressed_store(gradients=TWO_BIT)
+    names = [name for name in names_of(description) if name != "small"]
+    with served(description) as (description, _), clients_of(description, LINK) as stores:
+        told: SimpleQueue[Held | MissedError] = SimpleQueue()
+        stores[0].capture(1, told.put)
+        stores[0].push("w", 0, gradient_of(description.keys[0], 0, 0))
+        stores[0].barrier(0, [name for name in names_of(description) if name != "w"]).result(WAIT_S)
+        held = told.get(timeout=WAIT_S)
+        assert isinstance(held, Held)
+        assert {part.key for part in held.parts()} == set(names)
 
 
 def test_residuals_are_not_copied_in_the_middle_of_a_step() -> None:
