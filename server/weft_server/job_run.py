@@ -384,7 +384,7 @@ class JobRun:
         """What metrics that are told for the first time say of the job's end; `_judge` carries it out."""
         if taken.split == "train":
             loss, commit = taken.values.get("loss", 0.0), self.plan.commit
-            is_skipped = commit is not None and commit.loss_scaling is not None
+            is_skipped = commit is not None and commit.skips
             if self.plan.on_nan == "fail" and not math.isfinite(loss) and not is_skipped:
                 self._diverged = f"the loss is {loss} at step {taken.step}"
         elif self._early is not None:

@@ -66,7 +66,7 @@ class JobPlan(Model):
     snapshot_every_s: float | None = None
     stop_when: StopWhen | None = None
     keep_best: KeepBest | None = None
-    on_nan: Literal["fail", "go_on"] = "go_on"
+    on_nan: Literal["fail", "go_on", "skip"] = "go_on"
     resume: Snapshot | None = None
     """Another job's, that this one goes on from."""
     beginning: str | None = None
