@@ -387,11 +387,11 @@ class JobRun:
             is_skipped = commit is not None and commit.skips
             if self.plan.on_nan == "fail" and not math.isfinite(loss) and not is_skipped:
                 self._diverged = f"the loss is {loss} at step {taken.step}"
-        elif self._early is not None:
+        elif self._early is not None and self._stopping is None:  # How many more are told depends on chance.
             passed = now.at - (self.job.started_at or now.at)
             why = self._early.take(taken.step, taken.values, passed.total_seconds())
             self.snapshots.need(self._early.best)
-            if why is not None and self._stopping is None and taken.step < self.plan.steps:
+            if why is not None and taken.step < self.plan.steps:
                 self._stopping = why
                 self._say(f"the job stops: {why}", now)
 
