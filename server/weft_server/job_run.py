@@ -260,7 +260,7 @@ class JobRun:
         if self.state.is_terminal:
             raise WrongStateError(f"job {self.job.id} {self.state.told}, so it cannot be cancelled")
         self._discards = discard
-        self._move(JobEvent.CANCELLED, now, "cancelled by a client")
+        self._move(JobEvent.CANCELLED, now, "by a client")
 
     def stop(self, why: str, now: Moment) -> None:
         """The job ends at a step soon, and what it has trained by then is its result. Raises WrongStateError."""
