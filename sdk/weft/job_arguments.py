@@ -52,7 +52,7 @@ class JobArguments(TypedDict, total=False):
     keep_state: bool
     stop_when: StopWhen | Mapping[str, Any] | str | None
     keep_best: KeepBest | Mapping[str, Any] | str | None
-    on_nan: Literal["fail", "go_on"]
+    on_nan: Literal["fail", "go_on", "skip"]
     max_restarts: int
     snapshot_every_s: float | None
     seed: int

@@ -81,7 +81,7 @@ def job_spec(
     keep_state: bool = False,
     stop_when: StopWhen | Mapping[str, Any] | str | None = None,
     keep_best: KeepBest | Mapping[str, Any] | str | None = None,
-    on_nan: Literal["fail", "go_on"] = "fail",
+    on_nan: Literal["fail", "go_on", "skip"] = "fail",
     max_restarts: int = 10,
     snapshot_every_s: float | None = 60.0,
     seed: int = 0,

@@ -304,7 +304,7 @@ class JobRun:
         if self.state.is_terminal:
             raise WrongStateError(f"job {self.job.id} {self.state.told}, so it cannot be cancelled")
         self._discards = discard
-        self._move(JobEvent.CANCELLED, now, "cancelled by a client")
+        self._move(JobEvent.CANCELLED, now, "by a client")
 
     def stop(self, why: str, now: Moment) -> None:
         """The job ends at a step soon, and what it has trained by then is its result. Raises WrongStateError."""
@@ -433,14 +433,14 @@ class JobRun:
         """What metrics that are told for the first time say of the job's end; `_judge` carries it out."""
         if taken.split == "train":
             loss, commit = taken.values.get("loss", 0.0), self.plan.commit
-            is_skipped = commit is not None and commit.loss_scaling is not None
+            is_skipped = commit is not None and commit.skips
             if self.plan.on_nan == "fail" and not math.isfinite(loss) and not is_skipped:
                 self._diverged = f"the loss is {loss} at step {taken.step}"
-        elif self._early is not None:
+        elif self._early is not None and self._stopping is None:  # How many more are told depends on chance.
             self._ran_s, self._counted = self._ran_s + now.seconds - self._counted, now.seconds
             why = self._early.take(taken.step, taken.values, self._ran_s)
             self.snapshots.need(self._early.best)
-            if why is not None and self._stopping is None and taken.step < self.plan.steps:
+            if why is not None and taken.step < self.plan.steps:
                 self._stopping = why
                 self._say(f"the job stops: {why}", now)
 

@@ -66,7 +66,7 @@ class JobPlan(Model):
     snapshot_every_s: float | None = None
     stop_when: StopWhen | None = None
     keep_best: KeepBest | None = None
-    on_nan: Literal["fail", "go_on"] = "go_on"
+    on_nan: Literal["fail", "go_on", "skip"] = "go_on"
     content: str = ""
     """What the data's columns held when the job was submitted; empty where an earlier release did not look."""
     resume: Snapshot | None = None

@@ -83,6 +83,7 @@ class RunSnapshots:
         self._checked: Snapshot | None = None
         """Its files are being looked at."""
         self._ahead_s = AHEAD_S
+        self._is_urgent = False
         self._needed: int | None = None
         self._last_files = dict(memory.last_files)
         """Of the snapshot of the last step, by lease."""
@@ -176,8 +177,12 @@ class RunSnapshots:
         return self._not_kept(ordered.step, f"{who} did not write it within {limit:g} s")
 
     def want(self, now: Moment) -> None:
-        """One is to be taken as soon as may be."""
+        """One is to be taken as soon as may be, and not only where metrics are told."""
         self._due = now.seconds
+        ordered, soon = self._ordered, AHEAD_STEPS + math.ceil(2 * AHEAD_S * self._pace(now))
+        if ordered is not None and not self._is_urgent and ordered.step - self._furthest > soon:
+            self.abandon()
+        self._is_urgent = True
 
     def orders(self, lease: Lease) -> list[SnapshotOrder]:
         """What the agent of that lease is to write."""
@@ -224,6 +229,7 @@ class RunSnapshots:
         self.kept = [each for each in whole if each in whole[-KEPT:] or each == self.up_to(self._needed)]
         self._tidy()
         was_trouble, self._trouble = self._trouble, None
+        self._is_urgent = False
         message = f"snapshots are kept again: that of step {step} is"
         return LogLine(level="info", source="server", message=message) if was_trouble else None
 
@@ -277,6 +283,16 @@ class RunSnapshots:
             return shards + workers
         return shards + [lease for lease in workers if plan.update is UpdateBy.WORKERS and lease.place == 0]
 
+    @property
+    def _furthest(self) -> int:
+        """Steps that the fastest worker has finished."""
+        return max(worker.step for worker in self._places.workers)
+
+    def _pace(self, now: Moment) -> float:
+        """Steps a second since the job was placed."""
+        since, step = self._since
+        return (self._furthest - step) / max(now.seconds - since, 0.1)
+
     def _wait(self, now: Moment) -> None:
         self._since = (now.seconds, self._places.step)
         self._due = now.seconds + (self.plan.snapshot_every_s or math.inf)
@@ -284,13 +300,11 @@ class RunSnapshots:
     def _order(self, now: Moment, interval: float) -> None:
         """Chooses a step that nobody has reached; at the end of a report's steps where that is not far, so that a job
         that goes on tells the same metrics."""
-        since, step = self._since
-        furthest = max(worker.step for worker in self._places.workers)
-        pace = (furthest - step) / (now.seconds - since)
+        furthest, pace = self._furthest, self._pace(now)
         at = furthest + AHEAD_STEPS + math.ceil(pace * self._ahead_s)
         every = report_interval(self.plan.steps)
         even = -(-at // every) * every
-        at = even if even - at <= pace * interval / 2 else at
+        at = even if even - at <= pace * (AHEAD_S if self._is_urgent else interval / 2) else at
         self._due = now.seconds + interval
         if at < self.plan.steps:
             self._ordered = _Ordered(at, f"{self._location}/{at}-{self._places.term}", self._base())

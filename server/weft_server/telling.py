@@ -46,7 +46,8 @@ def _commits(plan: JobPlan) -> str:
     clip, scaling = plan.commit.clip_norm, plan.commit.loss_scaling
     clips = "" if clip is None else f"to shorten the whole gradient to a norm of {clip:g}"
     scales = "" if scaling is None else "to skip a step whose gradient overflows under the loss scale"
-    return " and ".join(filter(None, (clips, scales)))
+    skips = "" if scaling is not None or not plan.commit.skip else "to skip a step whose gradient is not finite"
+    return " and ".join(filter(None, (clips, scales, skips)))
 
 
 def told_passes(spec: JobSpec, plan: JobPlan, *, full: bool) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import weft
 from acceptance_place import Place
-from weft.api.event import StateChanged, StepDone
+from weft.api.event import LogLine, StateChanged, StepDone
 from weft.api.lifecycle import JobState
 
 
@@ -65,3 +66,23 @@ def test_a_job_that_runs_is_scaled_and_stays_the_same_job_with_the_same_bits(
     assert bits(job) == bits(whole)
     with pytest.raises(weft.ConflictError, match="has succeeded, so it cannot be scaled; resume it"):
         job.scale(workers=1)
+
+
+def test_steps_that_are_not_finite_are_skipped_alike_on_any_number_of_shards(
+    client: weft.Client, example: ModuleType, place: Place, run: dict[str, Any]
+) -> None:
+    """A sample that is no number comes once in each pass over the data, of which there are two."""
+    loss, _ = example.build()
+    rows = dict(np.load(place.digits))
+    rows["image"][7] = np.nan
+    np.savez(place.folder / "spoilt.npz", **rows)
+    run |= {"data": weft.numpy_data(place.folder / "spoilt.npz"), "passes": 2, "workers": 2, "on_nan": "skip"}
+    jobs = [client.submit(loss, shards=shards, **run) for shards in (1, 2)]
+    for job in jobs:
+        metrics = job.wait(timeout_s=60).metrics
+        assert metrics["train/skipped_steps"] == 2
+        assert np.isfinite(metrics["train/loss"])
+        told = [event.body.message for event in job.log() if isinstance(event.body, LogLine)]
+        assert sum("was skipped: its gradient is not finite" in line for line in told) == 2
+        assert all(np.isfinite(value).all() for value in job.values(state=True).values())
+    assert bits(jobs[0]) == bits(jobs[1])

@@ -599,7 +599,7 @@ def test_a_job_that_is_cancelled_says_how_far_it_came_and_by_whom(world: World) 
     world.all_report(WORKER, None, step=4, traffic={"sent_bytes": 7, "received_bytes": 5})  # type: ignore[arg-type]
     world.carry_out(world.controller.cancel("job", world.now))
     ended = world.jobs["job"]
-    assert (ended.reason, ended.progress.step, ended.traffic.sent_bytes) == ("cancelled by a client", 4, 14)
+    assert (ended.reason, ended.progress.step, ended.traffic.sent_bytes) == ("by a client", 4, 14)
 
 
 def test_a_job_that_diverged_says_since_when(world: World) -> None:

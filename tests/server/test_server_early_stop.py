@@ -196,7 +196,13 @@ def test_a_loss_that_is_not_finite_fails_the_job_which_keeps_its_snapshot_from_b
 
 
 @pytest.mark.parametrize(
-    "changes", [{"on_nan": "go_on"}, {"on_nan": "fail", "commit": CommitSpec(loss_scaling=LossScalingSpec())}], ids=str
+    "changes",
+    [
+        {"on_nan": "go_on"},
+        {"on_nan": "skip", "commit": CommitSpec(skip=True)},
+        {"on_nan": "fail", "commit": CommitSpec(loss_scaling=LossScalingSpec())},
+    ],
+    ids=str,
 )
 def test_it_goes_on_where_it_may_and_where_such_steps_are_skipped(changes: dict[str, Any]) -> None:
     job = Playing(**changes)

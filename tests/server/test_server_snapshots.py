@@ -534,6 +534,18 @@ def test_a_job_that_cannot_be_scaled_says_why(world: World) -> None:
         other.controller.scale("job", scaled(workers=1), other.now)
 
 
+def test_a_stop_does_not_wait_for_a_snapshot_that_is_ordered_of_a_step_far_away(world: World) -> None:
+    run(world, long(snapshot_every_s=60.0, steps=1_000_000))
+    world.all_report(WORKER, None, step=3000)  # type: ignore[arg-type]
+    world.tick(60.2)
+    ((periodic, _),) = set(ordered(world).values())
+    assert (periodic, periodic % 1000) == (4000, 0)  # 20 s ahead, where metrics are told.
+    world.carry_out(world.controller.stop("job", "by a client", world.now))
+    world.tick()
+    ((urgent, _),) = set(ordered(world).values())
+    assert 3000 < urgent < 3100
+
+
 def test_a_job_without_snapshots_is_not_stopped_and_neither_is_one_that_does_not_run(world: World) -> None:
     world.agents(shards=2)
     world.submit(long())

@@ -47,6 +47,7 @@ def test_a_plain_job_commits_nothing_and_its_text_says_nothing_of_it(rows: Path)
     ("changes", "commit"),
     [
         ({"clip_norm": 2.0}, CommitSpec(clip_norm=2.0)),
+        ({"on_nan": "skip"}, CommitSpec(skip=True)),
         ({"precision": "bfloat16"}, None),
         ({"precision": "float16"}, CommitSpec(loss_scaling=LossScalingSpec(initial=65536.0, growth_interval=2000))),
         (
@@ -86,6 +87,8 @@ WORKERS = {"workers": 2, "update": "workers"}
     ("changes", "pointer", "says"),
     [
         ({"clip_norm": 1.0, "parallelism": ASYNC}, "/clip_norm", "sync mode only"),
+        ({"on_nan": "skip", "parallelism": ASYNC}, "/on_nan", "sync mode only"),
+        ({"on_nan": "skip", "parallelism": WORKERS}, "/on_nan", "workers that update cannot skip it"),
         ({"precision": "float16", "parallelism": ASYNC}, "/precision", "sync mode only"),
         ({"precision": "float16", "parallelism": WORKERS}, "/precision", "workers that update cannot skip"),
         ({"loss_scale": {}, "parallelism": WORKERS}, "/loss_scale", "workers that update cannot skip"),

@@ -217,7 +217,7 @@ def test_a_job_begins_with_an_upload_and_keeps_its_own_copy(client: httpx.Client
     job = submit(client, {**document, "init_from": {"upload": upload["id"]}})
     assert job.status_code == 201, job.text
     told = (
-        f"begins with 1 of its 2 parameters from upload {upload['id']}; 'w' begins as the graph says. "
+        f"begins with 1 of its 2 parameters from upload {upload['id']}; 'w' begins as the graph says; "
         "the rule's state and the step are not taken over"
     )
     assert job.json()["beginning"] == told

@@ -11,6 +11,7 @@ class MetricSums:
     def __init__(self, names: Iterable[str]) -> None:
         self._sums = dict.fromkeys(names, 0.0)
         self._samples = 0
+        self._before = dict(self._sums), 0
         self._newest: dict[str, float] = {}
 
     def add(self, means: Mapping[str, float], samples: int) -> None:
@@ -18,6 +19,15 @@ class MetricSums:
         for name in self._sums:
             self._sums[name] += means[name] * samples
         self._samples += samples
+
+    def mark(self) -> None:
+        """What is added from here on belongs to one step."""
+        self._before = dict(self._sums), self._samples
+
+    def drop(self) -> None:
+        """What was added since the mark does not count: its step was skipped."""
+        sums, self._samples = self._before
+        self._sums = dict(sums)
 
     def note(self, name: str, value: float) -> None:
         """A number of a step that is no mean over samples: the newest one is told."""

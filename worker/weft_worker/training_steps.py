@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from weft_worker.task import Task
 
 GRADIENT_NORM = "gradient_norm"
 LOSS_SCALE_METRIC = "loss_scale"
+SKIPPED = "skipped_steps"
 """Metrics of jobs whose steps are committed, beside the graph's own."""
 
 
@@ -44,6 +45,8 @@ class TrainingSteps:
     sums: MetricSums
     scale: StepLossScale
     order: Variable
+    skipped: list[int] = field(default_factory=list)
+    """Steps whose gradient was not finite, and that changed nothing, since this process began."""
 
     @classmethod
     def of(
@@ -130,6 +133,7 @@ class TrainingSteps:
             self._note(ending)
             if current.reports:
                 self.reports.metrics("train", finished, self.sums.take())
+            self.sums.mark()
             self.reports.step(finished, last=finished == self.task.allocation.steps)
 
         self.engine.push(end, reads, (self.order, done), lane=COMPUTE, name=f"the end of step {current.step}")
@@ -142,7 +146,22 @@ class TrainingSteps:
         if outcome.finite:
             self.sums.note(GRADIENT_NORM, outcome.norm)
         told = self.scale.told(outcome)
+        commit = self.task.description.commit
+        if commit is not None and commit.skip and self.scale.is_fixed:
+            if not outcome.finite:
+                self.sums.drop()
+                self.skipped.append(outcome.step + 1)
+                told = _told_skipped(self.skipped)
+            self.sums.note(SKIPPED, len(self.skipped))
         if told is not None and self.task.allocation.keeper:
             self.reports.log("warning", told)
         if not self.scale.is_fixed:
             self.sums.note(LOSS_SCALE_METRIC, self.scale.scale)
+
+
+def _told_skipped(skipped: list[int]) -> str | None:
+    """A line at the first step that is skipped, the second, the fourth, ...: there may be as many as steps."""
+    count = len(skipped)
+    if count & (count - 1):
+        return None
+    return f"step {skipped[-1]} was skipped: its gradient is not finite; {count} skipped so far"

@@ -283,6 +283,9 @@ def _check_commit(description: StoreDescription, commit: CommitDescription) -> N
     if description.mode is not Mode.SYNC:
         raise DescriptionError(f"commit: in mode {description.mode.value} no step is one of all slots")
     clip, scaling = commit.clip_norm, commit.loss_scaling
+    updated = next((key.key for key in description.keys if key.update is Update.GRADIENT), None)
+    if commit.skips and updated is not None:
+        raise DescriptionError(f"key {updated!r}: workers that update cannot skip a step whose gradient is not finite")
     if clip is not None and not 0 < clip < math.inf:
         raise DescriptionError(f"commit.clip_norm: a number above 0, not {clip}")
     if scaling is None:
@@ -293,8 +296,6 @@ def _check_commit(description: StoreDescription, commit: CommitDescription) -> N
     if scaling.growth_interval < 1:
         raise DescriptionError(f"commit.loss_scaling.growth_interval: at least 1, not {scaling.growth_interval}")
     for key in description.keys:
-        if key.update is Update.GRADIENT:
-            raise DescriptionError(f"key {key.key!r}: workers that update cannot skip a step, as loss scaling does")
         if key.update is Update.RULE and key.slots and key.dtype == "float16":
             raise DescriptionError(f"key {key.key!r}: a gradient in float16 cannot be divided by a loss scale")
 

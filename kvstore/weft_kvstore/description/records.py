@@ -127,10 +127,16 @@ class LossScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class CommitDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Shards hold each step until all slots have agreed on the norm of its merged gradient, which `clip_norm` bounds,
-    and on whether it is finite."""
+    and on whether it is finite. One that is not is skipped where the loss is scaled, or `skip` says so."""
 
     clip_norm: float | None = None
     loss_scaling: LossScaling | None = None
+    skip: bool = False
+
+    @property
+    def skips(self) -> bool:
+        """Whether a step whose gradient is not finite changes nothing."""
+        return self.skip or self.loss_scaling is not None
 
 
 class AverageDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

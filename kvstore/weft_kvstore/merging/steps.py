@@ -497,7 +497,7 @@ class StepGate:
             self.tell(step)
 
     def _factor(self, norm: float, *, finite: bool) -> float | None:
-        if not finite and self._commit.loss_scaling is not None:
+        if not finite and self._commit.skips:
             return None
         return 1.0 if self._commit.clip_norm is None else clip_factor(norm, self._commit.clip_norm)
 

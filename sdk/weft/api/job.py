@@ -186,8 +186,10 @@ class JobSpec(Model):
     """When the job ends before its last step, with the values of its best evaluation."""
     keep_best: KeepBest | None = None
     """The result has the values of the best evaluation by this, at whatever step the job ends."""
-    on_nan: Literal["fail", "go_on"] = "fail"
-    """What a loss that is not finite does to the job. One whose loss is scaled goes on: such a step is skipped."""
+    on_nan: Literal["fail", "go_on", "skip"] = "fail"
+    """What a loss that is not finite does to the job. With `skip`, a step whose gradient is not finite changes nothing,
+    on any worker or shard: shards hold each step for it until all workers have sent it, as for `clip_norm`. A job whose
+    loss is scaled skips such steps anyway."""
     max_restarts: Annotated[int, Field(ge=0, le=1_000_000)] = 10
     """How often the job may go on after one of its processes or agents was lost, from its newest snapshot or from the
     beginning. Its result is the same, to the bit in sync mode; 0: it fails."""

@@ -91,6 +91,13 @@ class CommitSpec(Model):
 
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     loss_scaling: LossScalingSpec | None = None
+    skip: bool = False
+    """Whether a step whose gradient is not finite changes nothing, also where the loss is not scaled."""
+
+    @property
+    def skips(self) -> bool:
+        """Whether such a step changes nothing."""
+        return self.skip or self.loss_scaling is not None
 
 
 class AverageSpec(Model):

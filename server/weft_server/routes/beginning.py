@@ -83,8 +83,8 @@ def _told(source: FromJob | FromUpload, plan: JobPlan, names: Collection[str]) -
     if rest:
         told += f"; {listed(rest)} {'begins' if len(rest) == 1 else 'begin'} as the graph says"
     left = ["the rule's state", *(["averages"] if plan.average else []), "the step"]
-    advice = "; `resume` takes them over too" if isinstance(source, FromJob) else ""
-    return f"{told}. {', '.join(left[:-1])} and {left[-1]} are not taken over{advice}"
+    advice = " (`resume` does so)" if isinstance(source, FromJob) else ""
+    return f"{told}; {', '.join(left[:-1])} and {left[-1]} are not taken over{advice}"
 
 
 def check_given(plan: JobPlan, names: Collection[str]) -> None:

@@ -117,6 +117,28 @@ def test_without_clipping_a_committed_step_has_the_bits_of_any_other() -> None:
 
 
 @pytest.mark.parametrize("kind", ["network", "local"])
+@pytest.mark.parametrize("clip_norm", [None, 1e30])
+def test_a_step_that_is_not_finite_is_skipped_where_that_is_asked_for(kind: str, clip_norm: float | None) -> None:
+    """Values, the rule's state and its count of updates are as if the step had never been."""
+    description = committed(rule="adam", skip=True, clip_norm=clip_norm)
+    reference = msgspec.structs.replace(committed(rule="adam"), commit=None)
+    with stores_of(kind, description) as stores, stores_of("local", reference) as plain:
+        version = 0
+        for step in range(4):
+            wrong = {1: math.inf, 2: math.nan}.get(step)
+            outcomes = [
+                push_all(store, slot, step, wrong if wrong and slot == 2 else 1.0) for slot, store in enumerate(stores)
+            ]
+            assert {each.result(WAIT_S).finite for each in outcomes} == {wrong is None}
+            if wrong is None:
+                for slot, store in enumerate(plain):
+                    push_rows_of(store, slot, version, step)
+                version += 1
+            values, same = values_of(stores[0], step + 1), values_of(plain[0], version)
+            assert all(values[key].tobytes() == same[key].tobytes() for key in values)
+
+
+@pytest.mark.parametrize("kind", ["network", "local"])
 def test_a_step_that_overflows_is_skipped_and_the_scale_halves_and_grows_again(kind: str) -> None:
     scaling = LossScaling(initial=2.0**16, growth_interval=2)
     description = committed(rule="adam", loss_scaling=scaling)
@@ -314,8 +336,10 @@ def test_loss_scaling_needs_a_gradient_that_can_be_divided_and_shards_that_updat
     key = msgspec.structs.replace(key_of("k", (4,), 1), dtype=dtype, update=update)
     description = store_of([key], slots=1, shards=1)
     scaled = CommitDescription(loss_scaling=LossScaling(4.0, 2))
-    with pytest.raises(DescriptionError, match="key 'k'"):
-        check_description(msgspec.structs.replace(description, commit=scaled))
+    skipping = CommitDescription(skip=True)
+    for commit in [scaled, *([skipping] if update is Update.GRADIENT else [])]:
+        with pytest.raises(DescriptionError, match="key 'k'"):
+            check_description(msgspec.structs.replace(description, commit=commit))
 
 
 @settings(max_examples=200, deadline=None)
