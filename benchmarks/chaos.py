@@ -26,7 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ class Point:
 
 
 def plan_of(seed: int, fault: str, case: str, steps: int, *, daemons: bool = True) -> list[Point]:
-    """What is to happen; `daemons`: also to those."""
+    """What is to happen. `daemons`: whether they may be victims too."""
     choose = random.Random(seed)
     alone = case == "one worker"
     processes = SLOTS[:1] if alone else SLOTS
@@ -176,6 +176,12 @@ def parent_of(pid: int) -> int:
         return 0
 
 
+def send(pid: int, number: signal.Signals) -> None:
+    """A signal to a process that may be ending: a daemon's takes its children with it."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 class Disturbed:
     """A cluster and the plan of the job that it runs now."""
 
@@ -188,7 +194,7 @@ class Disturbed:
         self._expected: dict[tuple[str, int], dict[str, bytes]] = {}
 
     def begin(self, seed: int, points: Sequence[Point], noise: Mapping[str, float]) -> None:
-        """Makes a plan that of the jobs that are submitted from now on."""
+        """Jobs that are submitted from now on are disturbed like this."""
         self._runs += 1
         self._run = self._folder / f"run-{self._runs}"
         self._run.mkdir()
@@ -235,11 +241,11 @@ class Disturbed:
         number = signal.SIGKILL if point.kill else signal.SIGSTOP
         found = {name: self._pid(name) for name in point.kill or (point.stop,)}
         for pid in filter(None, found.values()):
-            os.kill(pid, number)
+            send(pid, number)
         (self._run / f"{point.id}.done").touch()
         if point.stop and found[point.stop]:
             time.sleep(point.stop_s)
-            os.kill(found[point.stop], signal.SIGCONT)
+            send(found[point.stop], signal.SIGCONT)
         for process in self.cluster.processes:
             if point.kill and process.pid in found.values():
                 while process.exit_code is None:
@@ -270,7 +276,7 @@ def disturbed_cluster(folder: Path, *, workers: int = 3, shards: int = 3) -> Ite
     os.environ |= {"WEFT_FAULTS": str(faults), "PYTHONPATH": os.pathsep.join(filter(None, path))}
     try:
         with (
-            weft.Cluster(workers=workers, shards=shards, data_root=folder) as cluster,
+            weft.Cluster(workers=workers, shards=shards, data_root=folder, start_timeout_s=WAIT_S) as cluster,
             weft.Client(cluster.url, retry=PATIENT) as client,
         ):
             yield Disturbed(cluster, client, faults)

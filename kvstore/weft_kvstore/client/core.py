@@ -418,10 +418,8 @@ class ClientCore:
             number = number_of(parts)
             if number == link.received + 1:
                 link.received = number
-            elif (
-                number
-            ):  # It has come before, or one before it is lost: the next connection brings that; 0 is not counted.
-                if number > link.received:
+            elif number:  # 0 is not counted.
+                if number > link.received:  # One before it is lost; the next connection brings that.
                     self.disconnected(shard, now)
                 return
             if self._replies.take(link, message, payload, now):

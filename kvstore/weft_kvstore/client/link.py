@@ -362,9 +362,8 @@ class ClientLink:
             self.new_pulls.clear()
             if messages and frame is not None and (memory is not None or frame.nbytes <= CARRIES_PULL_BYTES):
                 pull = messages.pop()
-            if messages:
-                for message in messages:
-                    self.say(message)
+            for message in messages:
+                self.say(message)
         while frame is not None:
             self.frames_sent += 1
             self.payload_bytes_sent += frame.nbytes

@@ -347,7 +347,7 @@ class ShardCore:
             peer.heard = peer.job.heard[peer.slot] = now
             if number == peer.received + 1:
                 peer.received = number
-            elif number:  # It has come before, or comes too early; 0 is not counted.
+            elif number:  # 0 is not counted.
                 if number > peer.received:
                     self._miss(peer, number)
                 return
@@ -362,7 +362,7 @@ class ShardCore:
         """A message that was sent before this one has not come: what a connection brings would not be in order any
         more, so the client is to begin a new one."""
         reason = f"message {peer.received + 1} of this connection did not come before message {number}"
-        _log.warning("slot %d: %s; it has to begin a new one", peer.slot, reason)
+        _log.info("slot %d: %s; it has to begin a new one", peer.slot, reason)
         self.links.lose(peer.identity)
         self.links.say(peer.identity, Refused(RefusalCode.UNKNOWN_LINK, reason))
 

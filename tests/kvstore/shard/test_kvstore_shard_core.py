@@ -24,12 +24,15 @@ from weft_kvstore.wire.messages import (
     Failed,
     Hello,
     Message,
+    Ping,
+    Pong,
     Pull,
     Push,
     PushRefused,
     RefusalCode,
     Refused,
     Values,
+    Welcome,
 )
 
 SIZE = 256
@@ -50,8 +53,10 @@ class Shard:
             hello = Hello("job", 1, slot, 1, bytes([slot]) * 16, 1, digest(description))
             self.say(slot, hello)
 
-    def say(self, slot: int, message: Message, payload: bytes | None = None, now: float = 0.0) -> list[Any]:
-        self.core.receive(bytes([slot]), encode(message, payload), now)
+    def say(
+        self, slot: int, message: Message, payload: bytes | None = None, now: float = 0.0, number: int = 0
+    ) -> list[Any]:
+        self.core.receive(bytes([slot]), encode(message, payload, number), now)
         return self.flush()
 
     def flush(self) -> list[Any]:
@@ -105,6 +110,23 @@ def test_a_refused_run_takes_no_other_with_it() -> None:
     assert refused.run == 1
     shard.work()
     assert of(Values, shard.pull(0, version=1))
+
+
+def test_numbered_messages_are_taken_in_order_and_once_and_a_missing_one_ends_the_connection() -> None:
+    description = a_store(slots=1)
+    shard = Shard(description)
+    shard.core.lose(bytes([0]))
+    hello = Hello("job", 1, 0, 1, bytes(16), 2, digest(description))
+    welcomes = [*shard.say(0, hello, number=1), *shard.say(0, hello, number=1)]
+    assert [type(one) for one in welcomes] == [Welcome, Welcome]
+    assert welcomes[0] == welcomes[1]
+    assert shard.say(0, Ping(), number=2) == [Pong()]
+    assert shard.say(0, Ping(), number=2) == shard.say(0, hello, number=1) == []
+    (refused,) = shard.say(0, Ping(), number=4)
+    assert refused == Refused(RefusalCode.UNKNOWN_LINK, "message 3 of this connection did not come before message 4")
+    (refused,) = shard.say(0, Ping(), number=3)
+    assert refused.code is RefusalCode.UNKNOWN_LINK
+    assert not shard.core.peers
 
 
 def test_bytes_under_way_to_a_peer_that_was_lost_are_not_written() -> None:
