@@ -13,6 +13,7 @@ from store_cluster import key_of, store_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.client.operation import Link, Operation
+from weft_kvstore.futures import OtherThread
 from weft_kvstore.local.core import LocalCore
 from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.rows.rows import Rows
@@ -164,7 +165,7 @@ class Other(Operation):
 
 
 def test_an_operation_that_the_local_store_does_not_know_is_an_error() -> None:
-    core = LocalCore(DESCRIPTION, LinkSettings())
+    core = LocalCore(DESCRIPTION, LinkSettings(), there=OtherThread(lambda work: work(), lambda: False))
     core.begin(0, Other(Future()), 0.0)
     ((_, _, error),) = core.outcomes
     assert "another operation is no operation" in str(error)
