@@ -251,6 +251,8 @@ class Disturbed:
                 while process.exit_code is None:
                     time.sleep(POLL_S)
         missing = [name for name, pid in found.items() if not pid]
+        if len(missing) == len(found):
+            return f"not reached: {point}"
         return f"{point}" + (f" (no {', no '.join(missing)})" if missing else "")
 
     def _pid(self, name: str) -> int:
