@@ -11,13 +11,12 @@ result is what it would have been.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from weft.api.agent import LOST_AFTER_S, AgentKind, Allocation, Report, SetDone, Snapshot
-from weft.api.event import EventBody, LogLevel, LogLine, MetricTaken, StateChanged
+from weft.api.event import EventBody, LogLevel, LogLine, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import (
     ALLOCATION_TRANSITIONS,
@@ -30,19 +29,17 @@ from weft.api.lifecycle import (
 )
 from weft.api.store import StoreSpec
 from weft_server.data_check import listed
-from weft_server.early_stop import EarlyStop
 from weft_server.endpoints import endpoint_fault
 from weft_server.instructions import Close, Instruction, Order, Remember, Replan
 from weft_server.job_log import JobLog
 from weft_server.lease import Agent, Lease
 from weft_server.memory import RUN, SCALING, Parts, RunMemory, Scaling
-from weft_server.metric_sums import MetricSums
 from weft_server.moment import Moment
-from weft_server.not_finite import not_finite, wrong_since
 from weft_server.orders import allocation_of, with_keys
 from weft_server.places import NewPair, Places
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import IllegalReportError, WrongStateError
+from weft_server.run_metrics import RunMetrics
 from weft_server.run_snapshots import RunSnapshots
 from weft_server.run_values import RunValues
 from weft_server.scheduler import Placement
@@ -81,30 +78,27 @@ class JobRun:
         self._limits = limits
         self._log = JobLog(job.id, plan, seq, told_step=job.progress.step, told=memory.told(now))
         self._parts = Parts(written)
-        self._sums = MetricSums(plan.workers, self._parts, written)
+        self._metrics = RunMetrics(self.plan, self._parts, memory=memory, written=written, now=now)
         self.values = RunValues(job.id, self.plan.steps, self.places, self._parts, memory=memory, written=written)
         self.snapshots = RunSnapshots(job.id, self.plan, self.places, snapshots, memory=memory, now=now)
         self._began_with = memory.began_with
         self._set_at = memory.set_at
         self._stopping = memory.stopping
+        self._is_asked_to_stop = memory.is_asked_to_stop
         self._scaling = Scaling.model_validate_json(written[SCALING]) if SCALING in written else None
         """How the job is run once it is placed anew."""
         self._end = memory.end
-        self._diverged: str | None = None
         self._discards = False
         self._replanned: list[Instruction] = []
-        best_by = plan.stop_when or plan.keep_best
-        self._early = None if best_by is None else EarlyStop(best_by, memory.evaluated)
-        self._not_finite = memory.not_finite
-        self._measured = dict(memory.measured)
-        self._ran_s, self._counted = memory.ran_s, now.seconds
         self._deadline: float | None = None
         self.vacant_since = now.seconds
         """When a slot was vacated last."""
+        self._refilled = now.seconds
+        """When other workers took slots over last."""
         self._store: StoreSpec | None = None
         self._await(self.state, now)
         if self.state is JobState.RUNNING:
-            self.snapshots.begin(now)
+            self.snapshots.begin(now, wanted=self._stopping is not None or self._scaling is not None)
         elif self.state is JobState.FINISHING:
             self.snapshots.finish()
 
@@ -173,6 +167,7 @@ class JobRun:
         for lease in self.places.refill(placement, agents):
             self._say(f"{lease.who} takes over, and does the step again that was under way: no other is", now)
         self._set(reason=self._standing)
+        self._refilled = now.seconds
         self._await(self.state, now)
 
     def allocation(self, lease: Lease, lost_after_s: float = LOST_AFTER_S) -> Allocation:
@@ -317,7 +312,7 @@ class JobRun:
                 f"job {self.job.id} takes no snapshots, so it cannot be stopped at one: {lacking}. "
                 "Save its parameters, then cancel it"
             )
-        self._stopping = why
+        self._stopping, self._is_asked_to_stop = why, True
         self.snapshots.want(now)
         self._say(f"the job is to stop at its next snapshot: {why}", now)
         self._set(reason=self._standing)
@@ -350,6 +345,9 @@ class JobRun:
             return True
         if self.state is not JobState.RUNNING:
             return False
+        if late := self._late_successor(now):
+            self._recover(late, f"{late.who} did not begin within {self._limits.start_s:g} s", now)
+            return True
         self._tell(self.snapshots.tick(now), now)
         return self._progress(now) or self.snapshots.has_work
 
@@ -392,12 +390,10 @@ class JobRun:
             "began_with": self._began_with,
             "vacant": sorted(self.places.vacant),
             "stopping": self._stopping,
+            "is_asked_to_stop": self._is_asked_to_stop,
             "end": self._end,
             "told_at": self._log.told_at,
-            "evaluated": {} if self._early is None else dict(self._early.known),
-            "not_finite": self._not_finite,
-            "measured": dict(self._measured),
-            "ran_s": self._ran_s,
+            **self._metrics.facts,
         }
         self._parts.put(RUN, facts, lambda: RunMemory(**facts).model_dump_json())
 
@@ -416,44 +412,34 @@ class JobRun:
         if lease.kind is not AgentKind.WORKER:
             return
         for metric in report.metrics:
-            taken = self._sums.add(lease.place, metric)
+            taken = self._metrics.take(lease.place, metric, now, is_stopping=self._stopping is not None)
             if taken is None:
                 continue
-            newest = {f"{taken.split}/{name}": value for name, value in taken.values.items()}
+            newest, told = taken
             # The other split's stay; of this one, what is reported now is all there is.
-            others = {name: value for name, value in self.job.metrics.items() if not name.startswith(f"{taken.split}/")}
+            others = {name: one for name, one in self.job.metrics.items() if not name.startswith(f"{metric.split}/")}
             self._set(metrics={**others, **newest})
-            self._not_finite = wrong_since(self._not_finite, newest, taken.step)
-            if taken.step > self._measured.get(taken.split, -1):  # What is done again was told.
-                self._measured[taken.split] = taken.step
-                self._append(taken, now)
-                self._look_at(taken, now)
-
-    def _look_at(self, taken: MetricTaken, now: Moment) -> None:
-        """What metrics that are told for the first time say of the job's end; `_judge` carries it out."""
-        if taken.split == "train":
-            loss, commit = taken.values.get("loss", 0.0), self.plan.commit
-            is_skipped = commit is not None and commit.skips
-            if self.plan.on_nan == "fail" and not math.isfinite(loss) and not is_skipped:
-                self._diverged = f"the loss is {loss} at step {taken.step}"
-        elif self._early is not None and self._stopping is None:  # How many more are told depends on chance.
-            self._ran_s, self._counted = self._ran_s + now.seconds - self._counted, now.seconds
-            why = self._early.take(taken.step, taken.values, self._ran_s)
-            self.snapshots.need(self._early.best)
-            if why is not None and taken.step < self.plan.steps:
-                self._stopping = why
-                self._say(f"the job stops: {why}", now)
+            if told is not None:
+                self._append(told, now)
+                self.snapshots.need(self._metrics.best)
+            if self._stopping is None and self._metrics.stops is not None:
+                self._stopping = self._metrics.stops
+                self._say(f"the job stops: {self._stopping}", now)
 
     def _judge(self, now: Moment) -> None:
         """Ends the job where its metrics say so: by failing, or with its best snapshot once that is there."""
         if self.state is not JobState.RUNNING:
             return
-        if self._diverged is not None:
+        best = self._metrics.best
+        if self._metrics.diverged is not None:
             kept = self.snapshots.newest
             before = "" if kept is None else f"; the snapshot of step {kept.step} is from before"
-            self.fail(self._diverged + before, now)
-        elif self._early is not None and self._stopping is not None and self._end is None:
-            best = self._early.best
+            self.fail(self._metrics.diverged + before, now)
+        elif (
+            (self.plan.stop_when or self.plan.keep_best) is not None
+            and self._stopping is not None
+            and self._end is None
+        ):
             if best is not None and self._can_go_on(self.snapshots.up_to(best)):
                 self._end_at(best, now)
             else:
@@ -462,8 +448,13 @@ class JobRun:
     @property
     def _better_than_the_end(self) -> int | None:
         """The step of an evaluation that is better than the last step's, where the best one's values are the result."""
-        best = None if self._early is None or self._end is not None else self._early.best
-        if best is None or best >= self.plan.steps or not self._can_go_on(self.snapshots.up_to(best)):
+        best = self._metrics.best
+        if (
+            best is None
+            or self._end is not None
+            or best >= self.plan.steps
+            or not self._can_go_on(self.snapshots.up_to(best))
+        ):
             return None
         return best
 
@@ -543,6 +534,12 @@ class JobRun:
         is_late = any(worker.state in _BEGINNING for worker in self.places.workers)
         return self.lacks_workers or (self.state is JobState.RUNNING and is_late)
 
+    def _late_successor(self, now: Moment) -> Lease | None:
+        """A worker that took a slot over, and has not begun for too long."""
+        if now.seconds < self._refilled + self._limits.start_s or self._waits_for_silent:
+            return None
+        return next((worker for worker in self.places.workers if worker.state in _BEGINNING), None)
+
     def _hands_over(self, lease: Lease) -> bool:
         """Whether another worker can go on in that place while all others stay."""
         is_given = bool(self.values.given_names) and self._began_with is None and not self.places.step
@@ -575,13 +572,12 @@ class JobRun:
         self._began_with = self.snapshots.newest
         self.snapshots.abandon()
         self.places.clear()
-        self._sums.clear()
         if self._scaling is not None:
             self._rescale(self._scaling)
+        self._metrics.begin_anew(self.plan, self._first_step)
         self._log.begin_anew(self._first_step)
         self.values.has_final = False
         self._store = None
-        self._not_finite = {name: step for name, step in self._not_finite.items() if step <= self._first_step}
         first = self._first_step
         done = {"step": first, "pass_number": self.plan.passes_begun(first)}
         self._set(progress=self.job.progress.model_copy(update=done))
@@ -595,7 +591,6 @@ class JobRun:
         self._scaling = None
         self._parts.drop(SCALING)
         self.plan = self.snapshots.plan = plan.model_copy(update={"steps": self.plan.steps})
-        self._sums = MetricSums(plan.workers, self._parts)
         self._set(workers=plan.workers, shards=plan.shards)
 
     @property
@@ -609,8 +604,8 @@ class JobRun:
             self.places.tell(self.places.workers)
             if all(worker.state in STARTED for worker in self.places.workers):
                 self._log.start_rate(now)
-                self.snapshots.begin(now)
-                self._move(JobEvent.STARTED, now)
+                self.snapshots.begin(now, wanted=self._stopping is not None or self._scaling is not None)
+                self._move(JobEvent.STARTED, now, self._standing)
         if self.state is JobState.RUNNING and self.places.workers_are_done:
             if (better := self._better_than_the_end) is not None:
                 self._stopping = "its evaluation is the best of the whole run"
@@ -621,14 +616,14 @@ class JobRun:
             self.snapshots.finish()
         if self.state is JobState.FINISHING and self.values.has_final and not self.snapshots.is_under_way:
             stopped = None if self._end is None else f"stopped at step {self._end}: {self._stopping}"
-            self._move(JobEvent.KEPT, now, stopped or not_finite(self.job.metrics, self._not_finite))
+            self._move(JobEvent.KEPT, now, stopped or self._metrics.wrong(self.job.metrics))
 
     def _move(self, event: JobEvent, now: Moment, reason: str | None = None) -> None:
         state = after(JOB_TRANSITIONS, self.state, event)
         if event in _ENDING:
             self._progress(now, last=True)
         if event is JobEvent.STARTED and self.job.started_at is None:
-            self._counted = now.seconds
+            self._metrics.start(now)
         started = self.job.started_at or (now.at if event is JobEvent.STARTED else None)
         ended = now.at if event in _ENDING else None
         if event in _ENDING:

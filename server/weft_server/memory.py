@@ -78,7 +78,9 @@ class RunMemory(Model):
     vacant: list[int] = Field(default_factory=list)
     """Slots whose worker was lost, and that no other has taken over yet."""
     stopping: str | None = None
-    """Why it is to end at its next snapshot."""
+    """Why it is to end at its next snapshot, or with its best one."""
+    is_asked_to_stop: bool = False
+    """Whether that was asked for by a client."""
     end: int | None = None
     """The step at which it was stopped."""
     evaluated: dict[int, float] = Field(default_factory=dict)

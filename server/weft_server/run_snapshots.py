@@ -81,7 +81,10 @@ class RunSnapshots:
         self._location = None if location is None or unfit(plan) else f"{location}/{job}"
         self._ordered: _Ordered | None = None
         self._checked: Snapshot | None = None
-        """Its files are being looked at."""
+        """Its files are being looked at, since `_asked`."""
+        self._asked = 0.0
+        self._asked_of: set[int] = set()
+        """Steps that were ordered: none is ordered twice, for who has missed one passes it over."""
         self._ahead_s = AHEAD_S
         self._is_urgent = False
         self._needed: int | None = None
@@ -141,21 +144,28 @@ class RunSnapshots:
         """All workers have done their last step: what the job is then is kept, so that it can be trained longer."""
         folder = self.last_folder
         self._ordered = None  # It would be of an earlier step.
-        if folder is not None and (self._places.shards or self._last_files):
+        ended = [lease for lease in self._holders if lease in self._places.workers]
+        if folder is not None and all(lease.id in self._last_files for lease in ended):
             self._ordered = _Ordered(self.plan.steps, folder, self._base(), self._last_files)
             self._places.order(self._holders)
         self._tidy()
 
-    def begin(self, now: Moment) -> None:
-        """The job runs: there is a place for its snapshots, and the interval begins."""
+    def begin(self, now: Moment, *, wanted: bool = False) -> None:
+        """The job runs: there is a place for its snapshots, and the interval begins. Somebody may have `wanted` one."""
         self._tidy()
         self._wait(now)
+        if wanted:
+            self.want(now)
 
     def tick(self, now: Moment) -> LogLine | None:
         """Orders a snapshot that is due, and has one looked at that is written. What to say, if anything."""
         ordered, interval = self._ordered, self.plan.snapshot_every_s or WAIT_S
-        if self._location is None or self._checked is not None:
+        if self._location is None:
             return None
+        if self._checked is not None:
+            if now.seconds - self._asked < WAIT_S:
+                return None
+            return self._not_kept(self._checked.step, f"their place did not answer within {WAIT_S:g} s")
         if ordered is None:
             if now.seconds >= self._due:
                 self._order(now, interval)
@@ -164,10 +174,11 @@ class RunSnapshots:
             return None
         missing = [lease for lease in self._holders if lease.id not in ordered.files]
         if not missing:
-            self._ordered, self._checked = None, ordered.snapshot()
+            self._ordered, self._checked, self._asked = None, ordered.snapshot(), now.seconds
             self._out.append(KeepSnapshot(self._job, self._checked))
             return None
-        ordered.passed = now.seconds if ordered.passed is None else ordered.passed
+        if ordered.passed is None or any(lease.is_silent for lease in missing):  # It is waited for elsewhere.
+            ordered.passed = now.seconds
         limit = max(WAIT_S, interval)
         who = ", ".join(lease.who for lease in missing)
         if not all(lease.is_held for lease in missing):
@@ -305,8 +316,11 @@ class RunSnapshots:
         every = report_interval(self.plan.steps)
         even = -(-at // every) * every
         at = even if even - at <= pace * (AHEAD_S if self._is_urgent else interval / 2) else at
+        while at in self._asked_of:
+            at += 1
         self._due = now.seconds + interval
         if at < self.plan.steps:
+            self._asked_of.add(at)
             self._ordered = _Ordered(at, f"{self._location}/{at}-{self._places.term}", self._base())
             self._places.order(self._holders)
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from uuid import uuid4
 
 import zmq
@@ -138,6 +139,13 @@ class Service:
         if self._journal.newest(job) is not None:
             await self._journal.carry_out(())
         return found
+
+    async def final(self, job: str) -> Path | None:
+        """The job's final parameters, if they are there. One that was placed anew since they came has none yet. Raises
+        UnknownError."""
+        if (await self.job(job)).state not in {JobState.FINISHING, JobState.SUCCEEDED}:
+            return None
+        return await self.threads.on_files(self.files.final, job)
 
     async def recorded(self, job: str) -> Job:
         """The job as the records hold it, with every event of its log up to there. Raises UnknownError."""

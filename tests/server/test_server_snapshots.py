@@ -9,7 +9,9 @@ import pytest
 
 from server_mind import World
 from server_specs import plan
-from weft.api.agent import AgentKind, SetDone, Snapshot, SnapshotDone, SnapshotFile, WorkerAllocation
+from weft.api.agent import AgentKind, MetricReport, SetDone, Snapshot, SnapshotDone, SnapshotFile, WorkerAllocation
+from weft.api.event import StateChanged
+from weft.api.job import StopWhen
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server.limits import Limits
 from weft_server.memory import Scaling
@@ -566,3 +568,54 @@ def test_a_job_that_ends_before_its_stop_has_its_own_result(world: World) -> Non
     world.keep()
     world.tick(WAIT_S + 1)
     assert (world.jobs["job"].state, world.jobs["job"].reason) == (JobState.SUCCEEDED, None)
+
+
+def test_a_stop_is_not_forgotten_where_the_job_is_placed_anew_or_the_server_starts_again(world: World) -> None:
+    run(world, long(snapshot_every_s=None))
+    world.carry_out(world.controller.stop("job", "by a client", world.now))
+    lose(world)
+    world.bring_to(JobState.RUNNING)
+    world.all_report(WORKER, None, step=20)  # type: ignore[arg-type]
+    world.tick()
+    assert sorted(ordered(world)) == ["shard-0", "shard-1"]
+    assert world.jobs["job"].reason == "stops at its next snapshot: by a client"
+
+
+def test_a_job_that_is_stopped_by_a_client_has_its_next_snapshot_though_it_keeps_its_best(world: World) -> None:
+    run(world, long(stop_when=StopWhen(metric="loss", patience=100)))
+    for step, loss in ((100, 1.0), (200, 3.0)):
+        for slot in range(2):
+            report = MetricReport(split="evaluate", step=step, samples=1, sums={"loss": loss})
+            world.report(world.lease(WORKER, slot), metrics=[report])
+    keep(world, at=500)
+    world.carry_out(world.controller.stop("job", "by a client", world.now))
+    world.tick()
+    ((step, _),) = set(ordered(world).values())
+    for shard in range(2):
+        world.report(world.lease(SHARD, shard), snapshot=written(shard, step))
+    world.all_report(WORKER, None, step=step)  # type: ignore[arg-type]
+    world.tick()
+    checked(world, world.to_check[-1].snapshot)
+    reasons = [event.body.reason or "" for event in world.events["job"] if isinstance(event.body, StateChanged)]
+    assert any(reason.startswith(f"stopped at step {step}: by a client") for reason in reasons)
+
+
+def test_a_place_that_does_not_answer_holds_up_no_job(world: World) -> None:
+    run(world)
+    snapshot = take(world, at=500)
+    world.tick(WAIT_S + 0.4)
+    assert f"no snapshot of step {snapshot.step} was kept: their place did not answer" in world.said()[-1]
+    checked(world, snapshot)  # Too late.
+    assert world.jobs["job"].snapshot is None
+    keep(world, at=snapshot.step + 500)
+
+
+def test_a_job_does_not_wait_for_a_last_snapshot_of_which_a_worker_did_not_write_its_part(world: World) -> None:
+    owes = {"compression": {"gradients": {"kind": "2bit", "threshold": 0.1}}}
+    run(world, JobPlan.model_validate({**long().model_dump(), **owes}))
+    world.report(world.lease(WORKER, 0), snapshot=SnapshotDone(step=STEPS, error="no space left"))
+    world.report(world.lease(WORKER, 1), snapshot=written(1, STEPS))
+    world.keep()
+    world.all_report(WORKER, AllocationEvent.DONE, step=STEPS)
+    world.tick()
+    assert world.jobs["job"].state is JobState.SUCCEEDED

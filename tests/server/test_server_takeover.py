@@ -157,3 +157,14 @@ def test_a_server_that_starts_again_knows_which_slot_is_vacant(world: World) -> 
     world.agents()
     world.bring_to(JobState.SUCCEEDED)
     assert world.jobs["job"].restarts == 1
+
+
+def test_a_worker_that_takes_over_and_does_not_begin_is_replaced_again(world: World) -> None:
+    workers, shards = world.agents(workers=3)
+    run(world, plan(max_restarts=2))
+    world.tick(5.2, alive=[*workers[1:], *shards])
+    slow = world.lease(WORKER, 0)
+    assert slow.agent == workers[2]
+    world.tick(world.limits.job.start_s + 0.4, alive=[*workers[1:], *shards])
+    assert any(f"{slow.who} did not begin within" in said for said in world.said())
+    assert (world.lease(WORKER, 0).incarnation, world.jobs["job"].restarts) == (3, 2)

@@ -73,15 +73,17 @@ def main(channel: socket.socket) -> None:
         run = Run(task.allocation, way, Listening(way, over), task.settings, data_roots=task.settings.data_roots)
 
         def hear() -> None:
-            for line in reader:
-                asked = json.loads(line)
-                if "upload" in asked:
-                    run.request_upload()
-                if "set" in asked:
-                    run.request_set(asked["set"])
-                if "snapshot" in asked:
-                    run.request_snapshot(**asked["snapshot"])
-            stop.set()
+            try:
+                for line in reader:
+                    asked = json.loads(line)
+                    if "upload" in asked:
+                        run.request_upload()
+                    if "set" in asked:
+                        run.request_set(asked["set"])
+                    if "snapshot" in asked:
+                        run.request_snapshot(**asked["snapshot"])
+            finally:
+                stop.set()
 
         def end() -> None:
             stop.wait()

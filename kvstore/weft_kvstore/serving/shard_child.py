@@ -112,13 +112,15 @@ def main(channel: socket.socket) -> None:
             threading.Thread(target=server.wake_at_end, args=(stop,), name="await-shard", daemon=True).start()
 
             def answer() -> None:
-                for line in reader:
-                    question = _QUESTIONS.from_json(line)
-                    if question.snapshot is not None:
-                        _write_snapshot(server, task, question.snapshot, say)
-                    if question.asked is not None:
-                        say(statistics=server.statistics(), asked=question.asked)
-                stop.set()
+                try:
+                    for line in reader:
+                        question = _QUESTIONS.from_json(line)
+                        if question.snapshot is not None:
+                            _write_snapshot(server, task, question.snapshot, say)
+                        if question.asked is not None:
+                            say(statistics=server.statistics(), asked=question.asked)
+                finally:
+                    stop.set()
 
             description = description_from_json(task.store)
             server.open(

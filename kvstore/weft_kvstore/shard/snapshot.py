@@ -18,6 +18,7 @@ import numpy as np
 from weft_kvstore.arrays import Array, Segment, ranges_where
 from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.compression.slices import residual_array
+from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.rows.capture import Columns, RowCapture, a_block
 from weft_kvstore.shard.job_shard import JobShard
@@ -315,7 +316,7 @@ def saved(folder: str, name: str, held: Held, *, job: str, step: int) -> dict[st
     try:
         check_place(folder)
         file = write_file(folder, name, held.parts(), {"job": job, "step": str(step)})
-    except (SnapshotError, MemoryError) as error:
+    except (SnapshotError, StoreError, MemoryError) as error:
         return {"step": step, "error": str(error) or type(error).__name__}
     finally:
         held.release()

@@ -76,6 +76,7 @@ class _Tokens(httpx.Auth):
 
     def know(self, identifier: str, token: str | None) -> None:
         if token is not None:
+            self._own.pop(identifier, None)  # What was told again, as the agent's own, is forgotten last.
             self._own[identifier] = token
             while len(self._own) > MOST_TOKENS:
                 self._own.pop(next(iter(self._own)))
@@ -170,6 +171,7 @@ class Membership:
                 known = orders.version
                 for allocation in orders.allocations:
                     self._tokens.know(allocation.id, allocation.token)
+                self._tokens.know(registered.id, registered.token)
                 self._holder.hold(orders)
 
     def _leave(self) -> None:

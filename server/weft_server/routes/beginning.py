@@ -200,7 +200,7 @@ async def _found(use: Context, source: FromJob | FromUpload) -> Path:
                 raise
             return copy
     state = (await service.job(source.job)).state
-    final = await service.threads.on_files(service.files.final, source.job)
+    final = await service.final(source.job)
     if final is not None:
         return final
     if state.is_terminal:

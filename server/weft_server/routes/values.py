@@ -67,7 +67,7 @@ async def set_values(job: PathId, request: Request, use: Use) -> ValuesSet:
 async def _selection(use: Context, job: str, steps: int, opened: partial[Selection]) -> tuple[Selection, int]:
     """(the values, steps finished): the final ones where there are any, else those of a running job."""
     on_files = use.service.threads.on_files
-    final = await on_files(use.service.files.final, job)
+    final = await use.service.final(job)
     if final is None:
         try:
             path, step = await use.service.values.live(job, use.settings.values_deadline_s)
@@ -76,7 +76,7 @@ async def _selection(use: Context, job: str, steps: int, opened: partial[Selecti
             raise
         except (RefusalError, FileNotFoundError) as error:
             # It may have succeeded while we asked: then the live file is gone and the final one is there.
-            final = await on_files(use.service.files.final, job)
+            final = await use.service.final(job)
             if final is None:
                 state = (await use.service.job(job)).state
                 raise WrongStateError(f"job {job} {state.told}, so it has no values") from error
