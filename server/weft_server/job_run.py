@@ -435,11 +435,7 @@ class JobRun:
             kept = self.snapshots.newest
             before = "" if kept is None else f"; the snapshot of step {kept.step} is from before"
             self.fail(self._metrics.diverged + before, now)
-        elif (
-            (self.plan.stop_when or self.plan.keep_best) is not None
-            and self._stopping is not None
-            and self._end is None
-        ):
+        elif self._stopping is not None and not self._is_asked_to_stop and self._end is None:
             if best is not None and self._can_go_on(self.snapshots.up_to(best)):
                 self._end_at(best, now)
             else:
