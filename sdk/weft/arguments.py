@@ -19,7 +19,9 @@ def checked(owner: str = "") -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        sentences = "; ".join(dict.fromkeys(_sentence(entry) for entry in error.errors(include_url=False)))
+        # What is left out follows from what is given: where that is wrong, it cannot be told, and need not be.
+        told = [one for one in error.errors(include_url=False) if one["type"] != "default_factory_not_called"]
+        sentences = "; ".join(dict.fromkeys(map(_sentence, told)))
         raise ArgumentError(f"{owner}: {sentences}" if owner else sentences) from None
 
 

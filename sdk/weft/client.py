@@ -16,10 +16,10 @@ from pydantic import ValidationError
 
 from weft.api.agent import AgentInfo, AgentList
 from weft.api.dry_run import DryRun, Passes
-from weft.api.job import FromUpload, Job, JobPage, JobSpec, Scale
+from weft.api.job import FromUpload, Job, JobPage, JobSpec, Scale, StopWhen
 from weft.api.lifecycle import JobState
 from weft.api.values import Uploaded
-from weft.arguments import checked
+from weft.arguments import checked, stop_when_of
 from weft.errors import ProtocolError
 from weft.first_values import file_of
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Progress, Retry
@@ -170,12 +170,14 @@ class Client:
         workers: int | None = None,
         shards: int | None = None,
         lr: float | None = None,
+        stop_when: StopWhen | Mapping[str, Any] | str | None = None,
         name: str | None = None,
     ) -> JobHandle:
         """Submit a job that goes on from the last snapshot of one that has ended, exactly where it was: parameters,
         optimizer, step, schedule and data order. `job` is a handle or an id.
 
-        What is given replaces what that job had. `steps` or `passes` is the length of both together. Raises
+        What is given replaces what that job had. `steps` or `passes` is the length of both together; `stop_when="none"`
+        has it end with its last step. Only its own evaluations are compared. Raises
         NotFoundError, InvalidRequestError where there is no snapshot, ArgumentError.
         """
         identifier = job.id if isinstance(job, JobHandle) else job
@@ -191,6 +193,10 @@ class Client:
             changes["run"] = {**spec.run.model_dump(), "steps": steps, "passes": passes}
         if lr is not None:
             changes["rule"] = {**spec.rule.model_dump(exclude_unset=True), "lr": lr}
+        if isinstance(stop_when, str):
+            changes["stop_when"] = None if stop_when == "none" else stop_when_of(stop_when)
+        elif stop_when is not None:
+            changes["stop_when"] = stop_when
         with checked("resume"):
             if workers is not None or shards is not None:
                 changes["parallelism"] = Scale(workers=workers, shards=shards).of(spec.parallelism)

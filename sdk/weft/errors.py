@@ -30,7 +30,8 @@ What is wrong with a graph is a `weft_graph.errors.GraphError`, raised at the li
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from weft.api.lifecycle import JobState
 from weft.command_line import command
@@ -69,13 +70,16 @@ class ClosedError(WeftError):
     """The client was closed before the call."""
 
 
+DEFAULT_PORT: Final = 8470
+
+
 class ConnectError(WeftError):
     """Nothing answered at `url`."""
 
     def __init__(self, url: str, detail: str) -> None:
-        super().__init__(
-            f"no server at {url} ({detail}); start one with: {command('up')}, or wait if that is starting it again"
-        )
+        port = urlsplit(url).port
+        up = command("up" if port in {None, DEFAULT_PORT} else f"up --port {port}")
+        super().__init__(f"no server at {url} ({detail}); start one with: {up}, or wait if that is starting it again")
         self.url = url
 
 
@@ -139,7 +143,10 @@ class JobError(WeftError):
         why = job.reason or ("" if job.state is JobState.CANCELLED else "no reason was given")
         text = f"job {job.id} ({job.name}) {job.state.value}{f': {why}' if why else ''}"
         if job.snapshot is not None:
-            text += f"; go on from step {job.snapshot} with client.resume({job.id!r}), or: weft resume {job.id}"
+            # The same steps would come to the same numbers.
+            python, shell = (", lr=...", " --lr ...") if why.startswith("the loss is") else ("", "")
+            resume = f"client.resume({job.id!r}{python}), or: weft resume {job.id}{shell}"
+            text += f"; go on from step {job.snapshot} with {resume}"
         super().__init__(text)
         self.job = job
 

@@ -15,7 +15,7 @@ LOG_LINES = 1
 """Of what an ended daemon wrote; the rest is in its log."""
 
 LOST = f"""\
-Jobs in which it held a place go on from their newest snapshot, as often as their max_restarts says.
+Jobs go on: another worker takes the place of one that ended, and after a shard they go on from their newest snapshot.
 See how they do: {command("jobs")}"""
 
 

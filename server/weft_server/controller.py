@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from weft.api.agent import AgentInfo, AgentKind, Orders, Registered, Registration, Report
 from weft.api.job import Job
+from weft.api.lifecycle import JobState
 from weft_server.instructions import Instruction, Order, RememberAgent
 from weft_server.job_run import JobRun
 from weft_server.lease import Agent, Lease
@@ -162,9 +163,11 @@ class Controller:
         if known is not None:
             known.hung_up = True
 
-    def leave(self, agent: str, now: Moment, why: str = "it was ended") -> list[Instruction]:
-        """An agent takes leave. Raises UnknownError."""
-        return self._lose(self._registry.get(agent), why, now, how="took leave") + self._settle(now)
+    def leave(self, agent: str, now: Moment, why: str | None = None) -> list[Instruction]:
+        """An agent takes leave, or its parent tells `why` it ended. Raises UnknownError."""
+        told = why or "it was ended"
+        left = self._lose(self._registry.get(agent), told, now, how="took leave", counts=why is not None)
+        return left + self._settle(now)
 
     def orders(self, agent: str) -> Orders:
         """Everything that the agent is to hold now. Raises UnknownError."""
@@ -271,14 +274,16 @@ class Controller:
         """An agent that was lost held places in jobs; those that have ended since are not listed any more."""
         return agent.model_copy(update={"jobs": [job for job in agent.jobs if job in self._runs]})
 
-    def _lose(self, agent: Agent, why: str, now: Moment, *, how: str = "was lost") -> list[Instruction]:
-        """Its leases' jobs go on or fail without it."""
+    def _lose(
+        self, agent: Agent, why: str, now: Moment, *, how: str = "was lost", counts: bool = True
+    ) -> list[Instruction]:
+        """Its leases' jobs go on or fail without it; `counts`: as a loss."""
         self._registry.lose(agent, now)
         self._is_stale = True
         for lease in list(agent.leases.values()):
             run = self._run(lease.job)
             if lease.is_held and not run.state.is_terminal:
-                run.agent_lost(lease, why, now, how=how)
+                run.agent_lost(lease, why, now, how=how, counts=counts)
         return [RememberAgent(agent.id, None), Order(agent.id)]
 
     def _hold(self, run: JobRun) -> None:
@@ -343,7 +348,9 @@ class Controller:
     def _view(self, *more: PendingJob) -> View:
         """Slots of jobs that run come before jobs that wait: many others may wait for them."""
         vacant = [PendingJob(job, len(run.places.vacant), 0, run.vacant_since) for job, run in self._vacant.items()]
-        pending = [PendingJob(job, run.plan.workers, run.plan.shards, run.since) for job, run in self._pending.items()]
+        # What has run goes on before others begin: it gave its agents up for that alone.
+        order = sorted(self._pending.items(), key=lambda each: each[1].state is JobState.PENDING)
+        pending = [PendingJob(job, run.plan.workers, run.plan.shards, run.since) for job, run in order]
         silent = self._registry.suspected()
         return View(jobs=[*vacant, *pending, *more], agents=self._registry.views(), silent=silent)
 

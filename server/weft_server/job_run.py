@@ -228,10 +228,15 @@ class JobRun:
         if self._stopping is not None and error is None and self.state is JobState.RUNNING and self._end is None:
             self._end_at(step, now)
         if self._scaling is not None and error is None and self.state is JobState.RUNNING:
-            done, told = self.places.step, _numbers(self._scaling.plan)
-            self._place_anew(f"goes on with {told} from step {step}", now, JobEvent.SCALED)
-            self._say(f"the job goes on with {told} from step {step}: {max(0, done - step)} steps are done again", now)
+            self._go_on_scaled(step, now)
         self._advance(now)
+
+    def _go_on_scaled(self, step: int, now: Moment) -> None:
+        """The job goes on from its newest snapshot with other numbers of workers and shards."""
+        assert self._scaling is not None
+        done, told = self.places.step, _numbers(self._scaling.plan)
+        self._place_anew(f"goes on with {told} from step {step}", now, JobEvent.SCALED)
+        self._say(f"the job goes on with {told} from step {step}: {max(0, done - step)} steps are done again", now)
 
     def expect(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
         """The parameters of `step` are to come. A keeper that tries has its whole time again: the disk may be full.
@@ -277,7 +282,7 @@ class JobRun:
         self._await(self.state, now)
         self._say(f"{lease.who} is heard again after {silent_s:.1f} s; the job goes on", now)
 
-    def agent_lost(self, lease: Lease, why: str, now: Moment, *, how: str = "was lost") -> None:
+    def agent_lost(self, lease: Lease, why: str, now: Moment, *, how: str = "was lost", counts: bool = True) -> None:
         """The job recovers from a lost agent, or fails; a worker that has done its part and keeps nothing is not
         missed."""
         if self._is_dispensable(lease):
@@ -285,7 +290,7 @@ class JobRun:
             lease.apply(AllocationEvent.RELEASED)
             self._go_on_finishing(now)
             return
-        self._recover(lease, f"{lease.who} {how}: {why}, {self._at(lease)}", now)
+        self._recover(lease, f"{lease.who} {how}: {why}, {self._at(lease)}", now, counts=counts)
 
     def _is_dispensable(self, lease: Lease) -> bool:
         """Whether the job's result does without it: its part is done, and it keeps nothing that the server lacks."""
@@ -312,10 +317,13 @@ class JobRun:
                 f"job {self.job.id} takes no snapshots, so it cannot be stopped at one: {lacking}. "
                 "Save its parameters, then cancel it"
             )
+        self._check_snapshot_can_come()
         self._stopping, self._is_asked_to_stop = why, True
         self.snapshots.want(now)
         self._say(f"the job is to stop at its next snapshot: {why}", now)
         self._set(reason=self._standing)
+        if self.lacks_workers and (newest := self.snapshots.newest) is not None:
+            self._end_at(newest.step, now)  # No other will come before somebody takes the slot over.
 
     def scale(self, scaling: Scaling, now: Moment) -> None:
         """The job goes on with other numbers of workers and shards, from a step soon. Raises WrongStateError."""
@@ -326,11 +334,21 @@ class JobRun:
         if lacking := self.snapshots.lacking:
             advice = "cancel it, and submit it with the numbers that it should have"
             raise WrongStateError(f"job {self.job.id} takes no snapshots to go on from: {lacking}; {advice}")
+        self._check_snapshot_can_come()
         self._scaling = scaling
         self._parts.put(SCALING, scaling, scaling.model_dump_json)
         self.snapshots.want(now)
         self._say(f"the job {self._scales}", now)
         self._set(reason=self._standing)
+        if self.lacks_workers and (newest := self.snapshots.newest) is not None:
+            self._go_on_scaled(newest.step, now)  # No other will come before somebody takes the slot over.
+
+    def _check_snapshot_can_come(self) -> None:
+        """Raises WrongStateError where the job has no snapshot, and comes to no step at which it could be taken."""
+        if self.lacks_workers and self.snapshots.newest is None:
+            slots = ", ".join(str(slot) for slot in sorted(self.places.vacant))
+            told = f"waits for a worker to take slot {slots} over, and has no snapshot yet"
+            raise WrongStateError(f"job {self.job.id} {told}: start a worker, or cancel the job")
 
     def fail(self, reason: str, now: Moment) -> None:
         self._move(JobEvent.FAILED, now, reason)
@@ -494,12 +512,12 @@ class JobRun:
         else:
             self._advance(now)
 
-    def _recover(self, lease: Lease, reason: str, now: Moment) -> None:
+    def _recover(self, lease: Lease, reason: str, now: Moment, *, counts: bool = True) -> None:
         """A process or an agent was lost: the job goes on with agents that live, or fails where it may not. Others may
-        be lost for want of one that was: that counts as the same loss."""
+        be lost for want of one that was: that counts as the same loss. One that took leave by itself does not count."""
         before = self.job.restarts
-        restarts = before if self.places.vacant else before + 1
-        if restarts > self.plan.max_restarts:
+        restarts = before + (counts and not self.places.vacant)
+        if restarts > self.plan.max_restarts or not self.plan.max_restarts:
             tried = f"; the job has gone on {before} times before (max_restarts)" if before else ""
             self.fail(f"{reason}{tried}", now)
             return
@@ -513,6 +531,9 @@ class JobRun:
             self._set(restarts=restarts, reason=reason)
             return
         snapshot = self.snapshots.newest
+        if snapshot is None and self.plan.resume is not None:
+            self.fail(f"{reason}; the snapshot that it is to go on from cannot be used: {self.plan.resume.folder}", now)
+            return
         if not self._can_go_on(snapshot):
             self.fail(f"{reason}; its parameters were set while it ran, and no snapshot was taken since", now)
             return
@@ -604,7 +625,7 @@ class JobRun:
                 self._move(JobEvent.STARTED, now, self._standing)
         if self.state is JobState.RUNNING and self.places.workers_are_done:
             if (better := self._better_than_the_end) is not None:
-                self._stopping = "its evaluation is the best of the whole run"
+                self._stopping = "its evaluation is the best"
                 self._end_at(better, now)
                 return
             self._progress(now, last=True)

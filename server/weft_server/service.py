@@ -309,7 +309,7 @@ class Service:
         await self._written(instructions)
         return registered
 
-    async def leave(self, agent: str, why: str) -> None:
+    async def leave(self, agent: str, why: str | None) -> None:
         await self._written(self._controller.leave(agent, self.clock(), why))
 
     async def heartbeat(self, agent: str, heartbeat: Heartbeat, has_left: Callable[[], Awaitable[bool]]) -> Orders:

@@ -50,18 +50,34 @@ def is_there(snapshot: Snapshot) -> bool:
 
 
 def newest(location: str, job: str) -> Snapshot | None:
-    """The last whole snapshot that is kept of a job; None where there is none."""
+    """The last whole snapshot that is kept of a job; None where there is none. Raises SnapshotIncompleteError where
+    none can be read, though there are some."""
     system, path = url_to_fs(f"{location}/{job}", skip_instance_cache=True)
-    found: Snapshot | None = None
+    found: list[Snapshot] = []
+    damaged: list[str] = []
     for folder in system.ls(path, detail=False) if system.exists(path) else ():
-        if not system.exists(f"{folder}/{MANIFEST}"):
+        manifest = f"{folder}/{MANIFEST}"
+        if not system.exists(manifest):
             continue
-        manifest = json.loads(system.cat_file(f"{folder}/{MANIFEST}"))
-        if manifest["format"] == FORMAT and (found is None or manifest["step"] > found.step):
-            name = folder.rstrip("/").rsplit("/", 1)[-1]
-            fields = {field: manifest[field] for field in Snapshot.model_fields if field != "folder"}
-            found = Snapshot.model_validate({**fields, "folder": f"{location}/{job}/{name}"})
-    return found
+        try:
+            found.append(_read(system.cat_file(manifest), f"{location}/{job}", folder.rstrip("/").rpartition("/")[2]))
+        except ValueError:
+            damaged.append(f"{manifest} is no manifest of a snapshot of this release")
+    if damaged and not found:
+        raise SnapshotIncompleteError("; ".join(damaged))
+    return max(found, key=lambda snapshot: snapshot.step, default=None)
+
+
+def _read(manifest: bytes, place: str, name: str) -> Snapshot:
+    """What a manifest says. Raises ValueError."""
+    said = json.loads(manifest)
+    if not isinstance(said, dict) or said.get("format") != FORMAT or not said.get("files"):
+        raise ValueError("no manifest")
+    fields = {field: said[field] for field in Snapshot.model_fields if field in said}
+    snapshot = Snapshot.model_validate({**fields, "folder": f"{place}/{name}"})
+    if not name.startswith(f"{snapshot.step}-"):
+        raise ValueError("of another step")
+    return snapshot
 
 
 def tidy(location: str, job: str, keep: tuple[str, ...] | None) -> None:

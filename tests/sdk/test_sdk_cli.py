@@ -294,7 +294,7 @@ def test_jobs_are_removed_once_that_is_confirmed(run: Run) -> None:
     gone = httpx.Response(204)
     script = answers(ended, gone)
     asked = run(script, "rm", "job-1")  # Nobody answers.
-    assert (asked.exit_code, len(script.requests)) == (1, 1)
+    assert (asked.exit_code, len(script.requests), "--yes" in asked.stderr) == (2, 1, True)
     assert "remove 1 job with results, snapshots and logs (4.0 MiB) for ever?" in asked.stdout
     script = answers(ended, ended, gone)
     result = run(script, "rm", "job-1", "job-1", "--yes")

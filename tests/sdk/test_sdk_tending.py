@@ -148,8 +148,8 @@ def test_the_jobs_of_an_agent_that_ends_are_said_to_go_on() -> None:
     cluster.lives.add("shard-1")
     lines = tend(cluster, 10)[0].text.splitlines()
     assert lines[1] == (
-        "shard-1 is started again in 1 s. Jobs in which it held a place go on from their newest snapshot, as often as "
-        "their max_restarts says."
+        "shard-1 is started again in 1 s. Jobs go on: another worker takes the place of one that ended, and after a "
+        "shard they go on from their newest snapshot."
     )
     assert lines[2].endswith("weft jobs")
     assert len(lines) == 3  # and one line of its log

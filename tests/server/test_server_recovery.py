@@ -121,3 +121,22 @@ def test_a_server_that_starts_again_knows_a_job_that_recovers(world: World) -> N
     assert world.jobs["job"].state is JobState.STARTING
     world.bring_to(JobState.SUCCEEDED)
     assert world.jobs["job"].restarts == 1
+
+
+def test_a_job_that_gave_its_agents_up_to_go_on_has_them_again_before_a_job_that_waits(world: World) -> None:
+    world.agents()
+    world.submit(plan(max_restarts=1))
+    world.bring_to(JobState.RUNNING)
+    world.submit(plan(), "next")
+    world.report(world.lease(SHARD, 0), AllocationEvent.FAILED, reason="killed", lost=True)
+    assert (world.jobs["job"].state, world.jobs["next"].state) == (JobState.STARTING, JobState.PENDING)
+
+
+def test_an_agent_that_is_ended_on_purpose_costs_none_of_the_restarts(world: World) -> None:
+    workers, _ = world.agents(workers=3)
+    world.submit(plan(max_restarts=1))
+    world.bring_to(JobState.RUNNING)
+    world.carry_out(world.controller.leave(workers[0], world.now))
+    assert world.jobs["job"].restarts == 0
+    world.carry_out(world.controller.leave(workers[1], world.now, "it was ended by SIGKILL"))
+    assert world.jobs["job"].restarts == 1

@@ -17,7 +17,7 @@ from server_hands import Hand, refused
 from server_mind import World
 from server_running import DEADLINE_S, eventually, running, submit
 from server_specs import plan, save_rows, spec_json
-from weft.api.agent import AgentKind, Snapshot
+from weft.api.agent import AgentKind, Snapshot, SnapshotDone
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server.limits import Limits
 
@@ -84,7 +84,7 @@ def test_what_cannot_be_resumed_is_refused_by_its_field(client: httpx.Client, do
     never = submit(client, document).json()["id"]
     refusals: list[tuple[dict[str, Any], str, str]] = [
         ({"resume": "none"}, "/resume", "there is no job 'none'"),
-        ({"resume": never}, "/resume", "it goes on by itself; cancel it first"),
+        ({"resume": never}, "/resume", "it goes on by itself; scale it, or cancel it first"),
         ({"rule": {"name": "adam"}}, "/rule", "that job's rule is another"),
         ({"average": {"decay": 0.9}}, "/average", "no averages to go on with"),
         ({"parallelism": {"slice_bytes": 4096}}, "/parallelism/slice_bytes", "slices are of"),
@@ -182,3 +182,15 @@ def test_a_job_that_was_resumed_recovers_from_there_until_it_has_a_snapshot_of_i
     assert "the job goes on from step 40: no step is done again; it may 1 more times" in world.said()
     (allocation,) = world.orders(world.lease(AgentKind.SHARD, 0).agent).allocations
     assert allocation.snapshot == other
+
+
+def test_a_job_whose_first_snapshot_cannot_be_read_fails_by_its_name_and_does_not_begin_with_step_0() -> None:
+    world = World(Limits(snapshots="/snapshots"))
+    other = Snapshot(step=40, folder="/snapshots/other/40-1", files=[])
+    world.agents()
+    world.submit(plan(steps=100, max_restarts=2, resume=other))
+    broken = SnapshotDone(step=40, error="its SHA-256 is another")
+    shard = world.lease(AgentKind.SHARD, 0)
+    world.report(shard, AllocationEvent.FAILED, reason="cannot begin", lost=True, snapshot=broken)
+    job = world.jobs["job"]
+    assert (job.state, "/snapshots/other/40-1" in (job.reason or "")) == (JobState.FAILED, True)

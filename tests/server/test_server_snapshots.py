@@ -619,3 +619,32 @@ def test_a_job_does_not_wait_for_a_last_snapshot_of_which_a_worker_did_not_write
     world.all_report(WORKER, AllocationEvent.DONE, step=STEPS)
     world.tick()
     assert world.jobs["job"].state is JobState.SUCCEEDED
+
+
+def test_a_job_that_lacks_a_worker_is_scaled_from_its_newest_snapshot_or_says_what_it_waits_for(world: World) -> None:
+    world.limits = Limits(snapshots="/snapshots", lost_after_s=5.0)
+    world.__post_init__()
+    workers, shards = world.agents(shards=2)
+    world.submit(long())
+    world.bring_to(JobState.RUNNING)
+    scaling = Scaling(spec="{}", plan=long(workers=1))
+    alive = [*workers[1:], *shards]
+    world.tick(5.2, alive=alive)
+    with pytest.raises(WrongStateError, match="waits for a worker to take slot 0 over, and has no snapshot yet"):
+        world.controller.scale("job", scaling, world.now)
+    world.agent(WORKER, "worker-2")
+    alive += [agent.id for agent in world.controller.agents(world.now) if agent.name == "worker-2"]
+    world.report(world.lease(WORKER, 0), AllocationEvent.READY)
+    world.report(world.lease(WORKER, 0), AllocationEvent.RUNNING)
+    world.all_report(WORKER, None, step=500)  # type: ignore[arg-type]
+    world.tick(EVERY_S + 0.2, alive=alive)
+    ((step, _),) = set(ordered(world).values())
+    for shard in range(2):
+        world.report(world.lease(SHARD, shard), snapshot=written(shard, step))
+    world.all_report(WORKER, None, step=step)  # type: ignore[arg-type]
+    world.tick(0.4, alive=alive)
+    checked(world, world.to_check[-1].snapshot)
+    world.tick(5.2, alive=alive[:-1])
+    assert world.jobs["job"].reason == "needs 1 worker; 1 is registered, 0 are free: it starts when other jobs end"
+    world.carry_out(world.controller.scale("job", scaling, world.now))
+    assert (world.jobs["job"].workers, world.jobs["job"].state) == (1, JobState.STARTING)

@@ -123,13 +123,25 @@ def resume(
     lr: Annotated[
         float | None, typer.Option("--lr", help="The learning rate from here on.", show_default=False)
     ] = None,
+    stop_when: Annotated[
+        str | None,
+        typer.Option("--stop-when", help="When it ends before its last step, as of `submit`; none: it does not."),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
     url: Url = None,
     json: Json = False,
 ) -> None:
     """Go on with a job that has ended, from its last snapshot: the same parameters, optimizer, step and data order."""
     with Client(url) as client:
-        job = client.resume(find_job(client, id), steps=steps, passes=passes, workers=workers, shards=shards, lr=lr)
+        job = client.resume(
+            find_job(client, id),
+            steps=steps,
+            passes=passes,
+            workers=workers,
+            shards=shards,
+            lr=lr,
+            stop_when=stop_when,
+        )
         _tell_submitted(job, json=json, watch=watch)
 
 
@@ -174,7 +186,9 @@ def show(
     Console().print(render.job_lines(job, render.now()))
     if job.state is JobState.FAILED and job.started_at is not None:
         _say(f"\nwhat led to it: {command(f'logs {job.id}')}")
-    if job.state is JobState.SUCCEEDED and job.snapshot == job.progress.step:
+    if job.state is JobState.SUCCEEDED and job.snapshot and job.progress.step < job.progress.steps:
+        _say(f"go on from step {job.snapshot}: {command(f'resume {job.id} --stop-when none')}")
+    elif job.state is JobState.SUCCEEDED and job.snapshot == job.progress.step:
         _say(f"train it longer: {command(f'resume {job.id} --steps {2 * job.progress.step}')}")
     elif job.state.is_terminal and job.snapshot is not None:
         _say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
@@ -295,7 +309,10 @@ def rm(
         total = render.size(sum(each.job.kept_bytes for each in found))
         what = f"{render.counted(len(found), 'job')} with results, snapshots and logs ({total})"
         if not yes:
-            typer.confirm(f"remove {what} for ever?", abort=True)
+            try:
+                typer.confirm(f"remove {what} for ever?", abort=True)
+            except typer.Abort:
+                raise ArgumentError("nothing was removed; --yes removes without asking") from None
         client.remove(*found)
     _say(f"removed {what}")
 

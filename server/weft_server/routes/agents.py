@@ -35,7 +35,7 @@ async def heartbeat(agent: PathId, beat: Heartbeat, request: Request, use: Use) 
 
 @router.delete("/{agent}", status_code=HTTPStatus.NO_CONTENT)
 async def leave(
-    agent: PathId, use: Use, reason: Annotated[str, Query(min_length=1, max_length=500)] = "it was ended"
+    agent: PathId, use: Use, reason: Annotated[str | None, Query(min_length=1, max_length=500)] = None
 ) -> None:
     """The agent takes leave; jobs that it takes part in fail, with its reason."""
     await use.service.leave(agent, reason)

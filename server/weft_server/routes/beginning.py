@@ -31,7 +31,7 @@ from weft_server.plan import Given, JobPlan
 from weft_server.refusals import NotWrittenError, RefusalError, UnknownError, WrongStateError
 from weft_server.routes.context import Context
 from weft_server.run_snapshots import unfit
-from weft_server.snapshot_files import is_there, newest
+from weft_server.snapshot_files import SnapshotIncompleteError, is_there, newest
 from weft_server.uploads import LARGEST_HEADER_BYTES
 
 TRIES = 3
@@ -46,8 +46,10 @@ async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: b
     value and gets none; a dry run, which is not kept, tells of that alone.
     """
     if spec.resume is not None:
-        snapshot = await _resumed(use, spec.resume, plan)
+        snapshot, before = await _resumed(use, spec.resume, plan)
         told = f"goes on from step {snapshot.step} of job {spec.resume}, with all that it had then"
+        if is_other_data(plan, before):
+            told += ", but with other data: the source holds other values than when that job was submitted"
         yield plan.model_copy(update={"resume": snapshot, "beginning": told})
         return
     if spec.init_from is None:
@@ -103,17 +105,20 @@ def check_given(plan: JobPlan, names: Collection[str]) -> None:
         )
 
 
-async def _resumed(use: Context, job: str, plan: JobPlan) -> Snapshot:
-    """The snapshot that a job goes on from."""
+async def _resumed(use: Context, job: str, plan: JobPlan) -> tuple[Snapshot, JobPlan]:
+    """(the snapshot that a job goes on from, the plan of the one that wrote it)."""
     service = use.service
     try:
         state, before = (await service.job(job)).state, await service.plan(job)
     except RefusalError as error:
         raise _refused("/resume", str(error)) from error
     if not state.is_terminal:
-        raise _refused("/resume", f"job {job} {state.told}: it goes on by itself; cancel it first")
+        raise _refused("/resume", f"job {job} {state.told}: it goes on by itself; scale it, or cancel it first")
     location = use.settings.snapshots_location
-    found = None if location is None else await service.threads.on_files(newest, location, job)
+    try:
+        found = None if location is None else await service.threads.on_files(newest, location, job)
+    except SnapshotIncompleteError as error:
+        raise _refused("/resume", f"the snapshot of job {job} cannot be used: {error}") from error
     snapshot = found
     if snapshot is None and before.resume is not None and await service.threads.on_files(is_there, before.resume):
         snapshot = before.resume
@@ -124,7 +129,7 @@ async def _resumed(use: Context, job: str, plan: JobPlan) -> Snapshot:
     errors = list(islice(_resume_errors(plan, before, snapshot.step), MOST_ERRORS))
     if errors:
         raise JobRefusedError(errors)
-    return snapshot
+    return snapshot, before
 
 
 def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldError]:
@@ -158,9 +163,16 @@ def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldE
         yield FieldError(pointer="/run", detail=detail)
 
 
+def is_other_data(plan: JobPlan, before: JobPlan) -> bool:
+    """Whether what the data holds is known to have changed."""
+    return bool(before.content) and bool(plan.content) and plan.content != before.content
+
+
 def check_scaled(plan: JobPlan, before: JobPlan) -> None:
     """Raises JobRefusedError where a job that runs cannot go on so."""
     errors = list(islice(_resume_errors(plan, before, -1), MOST_ERRORS))
+    if is_other_data(plan, before):
+        errors.append(FieldError(pointer="", detail="its data is not what it was when the job was submitted"))
     if errors:
         raise JobRefusedError([error.model_copy(update={"pointer": ""}) for error in errors])
 
