@@ -143,9 +143,8 @@ class Service:
     async def final(self, job: str) -> Path | None:
         """The job's final parameters, if they are there. One that was placed anew since they came has none yet. Raises
         UnknownError."""
-        if (await self.job(job)).state not in {JobState.FINISHING, JobState.SUCCEEDED}:
-            return None
-        return await self.threads.on_files(self.files.final, job)
+        found = await self.threads.on_files(self.files.final, job)
+        return found if (await self.job(job)).state in {JobState.FINISHING, JobState.SUCCEEDED} else None
 
     async def recorded(self, job: str) -> Job:
         """The job as the records hold it, with every event of its log up to there. Raises UnknownError."""
