@@ -56,6 +56,10 @@ VERSIONS = 1 << 32
 that an agent knows never comes again with other orders."""
 
 
+SIZES_S = 1.0
+"""For the sizes of jobs' files: slow files hold up nobody who asks for something else."""
+
+
 class Service:
     """One server's state and what acts on it. `start` and `stop` are called on the loop that it serves."""
 
@@ -273,8 +277,13 @@ class Service:
                 raise NotRemovedError(f"the snapshots of job {job} cannot be deleted: {error}") from error
 
     async def with_sizes(self, jobs: Sequence[Job]) -> list[Job]:
-        """The jobs with what their files take."""
-        sizes = await self.threads.on_files(lambda: [self.files.nbytes(job.id) for job in jobs])
+        """The jobs with what their files take; as they are where that is not known soon."""
+        looking = asyncio.ensure_future(self.threads.on_files(lambda: [self.files.nbytes(job.id) for job in jobs]))
+        done, _ = await asyncio.wait([looking], timeout=SIZES_S)
+        if not done:
+            looking.cancel()
+            return list(jobs)
+        sizes = looking.result()
         return [job.model_copy(update={"file_bytes": size}) for job, size in zip(jobs, sizes, strict=True)]
 
     async def _clean(self) -> None:
