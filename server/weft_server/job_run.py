@@ -165,7 +165,9 @@ class JobRun:
     def refill(self, placement: Placement, agents: Callable[[str], Agent], now: Moment) -> None:
         """Other agents go on in the slots of workers that were lost."""
         for lease in self.places.refill(placement, agents):
-            self._say(f"{lease.who} takes over, and does the step again that was under way: no other is", now)
+            self._say(
+                f"{lease.who} takes over, and repeats the step that was interrupted; no other step is repeated", now
+            )
         self._set(reason=self._standing)
         self._refilled = now.seconds
         self._await(self.state, now)

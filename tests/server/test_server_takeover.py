@@ -59,7 +59,7 @@ def test_the_agent_whose_process_was_killed_takes_its_slot_over_and_the_others_g
     assert again.store == before.store
     assert world.lease(WORKER, 0).step == 2
     assert world.states()[-1] == "running"
-    assert "does the step again that was under way" in world.said()[-1]
+    assert "repeats the step that was interrupted" in world.said()[-1]
     assert world.jobs["job"].restarts == 1
     with pytest.raises(UnknownError):
         world.report(lost, step=3)
