@@ -97,7 +97,7 @@ def test_a_job_whose_workers_have_state_too_goes_on_where_it_was_though_a_shard_
     net = nn.Sequential(nn.Embedding(500, 8), nn.Flatten(), nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 2))
     loss = nn.cross_entropy(net(weft.input("ids", ("batch", 4), "int64")), weft.input("y", ("batch",), "int64"))
     coded = {"kind": "2bit", "threshold": 0.01}
-    run: dict[str, Any] = {"steps": 120, "workers": 2, "shards": 2, "rule": weft.Adagrad(), "keep_state": True}
+    run: dict[str, Any] = {"steps": 400, "workers": 2, "shards": 2, "rule": weft.Adagrad(), "keep_state": True}
     run |= {"data": weft.numpy_data("data.npz", columns={"ids": "ids", "y": "y"}), "update": "workers"}
     run["compression"] = {"gradients": coded, "merged": coded}
     with weft.Cluster(workers=2, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:

@@ -49,9 +49,11 @@ def test_a_job_that_runs_is_scaled_and_stays_the_same_job_with_the_same_bits(
     client: weft.Client, example: ModuleType, run: dict[str, Any], before: dict[str, int], after: dict[str, int]
 ) -> None:
     loss, _ = example.build()
-    whole = client.submit(loss, steps=200, **before, **run)
+    # A snapshot comes some seconds after it was asked for: a job of one process would be over by then.
+    steps, run = (300, run) if before else (600, {**run, "batch": 512})
+    whole = client.submit(loss, steps=steps, **before, **run)
     whole.wait(timeout_s=60)
-    job = client.submit(loss, steps=200, **before, **run)
+    job = client.submit(loss, steps=steps, **before, **run)
     bodies = (event.body for event in job.events())
     next(body for body in bodies if isinstance(body, StepDone) and body.step > 0)
     assert (
@@ -61,7 +63,7 @@ def test_a_job_that_runs_is_scaled_and_stays_the_same_job_with_the_same_bits(
     ended = job.wait(timeout_s=60)
     states = [event.body.state for event in job.log() if isinstance(event.body, StateChanged)]
     assert states.count(JobState.SCALING) == 1
-    assert (ended.shards, ended.restarts, ended.progress.step) == (2, 0, 200)
+    assert (ended.shards, ended.restarts, ended.progress.step) == (2, 0, steps)
     assert job.spec().parallelism.shards == 2
     assert bits(job) == bits(whole)
     with pytest.raises(weft.ConflictError, match="has succeeded, so it cannot be scaled; resume it"):
