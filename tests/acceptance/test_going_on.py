@@ -50,7 +50,7 @@ def test_a_job_that_runs_is_scaled_and_stays_the_same_job_with_the_same_bits(
 ) -> None:
     loss, _ = example.build()
     # A snapshot comes some seconds after it was asked for: a job of one process would be over by then.
-    steps, run = (300, run) if before else (600, {**run, "batch": 512})
+    steps, run = (300, run) if before else (250, {**run, "batch": 512})
     whole = client.submit(loss, steps=steps, **before, **run)
     whole.wait(timeout_s=60)
     job = client.submit(loss, steps=steps, **before, **run)
