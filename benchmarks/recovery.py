@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import signal
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
-from chaos import victim_of
 
 import weft
 from weft import nn
@@ -49,6 +47,23 @@ def submitted(client: weft.Client, width: int) -> weft.JobHandle:
     )
 
 
+def children(pid: int) -> list[int]:
+    """Below a daemon: its forkserver's children, the newest last."""
+    found: list[int] = []
+    for one in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, one.read_text().split()):
+            found += [child, *children(child)]
+    return sorted(found)
+
+
+def process_of(client: weft.Client, job: str, kind: str) -> int | None:
+    """The process that serves the job on the first worker or shard of it; None where there is none now."""
+    for agent in client.agents():
+        if agent.kind == kind and job in agent.jobs and len(below := children(agent.pid)) > 1:
+            return below[-1]
+    return None
+
+
 def is_running(body: EventBody) -> bool:
     """Whether another process is in the place of the one that was killed."""
     if isinstance(body, StateChanged):
@@ -56,7 +71,7 @@ def is_running(body: EventBody) -> bool:
     return isinstance(body, LogLine) and "takes over" in body.message
 
 
-def stood_still(cluster: weft.Cluster, client: weft.Client, width: int, victim: str) -> tuple[float, float, float, int]:
+def stood_still(client: weft.Client, width: int, victim: str) -> tuple[float, float, float, int]:
     """(a step, seconds until another process was in its place, seconds between the last new step before and the first
     one after, steps done again)."""
     job = submitted(client, width)
@@ -68,8 +83,8 @@ def stood_still(cluster: weft.Cluster, client: weft.Client, width: int, victim: 
         if isinstance(body, MetricTaken) and body.split == "evaluate":
             steps.append(at)
             after += ran is not None
-            enough = len(steps) > BEFORE and (victim == "worker process" or job.refresh().snapshot is not None)
-            pid = victim_of(victim, cluster, client, job.id, random.Random(0)) if enough and killed is None else None
+            enough = len(steps) > BEFORE and (victim == "worker" or job.refresh().snapshot is not None)
+            pid = process_of(client, job.id, victim) if enough and killed is None else None
             if pid is not None:
                 killed = time.time()
                 os.kill(pid, signal.SIGKILL)
@@ -102,8 +117,8 @@ def main() -> None:
             for size in arguments.size or SIZES_MB:
                 width = width_of(size)
                 found = {
-                    victim: [stood_still(cluster, client, width, victim) for _ in range(arguments.rounds)]
-                    for victim in ("worker process", "shard process")
+                    victim: [stood_still(client, width, victim) for _ in range(arguments.rounds)]
+                    for victim in ("worker", "shard")
                 }
                 worker, shard = (np.median(np.array(rows), axis=0) for rows in found.values())
                 seconds = f"{worker[0]:.2f} s | {worker[2]:.1f} s | {shard[1]:.1f} s | {shard[2]:.1f} s"
