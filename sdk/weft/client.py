@@ -20,7 +20,7 @@ from weft.api.job import FromUpload, Job, JobPage, JobSpec, Scale, StopWhen
 from weft.api.lifecycle import JobState
 from weft.api.values import Uploaded
 from weft.arguments import checked, stop_when_of
-from weft.errors import ProtocolError
+from weft.errors import DEFAULT_PORT, ProtocolError
 from weft.first_values import file_of
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Progress, Retry
 from weft.job_arguments import JobArguments, shown_with_keywords_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from weft.records import Array
     from weft.trainable import Trainable
 
-DEFAULT_URL = "http://127.0.0.1:8470"
+DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 URL_VARIABLE = "WEFT_URL"
 TOKEN_VARIABLE = "WEFT_TOKEN"  # noqa: S105 - the name of a variable
 

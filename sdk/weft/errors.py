@@ -71,6 +71,7 @@ class ClosedError(WeftError):
 
 
 DEFAULT_PORT: Final = 8470
+"""Of a server."""
 
 
 class ConnectError(WeftError):

@@ -23,8 +23,8 @@ def allocation_of(
     last_snapshot: str | None = None,
 ) -> Allocation:
     """The lease as its agent's orders hold it. `given` are parameters whose first values the keeper sets; the job goes
-    on from a `snapshot`, where there is one, and a worker without shards writes its `last_snapshot` to that folder. Its
-    processes wait for a silent one of them for `lost_after_s`."""
+    on from a `snapshot`, where there is one. `last_snapshot`: where a worker writes what it alone holds after the last
+    step. The job's processes wait for a silent one of them for `lost_after_s`."""
     if lease.kind is AgentKind.SHARD:
         return ShardAllocation(
             id=lease.id,

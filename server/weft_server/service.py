@@ -49,15 +49,13 @@ _log = logging.getLogger("weft.server")
 TICK_INTERVAL_S = 0.2
 LOOK_INTERVAL_S = 60.0
 """Between two looks at what jobs that have ended take, where the settings bound that."""
+SIZES_S = 1.0
+"""For the sizes of jobs' files: slow files hold up nobody who asks for something else."""
 MOST_LOGGED = 50
 """Events that one call adds to the server's own log, beside changes of state; jobs' logs have all of them."""
 VERSIONS = 1 << 32
 """Of an agent's orders in one process's life: each process counts from its own start's number times this, so a version
 that an agent knows never comes again with other orders."""
-
-
-SIZES_S = 1.0
-"""For the sizes of jobs' files: slow files hold up nobody who asks for something else."""
 
 
 class Service:

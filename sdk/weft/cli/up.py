@@ -18,7 +18,7 @@ from weft.cli import render
 from weft.client import DEFAULT_URL, Client
 from weft.cluster import Cluster
 from weft.command_line import command
-from weft.errors import WeftError
+from weft.errors import DEFAULT_PORT, WeftError
 from weft.http import Retry
 from weft.tending import Tending
 from weft.terminal import Console
@@ -39,7 +39,7 @@ def up(
     shards: Annotated[int, typer.Option(min=1, help="Shard processes.")] = 2,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The server's port on 127.0.0.1; 0 takes a free one.")
-    ] = 8470,
+    ] = DEFAULT_PORT,
     directory: Annotated[Path, typer.Option(help="Where database, parameters and logs are kept.")] = Path(".weft"),
     data_root: Annotated[Path, typer.Option(help="Jobs may read data below this directory.")] = Path(),
 ) -> None:
