@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from weft.api.private import make_directory
+from weft.agent.private import make_directory
 from weft_server.checks import Checks
 from weft_server.credentials import Credentials
 from weft_server.database import open_database
