@@ -14,11 +14,11 @@ from weft.api.agent import SetDone
 from weft.api.lifecycle import JobState
 from weft.api.values import ValuesSet
 from weft_server.bells import Bells, heard
-from weft_server.controller import Controller
-from weft_server.instructions import Instruction, SetEnded
+from weft_server.control.clock import Clock
+from weft_server.control.controller import Controller
+from weft_server.control.instructions import Instruction, SetEnded
+from weft_server.control.job_run import GOES_ON, JobRun
 from weft_server.job_files import JobFiles, Upload
-from weft_server.job_run import GOES_ON, JobRun
-from weft_server.moment import Clock
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import NotSetError, WrongStateError
 from weft_server.threads import Threads

@@ -11,12 +11,13 @@ from server_specs import plan
 from weft.api.agent import AgentKind, CurvePair, LogReport, MetricReport, SetDone, ShardAllocation, WorkerAllocation
 from weft.api.event import MetricTaken, StepDone
 from weft.api.lifecycle import AgentState, AllocationEvent, JobState
-from weft_server.controller import Controller
-from weft_server.instructions import Instruction
-from weft_server.job_run import JobRun
-from weft_server.lease import Lease
-from weft_server.limits import Limits
-from weft_server.memory import Parts
+from weft_server.control.controller import Controller
+from weft_server.control.instructions import Instruction
+from weft_server.control.job_run import JobRun
+from weft_server.control.lease import Lease
+from weft_server.control.limits import Limits
+from weft_server.control.memory import Parts
+from weft_server.control.scheduler import PATIENCE_S, Decision, View, schedule
 from weft_server.plan import Given
 from weft_server.refusals import (
     FullError,
@@ -26,7 +27,6 @@ from weft_server.refusals import (
     UnknownError,
     WrongStateError,
 )
-from weft_server.scheduler import PATIENCE_S, Decision, View, schedule
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
 ACTIVE = [JobState.STARTING, JobState.RUNNING, JobState.FINISHING]
@@ -542,7 +542,7 @@ class Looked:
 
         patch.setattr(JobRun, "drain", drained)
         patch.setattr(Lease, "write", written)
-        patch.setattr("weft_server.controller.schedule", scheduled)
+        patch.setattr("weft_server.control.controller.schedule", scheduled)
 
     def since(self) -> list[str]:
         """Jobs, leases and schedules that were looked at since the last call."""

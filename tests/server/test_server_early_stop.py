@@ -16,8 +16,8 @@ from weft.api.job import KeepBest, StopWhen
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft.api.problem import Problem
 from weft.api.store import CommitSpec, LossScalingSpec
-from weft_server.early_stop import EarlyStop
-from weft_server.limits import Limits
+from weft_server.control.ending import EarlyStop
+from weft_server.control.limits import Limits
 from weft_server.plan import Given, JobPlan
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD

@@ -16,9 +16,9 @@ from weft.api.agent import AgentKind, MetricReport, Report, SetDone, WorkerAlloc
 from weft.api.event import Event, StateChanged
 from weft.api.job import Job, Progress, Traffic
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server.controller import Controller
+from weft_server.control.controller import Controller
+from weft_server.control.instructions import Instruction, Remember, SetEnded
 from weft_server.database import open_database
-from weft_server.instructions import Instruction, Remember, SetEnded
 from weft_server.plan import Given
 from weft_server.records import Records, Submission
 from weft_server.refusals import NotKeeperError, UnknownError

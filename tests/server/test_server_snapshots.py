@@ -13,11 +13,11 @@ from weft.api.agent import AgentKind, MetricReport, SetDone, Snapshot, SnapshotD
 from weft.api.event import StateChanged
 from weft.api.job import StopWhen
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server.limits import Limits
-from weft_server.memory import Scaling
+from weft_server.control.limits import Limits
+from weft_server.control.memory import Scaling
+from weft_server.control.snapshots import AHEAD_S, KEPT, WAIT_S
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import WrongStateError
-from weft_server.run_snapshots import AHEAD_S, KEPT, WAIT_S
 from weft_server.snapshot_files import SnapshotIncompleteError, complete, tidy
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD

@@ -10,7 +10,7 @@ from server_mind import World
 from server_specs import plan
 from weft.api.agent import AgentKind, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server.lease import Lease
+from weft_server.control.lease import Lease
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import UnknownError, WrongStateError
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from weft.api.agent import MetricReport
 from weft.api.event import MetricTaken
-from weft_server.memory import SUM, Parts, under
+from weft_server.control.memory import SUM, Parts, under
 
 _Place = tuple[str, int]
 """(split, step)."""

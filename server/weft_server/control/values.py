@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from weft.api.agent import SetDone, SetOrder
 from weft.api.event import LogLine
 from weft.api.lifecycle import JobState
-from weft_server.instructions import SetEnded
-from weft_server.lease import Lease
-from weft_server.memory import Parts, RunMemory
-from weft_server.places import Places
+from weft_server.control.instructions import SetEnded
+from weft_server.control.lease import Lease
+from weft_server.control.leases import Places
+from weft_server.control.memory import Parts, RunMemory
+from weft_server.control.run_sets import RunSets, outcome
 from weft_server.plan import Given
 from weft_server.refusals import NotKeeperError, WrongStateError
-from weft_server.run_sets import RunSets, outcome
 
 
 class RunValues:

@@ -8,11 +8,11 @@ from typing import Any
 
 from weft.api.agent import MetricReport
 from weft.api.event import MetricTaken
-from weft_server.early_stop import EarlyStop
-from weft_server.memory import Parts, RunMemory
-from weft_server.metric_sums import MetricSums
-from weft_server.moment import Moment
-from weft_server.not_finite import not_finite, wrong_since
+from weft_server.control.clock import Moment
+from weft_server.control.ending import EarlyStop
+from weft_server.control.memory import Parts, RunMemory
+from weft_server.control.metric_sums import MetricSums
+from weft_server.control.not_finite import not_finite, wrong_since
 from weft_server.plan import JobPlan
 
 

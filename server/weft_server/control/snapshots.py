@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from weft.api.agent import Snapshot, SnapshotDone, SnapshotFile, SnapshotOrder, report_interval
 from weft.api.event import LogLine
 from weft.api.job import Mode, UpdateBy
-from weft_server.instructions import Instruction, KeepSnapshot, TidySnapshots
-from weft_server.lease import Lease
-from weft_server.memory import RunMemory
-from weft_server.moment import Moment
-from weft_server.places import Places
+from weft_server.control.clock import Moment
+from weft_server.control.instructions import Instruction, KeepSnapshot, TidySnapshots
+from weft_server.control.lease import Lease
+from weft_server.control.leases import Places
+from weft_server.control.memory import RunMemory
 from weft_server.plan import JobPlan
 
 KEPT = 2

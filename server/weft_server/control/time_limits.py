@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.api.lifecycle import AllocationState, JobState
-from weft_server.places import Places
+from weft_server.control.leases import Places
 
 STARTED = frozenset({AllocationState.RUNNING, AllocationState.DONE})
 """States of a worker that has begun: a fast one may be done before the last has begun."""

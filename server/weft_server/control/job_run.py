@@ -28,22 +28,22 @@ from weft.api.lifecycle import (
     after,
 )
 from weft.api.store import StoreSpec
+from weft_server.control.clock import Moment
+from weft_server.control.endpoints import endpoint_fault
+from weft_server.control.instructions import Close, Instruction, Order, Remember, Replan
+from weft_server.control.lease import Agent, Lease
+from weft_server.control.leases import NewPair, Places
+from weft_server.control.log import JobLog
+from weft_server.control.memory import RUN, SCALING, Parts, RunMemory, Scaling
+from weft_server.control.metrics import RunMetrics
+from weft_server.control.orders import allocation_of, with_keys
+from weft_server.control.scheduler import Placement
+from weft_server.control.snapshots import RunSnapshots
+from weft_server.control.time_limits import STARTED, TimeLimits, overdue
+from weft_server.control.values import RunValues
 from weft_server.data_check import listed
-from weft_server.endpoints import endpoint_fault
-from weft_server.instructions import Close, Instruction, Order, Remember, Replan
-from weft_server.job_log import JobLog
-from weft_server.lease import Agent, Lease
-from weft_server.memory import RUN, SCALING, Parts, RunMemory, Scaling
-from weft_server.moment import Moment
-from weft_server.orders import allocation_of, with_keys
-from weft_server.places import NewPair, Places
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import IllegalReportError, WrongStateError
-from weft_server.run_metrics import RunMetrics
-from weft_server.run_snapshots import RunSnapshots
-from weft_server.run_values import RunValues
-from weft_server.scheduler import Placement
-from weft_server.time_limits import STARTED, TimeLimits, overdue
 
 GOES_ON = "if its keeper has begun with it, it goes on and may still hold later"
 """Of a set that nobody waits for any more."""

@@ -16,8 +16,8 @@ from weft.api.lifecycle import (
     AllocationState,
     after,
 )
-from weft_server.memory import LEASE, AgentMemory, LeaseMemory, Parts
-from weft_server.moment import Moment
+from weft_server.control.clock import Moment
+from weft_server.control.memory import LEASE, AgentMemory, LeaseMemory, Parts
 
 
 @dataclass

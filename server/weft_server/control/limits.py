@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from weft.api.agent import LOST_AFTER_S
-from weft_server.time_limits import TimeLimits
+from weft_server.control.time_limits import TimeLimits
 
 
 @dataclass(frozen=True, slots=True)

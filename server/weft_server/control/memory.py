@@ -19,7 +19,7 @@ from weft.api.agent import AgentKind, CurvePair, Registration, Snapshot, Snapsho
 from weft.api.base import Model
 from weft.api.job import Job, Traffic
 from weft.api.lifecycle import AllocationState
-from weft_server.moment import Moment
+from weft_server.control.clock import Moment
 from weft_server.plan import Given, JobPlan
 
 RUN = "run"
@@ -28,7 +28,7 @@ LEASE, SUM, SET = "lease/", "sum/", "set/"
 
 
 class LeaseMemory(Model):
-    """See `weft_server.lease.Lease`."""
+    """See `weft_server.control.lease.Lease`."""
 
     id: str
     term: int
@@ -84,9 +84,9 @@ class RunMemory(Model):
     end: int | None = None
     """The step at which it was stopped."""
     evaluated: dict[int, float] = Field(default_factory=dict)
-    """See `weft_server.early_stop`."""
+    """See `weft_server.control.ending`."""
     not_finite: dict[str, int] = Field(default_factory=dict)
-    """See `weft_server.not_finite`."""
+    """See `weft_server.control.not_finite`."""
     measured: dict[str, int] = Field(default_factory=dict)
     """By split: the newest step whose metrics were told."""
     ran_s: float = 0.0

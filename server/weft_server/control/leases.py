@@ -8,10 +8,10 @@ from dataclasses import replace
 from weft.api.agent import AgentKind, CurvePair
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent, AllocationState
-from weft_server.lease import Agent, Lease
-from weft_server.memory import LEASE, JobKeys, LeaseMemory, Parts, RunMemory, under
+from weft_server.control.lease import Agent, Lease
+from weft_server.control.memory import LEASE, JobKeys, LeaseMemory, Parts, RunMemory, under
+from weft_server.control.scheduler import Placement
 from weft_server.refusals import NotKeeperError, StaleTermError
-from weft_server.scheduler import Placement
 
 NewPair = Callable[[], CurvePair]
 """Makes a pair of CURVE keys that nobody else has."""

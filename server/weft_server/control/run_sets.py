@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from weft.api.agent import SetDone, SetOrder
 from weft.api.event import LogLine
+from weft_server.control.memory import SET, Parts, SetMemory, under
 from weft_server.data_check import listed
-from weft_server.memory import SET, Parts, SetMemory, under
 from weft_server.plan import Given
 from weft_server.refusals import FullError
 

@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from weft.api.agent import AgentInfo, AgentKind, Orders, Registered, Registration, Report
 from weft.api.job import Job
 from weft.api.lifecycle import JobState
-from weft_server.instructions import Instruction, Order, RememberAgent
-from weft_server.job_run import JobRun
-from weft_server.lease import Agent, Lease
-from weft_server.limits import Limits
-from weft_server.memory import AgentMemory, KeptJob, Scaling
-from weft_server.moment import Moment
-from weft_server.places import NewPair
+from weft_server.control.clock import Moment
+from weft_server.control.instructions import Instruction, Order, RememberAgent
+from weft_server.control.job_run import JobRun
+from weft_server.control.lease import Agent, Lease
+from weft_server.control.leases import NewPair
+from weft_server.control.limits import Limits
+from weft_server.control.memory import AgentMemory, KeptJob, Scaling
+from weft_server.control.registry import Registry
+from weft_server.control.scheduler import PendingJob, View, schedule
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import FullError, UnknownError, WrongStateError
-from weft_server.registry import Registry
-from weft_server.scheduler import PendingJob, View, schedule
 
 
 class Controller:
