@@ -152,7 +152,7 @@ class KeeperValues:
 
     async def _too_late(self, job: str, number: int, timeout_s: float) -> KeeperSilentError:
         run = self._mind.run_of(job)
-        keeper = None if run is None else run.places.keeper
+        keeper = None if run is None else run.leases.keeper
         who = "nobody" if keeper is None else keeper.who
         at = "" if keeper is None else f"; it is at step {keeper.step}"
         why = f"{who}, the keeper, did not set the parameters within {timeout_s:g} s{at}"

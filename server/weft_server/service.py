@@ -35,6 +35,7 @@ from weft_server.control.instructions import (
 )
 from weft_server.control.limits import Limits
 from weft_server.control.memory import RUN, KeptJob, Scaling
+from weft_server.control.snapshots import JobFolder
 from weft_server.job_files import JobFiles
 from weft_server.journal import Journal
 from weft_server.keeper_values import KeeperValues
@@ -265,7 +266,7 @@ class Service:
         location = self._controller.limits.snapshots
         if location is None:
             return
-        if (user := self._controller.user_of(f"{location}/{job}")) is not None:
+        if (user := self._controller.user_of(JobFolder(location, job))) is not None:
             advice = f"wait until that has a snapshot of its own, or cancel it (weft cancel {user})"
             raise WrongStateError(f"job {user} goes on from the snapshot of job {job}: {advice}")
         async with self._one_at_a_time:

@@ -10,8 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weft.agent.machine import memory_bytes
 from weft.api.agent import LOST_AFTER_S
-from weft_server.control.limits import Limits
-from weft_server.control.time_limits import TimeLimits
+from weft_server.control.limits import Limits, TimeLimits
 from weft_server.memory_check import Bounds
 from weft_server.models.request import ModelLimits
 

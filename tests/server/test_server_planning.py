@@ -24,7 +24,7 @@ from weft_graph.json_form import graph_to_json
 from weft_graph.types import BATCH, DType, TensorType
 from weft_kvstore.description.records import description_from_json
 from weft_kvstore.local.local_store import LocalStore
-from weft_server.control.lease import Lease
+from weft_server.control.leases import Lease
 from weft_server.control.orders import allocation_of
 from weft_server.dry_run import dry_run_of
 from weft_server.job_refused import JobRefusedError

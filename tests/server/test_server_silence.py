@@ -11,8 +11,7 @@ from server_specs import plan
 from weft.api.agent import AgentKind, WorkerAllocation
 from weft.api.lifecycle import AgentState, AllocationEvent, JobState
 from weft_server.control.clock import LONGEST_STEP_S, ProcessClock
-from weft_server.control.limits import Limits
-from weft_server.control.time_limits import TimeLimits
+from weft_server.control.limits import Limits, TimeLimits
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
 ALIVE, SUSPECTED, LOST = AgentState.ALIVE, AgentState.SUSPECTED, AgentState.LOST

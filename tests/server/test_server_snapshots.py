@@ -46,7 +46,7 @@ def ordered(world: World) -> dict[str, tuple[int, str]]:
     run = world.controller.run_of("job")
     assert run is not None
     found = {}
-    for lease in run.places.leases.values():
+    for lease in run.leases.by_id.values():
         for order in world.orders(lease.agent).snapshots:
             assert order.allocation == lease.id
             found[lease.agent_name] = (order.step, order.folder)

@@ -1,92 +1,97 @@
-"""The metrics of one job: added up over its workers, told once, and what they say of its end. Pure."""
+"""The metrics of one job: a mean over all slots' samples, once every slot has reported it, told once. Pure."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
 
 from weft.api.agent import MetricReport
 from weft.api.event import MetricTaken
-from weft_server.control.clock import Moment
-from weft_server.control.ending import EarlyStop
-from weft_server.control.memory import Parts, RunMemory
-from weft_server.control.metric_sums import MetricSums
-from weft_server.control.not_finite import not_finite, wrong_since
-from weft_server.plan import JobPlan
+from weft_server.control.memory import SUM, Parts, RunState, under
+
+_Step = tuple[str, int]
+"""(split, step)."""
+
+MOST_OPEN = 1024
+"""Incomplete sums kept. Slots of one job are a few steps apart, so more than that are never completed."""
 
 
 class RunMetrics:
-    """`diverged` says that a loss was not finite which has to be; `stops` why its evaluations end the job before its
-    last step."""
+    """The newest steps that were told are remembered by split: what is done again after a loss is told once."""
 
-    def __init__(
-        self, plan: JobPlan, parts: Parts, *, memory: RunMemory, written: Mapping[str, str], now: Moment
-    ) -> None:
-        """What an earlier process has `written` is taken up."""
-        self.diverged: str | None = None
-        self.stops: str | None = None
-        self._plan = plan
-        self._parts = parts
-        self._sums = MetricSums(plan.workers, parts, written)
-        best_by = plan.stop_when or plan.keep_best
-        self._early = None if best_by is None else EarlyStop(best_by, memory.evaluated)
-        self._not_finite = memory.not_finite
-        self._told = dict(memory.measured)
-        self._ran_s, self._counted = memory.ran_s, now.seconds
+    def __init__(self, state: RunState, written: Mapping[str, str]) -> None:
+        self._state = state
+        self._sums = MetricSums(state.plan.workers, state.parts, written)
 
-    @property
-    def best(self) -> int | None:
-        """The step of the best evaluation, where the job asks for that."""
-        return None if self._early is None else self._early.best
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What is to be written down: see `RunMemory`."""
-        return {
-            "evaluated": {} if self._early is None else dict(self._early.known),
-            "not_finite": self._not_finite,
-            "measured": dict(self._told),
-            "ran_s": self._ran_s,
-        }
-
-    def start(self, now: Moment) -> None:
-        """The job runs for the first time: seconds count from here."""
-        self._counted = now.seconds
-
-    def begin_anew(self, plan: JobPlan, step: int) -> None:
-        """The job goes on from that step, with as many workers as its plan says now."""
+    def begin_anew(self) -> None:
+        """The job goes on from a snapshot, with as many workers as its plan says now."""
         self._sums.clear()
-        self._plan = plan
-        self._sums = MetricSums(plan.workers, self._parts)
-        self._not_finite = {name: at for name, at in self._not_finite.items() if at <= step}
+        self._sums = MetricSums(self._state.plan.workers, self._state.parts)
 
-    def take(
-        self, slot: int, report: MetricReport, now: Moment, *, is_stopping: bool
-    ) -> tuple[dict[str, float], MetricTaken | None] | None:
-        """(newest values by `SPLIT/NAME`, what is told for the first time), once all slots have reported a step."""
+    def take(self, slot: int, report: MetricReport) -> tuple[MetricTaken, bool] | None:
+        """(means, whether they are new), once all slots have reported a step."""
         taken = self._sums.add(slot, report)
         if taken is None:
             return None
-        newest = {f"{taken.split}/{name}": value for name, value in taken.values.items()}
-        self._not_finite = wrong_since(self._not_finite, newest, taken.step)
-        if taken.step <= self._told.get(taken.split, -1):  # What is done again was told.
-            return newest, None
-        self._told[taken.split] = taken.step
-        if taken.split == "train":
-            self._look_at_loss(taken)
-        elif self._early is not None and not is_stopping:  # How many more are told depends on chance.
-            self._ran_s, self._counted = self._ran_s + now.seconds - self._counted, now.seconds
-            why = self._early.take(taken.step, taken.values, self._ran_s)
-            self.stops = why if taken.step < self._plan.steps else None
-        return newest, taken
+        memory = self._state.memory
+        is_new = taken.step > memory.measured.get(taken.split, -1)
+        if is_new:
+            memory.measured = {**memory.measured, taken.split: taken.step}
+        return taken, is_new
 
-    def wrong(self, newest: Mapping[str, float]) -> str | None:
-        """Which of the newest metrics are not finite, and since when."""
-        return not_finite(dict(newest), self._not_finite)
 
-    def _look_at_loss(self, taken: MetricTaken) -> None:
-        loss, commit = taken.values.get("loss", 0.0), self._plan.commit
-        is_skipped = commit is not None and commit.loss_scaling is not None
-        if self._plan.on_nan == "fail" and not math.isfinite(loss) and not is_skipped:
-            self.diverged = f"the loss is {loss} at step {taken.step}"
+class MetricSums:
+    """The sums of one job that some slots have not reported yet. They are written down in `parts`.
+
+    What an earlier process has `written` is taken up.
+    """
+
+    def __init__(self, slots: int, parts: Parts, written: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._slots = slots
+        self._parts = parts
+        self._open: dict[_Step, dict[int, MetricReport]] = {}
+        for name, document in under(written, SUM):
+            report = MetricReport.model_validate_json(document)
+            slot = int(name.rsplit("/", 1)[1])
+            self._open.setdefault((report.split, report.step), {})[slot] = report
+            self._parts.put(name, report, report.model_dump_json)
+
+    def add(self, slot: int, report: MetricReport) -> MetricTaken | None:
+        """The mean, once this was the last slot's; a slot's second report of the same step is ignored."""
+        step = (report.split, report.step)
+        reports = self._open.setdefault(step, {})
+        if slot not in reports:
+            reports[slot] = report
+            if len(reports) < self._slots:
+                self._parts.put(_part(step, slot), report, report.model_dump_json)
+        if len(reports) < self._slots:
+            if len(self._open) > MOST_OPEN:
+                self._close(next(iter(self._open)))
+            return None
+        self._close(step)
+        return _mean(report, [reports[each] for each in sorted(reports)])
+
+    def clear(self) -> None:
+        """The job begins again."""
+        for step in list(self._open):
+            self._close(step)
+
+    def _close(self, step: _Step) -> None:
+        for slot in self._open.pop(step):
+            self._parts.drop(_part(step, slot))
+
+
+def _part(step: _Step, slot: int) -> str:
+    return f"{SUM}{step[0]}/{step[1]}/{slot}"
+
+
+def _mean(like: MetricReport, reports: list[MetricReport]) -> MetricTaken | None:
+    samples = sum(report.samples for report in reports)
+    if samples == 0:
+        return None
+    sums: dict[str, float] = {}
+    for report in reports:
+        for name, value in report.sums.items():
+            sums[name] = sums.get(name, 0.0) + value
+    values = {name: value / samples for name, value in sums.items()}
+    return MetricTaken(split=like.split, step=like.step, values=values, samples=samples)

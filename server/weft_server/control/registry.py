@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from weft.api.agent import AgentInfo, AgentKind, Registration
 from weft.api.lifecycle import AgentEvent, AgentState
 from weft_server.control.clock import Moment
-from weft_server.control.lease import Agent, Lease, process_of
+from weft_server.control.leases import Agent, Lease, process_of
 from weft_server.control.limits import Limits
 from weft_server.control.memory import AgentMemory
 from weft_server.control.scheduler import AgentView
