@@ -441,6 +441,8 @@ class JobRun:
             self._set(metrics={**others, **newest})
             if told is not None:
                 self._append(told, now)
+                if self._metrics.warning is not None:
+                    self._say(self._metrics.warning, now, "warning")
                 self.snapshots.need(self._metrics.best)
             if self._stopping is None and self._metrics.stops is not None:
                 self._stopping = self._metrics.stops
@@ -502,7 +504,7 @@ class JobRun:
             self._go_on_finishing(now)
         elif event is AllocationEvent.FAILED:
             because = f": {report.reason}" if report.reason else " and gave no reason"
-            told = f"{lease.who} failed {self._at(lease)}{because}{silent()}"
+            told = f"{lease.who} failed {self._at(lease, 0 if report.lost else 1)}{because}{silent()}"
             # While another takes over, all wait for it: what fails meanwhile may have waited for too long.
             if report.lost or self._is_handing_over:
                 self._recover(lease, told, now)
@@ -659,11 +661,12 @@ class JobRun:
         limit = {JobState.STARTING: self._limits.start_s, JobState.FINISHING: self._limits.keep_s}.get(state)
         self._deadline = None if limit is None else now.seconds + limit
 
-    def _at(self, lease: Lease) -> str:
+    def _at(self, lease: Lease, ahead: int = 0) -> str:
+        """The last step that is known to be done, or the one `ahead` of it, for people."""
         if self.state in {JobState.PENDING, JobState.STARTING}:
             return "before the first step"
         step = lease.step if lease.kind is AgentKind.WORKER else self.places.step
-        return f"at step {step} of {self.plan.steps}"
+        return f"at step {min(step + ahead, self.plan.steps)} of {self.plan.steps}"
 
     def _go_on_finishing(self, now: Moment) -> None:
         """A job that has its last step behind it ends once its last snapshot is there, or will not come."""

@@ -12,19 +12,20 @@ from weft_server.early_stop import EarlyStop
 from weft_server.memory import Parts, RunMemory
 from weft_server.metric_sums import MetricSums
 from weft_server.moment import Moment
-from weft_server.not_finite import not_finite, wrong_since
+from weft_server.not_finite import diverged, told_not_finite, wrong_since
 from weft_server.plan import JobPlan
 
 
 class RunMetrics:
-    """`diverged` says that a loss was not finite which has to be; `stops` why its evaluations end the job before its
-    last step."""
+    """`diverged` says that a loss was not finite which has to be; `warning` which metrics became so in what was taken
+    last; `stops` why its evaluations end the job before its last step."""
 
     def __init__(
         self, plan: JobPlan, parts: Parts, *, memory: RunMemory, written: Mapping[str, str], now: Moment
     ) -> None:
         """What an earlier process has `written` is taken up."""
         self.diverged: str | None = None
+        self.warning: str | None = None
         self.stops: str | None = None
         self._plan = plan
         self._parts = parts
@@ -69,13 +70,16 @@ class RunMetrics:
         if taken is None:
             return None
         newest = {f"{taken.split}/{name}": value for name, value in taken.values.items()}
-        self._not_finite = wrong_since(self._not_finite, newest, taken.step)
+        before, self._not_finite = self._not_finite, wrong_since(self._not_finite, taken)
         if taken.step <= self._told.get(taken.split, -1):  # What is done again was told.
             return newest, None
         self._told[taken.split] = taken.step
         if taken.split == "train":
             self._look_at_loss(taken)
-        elif self._early is not None and not is_stopping:  # How many more are told depends on chance.
+        new = {name: step for name, step in self._not_finite.items() if name not in before}
+        self.warning = None if self.diverged else told_not_finite(newest, new, taken.bad_data)
+        # Once it stops, how many more evaluations are told depends on chance.
+        if taken.split == "evaluate" and self._early is not None and not is_stopping:
             self._ran_s, self._counted = self._ran_s + now.seconds - self._counted, now.seconds
             why = self._early.take(taken.step, taken.values, self._ran_s)
             self.stops = why if taken.step < self._plan.steps else None
@@ -83,10 +87,11 @@ class RunMetrics:
 
     def wrong(self, newest: Mapping[str, float]) -> str | None:
         """Which of the newest metrics are not finite, and since when."""
-        return not_finite(dict(newest), self._not_finite)
+        told = told_not_finite(newest, self._not_finite)
+        return f"trained, but {told}" if told else None
 
     def _look_at_loss(self, taken: MetricTaken) -> None:
         loss, commit = taken.values.get("loss", 0.0), self._plan.commit
         is_skipped = commit is not None and commit.loss_scaling is not None
         if self._plan.on_nan == "fail" and not math.isfinite(loss) and not is_skipped:
-            self.diverged = f"the loss is {loss} at step {taken.step}"
+            self.diverged = diverged(loss, self._not_finite.get("train/loss", taken.step), taken.bad_data)

@@ -217,7 +217,7 @@ def test_a_failure_names_agent_place_step_and_reason(world: World) -> None:
     lease = world.lease(WORKER, 1)
     world.report(lease, step=3)
     world.report(lease, AllocationEvent.FAILED, reason="RuntimeError: no memory left")
-    assert world.jobs["job"].reason == "worker-1 (slot 1) failed at step 3 of 6: RuntimeError: no memory left"
+    assert world.jobs["job"].reason == "worker-1 (slot 1) failed at step 4 of 6: RuntimeError: no memory left"
 
 
 def test_a_failure_also_names_agents_that_have_not_been_heard_of(world: World) -> None:
@@ -228,7 +228,7 @@ def test_a_failure_also_names_agents_that_have_not_been_heard_of(world: World) -
     world.tick(3.0, alive=[*workers])
     world.report(world.lease(WORKER, 0), AllocationEvent.FAILED, reason="shard 0 is silent")
     reason = world.jobs["job"].reason or ""
-    assert reason.startswith("worker-0 (slot 0) failed at step 0 of 6: shard 0 is silent")
+    assert reason.startswith("worker-0 (slot 0) failed at step 1 of 6: shard 0 is silent")
     assert reason.endswith("; shard-0 (shard 0) has been silent for 3.0 s")
     assert shards
 

@@ -191,7 +191,10 @@ def test_a_loss_that_is_not_finite_fails_the_job_which_keeps_its_snapshot_from_b
     job.metric(500, math.nan, "train")
     told = job.world.jobs["job"]
     assert (told.state, told.snapshot) == (JobState.FAILED, before)
-    assert told.reason == f"the loss is nan at step 500; the snapshot of step {before} is from before"
+    assert told.reason == (
+        'the loss is nan since step 500: try a smaller lr or clip_norm=1.0, or on_nan="skip"; '
+        f"the snapshot of step {before} is from before"
+    )
     assert len(job.world.in_use["job"]) == 1
 
 
