@@ -218,8 +218,8 @@ def test_what_cannot_be_looked_at_is_refused_by_its_field(tmp_path: Path) -> Non
     unevaluated = {**document, "data": {**document["data"], "evaluate": None}}
     with running(tmp_path / "server", lost_after_s=DEADLINE_S) as client:
         for changed, pointer, says in (
-            ({**document, "stop_when": {"metric": "accuracy", "patience": 2}}, "/stop_when/metric", "is no metric"),
-            (unevaluated, "/stop_when", "the job has no rows for them"),
+            ({**document, "stop_when": {"metric": "accuracy", "patience": 2}}, "/stop_when/metric", "has no metric"),
+            (unevaluated, "/stop_when", "it needs evaluations: give the data rows for them"),
             ({**document, "parallelism": {"mode": "async"}}, "/stop_when", "which is exact in sync mode only"),
         ):
             answer = submit(client, changed)
