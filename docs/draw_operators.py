@@ -62,15 +62,15 @@ INTRODUCTION: Final = """# Operators
 
 Written from the schemas and from the tests' lists of cases by `python docs/draw_operators.py`; a test compares.
 
-*Element types* are those of the input that accepts most. *float* is float16, bfloat16, float32 and float64, *integers* are
-the eight of 8 to 64 bits, *numbers* both; *float8* are the five types of ONNX, *sub-byte* float4, int4, uint4, int2 and
-uint2. Sums and functions of float16 and bfloat16 are computed in float32 and rounded once.
+*Element types* are those of the input that accepts most. *float* is float16, bfloat16, float32 and float64, *integers*
+are the eight of 8 to 64 bits, *numbers* both; *float8* are the five types of ONNX, *sub-byte* float4, int4, uint4, int2
+and uint2. Sums and functions of float16 and bfloat16 are computed in float32 and rounded once.
 
-*Versions* are the opsets of ONNX whose nodes the operator takes unchanged. Readers of files rewrite older forms; in a graph they
-are rejected by the name of their attribute. *Cases* counts ONNX's own node tests of weft's
-element types, of values and of inferred types. *JAX* counts cases whose gradients are compared with JAX's reverse mode,
-each in float64 (also in Fortran's order), float32 (strided and turned around) and float16; *differences* counts those
-that are also compared with central differences in float64.
+*Versions* are the opsets of ONNX whose nodes the operator takes unchanged. Readers of files rewrite older forms; in a
+graph they are rejected by the name of their attribute. *Cases* counts ONNX's own node tests of weft's element types, of
+values and of inferred types. *JAX* counts cases whose gradients are compared with JAX's reverse mode, each in float64
+(also in Fortran's order), float32 (strided and turned around) and float16; *differences* counts those that are also
+compared with central differences in float64.
 
 Where a gradient is not unique or does not exist, weft takes:
 
