@@ -11,14 +11,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from weft.agent.document import Document
+from weft.agent.transfer import DownloadError
 from weft.api.agent import LogReport, MetricReport, SetDone, Snapshot, SnapshotDone, WorkerAllocation
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec, NumpySource, Rows
-from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import AverageSpec, CommitSpec, InitializerSpec, KeySpec, StoreSpec
-from weft.api.transfer import DownloadError
 from weft_graph.convert import convert
 from weft_graph.ir import Graph
 from weft_graph.passes.draft import Options

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
+from weft.agent.private import make_directory
 from weft.api.lifecycle import AgentState
-from weft.api.private import make_directory
 from weft.client import Client
 from weft.errors import ClusterError, WeftError
 from weft.exclusive import LOCK_FILE, check_port_is_free, hold_directory

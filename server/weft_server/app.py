@@ -9,15 +9,15 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from weft.api.private import make_directory
+from weft.agent.private import make_directory
 from weft_server.checks import Checks
+from weft_server.control.clock import Clock, ProcessClock
 from weft_server.credentials import Credentials
 from weft_server.database import open_database
 from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate, TokenGate
 from weft_server.job_files import JobFiles
 from weft_server.models.places import ModelPlaces
 from weft_server.models.pool import ModelReaders
-from weft_server.moment import Clock, ProcessClock
 from weft_server.problems import add_handlers
 from weft_server.records import Records
 from weft_server.routes import agents, allocations, docs, events, health, jobs, models, programs, uploads, values

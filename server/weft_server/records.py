@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 from weft.api.event import Event
 from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
-from weft_server.instructions import Append, Instruction, Remember, RememberAgent, Replan, Save
-from weft_server.memory import AgentMemory, KeptJob
+from weft_server.control.instructions import Append, Instruction, Remember, RememberAgent, Replan, Save
+from weft_server.control.memory import AgentMemory, KeptJob
 from weft_server.plan import JobPlan
 from weft_server.tables import AgentRow, EventRow, JobRow, PartRow, PlanRow, StartRow, SubmissionRow
 

@@ -21,8 +21,9 @@ from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, JobSpec, Progress
 from weft.api.lifecycle import JobState
 from weft_server.bells import Bells, heard
-from weft_server.controller import Controller
-from weft_server.instructions import (
+from weft_server.control.clock import Clock, Moment
+from weft_server.control.controller import Controller
+from weft_server.control.instructions import (
     Append,
     Close,
     Instruction,
@@ -32,12 +33,12 @@ from weft_server.instructions import (
     SetEnded,
     TidySnapshots,
 )
+from weft_server.control.limits import Limits
+from weft_server.control.memory import RUN, KeptJob, Scaling
+from weft_server.control.snapshots import JobFolder
 from weft_server.job_files import JobFiles
 from weft_server.journal import Journal
 from weft_server.keeper_values import KeeperValues
-from weft_server.limits import Limits
-from weft_server.memory import RUN, KeptJob, Scaling
-from weft_server.moment import Clock, Moment
 from weft_server.plan import JobPlan
 from weft_server.records import Records, Submission
 from weft_server.refusals import NotRemovedError, NotWrittenError, RefusalError, UnknownError, WrongStateError
@@ -265,7 +266,7 @@ class Service:
         location = self._controller.limits.snapshots
         if location is None:
             return
-        if (user := self._controller.user_of(f"{location}/{job}")) is not None:
+        if (user := self._controller.user_of(JobFolder(location, job))) is not None:
             advice = f"wait until that has a snapshot of its own, or cancel it (weft cancel {user})"
             raise WrongStateError(f"job {user} goes on from the snapshot of job {job}: {advice}")
         async with self._one_at_a_time:

@@ -8,12 +8,11 @@ from pathlib import Path
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from weft.agent.machine import memory_bytes
 from weft.api.agent import LOST_AFTER_S
-from weft.api.machine import memory_bytes
-from weft_server.limits import Limits
+from weft_server.control.limits import Limits, TimeLimits
 from weft_server.memory_check import Bounds
 from weft_server.models.request import ModelLimits
-from weft_server.time_limits import TimeLimits
 
 
 class Settings(BaseSettings):

@@ -69,7 +69,7 @@ class SubmissionRow(Base):
 
 
 class PartRow(Base):
-    """What the mind has written down of a job that has not ended; see `weft_server.memory`."""
+    """What the mind has written down of a job that has not ended; see `weft_server.control.memory`."""
 
     __tablename__ = "parts"
 
@@ -85,7 +85,7 @@ class AgentRow(Base):
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     document: Mapped[str] = mapped_column(Text)
-    """JSON form of `weft_server.memory.AgentMemory`."""
+    """JSON form of `weft_server.control.memory.AgentMemory`."""
 
 
 class StartRow(Base):

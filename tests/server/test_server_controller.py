@@ -11,12 +11,13 @@ from server_specs import plan
 from weft.api.agent import AgentKind, CurvePair, LogReport, MetricReport, SetDone, ShardAllocation, WorkerAllocation
 from weft.api.event import MetricTaken, StepDone
 from weft.api.lifecycle import AgentState, AllocationEvent, JobState
-from weft_server.controller import Controller
-from weft_server.instructions import Instruction
-from weft_server.job_run import JobRun
-from weft_server.lease import Lease
-from weft_server.limits import Limits
-from weft_server.memory import Parts
+from weft_server.control.controller import Controller
+from weft_server.control.instructions import Instruction
+from weft_server.control.job_run import JobRun
+from weft_server.control.leases import Lease
+from weft_server.control.limits import Limits
+from weft_server.control.memory import Parts
+from weft_server.control.scheduler import PATIENCE_S, Decision, View, schedule
 from weft_server.plan import Given
 from weft_server.refusals import (
     FullError,
@@ -26,7 +27,6 @@ from weft_server.refusals import (
     UnknownError,
     WrongStateError,
 )
-from weft_server.scheduler import PATIENCE_S, Decision, View, schedule
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
 ACTIVE = [JobState.STARTING, JobState.RUNNING, JobState.FINISHING]
@@ -162,7 +162,7 @@ def test_a_worker_lost_after_its_last_step_does_no_harm_unless_it_keeps_the_para
     world.bring_to(JobState.FINISHING)
     run = world.controller.run_of("job")
     assert run is not None
-    idle = next(lease for lease in run.places.workers if lease is not run.keeper)
+    idle = next(lease for lease in run.leases.workers if lease is not run.keeper)
     world.tick(6, alive=[agent for agent in (*workers, *shards) if agent != idle.agent])
     assert world.jobs["job"].state is JobState.FINISHING
     assert any(idle.who in line for line in world.said())
@@ -176,7 +176,7 @@ def test_a_job_ends_well_when_a_worker_that_was_done_is_lost_before_the_others_a
     world.bring_to(JobState.RUNNING)
     run = world.controller.run_of("job")
     assert run is not None
-    early = next(lease for lease in run.places.workers if lease is not run.keeper)
+    early = next(lease for lease in run.leases.workers if lease is not run.keeper)
     world.report(early, AllocationEvent.DONE, step=6)
     world.tick(6, alive=[agent for agent in (*workers, *shards) if agent != early.agent])
     assert world.jobs["job"].state is JobState.RUNNING
@@ -362,7 +362,7 @@ def test_only_the_keeper_brings_parameters_and_only_of_steps_that_there_are(worl
     world.bring_to(JobState.RUNNING)
     run = world.controller.run_of("job")
     assert run is not None
-    other = next(lease for lease in run.places.workers if lease is not run.keeper)
+    other = next(lease for lease in run.leases.workers if lease is not run.keeper)
     with pytest.raises(NotKeeperError, match="is not to bring parameters"):
         world.controller.check_parameters(other.id, other.term, 6, True, world.now)
     for step, final in ((5, True), (7, False), (-1, False)):
@@ -542,7 +542,7 @@ class Looked:
 
         patch.setattr(JobRun, "drain", drained)
         patch.setattr(Lease, "write", written)
-        patch.setattr("weft_server.controller.schedule", scheduled)
+        patch.setattr("weft_server.control.controller.schedule", scheduled)
 
     def since(self) -> list[str]:
         """Jobs, leases and schedules that were looked at since the last call."""
@@ -672,8 +672,8 @@ def test_each_agent_is_told_its_own_secret_and_the_public_keys_of_the_others(enc
     encrypted.all_report(SHARD, AllocationEvent.READY)
     run = encrypted.controller.run_of("job")
     assert run is not None
-    assert run.places.keys is not None
-    keys = run.places.keys
+    assert run.memory.keys is not None
+    keys = run.memory.keys
     assert len({pair.secret for pair in [*keys.shards, keys.workers]}) == 3
     for number, shard in enumerate(shards):
         (told,) = encrypted.orders(shard).allocations
@@ -703,14 +703,14 @@ def test_each_job_has_keys_of_its_own_and_none_where_links_are_plain(encrypted: 
     encrypted.submit(plan(workers=1), job="one")
     one = encrypted.controller.run_of("one")
     assert one is not None
-    first = one.places.keys
+    first = one.memory.keys
     encrypted.bring_to(JobState.SUCCEEDED, job="one")
     encrypted.submit(plan(workers=1), job="two")
     two = encrypted.controller.run_of("two")
     assert two is not None
     assert first is not None
-    assert two.places.keys is not None
-    assert two.places.keys != first
+    assert two.memory.keys is not None
+    assert two.memory.keys != first
     plain = World()
     plain.agents(workers=1)
     plain.submit(plan(workers=1))

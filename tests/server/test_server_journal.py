@@ -18,12 +18,12 @@ from weft.api.event import Event, LogLine
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server import journal
+from weft_server.control.clock import ProcessClock
+from weft_server.control.instructions import Append, Close, Instruction, Order, Save
+from weft_server.control.limits import Limits
 from weft_server.database import open_database
-from weft_server.instructions import Append, Close, Instruction, Order, Save
 from weft_server.job_files import JobFiles
 from weft_server.journal import Journal
-from weft_server.limits import Limits
-from weft_server.moment import ProcessClock
 from weft_server.records import Records, Submission
 from weft_server.refusals import UnknownError
 from weft_server.service import Service

@@ -15,10 +15,10 @@ import pytest
 
 from server_running import DEADLINE_S, Actor, eventually, parameters, running, state, submit
 from server_specs import save_rows, spec_json
+from weft.agent.membership import Membership
+from weft.agent.reporter import MOST_LINES, Reporter, UploadError
 from weft.api.agent import AgentKind, LogReport, MetricReport, Orders, Registration
 from weft.api.lifecycle import AllocationEvent
-from weft.api.membership import Membership
-from weft.api.reporter import MOST_LINES, Reporter, UploadError
 
 REGISTERED = {"id": "a1", "heartbeat_interval_s": 0.05, "lost_after_s": 1.0}
 UNKNOWN = {

@@ -24,11 +24,11 @@ from weft_graph.json_form import graph_to_json
 from weft_graph.types import BATCH, DType, TensorType
 from weft_kvstore.description.records import description_from_json
 from weft_kvstore.local.local_store import LocalStore
+from weft_server.control.leases import Lease
+from weft_server.control.orders import allocation_of
 from weft_server.dry_run import dry_run_of
 from weft_server.job_refused import JobRefusedError
-from weft_server.lease import Lease
 from weft_server.memory_check import Bounds
-from weft_server.orders import allocation_of
 from weft_server.plan import JobPlan
 from weft_server.planning import plan_of
 from weft_server.reading import describe, read_and_check

@@ -16,8 +16,8 @@ from server_specs import plan
 from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import JobState
+from weft_server.control.instructions import Append, Remember, Save
 from weft_server.database import migrate, open_database
-from weft_server.instructions import Append, Remember, Save
 from weft_server.records import KeyReusedError, Records, Submission
 from weft_server.tables import Base
 

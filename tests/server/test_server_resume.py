@@ -19,7 +19,7 @@ from server_running import DEADLINE_S, eventually, running, submit
 from server_specs import plan, save_rows, spec_json
 from weft.api.agent import AgentKind, Snapshot, SnapshotDone
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server.limits import Limits
+from weft_server.control.limits import Limits
 
 STEPS = 1_000_000
 CONTENT = b"what the shard holds"

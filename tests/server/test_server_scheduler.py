@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.api.agent import AgentKind
-from weft_server.scheduler import PATIENCE_S, AgentView, PendingJob, View, schedule
+from weft_server.control.scheduler import PATIENCE_S, AgentView, PendingJob, View, schedule
 
 
 def worker(number: int, held: int = 0) -> AgentView:

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load
 
 from plain_store import PlainCluster
+from weft.agent.reporter import UploadError
 from weft.api.lifecycle import AllocationEvent
-from weft.api.reporter import UploadError
 from weft_kernels.initializers import first_values as first_values_of
 from weft_kernels.kernel import kernel_of, kernels
 from weft_kvstore.errors import StoreLostError

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
+from weft.agent.transfer import DownloadError
 from weft.api.agent import SetDone
 from weft.api.lifecycle import AllocationEvent
-from weft.api.transfer import DownloadError
 from weft_graph.types import DType
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import description_from_json

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO, Literal, Protocol
 
+from weft.agent.document import Document
 from weft.api.agent import LogReport, MetricReport, SetDone, SnapshotDone
-from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
 from weft_kvstore.statistics import ClientStatistics
@@ -18,7 +18,7 @@ STEP_INTERVAL_S = 0.25
 
 
 class Reporter(Protocol):
-    """The way to the server: `weft.api.reporter.Reporter`, or a test's."""
+    """The way to the server: `weft.agent.reporter.Reporter`, or a test's."""
 
     def report(
         self,

@@ -7,8 +7,8 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
+from weft.agent.transfer import UploadError
 from weft.api.agent import SetDone
-from weft.api.transfer import UploadError
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.errors import StoreError
 from weft_kvstore.store import Store

@@ -10,11 +10,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from weft.agent.printable import escaped
 from weft.api.agent import AgentInfo
 from weft.api.event import Event, LogLine, MetricTaken, StateChanged, StepDone
 from weft.api.job import Job, ParameterInfo
 from weft.api.lifecycle import AgentState, JobState
-from weft.api.printable import escaped
 from weft.terminal import Console
 from weft.watch import STYLES, shown
 

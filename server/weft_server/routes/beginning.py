@@ -15,6 +15,7 @@ from weft.api.lifecycle import JobState
 from weft.api.problem import FieldError
 from weft.api.values import STATE
 from weft_graph.ir import GIVEN
+from weft_server.control.snapshots import no_snapshots
 from weft_server.data_check import listed
 from weft_server.job_files import OF_UPLOAD
 from weft_server.job_refused import JobRefusedError
@@ -30,7 +31,6 @@ from weft_server.parameter_file import (
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import NotWrittenError, RefusalError, UnknownError, WrongStateError
 from weft_server.routes.context import Context
-from weft_server.run_snapshots import unfit
 from weft_server.snapshot_files import SnapshotIncompleteError, is_there, newest
 from weft_server.uploads import LARGEST_HEADER_BYTES
 
@@ -133,8 +133,8 @@ async def _resumed(use: Context, job: str, plan: JobPlan) -> tuple[Snapshot, Job
 
 
 def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldError]:
-    """What of a job does not fit the snapshot of an earlier one, which is of that step."""
-    if why := unfit(plan):
+    """What of a job does not fit the snapshot of an earlier one, which is of that step and at some location."""
+    if why := no_snapshots(plan, location="", asked_for=True):
         yield FieldError(pointer="/resume", detail=f"such a job has no snapshots to go on from: {why}")
         return
     held = {key.key: key for key in before.keys}

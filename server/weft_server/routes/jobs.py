@@ -16,8 +16,8 @@ from weft.api.earlier import in_earlier_words, is_earlier
 from weft.api.job import Job, JobPage, JobSpec, ParameterList, Scale
 from weft.api.lifecycle import JobState
 from weft_server.checks import checked
+from weft_server.control.memory import Scaling
 from weft_server.dry_run import dry_run_of
-from weft_server.memory import Scaling
 from weft_server.plan import JobPlan
 from weft_server.problems import ProblemError
 from weft_server.reading import read_and_check

@@ -1,11 +1,20 @@
-"""What the mind of the server goes by."""
+"""What the control plane goes by: times, and how much it holds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from weft.api.agent import LOST_AFTER_S
-from weft_server.time_limits import TimeLimits
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """How long a job may take from one state to the next, in seconds."""
+
+    start_s: float = 60.0
+    """From placed to started: enough to load programs and make first values."""
+    keep_s: float = 300.0
+    """From trained to kept: enough to pull and bring some gigabytes."""
 
 
 @dataclass(frozen=True, slots=True)

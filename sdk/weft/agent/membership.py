@@ -15,12 +15,12 @@ from uuid import uuid4
 import httpx
 from pydantic import ValidationError
 
+from weft.agent.alive import AliveFile
+from weft.agent.reporter import Reporter
+from weft.agent.retry import UnreachableError, retried
 from weft.api.agent import Heartbeat, Orders, Registered, Registration
-from weft.api.alive import AliveFile
 from weft.api.base import Model
 from weft.api.problem import problem_code
-from weft.api.reporter import Reporter
-from weft.api.retry import UnreachableError, retried
 
 _log = logging.getLogger("weft.membership")
 

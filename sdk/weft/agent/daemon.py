@@ -12,8 +12,12 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from weft.api.agent import Orders, Registration, Report
-from weft.api.agent_state import (
+from weft.agent.alive import AliveFile, Question
+from weft.agent.children import Child, ForkError, Forkserver
+from weft.agent.machine import memory_bytes
+from weft.agent.membership import Join, joining
+from weft.agent.reporter import Reporter
+from weft.agent.state import (
     AnyAllocation,
     Ended,
     Exit,
@@ -34,12 +38,8 @@ from weft.api.agent_state import (
     Terminate,
     lease_of,
 )
-from weft.api.alive import AliveFile, Question
-from weft.api.children import Child, ForkError, Forkserver
+from weft.api.agent import Orders, Registration, Report
 from weft.api.lifecycle import IllegalTransitionError
-from weft.api.machine import memory_bytes
-from weft.api.membership import Join, joining
-from weft.api.reporter import Reporter
 
 OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "Cannot allocate memory")
 """What a child's last words have that found no memory."""

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, MutableMapping
 from typing import Any, BinaryIO
 
-from weft.api.printable import escaped
-from weft.api.private import UMASK
+from weft.agent.printable import escaped
+from weft.agent.private import UMASK
 
 GRACE_S = 5.0
 """What a daemon has to clean up once its parent is gone; then it is ended hard."""

@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from weft.api.agent import AgentInfo, AgentKind, Orders, Registered, Registration, Report
 from weft.api.job import Job
 from weft.api.lifecycle import JobState
-from weft_server.instructions import Instruction, Order, RememberAgent
-from weft_server.job_run import JobRun
-from weft_server.lease import Agent, Lease
-from weft_server.limits import Limits
-from weft_server.memory import AgentMemory, KeptJob, Scaling
-from weft_server.moment import Moment
-from weft_server.places import NewPair
+from weft_server.control.clock import Moment
+from weft_server.control.instructions import Instruction, Order, RememberAgent
+from weft_server.control.job_run import JobRun
+from weft_server.control.leases import Agent, Lease, NewPair
+from weft_server.control.limits import Limits
+from weft_server.control.memory import AgentMemory, KeptJob, Scaling
+from weft_server.control.registry import Registry
+from weft_server.control.scheduler import PendingJob, View, schedule
+from weft_server.control.snapshots import JobFolder
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import FullError, UnknownError, WrongStateError
-from weft_server.registry import Registry
-from weft_server.scheduler import PendingJob, View, schedule
 
 
 class Controller:
@@ -81,14 +81,14 @@ class Controller:
                 snapshots=self.limits.snapshots,
             )
             self._hold(run)
-            for lease in run.places.leases.values():
+            for lease in run.leases.by_id.values():
                 self._of_allocation[lease.id] = run
                 agent = self._registry.find(lease.agent)
                 if lease.is_held and agent is not None:
                     agent.leases[lease.id] = lease
                 elif lease.is_held:
                     run.agent_lost(lease, "the server has no record of it", now)
-        self._term = max([0, *(run.places.term for run in self._runs.values())])
+        self._term = max([0, *(run.memory.term for run in self._runs.values())])
         return [Order(agent.id, self.orders(agent.id)) for agent in self._registry]
 
     def submit(self, job: Job, plan: JobPlan, seq: int, now: Moment) -> list[Instruction]:
@@ -103,9 +103,9 @@ class Controller:
         self._run(job).cancel(now, discard=discard)
         return self._settle(now)
 
-    def user_of(self, place: str) -> str | None:
-        """A job that has not ended and may have to go on from a snapshot below that place, if there is one."""
-        return next((job for job, run in self._runs.items() if run.snapshots.uses(place)), None)
+    def user_of(self, folder: JobFolder) -> str | None:
+        """A job that has not ended and may have to go on from a snapshot in that folder, if there is one."""
+        return next((job for job, run in self._runs.items() if any(map(folder.has, run.memory.snapshots))), None)
 
     def stop(self, job: str, why: str, now: Moment) -> list[Instruction]:
         """Raises UnknownError for a job that is not running any more, WrongStateError."""
@@ -116,7 +116,7 @@ class Controller:
         """Raises UnknownError for a job that is not running any more, WrongStateError, also where there are not enough
         agents: the job would give up those that it has, and wait."""
         run, agents = self._run(job), self._registry.views()
-        held = {lease.agent for lease in run.places.leases.values() if lease.is_held}
+        held = {lease.agent for lease in run.leases.by_id.values() if lease.is_held}
         free = [each for each in agents if each.kind is AgentKind.WORKER and (each.id in held or not each.held)]
         shards = [each for each in agents if each.kind is AgentKind.SHARD]
         for noun, asked, there in (("worker", scaling.plan.workers, free), ("shard", scaling.plan.shards, shards)):
@@ -309,9 +309,9 @@ class Controller:
         while self._touched:
             job, run = next(iter(self._touched.items()))
             instructions += run.drain()
-            for lease in run.places.freed():
+            for lease in run.leases.freed():
                 self._registry.free(lease)
-                if lease.id not in run.places.leases:
+                if lease.id not in run.leases.by_id:
                     self._of_allocation.pop(lease.id, None)
                 self._is_stale = True
             if run.state.is_waiting and job not in self._pending:
@@ -327,7 +327,7 @@ class Controller:
                     del self._vacant[job]
             if run.state.is_terminal:
                 del self._runs[job]
-                for allocation in run.places.leases:
+                for allocation in run.leases.by_id:
                     del self._of_allocation[allocation]
             del self._touched[job]
         return self._carried_out(instructions)
@@ -347,7 +347,7 @@ class Controller:
 
     def _view(self, *more: PendingJob) -> View:
         """Slots of jobs that run come before jobs that wait: many others may wait for them."""
-        vacant = [PendingJob(job, len(run.places.vacant), 0, run.vacant_since) for job, run in self._vacant.items()]
+        vacant = [PendingJob(job, len(run.memory.vacant), 0, run.vacant_since) for job, run in self._vacant.items()]
         # What has run goes on before others begin: it gave its agents up for that alone.
         order = sorted(self._pending.items(), key=lambda each: each[1].state is JobState.PENDING)
         pending = [PendingJob(job, run.plan.workers, run.plan.shards, run.since) for job, run in order]
@@ -368,11 +368,11 @@ class Controller:
             else:
                 self._term += 1
                 run.place(placement, self._registry.get, self._term, now, self._new_pair)
-            self._of_allocation.update(dict.fromkeys(run.places.leases, run))
+            self._of_allocation.update(dict.fromkeys(run.leases.by_id, run))
 
     def _silent(self, run: JobRun, reporting: Lease, now: Moment) -> str:
         """Other agents of the job that miss heartbeats: what one reports may be the other's doing."""
-        others = (lease for lease in run.places.leases.values() if lease is not reporting)
+        others = (lease for lease in run.leases.by_id.values() if lease is not reporting)
         return "".join(f"; {late}" for late in (self._registry.late(lease, now) for lease in others) if late)
 
     def _run(self, job: str) -> JobRun:
@@ -388,4 +388,4 @@ class Controller:
         if run is None:
             raise UnknownError("allocation", allocation)
         self._touch(run)
-        return run, run.places.leases[allocation]
+        return run, run.leases.by_id[allocation]

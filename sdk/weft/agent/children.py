@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NoReturn
 
-from weft.api.printable import escaped
+from weft.agent.printable import escaped
 
 STOP_GRACE_S: Final = 3.0
 """Between SIGTERM and SIGKILL."""

@@ -13,12 +13,12 @@ from typing import BinaryIO
 
 import httpx
 
+from weft.agent.document import Document
+from weft.agent.retry import UnreachableError, Verdict, retried, verdict
+from weft.agent.transfer import Transfer, UploadError
 from weft.api.agent import LogReport, MetricReport, Report, SetDone, SnapshotDone
-from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
-from weft.api.retry import UnreachableError, Verdict, retried, verdict
-from weft.api.transfer import Transfer, UploadError
 
 __all__ = ["Reporter", "UploadError"]
 

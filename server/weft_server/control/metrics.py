@@ -1,4 +1,4 @@
-"""Adds the slots' metrics up: a mean over all slots' samples, once every slot has reported it."""
+"""The metrics of one job: a mean over all slots' samples, once every slot has reported it, told once. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,37 @@ from types import MappingProxyType
 
 from weft.api.agent import MetricReport
 from weft.api.event import MetricTaken
-from weft_server.memory import SUM, Parts, under
+from weft_server.control.memory import SUM, Parts, RunState, under
 
-_Place = tuple[str, int]
+_Step = tuple[str, int]
 """(split, step)."""
 
 MOST_OPEN = 1024
 """Incomplete sums kept. Slots of one job are a few steps apart, so more than that are never completed."""
+
+
+class RunMetrics:
+    """The newest steps that were told are remembered by split: what is done again after a loss is told once."""
+
+    def __init__(self, state: RunState, written: Mapping[str, str]) -> None:
+        self._state = state
+        self._sums = MetricSums(state.plan.workers, state.parts, written)
+
+    def begin_anew(self) -> None:
+        """The job goes on from a snapshot, with as many workers as its plan says now."""
+        self._sums.clear()
+        self._sums = MetricSums(self._state.plan.workers, self._state.parts)
+
+    def take(self, slot: int, report: MetricReport) -> tuple[MetricTaken, bool] | None:
+        """(means, whether they are new), once all slots have reported a step."""
+        taken = self._sums.add(slot, report)
+        if taken is None:
+            return None
+        memory = self._state.memory
+        is_new = taken.step > memory.measured.get(taken.split, -1)
+        if is_new:
+            memory.measured = {**memory.measured, taken.split: taken.step}
+        return taken, is_new
 
 
 class MetricSums:
@@ -25,7 +49,7 @@ class MetricSums:
     def __init__(self, slots: int, parts: Parts, written: Mapping[str, str] = MappingProxyType({})) -> None:
         self._slots = slots
         self._parts = parts
-        self._open: dict[_Place, dict[int, MetricReport]] = {}
+        self._open: dict[_Step, dict[int, MetricReport]] = {}
         for name, document in under(written, SUM):
             report = MetricReport.model_validate_json(document)
             slot = int(name.rsplit("/", 1)[1])
@@ -34,32 +58,31 @@ class MetricSums:
 
     def add(self, slot: int, report: MetricReport) -> MetricTaken | None:
         """The mean, once this was the last slot's; a slot's second report of the same step is ignored."""
-        place = (report.split, report.step)
-        reports = self._open.setdefault(place, {})
+        step = (report.split, report.step)
+        reports = self._open.setdefault(step, {})
         if slot not in reports:
             reports[slot] = report
             if len(reports) < self._slots:
-                self._parts.put(_part(place, slot), report, report.model_dump_json)
+                self._parts.put(_part(step, slot), report, report.model_dump_json)
         if len(reports) < self._slots:
             if len(self._open) > MOST_OPEN:
-                self._take(next(iter(self._open)))
+                self._close(next(iter(self._open)))
             return None
-        self._take(place)
+        self._close(step)
         return _mean(report, [reports[each] for each in sorted(reports)])
 
     def clear(self) -> None:
         """The job begins again."""
-        for place in list(self._open):
-            self._take(place)
+        for step in list(self._open):
+            self._close(step)
 
-    def _take(self, place: _Place) -> None:
-        for slot in self._open.pop(place):
-            self._parts.drop(_part(place, slot))
+    def _close(self, step: _Step) -> None:
+        for slot in self._open.pop(step):
+            self._parts.drop(_part(step, slot))
 
 
-def _part(place: _Place, slot: int) -> str:
-    split, step = place
-    return f"{SUM}{split}/{step}/{slot}"
+def _part(step: _Step, slot: int) -> str:
+    return f"{SUM}{step[0]}/{step[1]}/{slot}"
 
 
 def _mean(like: MetricReport, reports: list[MetricReport]) -> MetricTaken | None:

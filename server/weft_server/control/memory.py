@@ -19,7 +19,7 @@ from weft.api.agent import AgentKind, CurvePair, Registration, Snapshot, Snapsho
 from weft.api.base import Model
 from weft.api.job import Job, Traffic
 from weft.api.lifecycle import AllocationState
-from weft_server.moment import Moment
+from weft_server.control.clock import Moment
 from weft_server.plan import Given, JobPlan
 
 RUN = "run"
@@ -28,7 +28,7 @@ LEASE, SUM, SET = "lease/", "sum/", "set/"
 
 
 class LeaseMemory(Model):
-    """See `weft_server.lease.Lease`."""
+    """See `weft_server.control.lease.Lease`."""
 
     id: str
     term: int
@@ -51,8 +51,12 @@ class JobKeys(Model):
     workers: CurvePair
 
 
-class RunMemory(Model):
-    """What there is of a run beside its leases."""
+class RunMemory(Model, frozen=False):
+    """What there is of a run beside its leases: one record, which all parts of the run read and change.
+
+    It is written down when a field's value differs from the last time, so lists and dictionaries are replaced, never
+    changed in place.
+    """
 
     term: int = 0
     endpoints: list[str] = Field(default_factory=list)
@@ -84,9 +88,9 @@ class RunMemory(Model):
     end: int | None = None
     """The step at which it was stopped."""
     evaluated: dict[int, float] = Field(default_factory=dict)
-    """See `weft_server.early_stop`."""
+    """The metric by which the job ends early: of the newest steps, and of the best one."""
     not_finite: dict[str, int] = Field(default_factory=dict)
-    """See `weft_server.not_finite`."""
+    """Metrics that are not finite: the first step of those in a row that were not."""
     measured: dict[str, int] = Field(default_factory=dict)
     """By split: the newest step whose metrics were told."""
     ran_s: float = 0.0
@@ -99,8 +103,30 @@ class RunMemory(Model):
         """Of a run that begins."""
         return cls(given=plan.given, began_with=plan.resume, snapshots=[] if plan.resume is None else [plan.resume])
 
+    def write(self, parts: Parts) -> None:
+        """Writes it down where it has changed."""
+        parts.put(RUN, dict(iter(self)), self.model_dump_json)
+
+    @property
+    def first_step(self) -> int:
+        """Where the job goes on, or begins."""
+        return 0 if self.began_with is None else self.began_with.step
+
+    @property
+    def newest(self) -> Snapshot | None:
+        """What the job goes on from."""
+        return self.snapshots[-1] if self.snapshots else None
+
+    def can_go_on(self, snapshot: Snapshot | None) -> bool:
+        """Whether what the job computes from there on depends on the job alone: nobody has set values since."""
+        return not self.sets or (snapshot is not None and snapshot.step > self.set_at)
+
+    def up_to(self, step: int | None) -> Snapshot | None:
+        """The newest snapshot that is not after that step."""
+        return next((each for each in reversed(self.snapshots) if step is not None and each.step <= step), None)
+
     def told(self, now: Moment) -> Moment | None:
-        """The same in this process's seconds: another's mean nothing here, what has passed is of the calendar."""
+        """`told_at` in this process's seconds: another's mean nothing here, what has passed is of the calendar."""
         if self.told_at is None:
             return None
         return Moment(self.told_at, now.seconds - max(0.0, (now.at - self.told_at).total_seconds()))
@@ -176,6 +202,17 @@ class Parts:
         """What is to be written since the last call."""
         out, self._changed = self._changed, {}
         return out
+
+
+@dataclass
+class RunState:
+    """What all that decides about a run has in common. `plan` is the one that holds now: of a job that was stopped it
+    has fewer steps than were asked for."""
+
+    job: str
+    plan: JobPlan
+    memory: RunMemory
+    parts: Parts
 
 
 def under(parts: Mapping[str, str], prefix: str) -> Iterable[tuple[str, str]]:

@@ -11,8 +11,8 @@ from typing import BinaryIO, Final
 
 import httpx
 
-from weft.api.document import Document
-from weft.api.retry import UnreachableError, Verdict, retried, verdict
+from weft.agent.document import Document
+from weft.agent.retry import UnreachableError, Verdict, retried, verdict
 
 _log = logging.getLogger("weft.transfer")
 

@@ -3,19 +3,18 @@
 pending --placed--> starting: shards are told; once all are ready, workers are told; once all run,
 --started--> running: once every worker has done its last step,
 --trained--> finishing: once the keeper's final parameters and a snapshot of the last step are there,
---kept--> succeeded. A failure or a cancel ends it from any of these. At its end every lease is released. Where a
-process or an agent is lost the job is recovering: every lease is released, and it is placed anew and goes on from its
-newest snapshot, or begins again, as often as its `max_restarts` says. What it computes depends on the job alone, so its
-result is what it would have been.
+--kept--> succeeded. A failure or a cancel ends it from any of these. At its end every lease is released.
+
+A job is placed anew, from its newest snapshot, where a process or an agent is lost (recovering), where it ends early
+(stopping) and where it is to have other numbers of processes (scaling). The latter two wait for the next snapshot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
-from weft.api.agent import LOST_AFTER_S, AgentKind, Allocation, Report, SetDone, Snapshot
+from weft.api.agent import LOST_AFTER_S, AgentKind, Allocation, Report, SetDone
 from weft.api.event import EventBody, LogLevel, LogLine, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import (
@@ -28,22 +27,22 @@ from weft.api.lifecycle import (
     after,
 )
 from weft.api.store import StoreSpec
+from weft_server.control.clock import Moment
+from weft_server.control.ending import Ending, not_finite
+from weft_server.control.instructions import Close, Instruction, Order, Remember, Replan
+from weft_server.control.leases import STARTED, Agent, Lease, Leases, NewPair
+from weft_server.control.limits import TimeLimits
+from weft_server.control.log import JobLog
+from weft_server.control.memory import RUN, SCALING, Parts, RunMemory, RunState, Scaling
+from weft_server.control.metrics import RunMetrics
+from weft_server.control.orders import allocation_of, with_keys
+from weft_server.control.recovery import Fail, HandOver, PlaceAnew, after_loss, is_dispensable, overdue
+from weft_server.control.scheduler import Placement
+from weft_server.control.snapshots import RunSnapshots
+from weft_server.control.values import RunValues
 from weft_server.data_check import listed
-from weft_server.endpoints import endpoint_fault
-from weft_server.instructions import Close, Instruction, Order, Remember, Replan
-from weft_server.job_log import JobLog
-from weft_server.lease import Agent, Lease
-from weft_server.memory import RUN, SCALING, Parts, RunMemory, Scaling
-from weft_server.moment import Moment
-from weft_server.orders import allocation_of, with_keys
-from weft_server.places import NewPair, Places
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import IllegalReportError, WrongStateError
-from weft_server.run_metrics import RunMetrics
-from weft_server.run_snapshots import RunSnapshots
-from weft_server.run_values import RunValues
-from weft_server.scheduler import Placement
-from weft_server.time_limits import STARTED, TimeLimits, overdue
 
 GOES_ON = "if its keeper has begun with it, it goes on and may still hold later"
 """Of a set that nobody waits for any more."""
@@ -72,22 +71,23 @@ class JobRun:
         """
         memory = RunMemory.model_validate_json(written[RUN]) if RUN in written else RunMemory.of(plan)
         self.job = job
-        self.plan = plan if memory.end is None else plan.model_copy(update={"steps": memory.end})
+        self.memory = memory
+        self._run = RunState(
+            job.id,
+            plan if memory.end is None else plan.model_copy(update={"steps": memory.end}),
+            memory,
+            Parts(written),
+        )
         self.since = now.seconds
-        self.places = Places(job.id, memory, written)
+        self.leases = Leases(job.id, memory, written)
         self._limits = limits
         self._log = JobLog(job.id, plan, seq, told_step=job.progress.step, told=memory.told(now))
-        self._parts = Parts(written)
-        self._metrics = RunMetrics(self.plan, self._parts, memory=memory, written=written, now=now)
-        self.values = RunValues(job.id, self.plan.steps, self.places, self._parts, memory=memory, written=written)
-        self.snapshots = RunSnapshots(job.id, self.plan, self.places, snapshots, memory=memory, now=now)
-        self._began_with = memory.began_with
-        self._set_at = memory.set_at
-        self._stopping = memory.stopping
-        self._is_asked_to_stop = memory.is_asked_to_stop
+        self._metrics = RunMetrics(self._run, written)
+        self._ending = Ending(self._run, now)
+        self.values = RunValues(self._run, self.leases, written)
+        self.snapshots = RunSnapshots(self._run, self.leases, snapshots, now, lambda: self._ending.best)
         self._scaling = Scaling.model_validate_json(written[SCALING]) if SCALING in written else None
         """How the job is run once it is placed anew."""
-        self._end = memory.end
         self._discards = False
         self._replanned: list[Instruction] = []
         self._deadline: float | None = None
@@ -98,9 +98,14 @@ class JobRun:
         self._store: StoreSpec | None = None
         self._await(self.state, now)
         if self.state is JobState.RUNNING:
-            self.snapshots.begin(now, wanted=self._stopping is not None or self._scaling is not None)
+            self.snapshots.begin(now, wanted=self._changes_soon)
         elif self.state is JobState.FINISHING:
             self.snapshots.finish()
+
+    @property
+    def plan(self) -> JobPlan:
+        """The job's plan as it is now."""
+        return self._run.plan
 
     @property
     def state(self) -> JobState:
@@ -109,29 +114,31 @@ class JobRun:
     @property
     def keeper(self) -> Lease:
         """The worker that brings parameters. Raises WrongStateError before it runs."""
-        keeper = self.places.keeper
+        keeper = self.leases.keeper
         if keeper is None or self.state not in {JobState.RUNNING, JobState.FINISHING}:
             raise WrongStateError(f"job {self.job.id} {self.state.told}: it has no parameters yet")
-        if keeper.place in self.places.vacant:
+        if keeper.place in self.memory.vacant:
             raise WrongStateError(f"{keeper.who}, which brings parameters, was lost; ask again once another took over")
         return keeper
 
     @property
     def lacks_workers(self) -> bool:
         """Whether other workers are to take slots over."""
-        return bool(self.places.vacant) and not self.state.is_terminal
+        return bool(self.memory.vacant) and not self.state.is_terminal
+
+    @property
+    def _changes_soon(self) -> bool:
+        """Whether the job is placed anew at its next snapshot."""
+        return self.memory.stopping is not None or self._scaling is not None
 
     @property
     def _standing(self) -> str | None:
         """What there is to say of a job that runs."""
-        stopping = None if self._stopping is None else f"stops at its next snapshot: {self._stopping}"
-        return stopping or self._scales or self.values.sets.under_way
-
-    @property
-    def _scales(self) -> str | None:
-        """That it will have other numbers of workers and shards."""
-        scaling = self._scaling
-        return None if scaling is None else f"goes on with {_numbers(scaling.plan)} from its next snapshot on"
+        if self.memory.stopping is not None:
+            return f"stops at its next snapshot: {self.memory.stopping}"
+        if self._scaling is not None:
+            return f"goes on with {_numbers(self._scaling.plan)} from its next snapshot on"
+        return self.values.under_way
 
     def tell_beginning(self, now: Moment) -> None:
         """Says what it begins with, where that is not its graph's."""
@@ -154,17 +161,17 @@ class JobRun:
         new_pair: NewPair | None = None,
     ) -> None:
         """PLACED: gives every place to an agent, and tells the shards."""
-        self.places.fill(placement, agents, term, new_pair, self._first_step)
+        self.leases.fill(placement, agents, term, new_pair)
         self._move(JobEvent.PLACED, now)
-        who = ", ".join(lease.who for lease in self.places.leases.values())
-        keeper = self.places.keeper
+        who = ", ".join(lease.who for lease in self.leases.by_id.values())
+        keeper = self.leases.keeper
         self._say(f"placed on {who}; {keeper.who if keeper else 'nobody'} saves the parameters", now)
-        self.places.tell(self.places.shards)
+        self.leases.tell(self.leases.shards)
         self._advance(now)  # A job without shards waits for none.
 
     def refill(self, placement: Placement, agents: Callable[[str], Agent], now: Moment) -> None:
         """Other agents go on in the slots of workers that were lost."""
-        for lease in self.places.refill(placement, agents):
+        for lease in self.leases.refill(placement, agents):
             self._say(
                 f"{lease.who} takes over, and repeats the step that was interrupted; no other step is repeated", now
             )
@@ -174,39 +181,41 @@ class JobRun:
 
     def allocation(self, lease: Lease, lost_after_s: float = LOST_AFTER_S) -> Allocation:
         """The lease as its agent's orders hold it."""
-        given = [] if self._began_with else self.values.given_names
+        memory = self.memory
+        given = [] if memory.began_with else self.values.given_names
         if self._store is None:
-            keys = [] if self.places.keys is None else [pair.public for pair in self.places.keys.shards]
-            self._store = self.plan.store(self.job.id, self.places.term, self.places.endpoints, given, keys)
+            keys = [] if memory.keys is None else [pair.public for pair in memory.keys.shards]
+            self._store = self.plan.store(self.job.id, memory.term, memory.endpoints, given, keys)
         store = self._store
         if lease.kind is AgentKind.SHARD:  # It is told before all endpoints are known, and needs none.
             store = store.model_copy(update={"shards": [""] * len(store.shards)})
-        keeps = lease is self.places.keeper
+        keeps = lease is self.leases.keeper
         told = allocation_of(
             lease,
             self.plan,
             store,
             keeper=keeps,
             given=given if keeps else [],
-            snapshot=self._began_with,
+            snapshot=memory.began_with,
             lost_after_s=lost_after_s,
             last_snapshot=self.snapshots.last_folder_of(lease),
         )
-        return told if self.places.keys is None else with_keys(told, self.places.keys)
+        return told if memory.keys is None else with_keys(told, memory.keys)
 
     def report(self, lease: Lease, report: Report, silent: Callable[[], str], now: Moment) -> None:
         """Facts from an agent. `silent()` names agents not heard of, for the reason of a failure; '' for none.
 
         Raises StaleTermError or IllegalReportError and changes nothing. A repeated report is ignored.
         """
-        self.places.check_held(lease, report.term)
+        self.leases.check_held(lease, report.term)
         if report.seq <= lease.seq:
             return
         if report.event is not None and (lease.state, report.event) not in ALLOCATION_TRANSITIONS:
             raise IllegalReportError(f"{lease.who} is {lease.state} and cannot be {report.event} next")
         is_ready = lease.kind is AgentKind.SHARD and report.event is AllocationEvent.READY
         if is_ready or report.endpoint is not None:
-            self._take_endpoint(lease, report.endpoint, is_ready=is_ready)
+            self.leases.take_endpoint(lease, report.endpoint, is_ready=is_ready)
+            self._store = None
         lease.take(report, self.plan.steps)
         self._take_metrics(lease, report, now)
         for line in report.logs:
@@ -227,18 +236,19 @@ class JobRun:
         if newest is not None and newest.step != self.job.snapshot:
             self._set(snapshot=newest.step, snapshot_bytes=self.snapshots.nbytes)
         self._judge(now)
-        if self._stopping is not None and error is None and self.state is JobState.RUNNING and self._end is None:
-            self._end_at(step, now)
-        if self._scaling is not None and error is None and self.state is JobState.RUNNING:
-            self._go_on_scaled(step, now)
+        if error is None and self.state is JobState.RUNNING:
+            self._change_plan(step, now)
         self._advance(now)
 
-    def _go_on_scaled(self, step: int, now: Moment) -> None:
-        """The job goes on from its newest snapshot with other numbers of workers and shards."""
-        assert self._scaling is not None
-        done, told = self.places.step, _numbers(self._scaling.plan)
-        self._place_anew(f"goes on with {told} from step {step}", now, JobEvent.SCALED)
-        self._say(f"the job goes on with {told} from step {step}: {max(0, done - step)} steps are done again", now)
+    def _change_plan(self, step: int, now: Moment) -> None:
+        """At the snapshot of that step: the job ends there, or goes on from it with other numbers of processes."""
+        if self.memory.stopping is not None and self.memory.end is None:
+            self._end_at(step, now)
+        elif self._scaling is not None:
+            done, numbers = self.leases.step, _numbers(self._scaling.plan)
+            self._place_anew(f"goes on with {numbers} from step {step}", now, JobEvent.SCALED)
+            again = max(0, done - step)
+            self._say(f"the job goes on with {numbers} from step {step}: {again} steps are done again", now)
 
     def expect(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
         """The parameters of `step` are to come. A keeper that tries has its whole time again: the disk may be full.
@@ -251,17 +261,17 @@ class JobRun:
         """The server has the parameters of `step`. Raises what `RunValues.check_brought` raises."""
         self.values.check_brought(lease, term, step, final)
         if final:
-            self.values.has_final = True
+            self.memory.has_final = True
             self._deadline = None  # What it waits for yet has a deadline of its own.
             self._advance(now)
 
     def ask_set(self, given: Given, now: Moment) -> int:
         """The keeper is to set these values: the set's number. Raises WrongStateError or FullError."""
         number = self.values.ask_set(self.state, given)
-        keeper = self.places.keeper
+        keeper = self.leases.keeper
         who = "nobody" if keeper is None else keeper.who
         self._say(f"set {number} was asked for: {who} is to set {listed(given.names)} between two steps", now)
-        self._set(reason=self.values.sets.under_way)
+        self._set(reason=self.values.under_way)
         return number
 
     def withdraw_set(self, number: int, why: str, now: Moment) -> None:
@@ -287,18 +297,12 @@ class JobRun:
     def agent_lost(self, lease: Lease, why: str, now: Moment, *, how: str = "was lost", counts: bool = True) -> None:
         """The job recovers from a lost agent, or fails; a worker that has done its part and keeps nothing is not
         missed."""
-        if self._is_dispensable(lease):
+        if is_dispensable(self._run, self.job, lease):
             self._say(f"{lease.who} {how} after its last step: {why}", now, "warning")
             lease.apply(AllocationEvent.RELEASED)
             self._go_on_finishing(now)
             return
         self._recover(lease, f"{lease.who} {how}: {why}, {self._at(lease)}", now, counts=counts)
-
-    def _is_dispensable(self, lease: Lease) -> bool:
-        """Whether the job's result does without it: its part is done, and it keeps nothing that the server lacks."""
-        if lease.kind is AgentKind.SHARD:
-            return self.state is JobState.FINISHING and self.values.has_final
-        return lease.state is AllocationState.DONE and (lease is not self.places.keeper or self.values.has_final)
 
     def cancel(self, now: Moment, *, discard: bool = False) -> None:
         """Ends the job, and keeps its newest snapshot unless that is to be discarded. A cancelled one stays so. Raises
@@ -310,7 +314,7 @@ class JobRun:
 
     def stop(self, why: str, now: Moment) -> None:
         """The job ends at a step soon, and what it has trained by then is its result. Raises WrongStateError."""
-        if self._stopping is not None:
+        if self.memory.stopping is not None:
             return
         if self.state is not JobState.RUNNING:
             raise WrongStateError(f"job {self.job.id} {self.state.told}: one that runs can be stopped; cancel ends any")
@@ -320,16 +324,12 @@ class JobRun:
                 "Save its parameters, then cancel it"
             )
         self._check_snapshot_can_come()
-        self._stopping, self._is_asked_to_stop = why, True
-        self.snapshots.want(now)
-        self._say(f"the job is to stop at its next snapshot: {why}", now)
-        self._set(reason=self._standing)
-        if self.lacks_workers and (newest := self.snapshots.newest) is not None:
-            self._end_at(newest.step, now)  # No other will come before somebody takes the slot over.
+        self.memory.stopping, self.memory.is_asked_to_stop = why, True
+        self._change_at_next_snapshot(f"the job is to stop at its next snapshot: {why}", now)
 
     def scale(self, scaling: Scaling, now: Moment) -> None:
         """The job goes on with other numbers of workers and shards, from a step soon. Raises WrongStateError."""
-        if self.state is not JobState.RUNNING or self._stopping is not None:
+        if self.state is not JobState.RUNNING or self.memory.stopping is not None:
             raise WrongStateError(
                 f"job {self.job.id} {self.state.told}: one that runs, and is not to stop, can be scaled"
             )
@@ -338,19 +338,22 @@ class JobRun:
             raise WrongStateError(f"job {self.job.id} takes no snapshots to go on from: {lacking}; {advice}")
         self._check_snapshot_can_come()
         self._scaling = scaling
-        self._parts.put(SCALING, scaling, scaling.model_dump_json)
-        self.snapshots.want(now)
-        self._say(f"the job {self._scales}", now)
-        self._set(reason=self._standing)
-        if self.lacks_workers and (newest := self.snapshots.newest) is not None:
-            self._go_on_scaled(newest.step, now)  # No other will come before somebody takes the slot over.
+        self._run.parts.put(SCALING, scaling, scaling.model_dump_json)
+        self._change_at_next_snapshot(f"the job {self._standing}", now)
 
     def _check_snapshot_can_come(self) -> None:
         """Raises WrongStateError where the job has no snapshot, and comes to no step at which it could be taken."""
         if self.lacks_workers and self.snapshots.newest is None:
-            slots = ", ".join(str(slot) for slot in sorted(self.places.vacant))
+            slots = ", ".join(str(slot) for slot in self.memory.vacant)
             told = f"waits for a worker to take slot {slots} over, and has no snapshot yet"
             raise WrongStateError(f"job {self.job.id} {told}: start a worker, or cancel the job")
+
+    def _change_at_next_snapshot(self, told: str, now: Moment) -> None:
+        self.snapshots.want(now)
+        self._say(told, now)
+        self._set(reason=self._standing)
+        if self.lacks_workers and (newest := self.snapshots.newest) is not None:
+            self._change_plan(newest.step, now)  # No other will come before somebody takes the slot over.
 
     def fail(self, reason: str, now: Moment) -> None:
         self._move(JobEvent.FAILED, now, reason)
@@ -358,7 +361,7 @@ class JobRun:
     def tick(self, now: Moment) -> bool:
         """Deadlines, and progress that is due: whether there was any."""
         if self._deadline is not None and now.seconds >= self._deadline and not self._waits_for_silent:
-            self.fail(overdue(self.state, self.places, self._limits), now)
+            self.fail(overdue(self.state, self.leases, self._limits), now)
             return True
         if self.state is JobState.FINISHING:
             self._go_on_finishing(now)
@@ -373,112 +376,62 @@ class JobRun:
 
     @property
     def _waits_for_silent(self) -> bool:
-        return any(lease.is_silent and lease.is_held for lease in self.places.leases.values())
+        return any(lease.is_silent and lease.is_held for lease in self.leases.by_id.values())
 
     def drain(self) -> list[Instruction]:
         """The instructions since the last call."""
         out = self._log.drain()
-        self._write()
+        self.memory.told_at = self._log.told_at
+        self.memory.write(self._run.parts)
+        self.leases.write(self._run.parts)
         out += self._replanned
         self._replanned = []
-        parts = self._parts.drain()
+        parts = self._run.parts.drain()
         if parts and not self.state.is_terminal:
             out.append(Remember(self.job.id, parts))
-        out += [Order(agent) for agent in self.places.drain()]
+        out += [Order(agent) for agent in self.leases.drain()]
         out += self.values.drain()
         out += self.snapshots.drain()
         if self.state.is_terminal:
             out.append(Close(self.job.id, self.state is JobState.SUCCEEDED))
         return out
 
-    def _write(self) -> None:
-        """Writes down what has changed; sums and sets do so themselves."""
-        self.places.write(self._parts)
-        places, values = self.places, self.values
-        facts: dict[str, Any] = {
-            "term": places.term,
-            "endpoints": places.endpoints,
-            "keys": places.keys,
-            "keeper": None if places.keeper is None else places.keeper.id,
-            "has_final": values.has_final,
-            "given": values.given,
-            "sets": values.sets.newest,
-            "set_at": self._set_at,
-            "snapshots": list(self.snapshots.kept),
-            "unreadable": list(self.snapshots.unreadable),
-            "last_files": self.snapshots.last_files,
-            "began_with": self._began_with,
-            "vacant": sorted(self.places.vacant),
-            "stopping": self._stopping,
-            "is_asked_to_stop": self._is_asked_to_stop,
-            "end": self._end,
-            "told_at": self._log.told_at,
-            **self._metrics.facts,
-        }
-        self._parts.put(RUN, facts, lambda: RunMemory(**facts).model_dump_json())
-
-    def _take_endpoint(self, lease: Lease, endpoint: str | None, *, is_ready: bool) -> None:
-        """A shard that is ready says where workers reach it; they are told of it with their allocations."""
-        if not is_ready:
-            raise IllegalReportError(f"{lease.who}: `endpoint` belongs to a shard's report that it is ready")
-        if endpoint is None:
-            raise IllegalReportError(f"{lease.who} is ready and gives no `endpoint` that workers could reach")
-        if fault := endpoint_fault(endpoint):
-            raise IllegalReportError(f"{lease.who}: endpoint {endpoint!r} {fault}")
-        self.places.move(lease, endpoint)
-        self._store = None
-
     def _take_metrics(self, lease: Lease, report: Report, now: Moment) -> None:
         if lease.kind is not AgentKind.WORKER:
             return
         for metric in report.metrics:
-            taken = self._metrics.take(lease.place, metric, now, is_stopping=self._stopping is not None)
+            taken = self._metrics.take(lease.place, metric)
             if taken is None:
                 continue
-            newest, told = taken
+            means, is_new = taken
             # The other split's stay; of this one, what is reported now is all there is.
             others = {name: one for name, one in self.job.metrics.items() if not name.startswith(f"{metric.split}/")}
+            newest = {f"{means.split}/{name}": value for name, value in means.values.items()}
             self._set(metrics={**others, **newest})
-            if told is not None:
-                self._append(told, now)
-                self.snapshots.need(self._metrics.best)
-            if self._stopping is None and self._metrics.stops is not None:
-                self._stopping = self._metrics.stops
-                self._say(f"the job stops: {self._stopping}", now)
+            if is_new:
+                self._append(means, now)
+            if self._ending.take(means, is_new, now):
+                self._say(f"the job stops: {self.memory.stopping}", now)
 
     def _judge(self, now: Moment) -> None:
         """Ends the job where its metrics say so: by failing, or with its best snapshot once that is there."""
         if self.state is not JobState.RUNNING:
             return
-        best = self._metrics.best
-        if self._metrics.diverged is not None:
+        if self._ending.diverged is not None:
             kept = self.snapshots.newest
             before = "" if kept is None else f"; the snapshot of step {kept.step} is from before"
-            self.fail(self._metrics.diverged + before, now)
-        elif self._stopping is not None and not self._is_asked_to_stop and self._end is None:
-            if best is not None and self._can_go_on(self.snapshots.up_to(best)):
+            self.fail(self._ending.diverged + before, now)
+        elif self._ending.ends_by_itself:
+            if (best := self._ending.best_again) is not None:
                 self._end_at(best, now)
             else:
                 self.snapshots.want(now)
 
-    @property
-    def _better_than_the_end(self) -> int | None:
-        """The step of an evaluation that is better than the last step's, where the best one's values are the result."""
-        best = self._metrics.best
-        if (
-            best is None
-            or self._end is not None
-            or best >= self.plan.steps
-            or not self._can_go_on(self.snapshots.up_to(best))
-        ):
-            return None
-        return best
-
     def _take_set(self, lease: Lease, done: SetDone, now: Moment) -> None:
-        if lease is not self.places.keeper:
+        if lease is not self.leases.keeper:
             return
         self._set_ended(done, lease, now)
-        self._set_at = max(self._set_at, done.step)
+        self.memory.set_at = max(self.memory.set_at, done.step)
         if self.job.reason is not None:
             self._set(reason=self._standing)
 
@@ -493,9 +446,9 @@ class JobRun:
     def _take_event(
         self, lease: Lease, event: AllocationEvent, report: Report, silent: Callable[[], str], now: Moment
     ) -> None:
-        is_dispensable = self._is_dispensable(lease)
+        has_done_its_part = is_dispensable(self._run, self.job, lease)
         lease.apply(event)
-        if is_dispensable and event in {AllocationEvent.FAILED, AllocationEvent.RELEASED}:
+        if has_done_its_part and event in {AllocationEvent.FAILED, AllocationEvent.RELEASED}:
             self._say(f"{lease.who} ended after the last step: {report.reason}", now, "warning")
             if lease.is_held:
                 lease.apply(AllocationEvent.RELEASED)
@@ -515,89 +468,64 @@ class JobRun:
             self._advance(now)
 
     def _recover(self, lease: Lease, reason: str, now: Moment, *, counts: bool = True) -> None:
-        """A process or an agent was lost: the job goes on with agents that live, or fails where it may not. Others may
-        be lost for want of one that was: that counts as the same loss. One that took leave by itself does not count."""
-        before = self.job.restarts
-        restarts = before + (counts and not self.places.vacant)
-        if restarts > self.plan.max_restarts or not self.plan.max_restarts:
-            tried = f"; the job has gone on {before} times before (max_restarts)" if before else ""
-            self.fail(f"{reason}{tried}", now)
-            return
-        left = self.plan.max_restarts - restarts
-        if self._hands_over(lease):
-            self.places.vacate(lease)
-            self.vacant_since = now.seconds
-            self._say(
-                f"{reason}; another worker is to take slot {lease.place} over ({left} more times)", now, "warning"
-            )
-            self._set(restarts=restarts, reason=reason)
-            return
-        snapshot = self.snapshots.newest
-        if snapshot is None and self.plan.resume is not None:
-            self.fail(f"{reason}; the snapshot that it is to go on from cannot be used: {self.plan.resume.folder}", now)
-            return
-        if not self._can_go_on(snapshot):
-            self.fail(f"{reason}; its parameters were set while it ran, and no snapshot was taken since", now)
-            return
-        done = self.places.step
-        self._set(restarts=restarts)
-        self._place_anew(reason, now)
-        again = max(0, done - self._first_step)
-        how = f"goes on from step {self._first_step}" if snapshot else "begins again with step 0"
-        what = f"{again} steps are done again" if again else "no step is done again"
-        self._say(f"the job {how}: {what}; it may {left} more times", now, "warning")
+        """A process or an agent was lost: the job goes on with agents that live, or fails where it may not."""
+        match after_loss(self._run, self.job, self.leases, lease, reason, counts=counts):
+            case Fail(why):
+                self.fail(why, now)
+            case HandOver(restarts, left):
+                self.leases.vacate(lease)
+                self.vacant_since = now.seconds
+                what = f"another worker is to take slot {lease.place} over ({left} more times)"
+                self._say(f"{reason}; {what}", now, "warning")
+                self._set(restarts=restarts, reason=reason)
+            case PlaceAnew(restarts, left):
+                done = self.leases.step
+                self._set(restarts=restarts)
+                self._place_anew(reason, now)
+                first = self.memory.first_step
+                again = max(0, done - first)
+                how = f"goes on from step {first}" if self.memory.began_with else "begins again with step 0"
+                what = f"{again} steps are done again" if again else "no step is done again"
+                self._say(f"the job {how}: {what}; it may {left} more times", now, "warning")
 
     @property
     def _is_handing_over(self) -> bool:
         """Whether a slot waits for a worker, or for it to begin."""
-        is_late = any(worker.state in _BEGINNING for worker in self.places.workers)
+        is_late = any(worker.state in _BEGINNING for worker in self.leases.workers)
         return self.lacks_workers or (self.state is JobState.RUNNING and is_late)
 
     def _late_successor(self, now: Moment) -> Lease | None:
         """A worker that took a slot over, and has not begun for too long."""
         if now.seconds < self._refilled + self._limits.start_s or self._waits_for_silent:
             return None
-        return next((worker for worker in self.places.workers if worker.state in _BEGINNING), None)
-
-    def _hands_over(self, lease: Lease) -> bool:
-        """Whether another worker can go on in that place while all others stay."""
-        is_given = bool(self.values.given_names) and self._began_with is None and not self.places.step
-        return (
-            self.plan.hands_slots_over
-            and lease.kind is AgentKind.WORKER
-            and self.state in {JobState.RUNNING, JobState.FINISHING}
-            and not is_given  # The keeper may not have set all first values.
-        )
+        return next((worker for worker in self.leases.workers if worker.state in _BEGINNING), None)
 
     def _end_at(self, step: int, now: Moment) -> None:
         """The values after so many steps are the result. A run that goes on from the newest snapshot up to there brings
         them: it has the same bits."""
-        self._end = self.values.steps = step
+        self.memory.end = step
         self.snapshots.drop_after(step)
-        self.plan = self.snapshots.plan = self.plan.model_copy(update={"steps": step})
+        self._run.plan = self.plan.model_copy(update={"steps": step})
         newest = self.snapshots.newest
         first = 0 if newest is None else newest.step
         how = "its result is brought" if first == step else f"it is trained again from step {first} up to there"
-        self._place_anew(f"stopped at step {step}: {self._stopping}; {how}", now, JobEvent.STOPPED)
+        self._place_anew(f"stopped at step {step}: {self.memory.stopping}; {how}", now, JobEvent.STOPPED)
         self._set(snapshot=None if newest is None else newest.step)
-
-    def _can_go_on(self, snapshot: Snapshot | None) -> bool:
-        """Whether what the job computes from there on depends on the job alone: nobody has set values since."""
-        return not self.values.sets.newest or (snapshot is not None and snapshot.step > self._set_at)
 
     def _place_anew(self, reason: str, now: Moment, event: JobEvent = JobEvent.LOST) -> None:
         """Every lease is released, and the job is placed again, with its newest snapshot."""
         self._progress(now, last=True)
-        self._began_with = self.snapshots.newest
+        self.memory.began_with = self.snapshots.newest
         self.snapshots.abandon()
-        self.places.clear()
+        self.leases.clear()
         if self._scaling is not None:
             self._rescale(self._scaling)
-        self._metrics.begin_anew(self.plan, self._first_step)
-        self._log.begin_anew(self._first_step)
-        self.values.has_final = False
+        self._metrics.begin_anew()
+        self._ending.begin_anew()
+        first = self.memory.first_step
+        self._log.begin_anew(first)
+        self.memory.has_final = False
         self._store = None
-        first = self._first_step
         done = {"step": first, "epoch": self.plan.epochs_begun(first)}
         self._set(progress=self.job.progress.model_copy(update=done))
         self._move(event, now, reason)
@@ -608,50 +536,45 @@ class JobRun:
         plan = scaling.plan.model_copy(update=carried)
         self._replanned = [Replan(self.job.id, scaling.spec, plan)]
         self._scaling = None
-        self._parts.drop(SCALING)
-        self.plan = self.snapshots.plan = plan.model_copy(update={"steps": self.plan.steps})
+        self._run.parts.drop(SCALING)
+        self._run.plan = plan.model_copy(update={"steps": self.plan.steps})
         self._set(workers=plan.workers, shards=plan.shards)
-
-    @property
-    def _first_step(self) -> int:
-        """Where the job goes on, or begins."""
-        return 0 if self._began_with is None else self._began_with.step
 
     def _advance(self, now: Moment) -> None:
         """Takes every step of the lifecycle that the leases' states allow."""
-        if self.state is JobState.STARTING and self.places.shards_are_ready:
-            self.places.tell(self.places.workers)
-            if all(worker.state in STARTED for worker in self.places.workers):
+        if self.state is JobState.STARTING and self.leases.shards_are_ready:
+            self.leases.tell(self.leases.workers)
+            if all(worker.state in STARTED for worker in self.leases.workers):
                 self._log.start_rate(now)
-                self.snapshots.begin(now, wanted=self._stopping is not None or self._scaling is not None)
+                self.snapshots.begin(now, wanted=self._changes_soon)
                 self._move(JobEvent.STARTED, now, self._standing)
-        if self.state is JobState.RUNNING and self.places.workers_are_done:
-            if (better := self._better_than_the_end) is not None:
-                self._stopping = "its evaluation is the best"
+        if self.state is JobState.RUNNING and self.leases.workers_are_done:
+            if (better := self._ending.better_than_the_last) is not None:
+                self.memory.stopping = "its evaluation is the best"
                 self._end_at(better, now)
                 return
             self._progress(now, last=True)
             self._move(JobEvent.TRAINED, now)
             self.snapshots.finish()
-        if self.state is JobState.FINISHING and self.values.has_final and not self.snapshots.is_under_way:
-            stopped = None if self._end is None else f"stopped at step {self._end}: {self._stopping}"
-            self._move(JobEvent.KEPT, now, stopped or self._metrics.wrong(self.job.metrics))
+        if self.state is JobState.FINISHING and self.memory.has_final and not self.snapshots.is_under_way:
+            wrong = not_finite(self.job.metrics, self.memory.not_finite)
+            self._move(JobEvent.KEPT, now, self._ending.why or wrong)
 
     def _move(self, event: JobEvent, now: Moment, reason: str | None = None) -> None:
         state = after(JOB_TRANSITIONS, self.state, event)
         if event in _ENDING:
             self._progress(now, last=True)
         if event is JobEvent.STARTED and self.job.started_at is None:
-            self._metrics.start(now)
+            self._ending.start(now)
         started = self.job.started_at or (now.at if event is JobEvent.STARTED else None)
         ended = now.at if event in _ENDING else None
         if event in _ENDING:
-            self.places.release()
+            self.leases.release()
             self.snapshots.end(keep=not self._discards)
             newest = self.snapshots.newest
             self._set(snapshot=None if newest is None else newest.step, snapshot_bytes=self.snapshots.nbytes)
         self._await(state, now)
-        self._set(state=state, reason=reason, started_at=started, ended_at=ended, traffic=self.places.traffic)
+        self._set(state=state, reason=reason, started_at=started, ended_at=ended, traffic=self.leases.traffic)
         self._append(StateChanged(state=state, reason=reason), now)
 
     def _await(self, state: JobState, now: Moment) -> None:
@@ -662,7 +585,7 @@ class JobRun:
     def _at(self, lease: Lease) -> str:
         if self.state in {JobState.PENDING, JobState.STARTING}:
             return "before the first step"
-        step = lease.step if lease.kind is AgentKind.WORKER else self.places.step
+        step = lease.step if lease.kind is AgentKind.WORKER else self.leases.step
         return f"at step {step} of {self.plan.steps}"
 
     def _go_on_finishing(self, now: Moment) -> None:
@@ -672,11 +595,11 @@ class JobRun:
             self._advance(now)
 
     def _progress(self, now: Moment, *, last: bool = False) -> bool:
-        done = self._log.step(self.places.step, now, last=last)
+        done = self._log.step(self.leases.step, now, last=last)
         if done is None:
             return False
         progress = Progress(step=done.step, steps=done.steps, epoch=done.epoch)
-        self._set(progress=progress, traffic=self.places.traffic)
+        self._set(progress=progress, traffic=self.leases.traffic)
         self._append(done, now)
         return True
 

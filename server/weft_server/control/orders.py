@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from weft.api.agent import LOST_AFTER_S, AgentKind, Allocation, ShardAllocation, Snapshot, WorkerAllocation
 from weft.api.store import StoreSpec
-from weft_server.lease import Lease
-from weft_server.memory import JobKeys
+from weft_server.control.leases import Lease
+from weft_server.control.memory import JobKeys
 from weft_server.plan import JobPlan
 
 

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from weft.api.event import Event, EventBody, StepDone
 from weft.api.job import Job
-from weft_server.instructions import Append, Instruction, Save
-from weft_server.moment import Moment
+from weft_server.control.clock import Moment
+from weft_server.control.instructions import Append, Instruction, Save
 from weft_server.plan import JobPlan
 
 STEP_INTERVAL_S = 1.0

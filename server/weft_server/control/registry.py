@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from weft.api.agent import AgentInfo, AgentKind, Registration
 from weft.api.lifecycle import AgentEvent, AgentState
-from weft_server.lease import Agent, Lease, process_of
-from weft_server.limits import Limits
-from weft_server.memory import AgentMemory
-from weft_server.moment import Moment
+from weft_server.control.clock import Moment
+from weft_server.control.leases import Agent, Lease, process_of
+from weft_server.control.limits import Limits
+from weft_server.control.memory import AgentMemory
+from weft_server.control.scheduler import AgentView
 from weft_server.refusals import FullError, UnknownError
-from weft_server.scheduler import AgentView
 
 LOST_SHOWN = 64
 """Lost agents that are still listed, the newest ones: enough to see who is gone."""
