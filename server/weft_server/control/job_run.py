@@ -526,7 +526,7 @@ class JobRun:
         self._log.begin_anew(first)
         self.memory.has_final = False
         self._store = None
-        done = {"step": first, "pass_number": self.plan.passes_begun(first)}
+        done = {"step": first, "epoch": self.plan.epochs_begun(first)}
         self._set(progress=self.job.progress.model_copy(update=done))
         self._move(event, now, reason)
 
@@ -598,7 +598,7 @@ class JobRun:
         done = self._log.step(self.leases.step, now, last=last)
         if done is None:
             return False
-        progress = Progress(step=done.step, steps=done.steps, pass_number=done.pass_number)
+        progress = Progress(step=done.step, steps=done.steps, epoch=done.epoch)
         self._set(progress=progress, traffic=self.leases.traffic)
         self._append(done, now)
         return True

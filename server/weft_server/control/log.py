@@ -60,7 +60,7 @@ class JobLog:
         return StepDone(
             step=step,
             steps=self._plan.steps,
-            pass_number=self._plan.passes_begun(step),
+            epoch=self._plan.epochs_begun(step),
             samples_per_second=samples / passed if passed > 0 else 0.0,
         )
 
