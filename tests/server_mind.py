@@ -29,7 +29,7 @@ from weft_server.control.instructions import (
 from weft_server.control.leases import Lease
 from weft_server.control.limits import Limits
 from weft_server.control.memory import KeptJob
-from weft_server.plan import JobPlan
+from weft_server.planning.plan import JobPlan
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ from weft.api.store import InitializerSpec, KeySpec
 from weft_graph.ir import Graph, Initializer, Input, Node, Parameter
 from weft_graph.json_form import graph_to_json
 from weft_graph.types import BATCH, DType, TensorType
-from weft_server.plan import JobPlan
+from weft_server.planning.plan import JobPlan
 
 ROWS, FEATURES, CLASSES = 16, 4, 3
 

@@ -18,9 +18,9 @@ from weft_server.control.clock import Clock
 from weft_server.control.controller import Controller
 from weft_server.control.instructions import Instruction, SetEnded
 from weft_server.control.job_run import GOES_ON, JobRun
-from weft_server.job_files import JobFiles, Upload
-from weft_server.plan import Given, JobPlan
+from weft_server.planning.plan import Given, JobPlan
 from weft_server.refusals import NotSetError, WrongStateError
+from weft_server.storage.job_files import JobFiles, Upload
 from weft_server.threads import Threads
 
 Apply = Callable[[Sequence[Instruction]], Awaitable[None]]

@@ -36,13 +36,13 @@ from weft_server.control.instructions import (
 from weft_server.control.limits import Limits
 from weft_server.control.memory import RUN, KeptJob, Scaling
 from weft_server.control.snapshots import JobFolder
-from weft_server.job_files import JobFiles
-from weft_server.journal import Journal
 from weft_server.keeper_values import KeeperValues
-from weft_server.plan import JobPlan
-from weft_server.records import Records, Submission
+from weft_server.planning.plan import JobPlan
 from weft_server.refusals import NotRemovedError, NotWrittenError, RefusalError, UnknownError, WrongStateError
-from weft_server.snapshot_files import complete, tidy
+from weft_server.storage.job_files import JobFiles
+from weft_server.storage.journal import Journal
+from weft_server.storage.records import Records, Submission
+from weft_server.storage.snapshot_files import complete, tidy
 from weft_server.threads import Threads
 
 _log = logging.getLogger("weft.server")

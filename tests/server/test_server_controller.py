@@ -18,7 +18,7 @@ from weft_server.control.leases import Lease
 from weft_server.control.limits import Limits
 from weft_server.control.memory import Parts
 from weft_server.control.scheduler import PATIENCE_S, Decision, View, schedule
-from weft_server.plan import Given
+from weft_server.planning.plan import Given
 from weft_server.refusals import (
     FullError,
     IllegalReportError,

@@ -18,7 +18,7 @@ from weft.api.problem import Problem
 from weft.api.store import CommitSpec, LossScalingSpec
 from weft_server.control.ending import best_of, evaluated
 from weft_server.control.limits import Limits
-from weft_server.plan import Given, JobPlan
+from weft_server.planning.plan import Given, JobPlan
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
 EVERY = 10

@@ -9,7 +9,7 @@ from server_specs import plan
 from weft.api.agent import AgentKind, MetricReport
 from weft.api.event import MetricTaken
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server.plan import Given
+from weft_server.planning.plan import Given
 from weft_server.refusals import UnknownError
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD

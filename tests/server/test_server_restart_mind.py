@@ -18,10 +18,10 @@ from weft.api.job import Job, Progress, Traffic
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server.control.controller import Controller
 from weft_server.control.instructions import Instruction, Remember, SetEnded
-from weft_server.database import open_database
-from weft_server.plan import Given
-from weft_server.records import Records, Submission
+from weft_server.planning.plan import Given
 from weft_server.refusals import NotKeeperError, UnknownError
+from weft_server.storage.database import open_database
+from weft_server.storage.records import Records, Submission
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
 READY, RUNNING, DONE = AllocationEvent.READY, AllocationEvent.RUNNING, AllocationEvent.DONE

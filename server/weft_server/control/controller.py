@@ -21,7 +21,7 @@ from weft_server.control.memory import AgentMemory, KeptJob, Scaling
 from weft_server.control.registry import Registry
 from weft_server.control.scheduler import PendingJob, View, schedule
 from weft_server.control.snapshots import JobFolder
-from weft_server.plan import Given, JobPlan
+from weft_server.planning.plan import Given, JobPlan
 from weft_server.refusals import FullError, UnknownError, WrongStateError
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from weft.api.agent import Orders, SetDone, Snapshot
 from weft.api.event import Event
 from weft.api.job import Job
-from weft_server.plan import JobPlan
+from weft_server.planning.plan import JobPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from weft.api.event import Event, EventBody, StepDone
 from weft.api.job import Job
 from weft_server.control.clock import Moment
 from weft_server.control.instructions import Append, Instruction, Save
-from weft_server.plan import JobPlan
+from weft_server.planning.plan import JobPlan
 
 STEP_INTERVAL_S = 1.0
 """Between two entries that tell progress: often enough to watch, few enough to keep for ever."""

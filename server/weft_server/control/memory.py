@@ -20,7 +20,7 @@ from weft.api.base import Model
 from weft.api.job import Job, Traffic
 from weft.api.lifecycle import AllocationState
 from weft_server.control.clock import Moment
-from weft_server.plan import Given, JobPlan
+from weft_server.planning.plan import Given, JobPlan
 
 RUN = "run"
 SCALING = "scaling"

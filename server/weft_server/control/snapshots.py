@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 
 from weft.api.agent import Snapshot, SnapshotDone, SnapshotFile, SnapshotOrder, report_interval
 from weft.api.event import LogLine
-from weft.api.job import Mode, UpdateBy
+from weft.api.job import UpdateBy
 from weft_server.control.clock import Moment
 from weft_server.control.instructions import Instruction, KeepSnapshot, TidySnapshots
 from weft_server.control.leases import Lease, Leases
 from weft_server.control.memory import RunState
-from weft_server.plan import JobPlan
 
 KEPT = 2
 """Of a job that runs: the newest may turn out not to be readable."""
@@ -74,16 +73,6 @@ def beside(folder: str, name: str) -> str:
 def folders_of(snapshot: Snapshot) -> list[str]:
     """The folders that it needs, its own first."""
     return list(dict.fromkeys([snapshot.folder, *(beside(snapshot.folder, file.folder) for file in snapshot.files)]))
-
-
-def no_snapshots(plan: JobPlan, location: str | None, *, asked_for: bool = False) -> str | None:
-    """Why a job has no snapshots that it could go on from exactly, kept at that location; None where it has. A job that
-    takes none by itself takes one that is `asked_for`."""
-    if plan.mode is not Mode.SYNC:
-        return f"its mode is {plan.mode.value}"
-    if location is None:
-        return "the server keeps none"
-    return "snapshot_every_s is null" if plan.snapshot_every_s is None and not asked_for else None
 
 
 # --- One at a time ----------------------------------------------------------------------------------------------------
@@ -168,7 +157,7 @@ class RunSnapshots:
     @property
     def lacking(self) -> str | None:
         """Why the job has none, not even one that is asked for; None where it may."""
-        return no_snapshots(self._state.plan, self._location, asked_for=True)
+        return self._state.plan.no_snapshots(self._location, asked_for=True)
 
     @property
     def newest(self) -> Snapshot | None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from fastapi.responses import StreamingResponse
 
-from weft_server.parameter_file import Selection
 from weft_server.refusals import NotKeeperError
 from weft_server.routes.context import Context
+from weft_server.storage.parameter_file import Selection
 
 MEDIA_TYPE = "application/octet-stream"
 DOCUMENT: dict[int | str, dict[str, Any]] = {

@@ -20,8 +20,8 @@ from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
 from weft_server.control.instructions import Append, Instruction, Remember, RememberAgent, Replan, Save
 from weft_server.control.memory import AgentMemory, KeptJob
-from weft_server.plan import JobPlan
-from weft_server.tables import AgentRow, EventRow, JobRow, PartRow, PlanRow, StartRow, SubmissionRow
+from weft_server.planning.plan import JobPlan
+from weft_server.storage.tables import AgentRow, EventRow, JobRow, PartRow, PlanRow, StartRow, SubmissionRow
 
 
 class KeyReusedError(Exception):

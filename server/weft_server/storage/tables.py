@@ -43,7 +43,7 @@ class PlanRow(Base):
     spec: Mapped[str] = mapped_column(Text)
     """JSON form of `weft.api.job.JobSpec`."""
     plan: Mapped[str] = mapped_column(Text)
-    """JSON form of `weft_server.plan.JobPlan`."""
+    """JSON form of `weft_server.planning.plan.JobPlan`."""
 
 
 class EventRow(Base):

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from weft.api.job import ParameterInfo
-from weft_server.parameter_file import (
+from weft_server.planning.plan import Given
+from weft_server.storage.parameter_file import (
     MOST_ERRORS,
     ParameterFileError,
     check_document,
@@ -26,7 +27,6 @@ from weft_server.parameter_file import (
     part_errors,
     read_header,
 )
-from weft_server.plan import Given
 
 FINAL = "parameters.safetensors"
 OF_UPLOAD = "upload-"
