@@ -18,6 +18,7 @@ from weft.api.agent import AgentInfo, AgentList
 from weft.api.dry_run import DryRun, Passes
 from weft.api.job import FromUpload, Job, JobPage, JobSpec, Scale, StopWhen
 from weft.api.lifecycle import JobState
+from weft.api.token import DEFAULT_PROJECT, NewToken, Scope, TokenCreated, TokenInfo, TokenList
 from weft.api.values import Uploaded
 from weft.arguments import checked, stop_when_of
 from weft.errors import DEFAULT_PORT, ProtocolError
@@ -230,6 +231,26 @@ class Client:
     def agents(self) -> list[AgentInfo]:
         """The workers and shards that the server knows."""
         return self.http.call(AgentList, "GET", "/v1/agents").agents
+
+    def create_token(
+        self, name: str, *, scope: Scope | str = Scope.RUNNER, project: str = DEFAULT_PROJECT
+    ) -> TokenCreated:
+        """Make a user's token, whose secret is in this answer alone.
+
+        `scope` is "viewer", "runner" or "admin". The token sees and changes only jobs of `project`, or of all where it
+        is "*". Raises ForbiddenError without an admin's token, ConflictError where the name is taken.
+        """
+        with checked("create_token"):
+            new = NewToken(name=name, scope=Scope(scope), project=project)
+        return self.http.call(TokenCreated, "POST", "/v1/tokens", json=new.model_dump(mode="json"))
+
+    def tokens(self) -> list[TokenInfo]:
+        """Users' tokens, without their secrets. Raises ForbiddenError without an admin's token."""
+        return self.http.call(TokenList, "GET", "/v1/tokens").tokens
+
+    def remove_token(self, name: str) -> None:
+        """Remove a user's token: it opens nothing from now on. Raises NotFoundError, ForbiddenError."""
+        self.http.send("DELETE", f"/v1/tokens/{quote(name, safe='')}")
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

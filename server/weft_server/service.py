@@ -172,7 +172,9 @@ class Service:
             raise UnknownError("job", job)
         return JobSpec.model_validate_json(found)
 
-    async def submit(self, job_id: str, spec: JobSpec, plan: JobPlan, key: str | None, digest: str) -> Job:
+    async def submit(
+        self, job_id: str, spec: JobSpec, plan: JobPlan, *, project: str, key: str | None, digest: str
+    ) -> Job:
         """Keeps the job, then lets it run. Raises FullError, or IntegrityError when the key was taken meanwhile.
 
         A caller that goes away does not part the two: what is kept is always handed over.
@@ -182,6 +184,7 @@ class Service:
         job = Job(
             id=job_id,
             name=plan.name,
+            project=project,
             state=JobState.PENDING,
             beginning=plan.beginning,
             progress=Progress(step=plan.first_step, steps=plan.steps),

@@ -14,6 +14,7 @@ from weft.api.data import DataSpec
 from weft.api.lifecycle import JobState
 from weft.api.rule import RuleSpec, Sgd
 from weft.api.store import AverageSpec, LossScalingSpec
+from weft.api.token import DEFAULT_PROJECT
 from weft_graph.passes.places import PLACE_PATTERN
 
 GroupName = Annotated[str, Field(min_length=1, max_length=256)]
@@ -246,6 +247,8 @@ class Job(Model):
 
     id: Identifier
     name: Name
+    project: Name = DEFAULT_PROJECT
+    """Of the token that it was submitted with."""
     state: JobState
     beginning: str | None = None
     """What it begins with where that is another job's or an upload, and what of that it leaves."""

@@ -15,6 +15,7 @@ from weft.api.agent import AgentInfo
 from weft.api.event import Event, LogLine, MetricTaken, StateChanged, StepDone
 from weft.api.job import Job, ParameterInfo
 from weft.api.lifecycle import AgentState, JobState
+from weft.api.token import DEFAULT_PROJECT
 from weft.terminal import Console
 from weft.watch import STYLES, shown
 
@@ -83,6 +84,8 @@ def job_lines(job: Job, now: datetime) -> Table:
     made.add_column(overflow="fold")
     made.add_row("id", job.id)
     made.add_row("name", Text(job.name))
+    if job.project != DEFAULT_PROJECT:
+        made.add_row("project", job.project)
     made.add_row("state", state_text(job.state))
     if job.reason:
         made.add_row("reason", Text(escaped(job.reason)))  # before its width is taken

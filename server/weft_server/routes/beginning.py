@@ -32,20 +32,23 @@ from weft_server.storage.parameter_file import (
 )
 from weft_server.storage.snapshot_files import SnapshotIncompleteError, is_there, newest
 from weft_server.storage.uploads import LARGEST_HEADER_BYTES
+from weft_server.users import User
 
 TRIES = 3
 """A document may go between the moment it is found and the moment it is copied; a second look finds where it is."""
 
 
 @asynccontextmanager
-async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: bool = True) -> AsyncIterator[JobPlan]:
+async def begun(
+    use: Context, caller: User, job: str, spec: JobSpec, plan: JobPlan, *, keep: bool = True
+) -> AsyncIterator[JobPlan]:
     """The plan with its first values, which lie in the job's files; they go again where the block fails, or not `keep`.
 
     Raises JobRefusedError with pointers below `/init_from` or `/resume`, also where a parameter has no other first
     value and gets none; a dry run, which is not kept, tells of that alone.
     """
     if spec.resume is not None:
-        snapshot, before = await _resumed(use, spec.resume, plan)
+        snapshot, before = await _resumed(use, caller, spec.resume, plan)
         told = f"goes on from step {snapshot.step} of job {spec.resume}, with all that it had then"
         if is_other_data(plan, before):
             told += ", but with other data: the source holds other values than when that job was submitted"
@@ -59,7 +62,7 @@ async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: b
     threads, files = use.service.threads, use.service.files
     try:
         name = f"{OF_UPLOAD}{spec.init_from.upload}" if isinstance(spec.init_from, FromUpload) else FILE
-        path = await _taken(use, job, spec.init_from, name)
+        path = await _taken(use, caller, job, spec.init_from, name)
         names = await threads.on_files(_fitting, path, plan.parameters)
         check_given(plan, names)
         given = Given(names=names, file=name)
@@ -104,11 +107,11 @@ def check_given(plan: JobPlan, names: Collection[str]) -> None:
         )
 
 
-async def _resumed(use: Context, job: str, plan: JobPlan) -> tuple[Snapshot, JobPlan]:
+async def _resumed(use: Context, caller: User, job: str, plan: JobPlan) -> tuple[Snapshot, JobPlan]:
     """(the snapshot that a job goes on from, the plan of the one that wrote it)."""
     service = use.service
     try:
-        state, before = (await service.job(job)).state, await service.plan(job)
+        state, before = (await use.job(caller, job)).state, await service.plan(job)
     except RefusalError as error:
         raise _refused("/resume", str(error)) from error
     if not state.is_terminal:
@@ -182,13 +185,13 @@ def refused_scale(error: ValidationError) -> JobRefusedError:
     return _refused(f"/{first['loc'][0]}" if first["loc"] else "", first["msg"].removeprefix("Value error, "))
 
 
-async def _taken(use: Context, job: str, source: FromJob | FromUpload, name: str) -> Path:
+async def _taken(use: Context, caller: User, job: str, source: FromJob | FromUpload, name: str) -> Path:
     """A copy of the source's document among the job's files."""
     threads, files = use.service.threads, use.service.files
     pointer = "/init_from/job" if isinstance(source, FromJob) else "/init_from/upload"
     try:
         for _ in range(TRIES):
-            found = await _found(use, source)
+            found = await _found(use, caller, source)
             try:
                 return await threads.on_files(files.take, found, job, name)
             except FileNotFoundError:
@@ -200,17 +203,20 @@ async def _taken(use: Context, job: str, source: FromJob | FromUpload, name: str
     raise _refused(pointer, "its values go away as they are looked at")
 
 
-async def _found(use: Context, source: FromJob | FromUpload) -> Path:
+async def _found(use: Context, caller: User, source: FromJob | FromUpload) -> Path:
+    """Raises UnknownError, also for what the caller does not see."""
     service = use.service
     if isinstance(source, FromUpload):
         try:
-            return await service.threads.on_files(use.uploads.find, source.upload, service.clock().at)
+            return await service.threads.on_files(use.uploads.find, source.upload, service.clock().at, caller.project)
         except UnknownError:
-            copy = await service.threads.on_files(service.files.of_upload, source.upload)
-            if copy is None:
+            copies = await service.threads.on_files(service.files.of_upload, source.upload)
+            projects = await service.threads.read(service.records.projects, list(copies))
+            seen = [path for job, path in copies.items() if caller.sees(projects.get(job, ""))]
+            if not seen:
                 raise
-            return copy
-    state = (await service.job(source.job)).state
+            return seen[0]
+    state = (await use.job(caller, source.job)).state
     final = await service.final(source.job)
     if final is not None:
         return final

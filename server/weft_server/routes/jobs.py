@@ -20,10 +20,11 @@ from weft_server.planning.reading import read_and_check
 from weft_server.planning.turns import checked
 from weft_server.problems import ProblemError
 from weft_server.routes.beginning import begun, check_scaled, refused_scale
-from weft_server.routes.context import Context, PathId, Use, user_of
+from weft_server.routes.context import Caller, Context, PathId, Use, user_of
 from weft_server.service import new_id
 from weft_server.storage.records import KeyReusedError
 from weft_server.strict_json import StrictRoute
+from weft_server.users import User
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
 
@@ -41,26 +42,31 @@ async def submit(
     request: Request,
     response: Response,
     use: Use,
-    idempotency_key: IdempotencyKey = None,
     *,
+    caller: Caller,
+    idempotency_key: IdempotencyKey = None,
     dry_run: Annotated[bool, Query(description="check and say what the job would be; nothing is kept")] = False,
     passes: Annotated[Passes | None, Query(description="of a dry run: also say what each pass does")] = None,
 ) -> Job | Response:
     """Checks the job and keeps it; it starts when it fits. The same `Idempotency-Key` and body give the same job."""
     if dry_run:
-        return Response((await _dry_run(use, spec, request, passes)).model_dump_json(), media_type="application/json")
+        return Response(
+            (await _dry_run(use, spec, request, caller, passes)).model_dump_json(), media_type="application/json"
+        )
     digest = hashlib.sha256(await request.body()).hexdigest()
-    job = await _submitted(use, idempotency_key, digest)
+    job = await _submitted(use, caller, idempotency_key, digest)
     if job is None:
         async with use.checks.turn(request.is_disconnected, user=user_of(request)):
             plan_ = await _checked(use, spec, request)
         identifier = new_id()
         try:
-            async with begun(use, identifier, spec, plan_) as plan:
-                job = await use.service.submit(identifier, spec, plan, idempotency_key, digest)
+            async with begun(use, caller, identifier, spec, plan_) as plan:
+                job = await use.service.submit(
+                    identifier, spec, plan, project=caller.home, key=idempotency_key, digest=digest
+                )
         except IntegrityError:
             # A call with the same key was faster. Anything else that breaks integrity is our fault, and raised.
-            job = await _submitted(use, idempotency_key, digest)
+            job = await _submitted(use, caller, idempotency_key, digest)
             if job is None:
                 raise
     response.headers["Location"] = f"/v1/jobs/{job.id}"
@@ -70,12 +76,13 @@ async def submit(
 @router.get("")
 async def list_jobs(
     use: Use,
+    caller: Caller,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[int | None, Query(ge=1, le=1 << 62, description="`next` of the page before")] = None,
     state: Annotated[list[JobState] | None, Query()] = None,
 ) -> JobPage:
     """Jobs, newest first."""
-    page = await use.service.threads.read(use.service.records.jobs, limit, cursor, state or [])
+    page = await use.service.threads.read(use.service.records.jobs, limit, cursor, state or [], caller.project)
     return page.model_copy(update={"jobs": await use.service.with_sizes(page.jobs)})
 
 
@@ -140,11 +147,11 @@ async def _checked(use: Context, spec: JobSpec, request: Request) -> JobPlan:
     return await checked(settings.check_seconds, request.is_disconnected, *what)
 
 
-async def _dry_run(use: Context, spec: JobSpec, request: Request, passes: Passes | None) -> DryRun:
+async def _dry_run(use: Context, spec: JobSpec, request: Request, caller: User, passes: Passes | None) -> DryRun:
     user = user_of(request)
     async with use.checks.turn(request.is_disconnected, user=user, behind=True):
         plan_ = await _checked(use, spec, request)
-    async with begun(use, new_id(), spec, plan_, keep=False) as plan:
+    async with begun(use, caller, new_id(), spec, plan_, keep=False) as plan:
         waits_for = use.service.waits_for(plan.workers, plan.shards)
         # Not behind others again: it has waited once.
         async with use.checks.turn(request.is_disconnected, user=user):
@@ -152,12 +159,12 @@ async def _dry_run(use: Context, spec: JobSpec, request: Request, passes: Passes
             return await checked(use.settings.check_seconds, request.is_disconnected, *what)
 
 
-async def _submitted(use: Context, key: str | None, digest: str) -> Job | None:
-    """The job that this key has made before, as it is now."""
+async def _submitted(use: Context, caller: User, key: str | None, digest: str) -> Job | None:
+    """The job that this key has made before in the caller's project, as it is now."""
     if key is None:
         return None
     try:
-        found = await use.service.threads.read(use.service.records.submitted, key, digest)
+        found = await use.service.threads.read(use.service.records.submitted, caller.home, key, digest)
     except KeyReusedError as error:
         detail = f"Idempotency-Key {key!r} was used before, with another body"
         raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency-key-reused", detail) from error

@@ -22,7 +22,7 @@ from weft_server.bodies import received
 from weft_server.gate import too_late
 from weft_server.onnx_import.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
 from weft_server.problems import RETRY, ProblemError
-from weft_server.routes.context import Context, Use, user_of
+from weft_server.routes.context import Caller, Context, Use, user_of
 from weft_server.storage.job_files import Upload
 from weft_server.strict_json import StrictRoute
 
@@ -41,6 +41,7 @@ _BODY: dict[str, Any] = {
 async def read(
     request: Request,
     use: Use,
+    caller: Caller,
     *,
     options: Annotated[ReadRequest, Query()],
 ) -> Response:
@@ -56,7 +57,7 @@ async def read(
                 await on_files(written.close)
                 outcome = await _read(use, request, identifier, folder, options)
                 if outcome.parameters:
-                    await on_files(_keep, use, folder, identifier)
+                    await on_files(_keep, use, folder, identifier, caller.home)
                 await on_files(_drop_what_was_sent, folder)
         except BaseException:
             await on_files(_drop, folder)
@@ -109,12 +110,12 @@ def _started(folder: Path) -> Upload:
     return Upload(folder / MODEL, (folder / MODEL).open("wb"))
 
 
-def _keep(use: Context, folder: Path, identifier: str) -> None:
+def _keep(use: Context, folder: Path, identifier: str, project: str) -> None:
     """The document of values is an upload then. Raises ParameterFileError, FullError."""
     values = folder / VALUES
     now = use.service.clock().at
     use.uploads.clean(now)
-    use.uploads.keep(Upload(values, values.open("rb+")), identifier, now)
+    use.uploads.keep(Upload(values, values.open("rb+")), identifier, now, project)
 
 
 def _drop_what_was_sent(folder: Path) -> None:
