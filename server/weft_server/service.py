@@ -226,7 +226,9 @@ class Service:
             ended = ended.model_copy(update={"snapshot": None, "snapshot_bytes": 0})
             await self._written([Save(ended)])
         if ended.state is not JobState.CANCELLED:
-            raise WrongStateError(f"job {job} {ended.state.told}, so it cannot be cancelled")
+            raise WrongStateError(
+                f"job {job} {ended.state.told} already: there is nothing to cancel; `weft rm {job}` deletes it"
+            )
         await self._written([])
         return ended
 
@@ -238,13 +240,17 @@ class Service:
             return await self.job(job)
         ended = await self.job(job)
         if ended.state is not JobState.SUCCEEDED:
-            raise WrongStateError(f"job {job} {ended.state.told}, so it cannot be stopped")
+            raise WrongStateError(f"job {job} {ended.state.told} already: there is nothing to stop")
         return ended
 
     async def scale(self, job: str, scaling: Scaling) -> Job:
         """Raises UnknownError, or WrongStateError."""
         if self._controller.run_of(job) is None:
-            raise WrongStateError(f"job {job} {(await self.job(job)).state.told}, so it cannot be scaled; resume it")
+            told = (await self.job(job)).state.told
+            raise WrongStateError(
+                f"job {job} {told} already, and only a running job can be scaled; `weft resume {job} --workers N` goes "
+                "on with it"
+            )
         await self._written(self._controller.scale(job, scaling, self.clock()))
         return await self.job(job)
 

@@ -66,7 +66,7 @@ def test_a_job_that_runs_is_scaled_and_stays_the_same_job_with_the_same_bits(
     assert (ended.shards, ended.restarts, ended.progress.step) == (2, 0, steps)
     assert job.spec().parallelism.shards == 2
     assert bits(job) == bits(whole)
-    with pytest.raises(weft.ConflictError, match="has succeeded, so it cannot be scaled; resume it"):
+    with pytest.raises(weft.ConflictError, match="has succeeded already, and only a running job can be scaled"):
         job.scale(workers=1)
 
 

@@ -102,10 +102,15 @@ def test_rules_become_those_of_the_shard(rule: Sgd | Adam, expected: tuple[str, 
         ("/metrics", {"loss": "scores"}, "/metrics/loss", "always the loss"),
         ("/graph/nodes/0/op_type", "Gremm", "/graph/nodes/0/op_type", "Gremm"),
         ("/graph/format_version", 99, "/graph/format_version", "99"),
-        ("/data/columns", {"x": "images"}, "/data/columns", "no column feeds the graph's input 'y'"),
+        ("/data/columns", {"x": "images"}, "/data/columns", "no column feeds the model's input 'y'"),
         ("/data/columns/z", "images", "/data/columns/z", "the graph has no input 'z'"),
         ("/data/columns/x", "pictures", "/data/columns/x", "no column 'pictures'"),
-        ("/data/columns/x", "labels", "/data/columns/x", "column 'labels' is int64, input 'x' is float32"),
+        (
+            "/data/columns/x",
+            "labels",
+            "/data/columns/x",
+            "column 'labels' is int64 and input 'x' is float32: save the column with .astype('float32')",
+        ),
         ("/data/train/stop", 17, "/data/train/stop", "a source that has 16 rows"),
         ("/data/evaluate/start", 11, "/data/evaluate", "11 to 16 overlap with training rows 0 to 12"),
         ("/data/train", None, "/data/evaluate", "0 to 16 (all rows, as train is left out)"),
@@ -139,13 +144,16 @@ def test_graph_and_source_are_both_looked_at(rows: Path) -> None:
 def test_a_row_of_another_shape_is_refused_with_both_shapes(tmp_path: Path) -> None:
     rows = save_rows(tmp_path / "wide.npz", images=np.zeros((ROWS, 7), np.float32))
     detail = refused(spec_json(rows))["/data/columns/x"]
-    assert detail == "a row of column 'images' has shape [7], a sample of input 'x' has [4]"
+    assert detail == (
+        "a row of column 'images' has shape [7] and a sample of input 'x' has [4]: "
+        "reshape the column, or declare the input so"
+    )
 
 
 def test_a_file_outside_the_roots_is_refused(rows: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    with pytest.raises(JobRefusedError, match="not under a directory"):
+    with pytest.raises(JobRefusedError, match="is not below a directory that jobs may read data from"):
         read_and_check(spec(rows), [root], Bounds())
     assert read_and_check(spec(rows), [tmp_path], Bounds()).steps == 6
 

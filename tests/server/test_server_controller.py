@@ -52,10 +52,13 @@ def test_a_job_goes_through_its_whole_life_and_everything_is_released(world: Wor
 
 def test_a_job_without_agents_says_what_it_needs_and_starts_when_they_come(world: World) -> None:
     world.submit()
-    assert world.jobs["job"].reason == "needs 1 shard; 0 are registered"
+    assert world.jobs["job"].reason == "needs 1 shard; 0 are registered: start 1 more"
     world.agent(SHARD, "shard-0")
     world.agent(WORKER, "worker-0")
-    assert world.jobs["job"].reason == "needs 2 workers; 1 is registered, 1 is free"
+    assert (
+        world.jobs["job"].reason
+        == "needs 2 workers; 1 is registered, 1 is free: start 1 more, or submit it for at most 1"
+    )
     world.agent(WORKER, "worker-1")
     assert world.jobs["job"].state is JobState.STARTING
     assert world.jobs["job"].reason is None
@@ -77,7 +80,7 @@ def test_workers_are_told_only_when_every_shard_is_ready(world: World) -> None:
 
 def test_a_job_without_shards_is_placed_where_there_are_none_and_its_worker_is_told_at_once(world: World) -> None:
     world.submit(plan(workers=1, shards=0))
-    assert world.jobs["job"].reason == "needs 1 worker; 0 are registered, 0 are free"
+    assert world.jobs["job"].reason == "needs 1 worker; 0 are registered, 0 are free: start 1 more"
     worker = world.agent(WORKER, "worker-0")
     (told,) = world.orders(worker).allocations
     assert isinstance(told, WorkerAllocation)
@@ -217,7 +220,7 @@ def test_a_failure_names_agent_place_step_and_reason(world: World) -> None:
     lease = world.lease(WORKER, 1)
     world.report(lease, step=3)
     world.report(lease, AllocationEvent.FAILED, reason="RuntimeError: no memory left")
-    assert world.jobs["job"].reason == "worker-1 (slot 1) failed at step 3 of 6: RuntimeError: no memory left"
+    assert world.jobs["job"].reason == "worker-1 (slot 1) failed at step 4 of 6: RuntimeError: no memory left"
 
 
 def test_a_failure_also_names_agents_that_have_not_been_heard_of(world: World) -> None:
@@ -228,7 +231,7 @@ def test_a_failure_also_names_agents_that_have_not_been_heard_of(world: World) -
     world.tick(3.0, alive=[*workers])
     world.report(world.lease(WORKER, 0), AllocationEvent.FAILED, reason="shard 0 is silent")
     reason = world.jobs["job"].reason or ""
-    assert reason.startswith("worker-0 (slot 0) failed at step 0 of 6: shard 0 is silent")
+    assert reason.startswith("worker-0 (slot 0) failed at step 1 of 6: shard 0 is silent")
     assert reason.endswith("; shard-0 (shard 0) has been silent for 3.0 s")
     assert shards
 

@@ -193,7 +193,10 @@ def test_a_loss_that_is_not_finite_fails_the_job_which_keeps_its_snapshot_from_b
     job.metric(500, math.nan, "train")
     told = job.world.jobs["job"]
     assert (told.state, told.snapshot) == (JobState.FAILED, before)
-    assert told.reason == f"the loss is nan at step 500; the snapshot of step {before} is from before"
+    assert told.reason == (
+        'the loss is nan since step 500: try a smaller lr or clip_norm=1.0, or on_nan="skip"; '
+        f"the snapshot of step {before} is from before"
+    )
     assert len(job.world.in_use["job"]) == 1
 
 
@@ -217,8 +220,8 @@ def test_what_cannot_be_looked_at_is_refused_by_its_field(tmp_path: Path) -> Non
     unevaluated = {**document, "data": {**document["data"], "evaluate": None}}
     with running(tmp_path / "server", lost_after_s=DEADLINE_S) as client:
         for changed, pointer, says in (
-            ({**document, "stop_when": {"metric": "accuracy", "patience": 2}}, "/stop_when/metric", "is no metric"),
-            (unevaluated, "/stop_when", "the job has no rows for them"),
+            ({**document, "stop_when": {"metric": "accuracy", "patience": 2}}, "/stop_when/metric", "has no metric"),
+            (unevaluated, "/stop_when", "it needs evaluations: give the data rows for them"),
             ({**document, "parallelism": {"mode": "async"}}, "/stop_when", "which is exact in sync mode only"),
         ):
             answer = submit(client, changed)

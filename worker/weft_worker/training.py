@@ -67,7 +67,7 @@ class Training:
             self._train(first)
             self._end()
         finally:
-            self.reports.traffic()
+            self.reports.end()
 
     def _first_step(self) -> int:
         """The first that this run does. One that takes over a slot does the step again that was under way, which is the

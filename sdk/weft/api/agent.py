@@ -246,6 +246,10 @@ class MetricReport(Model):
     """Steps finished when it was taken. All slots report at the same steps."""
     samples: Count
     sums: Annotated[dict[Name, float], Field(max_length=1024)]
+    not_finite: Annotated[dict[Name, Count], Field(max_length=1024)] = Field(default_factory=dict)
+    """For each metric that was no finite number of some step since the last report, the first such step, from 1."""
+    bad_data: Annotated[str, Field(max_length=1024)] = ""
+    """Where the data of that step has a number that is not finite, if it has: `row 7 of column 'x'`."""
 
 
 class LogReport(Model):

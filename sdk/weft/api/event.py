@@ -37,6 +37,10 @@ class MetricTaken(Model):
     step: int
     values: dict[str, float]
     samples: int
+    not_finite: dict[str, int] = Field(default_factory=dict)
+    """For each value that is not a finite number, the first step of these of which it was none, on any slot."""
+    bad_data: str = ""
+    """Where the data of the first such step has a number that is not finite, if it has: `row 7 of column 'x'`."""
 
 
 class LogLine(Model):

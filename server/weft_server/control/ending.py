@@ -31,6 +31,8 @@ class Ending:
         """When `ran_s` was counted last."""
         self.diverged: str | None = None
         """That a loss was not finite which has to be."""
+        self.warning: str | None = None
+        """Which metrics became so in what was taken last."""
 
     @property
     def best(self) -> int | None:
@@ -73,12 +75,17 @@ class Ending:
     def take(self, taken: MetricTaken, is_new: bool, now: Moment) -> bool:
         """Metrics of a step, `is_new` if they were not told before. Whether the job is to stop from now on."""
         memory, values = self._memory, {f"{taken.split}/{name}": value for name, value in taken.values.items()}
-        memory.not_finite = wrong_since(memory.not_finite, values, taken.step)
+        before, memory.not_finite = memory.not_finite, wrong_since(memory.not_finite, taken)
+        self.warning = None
         if not is_new:
             return False
         if taken.split == "train":
             self._look_at_loss(taken)
-        elif self._when is not None and memory.stopping is None:  # How many more are told depends on chance.
+        new = {name: step for name, step in memory.not_finite.items() if name not in before}
+        self.warning = None if self.diverged else told_not_finite(values, new, taken.bad_data)
+        if taken.split == "train":
+            return False
+        if self._when is not None and memory.stopping is None:  # How many more are told depends on chance.
             memory.ran_s, self._counted = memory.ran_s + now.seconds - self._counted, now.seconds
             memory.evaluated, why = evaluated(
                 self._when, memory.evaluated, taken.step, taken.values, passed_s=memory.ran_s
@@ -91,7 +98,8 @@ class Ending:
         loss, commit = taken.values.get("loss", 0.0), self._state.plan.commit
         is_skipped = commit is not None and commit.loss_scaling is not None
         if self._state.plan.on_nan == "fail" and not math.isfinite(loss) and not is_skipped:
-            self.diverged = f"the loss is {loss} at step {taken.step}"
+            since = self._memory.not_finite.get("train/loss", taken.step)
+            self.diverged = diverged(loss, since, taken.bad_data)
 
 
 def best_of(when: KeepBest, known: Mapping[int, float]) -> int | None:
@@ -128,16 +136,27 @@ def _cost(when: KeepBest, value: float) -> float:
     return value if when.mode == "min" else -value
 
 
-def wrong_since(before: Mapping[str, int], newest: Mapping[str, float], step: int) -> dict[str, int]:
-    """(metric -> first step of those in a row that were not finite), once the newest of some metrics are there."""
+def wrong_since(before: Mapping[str, int], taken: MetricTaken) -> dict[str, int]:
+    """(`SPLIT/NAME` -> first step of those in a row that were not finite), of what is known now."""
+    newest = {
+        f"{taken.split}/{name}": (value, taken.not_finite.get(name, taken.step)) for name, value in taken.values.items()
+    }
     others = {name: since for name, since in before.items() if name not in newest}
-    return others | {name: before.get(name, step) for name, value in newest.items() if not math.isfinite(value)}
+    wrong = {name: before.get(name, step) for name, (value, step) in newest.items() if not math.isfinite(value)}
+    return others | wrong
 
 
-def not_finite(metrics: Mapping[str, float], since: Mapping[str, int]) -> str | None:
-    """The reason of a job that was trained to its end; None where every metric is finite."""
+def diverged(loss: float, step: int, bad_data: str) -> str:
+    """The reason of a job whose loss is not finite, first at that step."""
+    if bad_data:
+        return f"the loss is {loss} since step {step}, and {bad_data} is not finite: correct the data"
+    return f'the loss is {loss} since step {step}: try a smaller lr or clip_norm=1.0, or on_nan="skip"'
+
+
+def told_not_finite(metrics: Mapping[str, float], since: Mapping[str, int], bad_data: str = "") -> str | None:
+    """Which of the metrics are not finite, and since when; None where none of `since` is among them."""
     wrong = [f"{name} is {metrics[name]} since step {step}" for name, step in since.items() if name in metrics]
     if not wrong:
         return None
     more = f", and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-    return f"trained, but {', '.join(wrong[:SHOWN])}{more}"
+    return f"{', '.join(wrong[:SHOWN])}{more}{f'; {bad_data} is not finite' if bad_data else ''}"

@@ -28,7 +28,7 @@ from weft.api.lifecycle import (
 )
 from weft.api.store import StoreSpec
 from weft_server.control.clock import Moment
-from weft_server.control.ending import Ending, not_finite
+from weft_server.control.ending import Ending, told_not_finite
 from weft_server.control.instructions import Close, Instruction, Order, Remember, Replan
 from weft_server.control.leases import STARTED, Agent, Lease, Leases, NewPair
 from weft_server.control.limits import TimeLimits
@@ -410,7 +410,10 @@ class JobRun:
             self._set(metrics={**others, **newest})
             if is_new:
                 self._append(means, now)
-            if self._ending.take(means, is_new, now):
+            is_stopping = self._ending.take(means, is_new, now)
+            if is_new and self._ending.warning is not None:
+                self._say(self._ending.warning, now, "warning")
+            if is_stopping:
                 self._say(f"the job stops: {self.memory.stopping}", now)
 
     def _judge(self, now: Moment) -> None:
@@ -455,7 +458,7 @@ class JobRun:
             self._go_on_finishing(now)
         elif event is AllocationEvent.FAILED:
             because = f": {report.reason}" if report.reason else " and gave no reason"
-            told = f"{lease.who} failed {self._at(lease)}{because}{silent()}"
+            told = f"{lease.who} failed {self._at(lease, 0 if report.lost else 1)}{because}{silent()}"
             # While another takes over, all wait for it: what fails meanwhile may have waited for too long.
             if report.lost or self._is_handing_over:
                 self._recover(lease, told, now)
@@ -557,8 +560,8 @@ class JobRun:
             self._move(JobEvent.TRAINED, now)
             self.snapshots.finish()
         if self.state is JobState.FINISHING and self.memory.has_final and not self.snapshots.is_under_way:
-            wrong = not_finite(self.job.metrics, self.memory.not_finite)
-            self._move(JobEvent.KEPT, now, self._ending.why or wrong)
+            wrong = told_not_finite(self.job.metrics, self.memory.not_finite)
+            self._move(JobEvent.KEPT, now, self._ending.why or (f"trained, but {wrong}" if wrong else None))
 
     def _move(self, event: JobEvent, now: Moment, reason: str | None = None) -> None:
         state = after(JOB_TRANSITIONS, self.state, event)
@@ -582,11 +585,12 @@ class JobRun:
         limit = {JobState.STARTING: self._limits.start_s, JobState.FINISHING: self._limits.keep_s}.get(state)
         self._deadline = None if limit is None else now.seconds + limit
 
-    def _at(self, lease: Lease) -> str:
+    def _at(self, lease: Lease, ahead: int = 0) -> str:
+        """The last step that is known to be done, or the one `ahead` of it, for people."""
         if self.state in {JobState.PENDING, JobState.STARTING}:
             return "before the first step"
         step = lease.step if lease.kind is AgentKind.WORKER else self.leases.step
-        return f"at step {step} of {self.plan.steps}"
+        return f"at step {min(step + ahead, self.plan.steps)} of {self.plan.steps}"
 
     def _go_on_finishing(self, now: Moment) -> None:
         """A job that has its last step behind it ends once its last snapshot is there, or will not come."""

@@ -94,4 +94,18 @@ def _mean(like: MetricReport, reports: list[MetricReport]) -> MetricTaken | None
         for name, value in report.sums.items():
             sums[name] = sums.get(name, 0.0) + value
     values = {name: value / samples for name, value in sums.items()}
-    return MetricTaken(split=like.split, step=like.step, values=values, samples=samples)
+    since: dict[str, int] = {}
+    bad: list[tuple[int, str]] = []
+    for report in reports:
+        for name, step in report.not_finite.items():
+            since[name] = min(step, since.get(name, step))
+        if report.bad_data:
+            bad.append((min(report.not_finite.values(), default=report.step), report.bad_data))
+    return MetricTaken(
+        split=like.split,
+        step=like.step,
+        values=values,
+        samples=samples,
+        not_finite=since,
+        bad_data=min(bad, default=(0, ""))[1],
+    )

@@ -120,12 +120,15 @@ def _lacking(job: PendingJob, room: _Room) -> str | None:
     """Why the job cannot start; None when it can."""
     if job.shards > len(room.shards):
         silent = _silent(room, AgentKind.SHARD)
-        return f"needs {_count(job.shards, 'shard')}; {_are(len(room.shards))} registered{silent}"
+        advice = silent or _advice(job.shards, len(room.shards))
+        return f"needs {_count(job.shards, 'shard')}; {_are(len(room.shards))} registered{advice}"
     if job.workers > room.workers or job.workers > len(room.free):
+        advice = _silent(room, AgentKind.WORKER) or _advice(job.workers, room.workers)
+        if job.workers <= room.workers:
+            advice = f"{_silent(room, AgentKind.WORKER)}: it starts when other jobs end"
         return (
             f"needs {_count(job.workers, 'worker')}; {_are(room.workers)} registered, {_are(len(room.free))} free"
-            + _silent(room, AgentKind.WORKER)
-            + ("" if job.workers > room.workers else ": it starts when other jobs end")
+            f"{advice}"
         )
     if room.kept_for is not None:
         return f"needs {_count(job.workers, 'worker')}; the free ones are kept for job {room.kept_for}, which is older"
@@ -149,6 +152,10 @@ def _count(number: int, noun: str) -> str:
 def _silent(room: _Room, kind: AgentKind) -> str:
     number = sum(each is kind for each in room.silent)
     return f", {number} more {'is' if number == 1 else 'are'} silent" if number else ""
+
+
+def _advice(wanted: int, there: int) -> str:
+    return f": start {wanted - there} more{f', or submit it for at most {there}' if there else ''}"
 
 
 def _are(number: int) -> str:

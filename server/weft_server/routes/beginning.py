@@ -126,8 +126,8 @@ async def _resumed(use: Context, caller: User, job: str, plan: JobPlan) -> tuple
         snapshot = before.resume
     if snapshot is None:
         ended = state is JobState.SUCCEEDED
-        kept = "its parameters are kept: begin with them by init_from" if ended else "none is kept"
-        raise _refused("/resume", f"job {job} {state.told}, and there is no snapshot of it; {kept}")
+        advice = f"begin a new job with its parameters, --init-from {job}" if ended else "submit it again"
+        raise _refused("/resume", f"job {job} {state.told} and left no snapshot to go on from: {advice}")
     errors = list(islice(_resume_errors(plan, before, snapshot.step), MOST_ERRORS))
     if errors:
         raise JobRefusedError(errors)
