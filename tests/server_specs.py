@@ -77,7 +77,7 @@ def spec(data: Path, /, **changes: Any) -> JobSpec:
 
 
 def plan(*, workers: int = 2, shards: int = 1, steps: int = 6, **changes: Any) -> JobPlan:
-    """A checked job without a graph, for the mind: it never looks into the programs."""
+    """A checked job without a graph, for the controller: it never looks into the programs."""
     data = DataSpec(source=NumpySource(path="rows.npz"), columns={"x": "images"}, train=Rows(start=0, stop=10), batch=4)
     key = KeySpec(
         key="w",

@@ -71,7 +71,7 @@ STATUS: Mapping[type[RefusalError], HTTPStatus] = {
     NotRemovedError: HTTPStatus.SERVICE_UNAVAILABLE,
     NotWrittenError: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-"""The status of every refusal of the mind."""
+"""The status of every refusal."""
 
 
 class ProblemError(HTTPException):

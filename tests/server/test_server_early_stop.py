@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server_mind import World
+from server_control import World
 from server_running import DEADLINE_S, running, submit
 from server_specs import plan, save_rows, spec_json
 from weft.api.agent import AgentKind, MetricReport, SetDone, SnapshotDone, SnapshotFile, WorkerAllocation

@@ -1,4 +1,4 @@
-"""What the mind has decided outlives records that refuse it for a while."""
+"""What the controller has decided outlives records that refuse it for a while."""
 
 from __future__ import annotations
 

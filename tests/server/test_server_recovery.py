@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server_mind import World
+from server_control import World
 from server_specs import plan
 from weft.api.agent import AgentKind, MetricReport
 from weft.api.event import MetricTaken

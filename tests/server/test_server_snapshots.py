@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server_mind import World
+from server_control import World
 from server_specs import plan
 from weft.api.agent import AgentKind, MetricReport, SetDone, Snapshot, SnapshotDone, SnapshotFile, WorkerAllocation
 from weft.api.event import StateChanged

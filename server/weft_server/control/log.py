@@ -1,4 +1,4 @@
-"""A job's event log as the mind sees it: numbers the entries, and says how fast the job is. Pure."""
+"""A job's event log: numbers the entries, and says how fast the job is. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 
 from weft.api.event import Event, EventBody, StepDone
 from weft.api.job import Job
-from weft_server.control.clock import Moment
+from weft_server.control.clock import Timestamp
 from weft_server.control.instructions import Append, Instruction, Save
 from weft_server.planning.plan import JobPlan
 
@@ -18,7 +18,7 @@ class JobLog:
     """Entries not carried out yet, in order. `seq` is the newest entry's number."""
 
     def __init__(
-        self, job: str, plan: JobPlan, seq: int = 0, *, told_step: int = 0, told: Moment | None = None
+        self, job: str, plan: JobPlan, seq: int = 0, *, told_step: int = 0, told: Timestamp | None = None
     ) -> None:
         """`told_step`, `told`: of which step progress was told last, and when."""
         self.seq = seq
@@ -34,7 +34,7 @@ class JobLog:
         """When progress was told last."""
         return None if self._told is None else self._told.at
 
-    def append(self, body: EventBody, now: Moment) -> None:
+    def append(self, body: EventBody, now: Timestamp) -> None:
         self.seq += 1
         self._entries.append(Append(self._job, Event(seq=self.seq, at=now.at, body=body)))
 
@@ -42,7 +42,7 @@ class JobLog:
         """The job has changed; only the newest version is kept."""
         self._saved = job
 
-    def start_rate(self, now: Moment) -> None:
+    def start_rate(self, now: Timestamp) -> None:
         """Rates count from here."""
         self._told = now
 
@@ -50,7 +50,7 @@ class JobLog:
         """The job goes on from that step."""
         self._told_step = step
 
-    def step(self, step: int, now: Moment, *, last: bool) -> StepDone | None:
+    def step(self, step: int, now: Timestamp, *, last: bool) -> StepDone | None:
         """An entry about progress, if there is any and it is due; the last step is always told."""
         passed = now.seconds - (0.0 if self._told is None else self._told.seconds)
         if step <= self._told_step or (passed < STEP_INTERVAL_S and not last):

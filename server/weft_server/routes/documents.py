@@ -25,7 +25,7 @@ def answer(selection: Selection, **headers: str) -> StreamingResponse:
 
 
 async def document(use: Context, path: Path, names: Sequence[str]) -> StreamingResponse:
-    """Tensors of a file that the mind knows of. Raises NotKeeperError where it has gone meanwhile."""
+    """Tensors of a file that the controller knows of. Raises NotKeeperError where it has gone meanwhile."""
     try:
         return answer(await use.service.threads.on_files(Selection, path, names))
     except FileNotFoundError as error:

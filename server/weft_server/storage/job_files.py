@@ -1,8 +1,8 @@
 """The files that are kept of jobs: `jobs/ID/parameters.safetensors`, a running job's newest values, values to be set.
 
-Values that were given are called `given-TOKEN.safetensors`; the mind knows the token. They go when the job ends, but
-for those of an upload, `given-upload-ID.safetensors`, of a job that has not succeeded: it may be submitted again. What
-is left then goes when the job is removed.
+Values that were given are called `given-TOKEN.safetensors`; the controller knows the token. They go when the job ends,
+but for those of an upload, `given-upload-ID.safetensors`, of a job that has not succeeded: it may be submitted again.
+What is left then goes when the job is removed.
 """
 
 from __future__ import annotations

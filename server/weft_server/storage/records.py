@@ -154,7 +154,7 @@ class Records:
             return None if found is None else found.spec
 
     def unfinished(self) -> list[KeptJob]:
-        """Jobs that have not ended, oldest first, with what the mind wrote down of them."""
+        """Jobs that have not ended, oldest first, with what is remembered of them."""
         ended = [state.value for state in JobState if state.is_terminal]
         query = (
             select(JobRow, PlanRow.plan)
@@ -240,7 +240,7 @@ def _job(row: JobRow) -> Job:
 
 
 def _remember(session: Session, instructions: Sequence[Instruction]) -> None:
-    """Writes what the mind remembers; of what changed more than once, the newest."""
+    """Writes what is to be remembered; of what changed more than once, the newest."""
     agents = {each.agent: each.document for each in instructions if isinstance(each, RememberAgent)}
     parts = {
         (each.job, part): document

@@ -87,7 +87,7 @@ class TokenRow(Base):
 
 
 class PartRow(Base):
-    """What the mind has written down of a job that has not ended; see `weft_server.control.memory`."""
+    """What is remembered of a job that has not ended; see `weft_server.control.memory`."""
 
     __tablename__ = "parts"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from server_mind import World
+from server_control import World
 from server_specs import plan
 from weft.api.agent import AgentKind, MetricReport, Report, SetDone, WorkerAllocation
 from weft.api.event import Event, StateChanged
@@ -50,7 +50,7 @@ class Killed(World):
         self.agents_there = [*workers, *shards]
 
     def begin(self) -> None:
-        """Submits the job, as the service does: the records have it before the mind."""
+        """Submits the job, as the service does: the records have it before the controller."""
         job_plan = plan(workers=3, shards=2)
         job = Job(
             id="job",
