@@ -33,8 +33,8 @@ from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
 from weft.api.problem import FieldError, Problem
-from weft_server.job_refused import JobRefusedError
 from weft_server.keeper_values import KeeperSilentError
+from weft_server.planning.job_refused import JobRefusedError
 from weft_server.pointers import pointer_of
 from weft_server.refusals import (
     CallerLeftError,
@@ -71,7 +71,7 @@ STATUS: Mapping[type[RefusalError], HTTPStatus] = {
     NotRemovedError: HTTPStatus.SERVICE_UNAVAILABLE,
     NotWrittenError: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-"""The status of every refusal of the mind."""
+"""The status of every refusal."""
 
 
 class ProblemError(HTTPException):
