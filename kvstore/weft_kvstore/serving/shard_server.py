@@ -27,6 +27,7 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError
 from weft_kvstore.serving.apply_pool import ApplyPool
+from weft_kvstore.serving.connections import Strangers
 from weft_kvstore.settings import MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
@@ -47,6 +48,9 @@ COPIED_BYTES: Final = 1 << 19
 
 HANDSHAKE_MS: Final = 5000
 """A connection that has not ended its handshake by then is closed: silent ones would use up the file descriptors."""
+
+SPARE: Final = 8
+"""Connections of clients beyond twice those that a slot has now: those that broke, and are not known to be closed."""
 
 _GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
 """The connection is gone, or the peer does not read. It may come again by a Hello."""
@@ -69,6 +73,7 @@ class Router:
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.copy_threshold = COPIED_BYTES
         self.socket.handshake_ivl = HANDSHAKE_MS
+        self._strangers: Strangers | None = None
         self._authenticator = authenticator
         try:
             if authenticator is not None:
@@ -84,6 +89,8 @@ class Router:
             raise StoreError(f"cannot bind {bind}: {error}") from error
         self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.bytes_sent = 0
+        self._last: zmq.Frame | None = None
+        self._strangers = Strangers(self.socket)
 
     def _bind(self, bind: str) -> None:
         *endpoints, last = endpoints_of(bind)
@@ -105,7 +112,13 @@ class Router:
     def receive(self) -> tuple[bytes, Sequence[Buffer]]:
         """A message that has come: the identity of its connection, and its parts, which nobody else has."""
         identity, *frames = self.socket.recv_multipart(copy=False)
+        self._last = identity
         return identity.bytes, list(map(_buffer, frames))
+
+    def welcome(self, most: int) -> None:
+        """The message received last came from a client, of which the newest `most` stay. Others are closed in time."""
+        if self._strangers is not None and self._last is not None:
+            self._strangers.welcome(self._last, most)
 
     def send(self, identity: bytes, parts: Sequence[Buffer]) -> bool:
         """Sends a message; False where its connection is gone, or does not read. Never waits."""
@@ -124,6 +137,8 @@ class Router:
 
     def close(self) -> None:
         """Closes it; what was not sent is dropped."""
+        if self._strangers is not None:
+            self._strangers.close()
         self.socket.close(0)
         if self._authenticator is not None:
             self._authenticator.stop()
@@ -167,6 +182,7 @@ class ShardServer:
         self._core = ShardCore(os.urandom(16), settings, let_go=self._let_go)
         self._router = Router(bind, authenticator)
         self.endpoint = self._router.endpoint
+        self._welcomed = 0
         self._stages = StageTimes()
         self._waited = False
         """Whether what is to be sent waited for what had come meanwhile: an answer may go with it."""
@@ -393,6 +409,9 @@ class ShardServer:
             identity, parts = self._router.receive()
             came = self._clock()
             self._core.hear(identity, parts, came)
+            if self._core.counts.welcomed != self._welcomed:
+                self._welcomed = self._core.counts.welcomed
+                self._router.welcome(2 * len(self._core.peers) + SPARE)
             done = self._clock()
             self._stages.receive += came - begun
             self._stages.decode += done - came

@@ -89,6 +89,7 @@ class Handshake:
         silence_ms = int(self._settings.silence_s * 1000)
         peer.received = number
         peer.welcome = Welcome(hello.session, self._boot, silence_ms, listener, peer.ticket)
+        links.counts.welcomed += 1
         links.say(identity, peer.welcome)
 
 

@@ -130,6 +130,7 @@ class Counts:
     frames_received: int = 0
     malformed: int = 0
     refused: int = 0
+    welcomed: int = 0
     unknown_links: int = 0
     bytes_received: int = 0
     shared: SharedBytes = field(default_factory=SharedBytes)

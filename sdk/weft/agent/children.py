@@ -240,7 +240,7 @@ def _whole(reader: Any) -> Iterator[dict[str, Any]]:
         return
 
 
-_CAUSES = {
+_CAUSES: dict[int, str] = {
     signal.SIGKILL: "; out of memory, if nobody sent it: see the system's log",
     signal.SIGBUS: "; a data file that it was reading was cut short, or its disk cannot be read: write new data under "
     "another name",
@@ -254,7 +254,8 @@ def ending(status: int) -> str:
     if code >= 0:
         return f"its process ended with status {code}"
     name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
-    return f"its process was ended by {name}{_CAUSES.get(-code, '')}"
+    cause = _CAUSES.get(-code, "")
+    return f"its process was ended by {name}{cause}"
 
 
 # --- The forkserver ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,115 @@
+"""How many connections a shard's socket has of peers that it does not know."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+STRANGERS: Final = 256
+"""Connections that may be open at a time on which no Hello was welcomed. A client says Hello as soon as it is connected,
+so the one that has been silent for longest is closed for one more."""
+
+STRANGER_S: Final = 10.0
+"""A stranger is closed after so long. ZeroMQ closes it earlier where its handshake does not end."""
+
+_TICK_MS: Final = 1000
+_ENDED: Final = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
+_WATCHED: Final = zmq.EVENT_ACCEPTED | _ENDED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_MONITOR_STOPPED
+
+_log = logging.getLogger("weft.shard")
+
+
+class Strangers:
+    """Closes connections of a bound `router` that are too many or too old, until one is `welcome`. A thread of its own
+    hears of connections; a call costs the shard nothing."""
+
+    def __init__(
+        self, router: zmq.Socket[bytes], *, most: int = STRANGERS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._router = router
+        self._most = most
+        self._clock = clock
+        self._welcomed: deque[tuple[int, int]] = deque()
+        self._since: dict[int, float] = {}
+        """File descriptor -> when it was accepted, the oldest first."""
+        self._welcome: dict[int, None] = {}
+        self._told = 0
+        self._monitor = router.get_monitor_socket(_WATCHED)
+        address = router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._port = int(address.rsplit(":", 1)[1]) if address.startswith("tcp://") else None
+        self._thread = threading.Thread(target=self._run, name="weft-strangers", daemon=True)
+        self._thread.start()
+
+    def welcome(self, identity: zmq.Frame, most: int) -> None:
+        """The connection that this frame came on is a client's. Of those welcomed so far the newest `most` count."""
+        self._welcomed.append((identity.get(zmq.SRCFD), most))
+
+    def close(self) -> None:
+        """Ends the thread. Before the router is closed."""
+        self._router.disable_monitor()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with contextlib.closing(self._monitor):
+            while True:
+                self._monitor.poll(_TICK_MS)
+                welcomed = [self._welcomed.popleft() for _ in range(len(self._welcomed))]
+                while self._monitor.poll(0):  # That these connections were accepted is among what is read now.
+                    event = recv_monitor_message(self._monitor)
+                    if event["event"] == zmq.EVENT_MONITOR_STOPPED:
+                        return
+                    self._take(event["event"], event["value"])
+                for fd, most in welcomed:
+                    self._admit(fd, most)
+                self._drop()
+
+    def _take(self, event: int, fd: int) -> None:
+        if event == zmq.EVENT_ACCEPT_FAILED:  # No file descriptor is left, say: half of the strangers make room.
+            for each in list(self._since)[: (len(self._since) + 1) // 2]:
+                self._shut(each)
+            return
+        self._since.pop(fd, None)
+        self._welcome.pop(fd, None)
+        if event == zmq.EVENT_ACCEPTED:
+            self._since[fd] = self._clock()
+
+    def _admit(self, fd: int, most: int) -> None:
+        if self._since.pop(fd, None) is not None:
+            self._welcome[fd] = None
+        while len(self._welcome) > most:
+            oldest = next(iter(self._welcome))
+            del self._welcome[oldest]
+            self._since[oldest] = self._clock()
+
+    def _drop(self) -> None:
+        old = self._clock() - STRANGER_S
+        for fd in [each for each, since in self._since.items() if since < old]:
+            self._shut(fd)
+        while len(self._since) > self._most:
+            self._shut(next(iter(self._since)))
+
+    def _shut(self, fd: int) -> None:
+        """Shuts the connection down; ZeroMQ then closes it. Its number may be another file's by now."""
+        self._since.pop(fd, None)
+        self._told += 1
+        if self._told & (self._told - 1) == 0:  # The 1st, 2nd, 4th, ...: a flood does not fill the log.
+            _log.warning("%d connections were closed that said no Hello", self._told)
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+            if self._port is None or connection.getsockname()[1] == self._port:
+                connection.shutdown(socket.SHUT_RDWR)
