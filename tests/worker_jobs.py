@@ -109,7 +109,7 @@ class Job:
                 columns=dict(self.columns),
                 train=Rows(start=self.train[0], stop=self.train[1]),
                 evaluate=None if evaluate is None else Rows(start=evaluate[0], stop=evaluate[1]),
-                batch=self.batch,
+                batch_size=self.batch,
             ),
             seed=self.seed,
             steps=self.steps,

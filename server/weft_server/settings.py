@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     """Most that all jobs that have ended may take: those that ended first are removed. If left out, there is no
     limit."""
     parameter_bytes: int = Field(default=64 << 30, gt=0)
-    """Most that one job's parameters may take with their rule's state."""
+    """Most that one job's parameters may take with their optimizer's state."""
     step_bytes: int = Field(default=64 << 30, gt=0)
     """Most that a worker's values of one step may take."""
     machine_bytes: int | None = Field(default=None, gt=0)

@@ -419,12 +419,12 @@ def test_progress_is_that_of_the_slowest_worker_about_once_a_second(world: World
     world.tick(0.2, alive=everybody)
     steps = [each.body for each in world.events["job"] if isinstance(each.body, StepDone)]
     # Batches of 4 in passes of 10 rows: two steps are 8 samples, in a second.
-    assert [(each.step, each.steps, each.pass_number) for each in steps] == [(2, 6, 1)]
+    assert [(each.step, each.steps, each.epoch) for each in steps] == [(2, 6, 1)]
     assert steps[0].samples_per_second == pytest.approx(8.0)
     world.report(world.lease(WORKER, 1), step=4)
     world.tick(1.0, alive=everybody)
     assert world.jobs["job"].progress.step == 4
-    assert world.jobs["job"].progress.pass_number == 2
+    assert world.jobs["job"].progress.epoch == 2
 
 
 def test_the_last_step_is_always_told(world: World) -> None:

@@ -85,8 +85,8 @@ def test_what_cannot_be_resumed_is_refused_by_its_field(client: httpx.Client, do
     refusals: list[tuple[dict[str, Any], str, str]] = [
         ({"resume": "none"}, "/resume", "there is no job 'none'"),
         ({"resume": never}, "/resume", "it goes on by itself; scale it, or cancel it first"),
-        ({"rule": {"name": "adam"}}, "/rule", "that job's rule is another"),
-        ({"average": {"decay": 0.9}}, "/average", "no averages to go on with"),
+        ({"optimizer": {"name": "adam"}}, "/optimizer", "that job's optimizer is another"),
+        ({"ema": {"decay": 0.9}}, "/ema", "no averages to go on with"),
         ({"parallelism": {"slice_bytes": 4096}}, "/parallelism/slice_bytes", "slices are of"),
         ({"parallelism": {"mode": "async"}}, "/resume", "its mode is async"),
         ({"run": {"steps": step}}, "/run", f"goes on from step {step}: {step} steps are done already"),

@@ -94,8 +94,8 @@ class SnapshotFile(Model):
 
 
 class Snapshot(Model):
-    """What a job was at one step, in files of its processes: values, the rule's state, updates made. Of tables a file
-    may have only what has changed since another of that name, which is named before it."""
+    """What a job was at one step, in files of its processes: values, the optimizer's state, updates made. Of tables a
+    file may have only what has changed since another of that name, which is named before it."""
 
     step: Count
     """The values are those after so many steps: this step is the next."""
@@ -137,7 +137,7 @@ class WorkerAllocation(Model):
     accumulate: int = 1
     """Parts in which this slot's samples of a step are computed."""
     keep_state: bool = False
-    """Whether the rule's state goes with the final parameters."""
+    """Whether the optimizer's state goes with the final parameters."""
     curve: CurvePair | None = None
     """The keys of this job's workers, where the store's links are encrypted."""
     snapshot: Snapshot | None = None

@@ -91,7 +91,7 @@ def job_lines(job: Job, now: datetime) -> Table:
         made.add_row("reason", Text(escaped(job.reason)))  # before its width is taken
     if job.beginning is not None:
         made.add_row("beginning", Text(escaped(job.beginning)))
-    made.add_row("step", f"{steps(job)}, pass {job.progress.pass_number}")
+    made.add_row("step", f"{steps(job)}, epoch {job.progress.epoch}")
     if job.snapshot is not None:
         made.add_row("snapshot", f"step {job.snapshot}, {size(job.snapshot_bytes)}")
     if job.kept_bytes:
@@ -151,7 +151,7 @@ def event_line(event: Event) -> Text:
             return Text(at).append_text(line).append(f": {changed.reason}" if changed.reason else "")
         case StepDone() as done:
             rate = f"{done.samples_per_second:,.0f} samples/s"
-            return Text(f"{at}step {done.step}/{done.steps}  pass {done.pass_number}  {rate}", "dim")
+            return Text(f"{at}step {done.step}/{done.steps}  epoch {done.epoch}  {rate}", "dim")
         case MetricTaken() as taken:
             return Text(f"{at}{taken.split} at step {taken.step}: {shown(taken.values)}  ({taken.samples} samples)")
         case LogLine() as line_:

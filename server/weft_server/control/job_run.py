@@ -533,7 +533,7 @@ class JobRun:
         self.log.begin_anew(first)
         self.memory.has_final = False
         self._store = None
-        done = {"step": first, "pass_number": self.plan.passes_begun(first)}
+        done = {"step": first, "epoch": self.plan.epochs_begun(first)}
         self.log.set(progress=self.job.progress.model_copy(update=done))
         self._move(event, now, reason)
 

@@ -66,10 +66,10 @@ class JobLog:
             return False
         samples = self._plan.samples_until(step) - self._plan.samples_until(self._told_step)
         self._told_step, self._told = step, now
-        steps, begun = self._plan.steps, self._plan.passes_begun(step)
-        self.set(progress=Progress(step=step, steps=steps, pass_number=begun), traffic=traffic())
+        steps, begun = self._plan.steps, self._plan.epochs_begun(step)
+        self.set(progress=Progress(step=step, steps=steps, epoch=begun), traffic=traffic())
         rate = samples / passed if passed > 0 else 0.0
-        self.append(StepDone(step=step, steps=steps, pass_number=begun, samples_per_second=rate), now)
+        self.append(StepDone(step=step, steps=steps, epoch=begun, samples_per_second=rate), now)
         return True
 
     def drain(self) -> list[Instruction]:

@@ -78,9 +78,9 @@ def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> J
     errors = list(islice(found, MOST_ERRORS))
     if errors:
         raise JobRefusedError(errors)
-    rule = read_rule(spec.rule)
+    rule = read_rule(spec.optimizer)
     try:
-        at_once = -(-spec.data.batch // (spec.parallelism.workers * spec.accumulate))
+        at_once = -(-spec.data.batch_size // (spec.parallelism.workers * spec.accumulate))
         dims = {**dims_of(spec, graph.inputs, source), BATCH: at_once}
         options = options_of(spec, rule, dims)
         programs = convert(graph, loss=spec.loss, metrics=spec.metrics, options=options)
@@ -120,7 +120,7 @@ def _name_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
     names = {parameter.name for parameter in graph.parameters}
     for index, parameter in enumerate(graph.parameters):
         if parameter.name.startswith(STATE):
-            detail = f"{parameter.name!r} begins like the rule's state in files, {STATE!r}; give it another name"
+            detail = f"{parameter.name!r} begins like the optimizer's state in files, {STATE!r}; give it another name"
             yield FieldError(pointer=f"/graph/parameters/{index}/name", detail=detail, node=parameter.name)
         if spec.parallelism.update is UpdateBy.WORKERS and gradient_key(parameter.name) in names:
             taken = gradient_key(parameter.name)
@@ -150,7 +150,7 @@ def _output_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
 
 def _length_errors(spec: JobSpec, plan: JobPlan) -> Iterator[FieldError]:
     if plan.steps > MOST_STEPS:
-        field = "steps" if spec.run.steps else "passes"
+        field = "steps" if spec.run.steps else "epochs"
         yield FieldError(pointer=f"/run/{field}", detail=f"{plan.steps} steps are more than {MOST_STEPS}")
 
 

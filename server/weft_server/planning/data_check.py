@@ -74,9 +74,9 @@ def row_errors(spec: JobSpec, source: Description) -> Iterator[FieldError]:
             yield FieldError(pointer=f"/data/{name}/stop", detail=detail)
     train = data.train or Rows(start=0, stop=source.rows)
     there = min(train.stop, source.rows) - train.start
-    if data.batch > there > 0:
-        detail = f"a batch of {data.batch} samples is more than the {there} rows to train on: give at most {there}"
-        yield FieldError(pointer="/data/batch", detail=detail)
+    if data.batch_size > there > 0:
+        detail = f"a batch of {data.batch_size} samples is more than the {there} rows to train on: give at most {there}"
+        yield FieldError(pointer="/data/batch_size", detail=detail)
     held_out = data.evaluate
     if held_out is not None and held_out.start < train.stop and train.start < held_out.stop:
         left_out = "" if data.train else " (all rows, as train is left out)"

@@ -33,7 +33,7 @@ def train_samples(plan: JobPlan) -> int:
 
 def _slot_samples(plan: JobPlan) -> int:
     """The largest part of a batch that one worker has."""
-    return _largest_part(min(plan.data.batch, plan.rows), plan.workers)
+    return _largest_part(min(plan.data.batch_size, plan.rows), plan.workers)
 
 
 def evaluate_samples(plan: JobPlan) -> int | None:
@@ -41,7 +41,7 @@ def evaluate_samples(plan: JobPlan) -> int | None:
     held_out = plan.data.evaluate
     if held_out is None:
         return None
-    return _largest_part(min(plan.data.batch * plan.workers, held_out.stop - held_out.start), plan.workers)
+    return _largest_part(min(plan.data.batch_size * plan.workers, held_out.stop - held_out.start), plan.workers)
 
 
 def peak(plan: JobPlan, program: Program, samples: int) -> int:
@@ -66,7 +66,7 @@ def step_memory(plan: JobPlan, program: Program, samples: int) -> StepMemory:
 
 def recomputing(plan: JobPlan, spec: JobSpec) -> dict[Recompute, StepMemory]:
     """A training step under each choice of what is computed again. Raises GraphError."""
-    graph, rule, samples = graph_from_json(spec.graph), plan_rule(spec.rule), train_samples(plan)
+    graph, rule, samples = graph_from_json(spec.graph), plan_rule(spec.optimizer), train_samples(plan)
     found = {}
     for choice in Recompute:
         options = options_of(spec.model_copy(update={"recompute": choice}), rule, {**plan.dims, BATCH: samples})

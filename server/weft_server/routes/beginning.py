@@ -86,7 +86,7 @@ def _told(source: FromJob | FromUpload, plan: JobPlan, names: Collection[str]) -
     told = f"begins with {len(names)} of its {len(plan.parameters)} parameters from {what}"
     if rest:
         told += f"; {listed(rest)} {'begins' if len(rest) == 1 else 'begin'} as the graph says"
-    left = ["the rule's state", *(["averages"] if plan.average else []), "the step"]
+    left = ["the optimizer's state", *(["averages"] if plan.average else []), "the step"]
     advice = " (`resume` does so)" if isinstance(source, FromJob) else ""
     return f"{told}; {', '.join(left[:-1])} and {left[-1]} are not taken over{advice}"
 
@@ -153,15 +153,15 @@ def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldE
             detail = f"parameter {key.key!r} is {is_now}, that job's is {was}"
             yield FieldError(pointer="/resume", detail=detail, node=key.key)
     if plan.rule != before.rule:
-        detail = "that job's rule is another, with state of its own; init_from takes its values alone"
-        yield FieldError(pointer="/rule", detail=detail)
+        detail = "that job's optimizer is another, with state of its own; init_from takes its values alone"
+        yield FieldError(pointer="/optimizer", detail=detail)
     if plan.average is not None and before.average is None:
-        yield FieldError(pointer="/average", detail="that job has no averages to go on with")
+        yield FieldError(pointer="/ema", detail="that job has no averages to go on with")
     if plan.slice_bytes != before.slice_bytes:
         detail = f"{plan.slice_bytes}: that job's slices are of {before.slice_bytes} bytes"
         yield FieldError(pointer="/parallelism/slice_bytes", detail=detail)
     if plan.steps <= step:
-        detail = f"the job goes on from step {step}: {plan.steps} steps are done already; give more steps or passes"
+        detail = f"the job goes on from step {step}: {plan.steps} steps are done already; give more steps or epochs"
         yield FieldError(pointer="/run", detail=detail)
 
 

@@ -7,10 +7,12 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError
 
 from weft.api.dry_run import DryRun, Passes
+from weft.api.earlier import in_earlier_words, is_earlier
 from weft.api.job import Job, JobPage, JobSpec, ParameterList, Scale
 from weft.api.lifecycle import JobState
 from weft_server.control.memory import Scaling
@@ -98,10 +100,13 @@ async def remove(job: PathId, use: Use) -> None:
     await use.service.remove(job)
 
 
-@router.get("/{job}/spec")
-async def get_spec(job: PathId, use: Use) -> JobSpec:
+@router.get("/{job}/spec", response_model=JobSpec)
+async def get_spec(
+    job: PathId, use: Use, user_agent: Annotated[str, Header(include_in_schema=False)] = ""
+) -> JobSpec | Response:
     """What was submitted, its graph included: with the job's values, all there is of its model."""
-    return await use.service.spec(job)
+    spec = await use.service.spec(job)
+    return JSONResponse(in_earlier_words(spec)) if is_earlier(user_agent) else spec
 
 
 @router.post("/{job}/cancel")

@@ -90,7 +90,7 @@ class JobFiles:
     def check(self, upload: Upload, parameters: Sequence[ParameterInfo], arrays: int = 0, final: bool = True) -> None:
         """Closes it, on the disk; raises ParameterFileError where it is not a document of these parameters.
 
-        `arrays` are those of the rule's state beside each trainable one; live values may come without.
+        `arrays` are those of the optimizer's state beside each trainable one; live values may come without.
         """
         upload.close()
         check_document(upload.path, parameters, arrays, state_required=final)

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from weft.api.rule import GraphRule
+from weft.api.optimizer import GraphOptimizer
 from weft.collect import collect
 from weft.errors import ArgumentError
 from weft.evaluation import run_graph
 from weft.expression import Expression
 from weft.leaves import input  # noqa: A004 - ONNX's word
+from weft.optimizers import Hyper, Multipliers, graph_optimizer
 from weft.records import Array
-from weft.rules import Hyper, Multipliers, graph_rule
 from weft_graph.ir import Graph
 from weft_graph.rules.binding import bound_rule
 from weft_graph.rules.graph import GRADIENT, OF_EVERY_RULE, STEP, WEIGHT, RuleGraph, checked, rule_graph_to_json
@@ -29,12 +29,13 @@ Function = Callable[..., Next]
 ELEMENTS = ("elements",)
 
 
-class UserRule:
-    """A rule that was made of a function. Called with hyper-parameters, it gives what a job takes as its `rule`."""
+class CustomOptimizer:
+    """An optimizer that was made of a function. Called with hyper-parameters, it gives what a job takes as its
+    `optimizer`."""
 
     def __init__(self, rule: RuleGraph, doc: str | None = None) -> None:
         self._rule = rule
-        self.__doc__ = doc or f"The rule {rule.name!r}."
+        self.__doc__ = doc or f"The optimizer {rule.name!r}."
 
     @property
     def name(self) -> str:
@@ -45,21 +46,21 @@ class UserRule:
         """What is sent: the graph, the states' starts, the hyper-parameters' defaults. A new object."""
         return rule_graph_to_json(self._rule)
 
-    def __call__(self, *, multipliers: Multipliers | None = None, **hyper: Hyper) -> GraphRule:
-        """The rule of a job, with these hyper-parameters, each a number or a schedule; defaults for the others.
+    def __call__(self, *, multipliers: Multipliers | None = None, **hyper: Hyper) -> GraphOptimizer:
+        """The optimizer of a job, with these hyper-parameters, each a number or a schedule; defaults for the others.
 
         Raises ArgumentError.
         """
         self._check_hyper(hyper)
-        return graph_rule(self.document, hyper, multipliers)
+        return graph_optimizer(self.document, hyper, multipliers)
 
     def apply(
         self, weight: Any, gradient: Any, state: Mapping[str, Any] | None = None, *, step: int = 1, **hyper: Hyper
     ) -> tuple[Array, dict[str, Array]]:
-        """Runs the rule here, on arrays: the next weight and the next states, new arrays of the weight's type.
+        """Runs the optimizer here, on arrays: the next weight and the next states, new arrays of the weight's type.
 
         `step` counts a parameter's updates from 1; states that are left out are as they start. Raises ArgumentError,
-        GraphRefusedError where the rule is not for such a weight, EvaluatorError where nothing can evaluate.
+        GraphRefusedError where the optimizer is not for such a weight, EvaluatorError where nothing can evaluate.
         """
         self._check_hyper(hyper)
         weight = np.asarray(weight)
@@ -68,7 +69,9 @@ class UserRule:
         given = {} if state is None else state
         unknown = sorted(given.keys() - self._rule.state.keys())
         if unknown:
-            raise ArgumentError(f"rule {self.name!r} has no state {unknown[0]!r}; it has {_listed(self._rule.state)}")
+            raise ArgumentError(
+                f"optimizer {self.name!r} has no state {unknown[0]!r}; it has {_listed(self._rule.state)}"
+            )
         bound = bound_rule(self._rule, DType(weight.dtype.name), weight.shape).graph
         types = {input_.name: input_.type for input_ in bound.inputs}
         starts = {name: np.full(weight.shape, start) for name, start in self._rule.state.items()}
@@ -85,7 +88,7 @@ class UserRule:
 
     def __repr__(self) -> str:
         hyper = ", ".join(f"{name}={default:g}" for name, default in self._hyper())
-        return f"<rule {self.name}({hyper}), state: {_listed(self._rule.state)}>"
+        return f"<optimizer {self.name}({hyper}), state: {_listed(self._rule.state)}>"
 
     def _hyper(self) -> Sequence[tuple[str, float]]:
         return list(self._rule.hyper.items())
@@ -100,7 +103,7 @@ class UserRule:
         unknown = sorted(hyper.keys() - self._rule.hyper.keys())
         if unknown:
             has = _listed(self._rule.hyper)
-            raise ArgumentError(f"rule {self.name!r} has no hyper-parameter {unknown[0]!r}; it has {has}")
+            raise ArgumentError(f"optimizer {self.name!r} has no hyper-parameter {unknown[0]!r}; it has {has}")
 
 
 def _kept(state: Array, dtype: np.dtype[Any]) -> Array:
@@ -112,30 +115,31 @@ def _kept(state: Array, dtype: np.dtype[Any]) -> Array:
     return np.where((kept == 0) & (state != 0), np.copysign(limits.smallest_subnormal, state).astype(dtype), kept)
 
 
-def rule(
+def custom_optimizer(
     *,
     state: Mapping[str, float] | None = None,
     shape: Sequence[str] = ELEMENTS,
     name: str | None = None,
     **hyper: float,
-) -> Callable[[Function], UserRule]:
-    """Makes a rule of a function of expressions: `@weft.rule(state={"velocity": 0.0}, lr=0.1, momentum=0.9)`.
+) -> Callable[[Function], CustomOptimizer]:
+    """Makes an optimizer of a function of expressions: `@weft.custom_optimizer(state={"velocity": 0.0}, lr=0.1,
+    momentum=0.9)`.
 
     The function takes what it needs of `weight`, `gradient`, each state, `step` (a parameter's updates, from 1) and
     each hyper-parameter by these names, and returns the next weight, or (next weight, {state: its next}). `state` has
     what each state starts at, the other arguments are hyper-parameters with their defaults.
 
-    Weight, gradient and states are the elements of a parameter in one row, so that the rule is for any shape; with
+    Weight, gradient and states are the elements of a parameter in one row, so that it is for any shape; with
     `shape=("rows", "columns")` it is for matrices alone, and may reduce them by row. Numbers that are made of numbers
-    alone are float64, all else has the parameter's element type; `ops.cast(x, weight.dtype)` casts to it. A rule that
+    alone are float64, all else has the parameter's element type; `ops.cast(x, weight.dtype)` casts to it. One that
     goes element by element may be cut over shards and train tables; another one keeps each parameter in one piece.
 
-    Raises ArgumentError for a function of other parameters or results, GraphError for what no rule can do.
+    Raises ArgumentError for a function of other parameters or results, GraphError for what no optimizer can do.
     """
 
-    def made(function: Function) -> UserRule:
+    def made(function: Function) -> CustomOptimizer:
         called = function.__name__ if name is None else name
-        return UserRule(_traced(called, function, state or {}, hyper, tuple(shape)), inspect.getdoc(function))
+        return CustomOptimizer(_traced(called, function, state or {}, hyper, tuple(shape)), inspect.getdoc(function))
 
     return made
 
@@ -144,7 +148,7 @@ def _traced(
     name: str, function: Function, state: Mapping[str, float], hyper: Mapping[str, float], shape: tuple[str, ...]
 ) -> RuleGraph:
     if not shape or not all(isinstance(dim, str) for dim in shape):
-        raise ArgumentError(f"rule {name!r}: a shape is names of dimensions, at least one, not {shape}")
+        raise ArgumentError(f"optimizer {name!r}: a shape is names of dimensions, at least one, not {shape}")
     values = {each: input(each, shape, DType.FLOAT64) for each in (WEIGHT, GRADIENT, *state)}
     values.update({each: input(each, (), DType.FLOAT64) for each in (STEP, *hyper)})
     asked = _parameters(name, function, values, (*OF_EVERY_RULE, *state, *hyper))
@@ -162,16 +166,16 @@ def _parameters(
 ) -> tuple[str, ...]:
     if len(values) < len(known):
         twice = next(each for each in known if known.count(each) > 1)
-        raise ArgumentError(f"rule {name!r}: {twice!r} has two meanings")
+        raise ArgumentError(f"optimizer {name!r}: {twice!r} has two meanings")
     parameters = inspect.signature(function).parameters
     for parameter in parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ArgumentError(f"rule {name!r}: its function takes its parameters by name, not {parameter}")
+            raise ArgumentError(f"optimizer {name!r}: its function takes its parameters by name, not {parameter}")
         if parameter.name not in values:
-            raise ArgumentError(f"rule {name!r}: nothing is called {parameter.name!r}; there are {_listed(known)}")
+            raise ArgumentError(f"optimizer {name!r}: nothing is called {parameter.name!r}; there are {_listed(known)}")
     unused = [each for each in known if each not in parameters and each not in OF_EVERY_RULE]
     if unused:
-        raise ArgumentError(f"rule {name!r}: its function does not take {_listed(unused)}")
+        raise ArgumentError(f"optimizer {name!r}: its function does not take {_listed(unused)}")
     return tuple(parameters)
 
 
@@ -179,16 +183,17 @@ def _results(name: str, result: object, state: Mapping[str, float]) -> tuple[Exp
     weight, states = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
     if not isinstance(states, Mapping) or not isinstance(weight, Expression):
         raise ArgumentError(
-            f"rule {name!r}: its function returns the next weight, or (next weight, {{state: next}}), not {result!r}"
+            f"optimizer {name!r}: its function returns the next weight, or (next weight, {{state: next}}), "
+            f"not {result!r}"
         )
     if states.keys() != state.keys():
         raise ArgumentError(
-            f"rule {name!r}: its function returns the next of {_listed(states) or 'no state'}, "
+            f"optimizer {name!r}: its function returns the next of {_listed(states) or 'no state'}, "
             f"and its states are {_listed(state) or 'none'}"
         )
     for each, value in states.items():
         if not isinstance(value, Expression):
-            raise ArgumentError(f"rule {name!r}: the next {each!r} is an expression, not {value!r}")
+            raise ArgumentError(f"optimizer {name!r}: the next {each!r} is an expression, not {value!r}")
     return weight, dict(states)
 
 

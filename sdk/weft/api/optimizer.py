@@ -26,7 +26,7 @@ class Multiplier(Model):
     lr: Factor | None = None
     weight_decay: Factor | None = None
     trust: Factor | None = None
-    """Of Lamb and Lars: 0 takes the ratio of norms away, as is usual for biases."""
+    """Of LAMB and LARS: 0 takes the ratio of norms away, as is usual for biases."""
 
     def factors(self) -> dict[str, float]:
         """{hyper-parameter: factor} of those that are stretched."""
@@ -58,11 +58,11 @@ class _BuiltIn(Model):
         return _hyper({name: getattr(self, name) for name in type(self).model_fields if name not in self.NOT_HYPER})
 
     def starts(self) -> dict[str, float]:
-        """What the rule's state starts at, where it is not 0."""
+        """What the optimizer's state starts at, where it is not 0."""
         return {}
 
 
-class Sgd(_BuiltIn):
+class SGD(_BuiltIn):
     """w -= lr * (g + weight_decay * w), with momentum m: v = m * v + g; w -= lr * v."""
 
     name: Literal["sgd"] = "sgd"
@@ -125,11 +125,11 @@ class Adagrad(_BuiltIn):
     multipliers: Multipliers = Field(default_factory=list)
 
     def starts(self) -> dict[str, float]:
-        """What the rule's state starts at, where it is not 0."""
+        """What the optimizer's state starts at, where it is not 0."""
         return {"sum": self.accumulator}
 
 
-class Rmsprop(_BuiltIn):
+class RMSprop(_BuiltIn):
     """g += weight_decay * w; s = decay * s + (1 - decay) * g^2; w -= lr * g / (sqrt(s) + epsilon).
 
     Tieleman and Hinton 2012, with PyTorch's epsilon.
@@ -157,7 +157,7 @@ class Ftrl(_BuiltIn):
     multipliers: Multipliers = Field(default_factory=list)
 
 
-class Lamb(_BuiltIn):
+class LAMB(_BuiltIn):
     """AdamW's update u, as long as the weight: w -= lr * trust * norm(w) / norm(u) * u. You et al. 2020, algorithm 2.
 
     Norms are of whole parameters, so none is cut over shards, and none may be a table.
@@ -174,7 +174,7 @@ class Lamb(_BuiltIn):
     multipliers: Multipliers = Field(default_factory=list)
 
 
-class Lars(_BuiltIn):
+class LARS(_BuiltIn):
     """r = trust * norm(w) / (norm(g) + weight_decay * norm(w)); v = momentum * v + lr * r * (g + weight_decay * w);
     w -= v. You, Gitman and Ginsburg 2017, algorithm 1.
 
@@ -190,7 +190,7 @@ class Lars(_BuiltIn):
     multipliers: Multipliers = Field(default_factory=list)
 
 
-class GraphRule(Model):
+class GraphOptimizer(Model):
     """A rule of the user's own, as a graph: what it computes is checked at submit and compiled on the shards."""
 
     name: Literal["graph"] = "graph"
@@ -211,6 +211,6 @@ def _hyper(given: Mapping[str, float | AnySchedule]) -> dict[str, float | dict[s
     return {name: float(value) if isinstance(value, int | float) else value.document() for name, value in given.items()}
 
 
-RuleSpec = Annotated[
-    Sgd | Nesterov | Adam | AdamW | Adagrad | Rmsprop | Ftrl | Lamb | Lars | GraphRule, Field(discriminator="name")
+OptimizerSpec = Annotated[
+    SGD | Nesterov | Adam | AdamW | Adagrad | RMSprop | Ftrl | LAMB | LARS | GraphOptimizer, Field(discriminator="name")
 ]
