@@ -291,7 +291,7 @@ def test_a_batch_larger_than_the_data_is_refused(rows: Path) -> None:
     document = words()
     document["data"]["batch_size"] = 17
     assert refusals(rows, document) == [
-        ("/data/batch_size", "a batch of 17 samples is more than the 16 rows to train on"),
+        ("/data/batch_size", "a batch of 17 samples is more than the 16 rows to train on: give at most 16"),
     ]
 
 
