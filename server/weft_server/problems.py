@@ -34,12 +34,12 @@ from starlette.exceptions import HTTPException
 
 from weft.api.problem import FieldError, Problem
 from weft_server.keeper_values import KeeperSilentError
-from weft_server.planning.job_refused import JobRefusedError
 from weft_server.pointers import pointer_of
 from weft_server.refusals import (
     CallerLeftError,
     FullError,
     IllegalReportError,
+    JobRefusedError,
     NotKeeperError,
     NotRemovedError,
     NotSetError,

@@ -40,9 +40,8 @@ from weft_server.control.recovery import Fail, HandOver, PlaceAnew, after_loss, 
 from weft_server.control.scheduler import Placement
 from weft_server.control.snapshots import RunSnapshots
 from weft_server.control.values import RunValues
-from weft_server.planning.data_check import listed
 from weft_server.planning.plan import Given, JobPlan
-from weft_server.refusals import IllegalReportError, WrongStateError
+from weft_server.refusals import IllegalReportError, WrongStateError, listed
 
 GOES_ON = "if its keeper has begun with it, it goes on and may still hold later"
 """Of a set that nobody waits for any more."""

@@ -16,9 +16,9 @@ from weft.api.earlier import in_earlier_words, is_earlier
 from weft.api.job import Job, JobPage, JobSpec, ParameterList, Scale
 from weft.api.lifecycle import JobState
 from weft_server.control.memory import Scaling
+from weft_server.planning.check import read_and_check
 from weft_server.planning.dry_run import dry_run_of
 from weft_server.planning.plan import JobPlan
-from weft_server.planning.reading import read_and_check
 from weft_server.planning.turns import checked
 from weft_server.problems import ProblemError
 from weft_server.routes.beginning import begun, check_scaled, refused_scale

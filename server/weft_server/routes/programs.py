@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from weft_graph.json_form import graph_schema
 from weft_graph.program_json import programs_from_json
-from weft_server.planning.telling import told_passes, told_programs
+from weft_server.planning.dry_run import told_passes, told_programs
 from weft_server.planning.turns import checked
 from weft_server.routes.context import PathId, Use, user_of
 from weft_server.strict_json import StrictRoute
