@@ -14,8 +14,7 @@ from weft_server.access import TokenGate, Tokens
 from weft_server.control.clock import Clock, ProcessClock
 from weft_server.credentials import Credentials
 from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate
-from weft_server.onnx_import.places import ModelPlaces
-from weft_server.onnx_import.pool import ModelReaders
+from weft_server.onnx_import.pool import ModelPlaces, ModelReaders
 from weft_server.planning.turns import Turns
 from weft_server.problems import add_handlers
 from weft_server.routes import (

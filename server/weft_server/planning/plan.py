@@ -187,38 +187,30 @@ def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Descripti
     train = spec.data.train or Rows(start=0, stop=source.rows)
     steps_per_epoch = -(-(train.stop - train.start) // spec.data.batch_size)
     return JobPlan(
-        name=spec.name,
+        **_same(spec),
+        **_same(spec.parallelism),
         programs=programs_to_json(programs),
         data=spec.data.model_copy(update={"train": train}),
-        seed=spec.seed,
         steps=spec.run.steps or (spec.run.epochs or 0) * steps_per_epoch,
         steps_per_epoch=steps_per_epoch,
         evaluate_every=spec.run.evaluate_every,
-        workers=spec.parallelism.workers,
-        shards=spec.parallelism.shards,
-        merge=spec.parallelism.merge,
-        slice_bytes=spec.parallelism.slice_bytes,
         keys=_keys(programs, spec.parallelism, rule),
         parameters=[_parameter(key) for key in programs.keys],
         rule=rule.rule,
         hyper=rule.hyper,
-        mode=spec.parallelism.mode,
-        update=spec.parallelism.update,
-        keep_state=spec.keep_state,
-        accumulate=spec.accumulate,
         average=spec.ema,
         evaluate_average=spec.evaluate_ema,
-        compression=spec.compression,
         commit=commit_of(spec),
         dims=dims_of(spec, programs.train.inputs, source),
-        max_restarts=spec.max_restarts,
-        snapshot_every_s=spec.snapshot_every_s,
-        stop_when=spec.stop_when,
-        keep_best=spec.keep_best,
-        on_nan=spec.on_nan,
         content=source.content,
         state_arrays=len(rule.states) + (spec.ema is not None),
     )
+
+
+def _same(said: JobSpec | Parallelism) -> dict[str, Any]:
+    """The options that a plan has as they were said, under the same names."""
+    names = type(said).model_fields.keys() & JobPlan.model_fields.keys() - {"data", "resume"}
+    return {name: getattr(said, name) for name in names}
 
 
 def _keys(programs: Programs, parallelism: Parallelism, rule: RulePlan) -> list[KeySpec]:
