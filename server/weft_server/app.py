@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 
 from fastapi import FastAPI
 
 from weft.api.private import make_directory
+from weft_server import pages
 from weft_server.checks import Checks
 from weft_server.credentials import Credentials
 from weft_server.database import open_database
@@ -18,9 +18,9 @@ from weft_server.job_files import JobFiles
 from weft_server.models.places import ModelPlaces
 from weft_server.models.pool import ModelReaders
 from weft_server.moment import Clock, ProcessClock
+from weft_server.openapi import ROUTERS
 from weft_server.problems import add_handlers
 from weft_server.records import Records
-from weft_server.routes import agents, allocations, docs, events, health, jobs, models, programs, uploads, values
 from weft_server.routes.context import Context
 from weft_server.service import Service
 from weft_server.settings import Settings
@@ -61,17 +61,10 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
             engine.dispose()
 
     credentials = None if settings.token is None else Credentials(settings.directory)
-    # FastAPI's own pages load scripts from other hosts; `/docs` is a page of ours.
-    app = FastAPI(
-        title="weft",
-        version=version("weft"),
-        lifespan=lifespan,
-        redirect_slashes=False,
-        docs_url=None,
-        redoc_url=None,
-    )
-    for each in (jobs, events, values, uploads, models, programs, agents, allocations, health, docs):
-        app.include_router(each.router)
+    # FastAPI's own pages load scripts from other hosts, and its document knows no problems: `pages` has ours.
+    app = FastAPI(lifespan=lifespan, redirect_slashes=False, openapi_url=None)
+    for router in (*ROUTERS["users"], *ROUTERS["agents"], pages.router):
+        app.router.routes.extend(router.routes)
     add_handlers(app)
     _add_gates(app, settings, credentials)
     return app

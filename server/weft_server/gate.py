@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
-from http import HTTPStatus
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -22,6 +21,8 @@ from weft_server.problems import ProblemError, problem, respond
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Probes carry no token, and say nothing but yes or no."""
+OPEN_PAGES = "/problems"
+"""What a problem means is no secret, and a browser that follows its `type` has no token."""
 SLOWEST = 16 << 10
 """Bytes a second that a body has to come at in the long run: a tenth of a poor mobile link."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -54,7 +55,7 @@ class HostGate:
             name = host if host.endswith("]") else host.rsplit(":", 1)[0]
             if name.lower() not in self._names:
                 detail = f"Host {host!r} is none of {', '.join(sorted(self._names))}"
-                await respond(problem(HTTPStatus.MISDIRECTED_REQUEST, "wrong-host", detail))(scope, receive, send)
+                await respond(problem("wrong-host", detail))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -75,7 +76,7 @@ class OriginGate:
             foreign = [each for each in headers.getlist("origin") if each.lower().partition("://")[2] != own]
             if foreign:
                 detail = f"Origin {foreign[0][:200]!r} is another site than {own!r}: its pages change nothing here"
-                await respond(problem(HTTPStatus.FORBIDDEN, "wrong-origin", detail))(scope, receive, send)
+                await respond(problem("wrong-origin", detail))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -93,7 +94,7 @@ class TokenGate:
         self._credentials = credentials
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        if scope["type"] == "http" and not _is_open(scope["path"]):
             refusal = self._refusal(scope)
             if refusal is not None:
                 await refusal(scope, receive, send)
@@ -114,12 +115,16 @@ class TokenGate:
         if given is not None or known:
             whose = "a token" if given is None else f"the credential of {given[0]} {given[1]}"
             detail = f"the call came with {whose}, and wants {WANTED[wanted[0]].format(wanted[1])}"
-            return respond(problem(HTTPStatus.FORBIDDEN, "wrong-credential", detail))
+            return respond(problem("wrong-credential", detail))
         if is_credential(token):
             detail = "the server does not know this credential: it has another key now; register again"
-            return respond(problem(HTTPStatus.UNAUTHORIZED, "unknown-credential", detail), CHALLENGE)
+            return respond(problem("unknown-credential", detail), CHALLENGE)
         detail = "the call needs the header 'Authorization: Bearer TOKEN' with this server's token"
-        return respond(problem(HTTPStatus.UNAUTHORIZED, "unauthorized", detail), CHALLENGE)
+        return respond(problem("unauthorized", detail), CHALLENGE)
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or f"{path}/".startswith(f"{OPEN_PAGES}/")
 
 
 def _wanted(method: str, path: str) -> tuple[str, str]:
@@ -140,7 +145,7 @@ class BodyGate:
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["method"] in READING:  # nobody reads the body of one that reads
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -148,7 +153,7 @@ class BodyGate:
         if encoding not in {"", "identity"}:
             detail = f"Content-Encoding {encoding[:100]!r}: bodies are taken as they are, without the header"
             more = {"Accept-Encoding": "identity", "Connection": "close"}
-            answer = respond(problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unknown-encoding", detail), more)
+            answer = respond(problem("unknown-encoding", detail), more)
             await answer(scope, receive, send)
             return
         limit = self._limit(scope["method"], scope["path"])
@@ -201,19 +206,19 @@ def _paced(receive: Receive, grace_s: float) -> Receive:
 def too_slow(grace_s: float) -> ProblemError:
     """The refusal of a body that does not come; the connection is closed, since the rest of it is not read."""
     detail = f"the body came at less than {SLOWEST} bytes a second for {grace_s:g} s"
-    return ProblemError(HTTPStatus.REQUEST_TIMEOUT, "too-slow", detail, headers={"Connection": "close"})
+    return ProblemError("too-slow", detail, headers={"Connection": "close"})
 
 
 def too_late(seconds: float) -> ProblemError:
     """The refusal of a body that comes, but not within its time; the connection is closed as by `too_slow`."""
     detail = f"the body did not come whole within {seconds:g} s"
-    return ProblemError(HTTPStatus.REQUEST_TIMEOUT, "too-slow", detail, headers={"Connection": "close"})
+    return ProblemError("too-slow", detail, headers={"Connection": "close"})
 
 
 def too_large(limit: int, what: str) -> ProblemError:
     """The refusal of a body; the connection is closed, since the rest of the body is not read."""
     detail = f"the body has {what}; at most {limit} are taken here"
-    return ProblemError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", detail, headers={"Connection": "close"})
+    return ProblemError("too-large", detail, headers={"Connection": "close"})
 
 
 def _counted(receive: Receive, limit: int) -> Receive:
