@@ -45,24 +45,24 @@ PATIENT = Retry(attempts=20)
 """A server that was killed takes seconds to come back."""
 
 CASES: dict[str, dict[str, Any]] = {
-    "dense": {"rule": weft.Sgd(lr=0.05, momentum=0.9)},
-    "adam": {"rule": weft.Adam()},
-    "table": {"rule": weft.Adagrad(lr=0.05)},
+    "dense": {"optimizer": weft.SGD(lr=0.05, momentum=0.9)},
+    "adam": {"optimizer": weft.Adam()},
+    "table": {"optimizer": weft.Adagrad(lr=0.05)},
     "2bit": {
-        "rule": weft.Sgd(lr=0.05, momentum=0.9),
+        "optimizer": weft.SGD(lr=0.05, momentum=0.9),
         "compression": {"gradients": {"kind": "2bit", "threshold": 0.01}},
     },
     "workers": {
-        "rule": weft.Adam(),
+        "optimizer": weft.Adam(),
         "update": "workers",
         "compression": {
             "gradients": {"kind": "2bit", "threshold": 0.01},
             "merged": {"kind": "2bit", "threshold": 0.01},
         },
     },
-    "float16": {"rule": weft.Adam(), "precision": "float16"},
-    "clipped": {"rule": weft.Adam(), "clip_norm": 0.5},
-    "one worker": {"rule": weft.Adam(), "workers": 1, "shards": 0},
+    "float16": {"optimizer": weft.Adam(), "precision": "float16"},
+    "clipped": {"optimizer": weft.Adam(), "clip_norm": 0.5},
+    "one worker": {"optimizer": weft.Adam(), "workers": 1, "shards": 0},
 }
 
 FAULTS = ("kill", "kill two", "stop", "cut", "noise")

@@ -61,9 +61,9 @@ def submit(client: weft.Client, workers: int) -> weft.JobHandle:
     return client.submit(
         loss,
         data=weft.numpy_data("points.npz"),
-        batch=BATCH,
-        rule=weft.Sgd(lr=0.1),
-        passes=1,
+        batch_size=BATCH,
+        optimizer=weft.SGD(lr=0.1),
+        epochs=1,
         workers=workers,
         shards=2,
     )

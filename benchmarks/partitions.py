@@ -95,7 +95,7 @@ def write_data(path: Path) -> None:
 
 def submit(place: Place, *, given: bool = False) -> weft.JobHandle:
     trained, accuracy = loss()
-    run: dict[str, Any] = {"workers": 2, "shards": 2, "steps": STEPS, "rule": weft.Adam(), "snapshot_every_s": 1.0}
+    run: dict[str, Any] = {"workers": 2, "shards": 2, "steps": STEPS, "optimizer": weft.Adam(), "snapshot_every_s": 1.0}
     data = weft.numpy_data("data.npz", columns={"x": "x", "y": "y"}, evaluate=(ROWS, ROWS + HELD_OUT))
     run |= {"data": data, "metrics": {"accuracy": accuracy}, "keep_state": True, "evaluate_every": STEPS}
     if given:

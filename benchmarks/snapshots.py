@@ -32,7 +32,14 @@ def steps_in(client: weft.Client, every_s: float | None, seconds: float) -> tupl
     """(steps, snapshots) within so many seconds, once the job trains."""
     data = weft.numpy_data("data.npz", columns={"x": "x", "y": "y"})
     job = client.submit(
-        loss(), data=data, batch=BATCH, steps=1_000_000, workers=1, shards=1, rule=weft.Adam(), snapshot_every_s=every_s
+        loss(),
+        data=data,
+        batch_size=BATCH,
+        steps=1_000_000,
+        workers=1,
+        shards=1,
+        optimizer=weft.Adam(),
+        snapshot_every_s=every_s,
     )
     while job.refresh().progress.step < 5:
         time.sleep(0.05)

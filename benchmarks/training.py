@@ -253,9 +253,9 @@ def _weft_round(client: weft.Client, name: str, loss: weft.Expression, data: Pat
     job = client.submit(
         loss,
         data=weft.numpy_data(str(data), train=(0, rows)),
-        batch=batch,
+        batch_size=batch,
         steps=STEPS,
-        rule=weft.Sgd(lr=LR),
+        optimizer=weft.SGD(lr=LR),
         workers=case.workers,
         name=case.model,
     )

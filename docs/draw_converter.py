@@ -31,11 +31,11 @@ INTRODUCTION: Final = """# The converter
 
 Written by `python docs/draw_converter.py` from what the converter does; a test compares.
 
-A job's graph becomes one program for training and one for evaluation. Each pass is a pure function
-`(Draft, Options) -> Draft` in a module of `weft_graph.passes`; `weft_graph.passes.pipeline` lists them.
-A `Draft` is a frozen record: nodes in an order that can run, types, outputs, gradients, what is sent, how urgent each
-key is, which parameters are tables. `convert(..., watch=f)` calls `f(pass, before, after)` after each, which is how
-`weft programs JOB --passes`, this page and the passes' tests look at them.
+A job's graph becomes one program for training and one for evaluation. Each pass of the converter is a pure function
+`(Draft, Options) -> Draft` in a module of `weft_graph.passes`; `weft_graph.passes.pipeline` lists them. A `Draft` is a
+frozen record: ordered nodes, types, outputs, gradients, what is sent, priorities of keys, which parameters are tables.
+`convert(..., watch=f)` calls `f(pass, before, after)` after each pass; `weft programs JOB --passes`, this page and the
+passes' tests use it.
 
 ## The passes
 """
@@ -43,9 +43,8 @@ key is, which parameters are tables. `convert(..., watch=f)` calls `f(pass, befo
 EXAMPLE: Final = """
 ## An example
 
-A classifier of short texts, as an exporter writes it: embeddings of 16 words, a gate (`Sigmoid` and `Mul`, twice
-computed), a scale that is the square root of the width, a mean over the words, and a branch that is decided by a
-constant.
+A classifier of short texts, as an exporter writes it: embeddings of 16 words, a gate (`Sigmoid` and `Mul`, computed
+twice), a scale by the square root of the width, a mean over the words, and a branch on a constant.
 
 What each pass does to it, as `weft programs JOB --passes` prints it:
 """

@@ -21,14 +21,13 @@ Written by `python docs/draw_onnx_suite.py` from the suite of the `onnx` package
 `tests/kernels/onnx_left_out.json`; a test runs the suite through `weft_kernels.onnx_backend.Backend`, in which neither
 `onnx.reference` nor `onnxruntime` can be imported, and compares.
 
-A test counts to the operator that it is about: one named `..._expanded` runs an operator's definition, a graph of other
-operators. Tests of whole models count to none.
+A test counts for the operator that it is about. One named `..._expanded` runs an operator's definition, a graph of
+other operators. Tests of whole models count for none.
 
-weft's graphs have tensors alone, so what is done with a sequence is settled when a model is read. Four of the tests
-that pass (`test_if_opt`, `test_loop13_seq`, `test_sequence_insert_at_front`, `test_split_to_sequence_1`) have it depend
-on the values of inputs: on a condition, a count of turns, a place, a length. For these the backend reads the model once
-more, with the small inputs of whole numbers and booleans as constants; a job, whose graph is read before its data,
-refuses them.
+weft's graphs have only tensors, so sequences are resolved when a model is read. In four of the tests that pass
+(`test_if_opt`, `test_loop13_seq`, `test_sequence_insert_at_front`, `test_split_to_sequence_1`) they depend on values of
+inputs. For these the backend reads the model once more, with small inputs of integers and booleans as constants. A job,
+whose graph is read before its data, rejects them.
 """
 
 

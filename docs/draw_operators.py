@@ -62,24 +62,24 @@ INTRODUCTION: Final = """# Operators
 
 Written from the schemas and from the tests' lists of cases by `python docs/draw_operators.py`; a test compares.
 
-Element types are those of the input that takes most. *float* is float16, bfloat16, float32 and float64, *integers* are
-the eight of 8 to 64 bits, *numbers* both; *float8* are the five types of ONNX, *sub-byte* float4, int4, uint4, int2 and
-uint2. Sums and functions of float16 and bfloat16 are computed in float32 and rounded once.
+*Element types* are those of the input that accepts most. *float* is float16, bfloat16, float32 and float64, *integers*
+are the eight of 8 to 64 bits, *numbers* both; *float8* are the five types of ONNX, *sub-byte* float4, int4, uint4, int2
+and uint2. Sums and functions of float16 and bfloat16 are computed in float32 and rounded once.
 
-*Versions* are those of ONNX whose nodes the operator takes as they are: same attributes with the same defaults, no more
-inputs or outputs. An older form is refused by the name of its attribute. *Cases* counts ONNX's own node tests of weft's
-element types, of values and of inferred types. *JAX* counts cases whose gradients are compared with JAX's reverse mode,
-each in float64 (also in Fortran's order), float32 (strided and turned around) and float16; *differences* counts those
-that are also compared with central differences in float64.
+*Versions* are the opsets of ONNX whose nodes the operator takes unchanged. Readers of files rewrite older forms; in a
+graph they are rejected by the name of their attribute. *Cases* counts ONNX's own node tests of weft's element types, of
+values and of inferred types. *JAX* counts cases whose gradients are compared with JAX's reverse mode, each in float64
+(also in Fortran's order), float32 (strided and turned around) and float16; *differences* counts those that are also
+compared with central differences in float64.
 
-Where an operator has no slope or several, weft takes:
+Where a gradient is not unique or does not exist, weft takes:
 
 - **equal elements share** a largest or smallest one's gradient evenly (Max, Min, ReduceMax, ReduceMin, GlobalMaxPool,
   ScatterElements and ScatterND); MaxPool, TopK and Unique give all of it to the first of equals;
 - **on a bound** Clip's gradient is that of its input, so that a parameter there can leave it;
 - **at zero** Relu, Abs, ReduceL2 and LpNormalization have slope 0; LeakyRelu, PRelu, Elu and Celu have slope 1;
 - **steps** (Sign, Floor, Ceil, Round, Hardmax) and draws (Bernoulli, RandomUniformLike, RandomNormalLike) have slope 0:
-  nothing flows through them, and a parameter that is reached through a step alone is refused."""
+  nothing flows through them, and a parameter that is reached only through a step is rejected."""
 
 
 def page() -> str:

@@ -5,7 +5,7 @@ scikit-learn brings along: 1797 images of 8 x 8 pixels, in the order of who wrot
 hands than the first, are for evaluation and never read in training. A pass has each of the others in five variants: as
 it is, and moved by one pixel to each side.
 
-    python examples/digits.py [--directory DIR] [--passes N]
+    python examples/digits.py [--directory DIR] [--epochs N]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import weft
 from weft import nn
 
 EVALUATION_ROWS = 360
-PASSES = 10
+EPOCHS = 10
 MOVES = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))
 """How the training images are moved: pixels down, pixels right."""
 BATCH = 64
@@ -74,7 +74,7 @@ def write_data(path: Path) -> int:
     return len(image)
 
 
-def train(client: weft.Client, path: str, rows: int, passes: int) -> weft.JobHandle:
+def train(client: weft.Client, path: str, rows: int, epochs: int) -> weft.JobHandle:
     """Submits the job; returns at once."""
     loss, accuracy = build()
     held_out = rows - EVALUATION_ROWS
@@ -82,16 +82,16 @@ def train(client: weft.Client, path: str, rows: int, passes: int) -> weft.JobHan
         loss,
         metrics={"accuracy": accuracy},
         data=weft.numpy_data(path, train=(0, held_out), evaluate=(held_out, rows)),
-        batch=BATCH,
-        passes=passes,
-        rule=weft.Adam(lr=0.001),
+        batch_size=BATCH,
+        epochs=epochs,
+        optimizer=weft.Adam(lr=0.001),
         workers=2,
         shards=2,
         name="digits",
     )
 
 
-def act(console: Console, client: weft.Client, folder: Path, *, passes: int = PASSES) -> None:
+def act(console: Console, client: weft.Client, folder: Path, *, epochs: int = EPOCHS) -> None:
     """Trains on the digits, and tells how well they are told apart."""
     data, parameters = folder / "digits.npz", folder / "digits.safetensors"
     rows = write_data(data)
@@ -100,7 +100,7 @@ def act(console: Console, client: weft.Client, folder: Path, *, passes: int = PA
         f"{originals} handwritten digits to train on, each in {len(MOVES)} variants; "
         f"{EVALUATION_ROWS} others to test on"
     )
-    job = train(client, str(data), rows, passes)
+    job = train(client, str(data), rows, epochs)
     finished = job.watch(console)
     job.save(parameters)
     accuracy, took = finished.metrics["evaluate/accuracy"], stage.training_s(finished)
@@ -112,9 +112,9 @@ def main() -> int:
     """Runs the example; returns the exit code."""
     parser = argparse.ArgumentParser(description="Trains a conv net on handwritten digits with 2 workers and 2 shards.")
     parser.add_argument("--directory", type=Path, default=Path("build/digits"), help="for the data and the parameters")
-    parser.add_argument("--passes", type=int, default=PASSES, help="over the training rows")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="over the training rows")
     arguments = parser.parse_args()
-    return stage.perform(arguments.directory, partial(act, passes=arguments.passes), takes="less than a minute")
+    return stage.perform(arguments.directory, partial(act, epochs=arguments.epochs), takes="less than a minute")
 
 
 if __name__ == "__main__":

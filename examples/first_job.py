@@ -18,7 +18,7 @@ loss, accuracy = weft.nn.cross_entropy(scores, y), weft.nn.accuracy(scores, y)
 
 data = weft.numpy_data("points.npz", evaluate=(1600, 2000))
 job = weft.Client().submit(
-    loss, metrics={"accuracy": accuracy}, data=data, passes=15, rule=weft.Adam(lr=0.01), workers=2, shards=2
+    loss, metrics={"accuracy": accuracy}, data=data, epochs=15, optimizer=weft.Adam(lr=0.01), workers=2, shards=2
 )
 print(job.watch().metrics)
 

@@ -4,7 +4,7 @@ A line's words, pairs of words and parts of words are hashed to rows of the tabl
 linear layer to the modules. A step touches some thousands of rows: only those are fetched and pushed. The same job with
 `row_sparse=False` moves the whole table, 64 MiB each way for each worker and step; a few such steps are run to measure.
 
-    python examples/source_lines.py [--directory DIR] [--passes N]
+    python examples/source_lines.py [--directory DIR] [--epochs N]
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weft import nn
 from weft.api.event import StateChanged
 
 WIDTH = 16
-PASSES = 5
+EPOCHS = 5
 BATCH = 1024
 """Lines of a step, over both workers."""
 DENSE_STEPS = (1, 4)
@@ -53,16 +53,16 @@ def write_data(path: Path, lines: Lines) -> None:
     np.savez(path, ids=padded(lines.text), label=lines.label)
 
 
-def train(client: weft.Client, path: Path, lines: Lines, passes: int) -> weft.JobHandle:
+def train(client: weft.Client, path: Path, lines: Lines, epochs: int) -> weft.JobHandle:
     """Submits the job; returns at once."""
     loss, accuracy, _ = build(len(lines.names))
     return client.submit(
         loss,
         metrics={"accuracy": accuracy},
         data=weft.numpy_data(path, train=(0, lines.trained), evaluate=(lines.trained, len(lines.text))),
-        batch=BATCH,
-        passes=passes,
-        rule=weft.Adam(lr=0.02),
+        batch_size=BATCH,
+        epochs=epochs,
+        optimizer=weft.Adam(lr=0.02),
         workers=2,
         shards=2,
         name="source-lines",
@@ -80,7 +80,9 @@ def dense_step_bytes(
     data, totals = weft.numpy_data(path, train=(0, lines.trained)), []
     for steps in DENSE_STEPS:
         rule, name = weft.Adam(lr=0.02), f"source-lines-dense-{steps}"
-        job = client.submit(loss, data=data, batch=BATCH, steps=steps, rule=rule, workers=2, shards=2, name=name)
+        job = client.submit(
+            loss, data=data, batch_size=BATCH, steps=steps, optimizer=rule, workers=2, shards=2, name=name
+        )
         for event in job.events():
             if isinstance(event.body, StateChanged):
                 say(f"{steps} of {sum(DENSE_STEPS)} steps with a dense table: {event.body.state.value}")
@@ -110,7 +112,7 @@ def predict(parameters: Path, text: list[str], classes: int) -> np.ndarray:
     return nn.softmax(scores).eval({"ids": fed}, parameters=weights)
 
 
-def act(console: Console, client: weft.Client, folder: Path, *, passes: int = PASSES) -> None:
+def act(console: Console, client: weft.Client, folder: Path, *, epochs: int = EPOCHS) -> None:
     """Trains on the lines, and tells how well they are told apart and what went over the wire."""
     with stage.doing(console, "reading the source of Python's library, which takes some seconds"):
         lines = read_lines()
@@ -120,7 +122,7 @@ def act(console: Console, client: weft.Client, folder: Path, *, passes: int = PA
         f"{lines.trained:,} lines of {len(lines.names)} modules of Python's library to train on,\n"
         f"{held_out:,} others to test on; a table of {ROWS:,} rows, of which\na step moves those of its lines"
     )
-    job = train(client, folder / "lines.npz", lines, passes)
+    job = train(client, folder / "lines.npz", lines, epochs)
     finished = job.watch(console)
     parameters = folder / "lines.safetensors"
     job.save(parameters)
@@ -171,9 +173,9 @@ def main() -> int:
     """Runs the example; returns the exit code."""
     parser = argparse.ArgumentParser(description="Tells which module a line of Python's library comes from.")
     parser.add_argument("--directory", type=Path, default=Path("build/lines"), help="for the data and the parameters")
-    parser.add_argument("--passes", type=int, default=PASSES, help="over the training lines")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="over the training lines")
     arguments = parser.parse_args()
-    return stage.perform(arguments.directory, partial(act, passes=arguments.passes), takes="about a minute")
+    return stage.perform(arguments.directory, partial(act, epochs=arguments.epochs), takes="about a minute")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ import msgspec
 
 from same_host_children import wait_until
 from store_cluster import WAIT_S
+from weft.agent.membership import Holder
 from weft.api.agent import Orders, Registration, ShardAllocation
 from weft.api.lifecycle import AllocationEvent
-from weft.api.membership import Holder
 from weft.api.store import StoreSpec
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.serving.daemon import ShardDaemon

@@ -26,7 +26,7 @@ def job(id: str = "job-1", state: JobState = JobState.RUNNING, **fields: Any) ->
     """A job with what a test does not care for filled in."""
     return Job(
         **{
-            "id": id, "name": "digits", "state": state, "progress": Progress(step=3, steps=10, pass_number=1),
+            "id": id, "name": "digits", "state": state, "progress": Progress(step=3, steps=10, epoch=1),
             "workers": 2, "shards": 2, "created_at": START, **fields,
         }
     )  # fmt: skip

@@ -13,8 +13,9 @@ from weft.api.agent import AgentKind, LogReport, MetricReport, Orders, Registrat
 from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server.controller import Controller
-from weft_server.instructions import (
+from weft_server.control.clock import Moment
+from weft_server.control.controller import Controller
+from weft_server.control.instructions import (
     Append,
     Close,
     Instruction,
@@ -25,10 +26,9 @@ from weft_server.instructions import (
     Save,
     TidySnapshots,
 )
-from weft_server.lease import Lease
-from weft_server.limits import Limits
-from weft_server.memory import KeptJob
-from weft_server.moment import Moment
+from weft_server.control.leases import Lease
+from weft_server.control.limits import Limits
+from weft_server.control.memory import KeptJob
 from weft_server.plan import JobPlan
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
@@ -124,7 +124,7 @@ class World:
     def lease(self, kind: AgentKind, place: int, job: str = "job") -> Lease:
         run = self.controller.run_of(job)
         assert run is not None
-        return (run.places.workers if kind is AgentKind.WORKER else run.places.shards)[place]
+        return (run.leases.workers if kind is AgentKind.WORKER else run.leases.shards)[place]
 
     def report(
         self,
@@ -153,7 +153,7 @@ class World:
     def all_report(self, kind: AgentKind, event: AllocationEvent, job: str = "job", **facts: Any) -> None:
         run = self.controller.run_of(job)
         assert run is not None
-        for lease in run.places.workers if kind is AgentKind.WORKER else run.places.shards:
+        for lease in run.leases.workers if kind is AgentKind.WORKER else run.leases.shards:
             self.report(lease, event, **facts)
 
     def bring_to(self, state: JobState, job: str = "job") -> None:

@@ -15,10 +15,10 @@ from safetensors.numpy import save
 
 from documented import checker
 from server_specs import CLASSES, FEATURES
+from weft.agent.membership import Membership
+from weft.agent.reporter import Reporter, UploadError
 from weft.api.agent import AgentKind, Allocation, MetricReport, Orders, Registration, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
-from weft.api.membership import Membership
-from weft.api.reporter import Reporter, UploadError
 from weft_server.app import create_app
 from weft_server.serving import Server, listening
 from weft_server.settings import Settings

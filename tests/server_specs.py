@@ -61,10 +61,10 @@ def spec_json(data: Path, /, **changes: Any) -> dict[str, Any]:
             "columns": {"x": "images", "y": "labels"},
             "train": {"start": 0, "stop": 12},
             "evaluate": {"start": 12, "stop": 16},
-            "batch": 4,
+            "batch_size": 4,
         },
-        "rule": {"name": "sgd", "lr": 0.1},
-        "run": {"passes": 2},
+        "optimizer": {"name": "sgd", "lr": 0.1},
+        "run": {"epochs": 2},
         "parallelism": {"workers": 2, "shards": 1},
         "max_restarts": 0,
         "snapshot_every_s": None,
@@ -78,7 +78,9 @@ def spec(data: Path, /, **changes: Any) -> JobSpec:
 
 def plan(*, workers: int = 2, shards: int = 1, steps: int = 6, **changes: Any) -> JobPlan:
     """A checked job without a graph, for the mind: it never looks into the programs."""
-    data = DataSpec(source=NumpySource(path="rows.npz"), columns={"x": "images"}, train=Rows(start=0, stop=10), batch=4)
+    data = DataSpec(
+        source=NumpySource(path="rows.npz"), columns={"x": "images"}, train=Rows(start=0, stop=10), batch_size=4
+    )
     key = KeySpec(
         key="w",
         dtype="float32",
@@ -94,7 +96,7 @@ def plan(*, workers: int = 2, shards: int = 1, steps: int = 6, **changes: Any) -
         "data": data,
         "seed": 1,
         "steps": steps,
-        "steps_per_pass": 3,
+        "steps_per_epoch": 3,
         "evaluate_every": None,
         "workers": workers,
         "shards": shards,

@@ -11,14 +11,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from weft.agent.document import Document
+from weft.agent.transfer import DownloadError
 from weft.api.agent import LogReport, MetricReport, SetDone, Snapshot, SnapshotDone, WorkerAllocation
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec, NumpySource, Rows
-from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import AverageSpec, CommitSpec, InitializerSpec, KeySpec, StoreSpec
-from weft.api.transfer import DownloadError
 from weft_graph.convert import convert
 from weft_graph.ir import Graph
 from weft_graph.passes.draft import Options
@@ -109,7 +109,7 @@ class Job:
                 columns=dict(self.columns),
                 train=Rows(start=self.train[0], stop=self.train[1]),
                 evaluate=None if evaluate is None else Rows(start=evaluate[0], stop=evaluate[1]),
-                batch=self.batch,
+                batch_size=self.batch,
             ),
             seed=self.seed,
             steps=self.steps,

@@ -7,21 +7,21 @@ from typing import Any, Final
 
 import weft
 from weft import ops
-from weft.user_rule import UserRule
+from weft.optimizer_graph import CustomOptimizer
 
 
-@weft.rule(lr=0.01, weight_decay=0.0)
+@weft.custom_optimizer(lr=0.01, weight_decay=0.0)
 def sgd(weight: Any, gradient: Any, lr: Any, weight_decay: Any) -> Any:
     return weight - lr * (gradient + weight_decay * weight)
 
 
-@weft.rule(state={"velocity": 0.0}, lr=0.01, momentum=0.9, weight_decay=0.0)
+@weft.custom_optimizer(state={"velocity": 0.0}, lr=0.01, momentum=0.9, weight_decay=0.0)
 def heavy_ball(weight: Any, gradient: Any, velocity: Any, lr: Any, momentum: Any, weight_decay: Any) -> Any:
     velocity = momentum * velocity + gradient + weight_decay * weight
     return weight - lr * velocity, {"velocity": velocity}
 
 
-@weft.rule(state={"mean": 0.0, "variance": 0.0}, lr=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8)
+@weft.custom_optimizer(state={"mean": 0.0, "variance": 0.0}, lr=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8)
 def adam(
     weight: Any, gradient: Any, mean: Any, variance: Any, step: Any, lr: Any, beta1: Any, beta2: Any, epsilon: Any
 ) -> Any:
@@ -31,21 +31,23 @@ def adam(
     return weight - lr * move, {"mean": mean, "variance": variance}
 
 
-@weft.rule(state={"sum": 0.0}, lr=0.01, epsilon=1e-10, weight_decay=0.0)
+@weft.custom_optimizer(state={"sum": 0.0}, lr=0.01, epsilon=1e-10, weight_decay=0.0)
 def adagrad(weight: Any, gradient: Any, sum: Any, lr: Any, epsilon: Any, weight_decay: Any) -> Any:
     gradient = gradient + weight_decay * weight
     total = sum + gradient * gradient
     return weight - lr * gradient / (ops.sqrt(total) + epsilon), {"sum": total}
 
 
-@weft.rule(state={"velocity": 0.0}, lr=0.01, momentum=0.9, weight_decay=0.0)
+@weft.custom_optimizer(state={"velocity": 0.0}, lr=0.01, momentum=0.9, weight_decay=0.0)
 def looking_ahead(weight: Any, gradient: Any, velocity: Any, lr: Any, momentum: Any, weight_decay: Any) -> Any:
     gradient = gradient + weight_decay * weight
     velocity = momentum * velocity + gradient
     return weight - lr * (gradient + momentum * velocity), {"velocity": velocity}
 
 
-@weft.rule(state={"mean": 0.0, "variance": 0.0}, lr=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.01)
+@weft.custom_optimizer(
+    state={"mean": 0.0, "variance": 0.0}, lr=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.01
+)
 def adamw(
     weight: Any,
     gradient: Any,
@@ -64,14 +66,14 @@ def adamw(
     return weight - lr * (move + weight_decay * weight), {"mean": mean, "variance": variance}
 
 
-@weft.rule(state={"square": 0.0}, lr=0.01, decay=0.99, epsilon=1e-8, weight_decay=0.0)
+@weft.custom_optimizer(state={"square": 0.0}, lr=0.01, decay=0.99, epsilon=1e-8, weight_decay=0.0)
 def rmsprop(weight: Any, gradient: Any, square: Any, lr: Any, decay: Any, epsilon: Any, weight_decay: Any) -> Any:
     gradient = gradient + weight_decay * weight
     square = decay * square + (1 - decay) * gradient * gradient
     return weight - lr * gradient / (ops.sqrt(square) + epsilon), {"square": square}
 
 
-@weft.rule(state={"total": 0.0, "squares": 0.0}, lr=0.1, beta=1.0, l1=0.0, l2=0.0)
+@weft.custom_optimizer(state={"total": 0.0, "squares": 0.0}, lr=0.1, beta=1.0, l1=0.0, l2=0.0)
 def ftrl(weight: Any, gradient: Any, total: Any, squares: Any, lr: Any, beta: Any, l1: Any, l2: Any) -> Any:
     grown = squares + gradient * gradient
     total = total + gradient - (ops.sqrt(grown) - ops.sqrt(squares)) / lr * weight
@@ -79,7 +81,7 @@ def ftrl(weight: Any, gradient: Any, total: Any, squares: Any, lr: Any, beta: An
     return -shrunk / ((beta + ops.sqrt(grown)) / lr + l2), {"total": total, "squares": grown}
 
 
-@weft.rule(
+@weft.custom_optimizer(
     state={"mean": 0.0, "variance": 0.0},
     lr=0.001,
     beta1=0.9,
@@ -109,7 +111,7 @@ def lamb(
     return weight - moved, {"mean": mean, "variance": variance}
 
 
-@weft.rule(state={"velocity": 0.0}, lr=0.1, momentum=0.9, weight_decay=1e-4, trust=0.001)
+@weft.custom_optimizer(state={"velocity": 0.0}, lr=0.1, momentum=0.9, weight_decay=1e-4, trust=0.001)
 def lars(weight: Any, gradient: Any, velocity: Any, lr: Any, momentum: Any, weight_decay: Any, trust: Any) -> Any:
     """Of weights that are not all 0, with a trust that is not 0."""
     norm = ops.reduce_l2(weight)
@@ -118,7 +120,7 @@ def lars(weight: Any, gradient: Any, velocity: Any, lr: Any, momentum: Any, weig
     return weight - velocity, {"velocity": velocity}
 
 
-AS_GRAPH: Final[Mapping[str, UserRule]] = {
+AS_GRAPH: Final[Mapping[str, CustomOptimizer]] = {
     "sgd": sgd,
     "momentum": heavy_ball,
     "nesterov": looking_ahead,

@@ -24,7 +24,7 @@ def open_regular(path: str, roots: Sequence[Path] | None) -> BinaryIO:
         else:
             handle = _open_under(path, resolved, roots)
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of links; ValueError: a NUL in the path
-        raise UnreadableFileError(f"cannot open {path!r}: {_reason(error)}", path=path) from error
+        raise UnreadableFileError(f"cannot open {_looked_at(path)}: {_reason(error)}", path=path) from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise UnreadableFileError(f"{path!r} is not a regular file", path=path)
@@ -36,8 +36,11 @@ def _open_under(path: str, resolved: Path, roots: Sequence[Path]) -> int:
         base = root.resolve()
         if resolved.is_relative_to(base):
             return _open_beneath(base, resolved.relative_to(base).parts)
+    allowed = ", ".join(str(root) for root in roots) or "there is none"
     raise UnreadableFileError(
-        f"{path!r} is not under a directory that data may be read from: {[str(root) for root in roots]}", path=path
+        f"{_looked_at(path)} is not below a directory that jobs may read data from ({allowed}): move it "
+        "there, or start weft with --data-root",
+        path=path,
     )
 
 
@@ -52,6 +55,14 @@ def _open_beneath(base: Path, parts: tuple[str, ...]) -> int:
             os.close(handle)
         handle = deeper
     return handle
+
+
+def _looked_at(path: str) -> str:
+    """The path as a reader finds it: an absolute one, and where a relative one was looked for."""
+    if Path(path).is_absolute():
+        return path
+    here = Path.cwd()
+    return f"{here / path} ({path!r} is relative to {here}, where the cluster was started)"
 
 
 def _reason(error: Exception) -> str:

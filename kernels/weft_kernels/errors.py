@@ -13,6 +13,15 @@ class KernelError(Exception):
     """An operator could not run on its inputs; the message names the node and the types of what it reads."""
 
 
+class OutOfRangeError(ValueError):
+    """A number that has to name one of some things does not: `value` is outside [`low`, `stop`). `what` it is, such as
+    a label."""
+
+    def __init__(self, what: str, value: int, low: int, stop: int, *, of: str = "") -> None:
+        super().__init__(f"{what} {value} is outside [{low}, {stop}){of}")
+        self.what, self.value, self.low, self.stop = what, value, low, stop
+
+
 def failed(node: Node, inputs: Sequence[Array | None], error: Exception) -> KernelError:
     """An error that names the node and the types of what it reads; raise it."""
     shown = ", ".join(

@@ -13,6 +13,7 @@ from weft_graph.ir import AttributeValue
 from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.cuda import kernels as cuda
+from weft_kernels.errors import OutOfRangeError
 from weft_kernels.host import any_of, number
 from weft_kernels.kernel import Array
 
@@ -66,7 +67,7 @@ def cache_places(
 def checked_indices(xp: Any, indices: Array, count: int, *, wraps: bool, padding_id: int | None = None) -> Array:
     """The indices, int64, in [0, count), or -1 where one is `padding_id`. Those below 0 count from the end if `wraps`.
 
-    Raises ValueError, with the index, where one names none of the `count` rows.
+    Raises OutOfRangeError where an index names none of the `count` rows.
     """
     ids = indices.astype(xp.int64, copy=False)
     padded = None if padding_id is None else ids == padding_id
@@ -78,7 +79,7 @@ def checked_indices(xp: Any, indices: Array, count: int, *, wraps: bool, padding
         if padded is not None:
             outside &= ~padded
         if any_of(xp, outside):
-            raise ValueError(f"index {int(number(xp, ids[outside][0]))} is outside [{low}, {count})")
+            raise OutOfRangeError("index", int(number(xp, ids[outside][0])), low, count)
     if wraps:
         ids = xp.where(ids < 0, ids + count, ids)
     return ids if padded is None else xp.where(padded, -1, ids)

@@ -9,7 +9,7 @@ import typer
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from weft.api.children import ForkError
+from weft.agent.children import ForkError
 from weft_kvstore.encryption.key_files import make_key_files
 from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.daemon import serve

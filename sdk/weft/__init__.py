@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from weft.leaves import constant, input, parameter  # noqa: A004 - ONNX's words
     from weft.model import Model
     from weft.onnx_model import from_onnx
+    from weft.optimizer_graph import custom_optimizer
+    from weft.optimizers import LAMB, LARS, SGD, Adagrad, Adam, AdamW, Ftrl, Nesterov, RMSprop
     from weft.parameter_file import load
-    from weft.rules import Adagrad, Adam, AdamW, Ftrl, Lamb, Lars, Nesterov, Rmsprop, Sgd
     from weft.schedules import cosine, exponential, linear, piecewise, polynomial, warmup
     from weft.submission import job_spec
     from weft.submitting import submit
     from weft.torch_model import from_torch
     from weft.trainable import Trainable
-    from weft.user_rule import rule
     from weft_graph.errors import DTypeError, GraphError, GraphRefusedError, ShapeError
     from weft_graph.losses.comparison import Loss
     from weft_graph.types import BATCH
@@ -100,13 +100,13 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft.model": ("Model",),
     "weft.onnx_model": ("from_onnx",),
     "weft.parameter_file": ("load",),
-    "weft.rules": ("Adagrad", "Adam", "AdamW", "Ftrl", "Lamb", "Lars", "Nesterov", "Rmsprop", "Sgd"),
+    "weft.optimizers": ("Adagrad", "Adam", "AdamW", "Ftrl", "LAMB", "LARS", "Nesterov", "RMSprop", "SGD"),
     "weft.schedules": ("cosine", "exponential", "linear", "piecewise", "polynomial", "warmup"),
     "weft.submission": ("job_spec",),
     "weft.submitting": ("submit",),
     "weft.torch_model": ("from_torch",),
     "weft.trainable": ("Trainable",),
-    "weft.user_rule": ("rule",),
+    "weft.optimizer_graph": ("custom_optimizer",),
     "weft_graph.errors": ("DTypeError", "GraphError", "GraphRefusedError", "ShapeError"),
     "weft_graph.losses.comparison": ("Loss",),
     "weft_graph.types": ("BATCH",),
@@ -120,6 +120,9 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "BATCH",
+    "LAMB",
+    "LARS",
+    "SGD",
     "Adagrad",
     "Adam",
     "AdamW",
@@ -148,8 +151,6 @@ __all__ = [
     "JobHandle",
     "JobSpec",
     "JobState",
-    "Lamb",
-    "Lars",
     "Loss",
     "MissingPackageError",
     "Model",
@@ -158,9 +159,8 @@ __all__ = [
     "NotFoundError",
     "ProblemError",
     "ProtocolError",
-    "Rmsprop",
+    "RMSprop",
     "ServerFaultError",
-    "Sgd",
     "ShapeError",
     "Trainable",
     "UnauthenticatedError",
@@ -171,6 +171,7 @@ __all__ = [
     "WeftError",
     "constant",
     "cosine",
+    "custom_optimizer",
     "cut",
     "exponential",
     "from_onnx",
@@ -187,7 +188,6 @@ __all__ = [
     "parameter",
     "piecewise",
     "polynomial",
-    "rule",
     "submit",
     "warmup",
 ]

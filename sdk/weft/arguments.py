@@ -43,7 +43,7 @@ def keep_best_of(text: str) -> dict[str, Any]:
 
 
 def _sentence(entry: Any) -> str:
-    """`batch is 0; it should be greater than or equal to 1`."""
+    """`batch_size is 0; it should be greater than or equal to 1`."""
     said = str(entry["msg"]).removeprefix("Value error, ")
     # What has a blank is a kind among several that a value may be of, no field.
     *path, last = [place for place in entry["loc"] if " " not in str(place)] or ("",)

@@ -18,6 +18,7 @@ from weft.api.agent import AgentInfo, AgentList
 from weft.api.dry_run import DryRun, Passes
 from weft.api.job import FromUpload, Job, JobPage, JobSpec, Scale, StopWhen
 from weft.api.lifecycle import JobState
+from weft.api.token import DEFAULT_PROJECT, NewToken, Scope, TokenCreated, TokenInfo, TokenList
 from weft.api.values import Uploaded
 from weft.arguments import checked, stop_when_of
 from weft.errors import DEFAULT_PORT, ProtocolError
@@ -82,18 +83,18 @@ class Client:
 
         A model that was read trains as `model.with_loss(...)`, or by a loss built on its values; its parameters' values
         go up first. `metrics` are further such scalars by name, `outputs` what else the graph is to give later, when it
-        is exported. `batch` samples make a step, over all workers; the data's own count
-        where left out. The run lasts `passes` over the training rows or `steps`. Metrics are taken on the rows kept for
-        evaluation after each pass, or each `evaluate_every` steps. `rule` is plain SGD unless set. A path as
+        is exported. `batch_size` samples make a step, over all workers; the data's own count
+        where left out. The run lasts `epochs` over the training rows or `steps`. Metrics are taken on the rows kept for
+        evaluation after each epoch, or each `evaluate_every` steps. `optimizer` is plain SGD unless set. A path as
         `data` is `weft.numpy_data(path)`.
 
-        `mode` "async" applies each worker's part as it arrives. `update` "workers" leaves the rule to the workers, and
-        merged gradients to the shards. `merge` "arrival" gives up equal bits for sums in any order. `slice_bytes` are
-        merged and retried as one.
+        `mode` "async" applies each worker's part as it arrives. `update` "workers" leaves the optimizer to the workers,
+        and merged gradients to the shards. `merge` "arrival" gives up equal bits for sums in any order. `slice_bytes`
+        are merged and retried as one.
 
         `init_from` is where parameters of the same name begin: a job's handle or id, or the path of a safetensors file,
-        which is uploaded first; it replaces the values of a model that was read. `keep_state` keeps the rule's state
-        beside the parameters. `resume` is a job that has ended, from whose last snapshot this one goes on, see
+        which is uploaded first; it replaces the values of a model that was read. `keep_state` keeps the optimizer's
+        state beside the parameters. `resume` is a job that has ended, from whose last snapshot this one goes on, see
         `Client.resume`. Where one of the job's processes is lost, it goes on from its newest snapshot, as often as
         `max_restarts`, and its result is the same; a snapshot is taken each `snapshot_every_s`. `recompute` "cheap" or
         "segments" has workers hold less of a step, and compute it again.
@@ -103,9 +104,9 @@ class Client:
         has it train on though its loss is not finite, "skip" leaves such a step out.
 
         `precision` "bfloat16" or "float16" computes products in that type. `clip_norm` bounds the whole norm of a
-        step's gradient. `accumulate` computes a worker's samples of a step in parts. `average` keeps averages of the
-        parameters, 0.999 (a decay) or `{"start": 1000}`, which `evaluate_average` has evaluations read, and
-        `JobHandle.values(average=True)` brings. `compression`, `{"gradients": {"kind": "2bit", "threshold": 0.5}}`, has
+        step's gradient. `accumulate` computes a worker's samples of a step in parts. `ema` keeps averages of the
+        parameters, 0.999 (a decay) or `{"start": 1000}`, which `evaluate_ema` has evaluations read, and
+        `JobHandle.values(ema=True)` brings. `compression`, `{"gradients": {"kind": "2bit", "threshold": 0.5}}`, has
         gradients travel in fewer bytes.
 
         Raises ArgumentError for what makes no sense here, InvalidRequestError, with a pointer for each thing that the
@@ -166,7 +167,7 @@ class Client:
         job: JobHandle | str,
         *,
         steps: int | None = None,
-        passes: int | None = None,
+        epochs: int | None = None,
         workers: int | None = None,
         shards: int | None = None,
         lr: float | None = None,
@@ -176,7 +177,7 @@ class Client:
         """Submit a job that goes on from the last snapshot of one that has ended, exactly where it was: parameters,
         optimizer, step, schedule and data order. `job` is a handle or an id.
 
-        What is given replaces what that job had. `steps` or `passes` is the length of both together; `stop_when="none"`
+        What is given replaces what that job had. `steps` or `epochs` is the length of both together; `stop_when="none"`
         has it end with its last step. Only its own evaluations are compared. Raises
         NotFoundError, InvalidRequestError where there is no snapshot, ArgumentError.
         """
@@ -189,10 +190,10 @@ class Client:
         changes: dict[str, Any] = {"resume": identifier, "init_from": None}
         if name is not None:
             changes["name"] = name
-        if steps is not None or passes is not None:
-            changes["run"] = {**spec.run.model_dump(), "steps": steps, "passes": passes}
+        if steps is not None or epochs is not None:
+            changes["run"] = {**spec.run.model_dump(), "steps": steps, "epochs": epochs}
         if lr is not None:
-            changes["rule"] = {**spec.rule.model_dump(exclude_unset=True), "lr": lr}
+            changes["optimizer"] = {**spec.optimizer.model_dump(exclude_unset=True), "lr": lr}
         if isinstance(stop_when, str):
             changes["stop_when"] = None if stop_when == "none" else stop_when_of(stop_when)
         elif stop_when is not None:
@@ -230,6 +231,26 @@ class Client:
     def agents(self) -> list[AgentInfo]:
         """The workers and shards that the server knows."""
         return self.http.call(AgentList, "GET", "/v1/agents").agents
+
+    def create_token(
+        self, name: str, *, scope: Scope | str = Scope.RUNNER, project: str = DEFAULT_PROJECT
+    ) -> TokenCreated:
+        """Make a user's token, whose secret is in this answer alone.
+
+        `scope` is "viewer", "runner" or "admin". The token sees and changes only jobs of `project`, or of all where it
+        is "*". Raises ForbiddenError without an admin's token, ConflictError where the name is taken.
+        """
+        with checked("create_token"):
+            new = NewToken(name=name, scope=Scope(scope), project=project)
+        return self.http.call(TokenCreated, "POST", "/v1/tokens", json=new.model_dump(mode="json"))
+
+    def tokens(self) -> list[TokenInfo]:
+        """Users' tokens, without their secrets. Raises ForbiddenError without an admin's token."""
+        return self.http.call(TokenList, "GET", "/v1/tokens").tokens
+
+    def remove_token(self, name: str) -> None:
+        """Remove a user's token: it opens nothing from now on. Raises NotFoundError, ForbiddenError."""
+        self.http.send("DELETE", f"/v1/tokens/{quote(name, safe='')}")
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

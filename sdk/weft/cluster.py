@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
+from weft.agent.private import make_directory
 from weft.api.lifecycle import AgentState
-from weft.api.private import make_directory
 from weft.client import Client
 from weft.errors import ClusterError, WeftError
 from weft.exclusive import LOCK_FILE, check_port_is_free, hold_directory
@@ -65,7 +65,8 @@ class Cluster:
     Entering starts them and returns once all have registered; leaving ends them, and none is left however this process
     ends. `port` 0 takes a free one. `directory` holds database, logs and parameters: a temporary one, gone at the end,
     where left out. Jobs read data below `data_root`, and relative paths from there. `progress` is told what is waited
-    for. Raises ClusterError, which names the daemon and shows the end of its log.
+    for. Where `WEFT_SERVER_TOKEN` and `WEFT_SERVER_AGENT_TOKEN` are set, the daemons and `client` use them. Raises
+    ClusterError, which names the daemon and shows the end of its log.
     """
 
     def __init__(
@@ -90,6 +91,8 @@ class Cluster:
         self._wanted_directory = directory
         self._directory: Path | None = None
         self._url: str | None = None
+        self._token = os.environ.get("WEFT_SERVER_TOKEN")
+        self._agents_token = os.environ.get("WEFT_SERVER_AGENT_TOKEN", self._token)
         self._progress = progress
         self._held = ExitStack()
         self._reported: set[Process] = set()
@@ -112,7 +115,7 @@ class Cluster:
 
     def client(self) -> Client:
         """A new client of this cluster's server; the caller closes it."""
-        return Client(self.url)
+        return Client(self.url, token=self._token)
 
     def start(self) -> None:
         """Starts the daemons and waits until all have registered. Ends what was started where that fails."""
@@ -190,7 +193,7 @@ class Cluster:
     def _tell(self) -> None:
         """Takes leave for agents whose processes have ended. A server that is away is told another time."""
         try:
-            with Client(self.url, timeout_s=TELL_TIMEOUT_S, retry=Retry(attempts=1)) as client:
+            with Client(self.url, token=self._token, timeout_s=TELL_TIMEOUT_S, retry=Retry(attempts=1)) as client:
                 for agent in client.agents():
                     process = self._untold.get(agent.pid)
                     if process is not None and agent.state is not AgentState.LOST:
@@ -226,13 +229,16 @@ class Cluster:
         return [*listen, "--directory", str(self.directory), "--data-root", str(self.data_root)]
 
     def _spawn_agents(self) -> None:
+        token = {} if self._agents_token is None else {"WEFT_SHARD_TOKEN": self._agents_token}
         threads = str(max(1, len(os.sched_getaffinity(0)) // self.workers))
         for number in range(self.shards):
             arguments = ["--server", self.url, "--name", f"shard-{number}", "--bind", "tcp://127.0.0.1:0"]
-            self._spawn(f"shard-{number}", "weft_kvstore", arguments)
+            self._spawn(f"shard-{number}", "weft_kvstore", arguments, token)
         for number in range(self.workers):
             arguments = ["--server", self.url, "--name", f"worker-{number}", "--data-root", str(self.data_root)]
             unset = {name: threads for name in THREAD_VARIABLES if name not in os.environ}
+            if self._agents_token is not None:
+                unset["WEFT_WORKER_TOKEN"] = self._agents_token
             self._spawn(f"worker-{number}", "weft_worker", arguments, unset)
 
     def _spawn(

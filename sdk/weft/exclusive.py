@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from weft.api.private import opener
+from weft.agent.private import opener
 from weft.command_line import command
 from weft.errors import ClusterError
 

@@ -37,6 +37,9 @@ RETRIED_STATUSES = frozenset({502, 503, 504})
 
 NOT_READY = "not-ready"
 
+USER_AGENT = "weft"
+"""By it a server knows an SDK of this release: that of the release before said `python-httpx/...`."""
+
 UPLOAD_CHUNK_BYTES = 1 << 20
 
 
@@ -89,9 +92,10 @@ class Http:
         self.clock = clock
         self.retry = retry
         self._is_away = False
+        authorization = {"Authorization": f"Bearer {_checked_token(token)}"} if token else {}
         self._client = httpx.Client(
             base_url=_checked(self.url),
-            headers={"Authorization": f"Bearer {_checked_token(token)}"} if token else {},
+            headers={"User-Agent": USER_AGENT, **authorization},
             timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s)),
             transport=transport,
             trust_env=not _is_loopback(self.url),  # a proxy of the environment has no way to this machine's loopback

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, TypeVar
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
 from weft.api.job import KeepBest, Merge, Mode, Precision, Recompute, StopWhen, UpdateBy
-from weft.api.rule import RuleSpec
+from weft.api.optimizer import OptimizerSpec
 from weft.api.store import AverageSpec, LossScalingSpec
 from weft.first_values import FirstValues
 
 if TYPE_CHECKING:
     from weft.expression import Expression
     from weft.job_handle import JobHandle
-    from weft.user_rule import UserRule
+    from weft.optimizer_graph import CustomOptimizer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,11 +28,11 @@ class JobArguments(TypedDict, total=False):
     metrics: Mapping[str, Expression] | None
     outputs: Sequence[Expression]
     data: Required[DataSpec | str | os.PathLike[str]]
-    batch: int | None
-    passes: int | None
+    batch_size: int | None
+    epochs: int | None
     steps: int | None
     evaluate_every: int | None
-    rule: RuleSpec | UserRule | None
+    optimizer: OptimizerSpec | CustomOptimizer | None
     workers: int
     shards: int | None
     mode: Mode | str
@@ -44,8 +44,8 @@ class JobArguments(TypedDict, total=False):
     clip_norm: float | None
     loss_scale: LossScalingSpec | Mapping[str, Any] | None
     accumulate: int
-    average: AverageSpec | Mapping[str, Any] | float | None
-    evaluate_average: bool
+    ema: AverageSpec | Mapping[str, Any] | float | None
+    evaluate_ema: bool
     compression: StoreCompressionSpec | Mapping[str, Any] | None
     init_from: FirstValues | None
     resume: JobHandle | str | None

@@ -182,21 +182,21 @@ class JobHandle:
         """Names, dtypes and shapes of the job's parameters."""
         return self._http.call(ParameterList, "GET", self._path("/parameters")).parameters
 
-    def values(self, names: Iterable[str] | None = None, *, state: bool = False, average: bool = False) -> Values:
+    def values(self, names: Iterable[str] | None = None, *, state: bool = False, ema: bool = False) -> Values:
         """Values of the named parameters, of all where left out, as of one step; also of a job that runs.
 
-        With `state` the rule's state too, as `weft.state/NAME/KEY`, of a job that was submitted with `keep_state`. With
-        `average` the averages that a job submitted so keeps, in the place of the parameters.
+        With `state` the optimizer's state too, as `weft.state/NAME/KEY`, of a job that was submitted with `keep_state`.
+        With `ema` the averages that a job submitted so keeps, in the place of the parameters.
         Raises NotFoundError for a name that the job has not, ConflictError while there are no values yet.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
-        query = _query(names, state or average)
+        query = _query(names, state or ema)
         response = self._http.send("GET", self._path("/values"), params=query, timeout=VALUES_TIMEOUT_S)
         try:
             found = load(response.content)
-            return Values(averages_of(found, state=state) if average else found, _step(response.headers))
+            return Values(averages_of(found, state=state) if ema else found, _step(response.headers))
         except SafetensorError as error:
             raise ProtocolError(f"{response.url} answered with what is no safetensors document: {error}") from None
 
@@ -206,17 +206,17 @@ class JobHandle:
         names: Iterable[str] | None = None,
         *,
         state: bool = False,
-        average: bool = False,
+        ema: bool = False,
     ) -> int:
-        """Write the values to `path` as safetensors and return the step that they are of; `state` and `average` as for
+        """Write the values to `path` as safetensors and return the step that they are of; `state` and `ema` as for
         `values`. Averages are held in memory, all at once.
 
         A file that was there is replaced in one move, once all has come. Raises OSError where it cannot be written.
         """
-        if average:
+        if ema:
             from safetensors.numpy import save
 
-            values = self.values(names, state=state, average=True)
+            values = self.values(names, state=state, ema=True)
             with replacing(Path(path)) as file:
                 file.write(save(dict(values)))
             return values.step
@@ -232,8 +232,9 @@ class JobHandle:
     def set_all(self, values: Mapping[str, Any]) -> int:
         """Set parameters, all at one step, and return the step from which on they hold: 0 before the first one.
 
-        A number stands for all elements of a parameter. The rule's state stays. Raises ArgumentError for a name that
-        the job has not, another shape, or elements that would lose their meaning; ConflictError once the job has ended.
+        A number stands for all elements of a parameter. The optimizer's state stays. Raises ArgumentError for a name
+        that the job has not, another shape, or elements that would lose their meaning; ConflictError once the job has
+        ended.
         """
         document = io.BytesIO(document_of(values, self.parameters()))
         return self._put(document)
@@ -251,7 +252,7 @@ class JobHandle:
         """What was submitted."""
         return self._http.call(JobSpec, "GET", self._path("/spec"))
 
-    def model(self, outputs: Iterable[str] | None = None, *, average: bool = False) -> Model:
+    def model(self, outputs: Iterable[str] | None = None, *, ema: bool = False) -> Model:
         """The job's graph up to these values, with its parameters as they are now: to evaluate, export or train again.
 
         Where left out, `outputs` are the graph's own that are neither its loss nor a metric. Raises ArgumentError,
@@ -260,7 +261,7 @@ class JobHandle:
         """
         from weft.trained_model import trained_model  # most users of handles build no graph
 
-        return trained_model(self.spec(), outputs, partial(self.values, average=average))
+        return trained_model(self.spec(), outputs, partial(self.values, ema=ema))
 
     def export_onnx(
         self,
@@ -268,16 +269,16 @@ class JobHandle:
         *,
         outputs: Iterable[str] | None = None,
         opset: int = 0,
-        average: bool = False,
+        ema: bool = False,
         training: bool = False,
     ) -> None:
         """Write the trained model for inference, under the names that it came with; `outputs` as for `model`.
 
-        `opset` is ONNX's version; what most runtimes take where left out. `average` writes the averages of the
+        `opset` is ONNX's version; what most runtimes take where left out. `ema` writes the averages of the
         parameters, in a job that keeps them. `training` keeps Dropout and BatchNormalization as they train, for a file
         to be trained further. Raises OnnxError, OSError too.
         """
-        self.model(outputs, average=average).export_onnx(path, opset=opset, training=training)
+        self.model(outputs, ema=ema).export_onnx(path, opset=opset, training=training)
 
     def programs(self) -> dict[str, Any]:
         """What the converter made of the graph, as JSON: what workers and shards get."""

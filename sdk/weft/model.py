@@ -22,7 +22,7 @@ from weft_graph.losses.with_loss import with_loss
 if TYPE_CHECKING:
     import os
 
-    from weft.api.rule import RuleSpec
+    from weft.api.optimizer import OptimizerSpec
     from weft.evaluation import Feeds
 
 
@@ -39,8 +39,9 @@ class Model:
     warnings: tuple[str, ...] = ()
     sequences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Outputs of the file that are sequences, as the outputs that are their items."""
-    rule: RuleSpec | None = None
-    """What the file trains it by, where it has its own optimizer: jobs of the model take it unless they say `rule`."""
+    optimizer: OptimizerSpec | None = None
+    """What the file trains it by, where it has its own optimizer: jobs of the model take it unless they say
+    `optimizer`."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Why a parameter does not train, or what shares it, and why an array is a constant; a few words each."""
     proof: str = ""
@@ -165,7 +166,7 @@ class Model:
             self.values,
             (*self.warnings, *made.notes),
             self.graph.outputs,
-            self.rule,
+            self.optimizer,
             {**self.reasons, **idle},
             self.proof,
         )

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from weft.errors import ArgumentError
 from weft.model import Model
 from weft.onnx_package import onnx_form
-from weft.rules import BY_NAME
+from weft.optimizers import BY_NAME
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from weft.api.rule import RuleSpec
+    from weft.api.optimizer import OptimizerSpec
     from weft_graph.onnx_form.errors import TrainingStep
 
 Patterns = str | Sequence[str]
@@ -39,10 +39,10 @@ def from_onnx(
     Floats that lead to an output become parameters. Patterns such as `encoder.*` say otherwise: `parameters` train,
     `constants` become part of the graph, `untrained` are kept by the store, whatever they are read for. Parameters that
     are `frozen` do not train, and nodes that are stay in inference; all other BatchNormalization and Dropout is
-    switched to training by `training`, and a model's own optimizer becomes `Model.rule`. Tables that are `lazy` keep
-    rows that a step does not read as they are, others do to them what a gradient of zeros does. A file that is known to
-    train otherwise than the PyTorch module that it was written from is refused unless `verify` is off. `batch` is
-    what the file calls the dimension of the samples; `shapes` are inputs' shapes in the place of the file's,
+    switched to training by `training`, and a model's own optimizer becomes `Model.optimizer`. Tables that are `lazy`
+    keep rows that a step does not read as they are, others do to them what a gradient of zeros does. A file that is
+    known to train otherwise than the PyTorch module that it was written from is refused unless `verify` is off. `batch`
+    is what the file calls the dimension of the samples; `shapes` are inputs' shapes in the place of the file's,
     `sequences` the lengths of inputs that are sequences.
 
     Raises OnnxError and its kin, which name the node or value, ArgumentError, and MissingPackageError where `onnx` is
@@ -61,10 +61,10 @@ def from_onnx(
         sequences=dict(sequences or {}),
     )
     read = _read(source, options)
-    return Model(read.graph, read.values, read.warnings, read.sequences, _rule(read.step), reasons=read.reasons)
+    return Model(read.graph, read.values, read.warnings, read.sequences, _optimizer(read.step), reasons=read.reasons)
 
 
-def _rule(step: TrainingStep | None) -> RuleSpec | None:
+def _optimizer(step: TrainingStep | None) -> OptimizerSpec | None:
     """What the file's own optimizer is here; a rate that is fed at each step is the rule's default.
 
     Raises ArgumentError for a number that the rule does not take.

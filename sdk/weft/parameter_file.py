@@ -57,11 +57,11 @@ def averages_of(
 ) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
     """Parameters with their averages in their places, of values that came with state; the state too, if asked for.
 
-    What no rule updates has no average, and stays as it is. Raises ArgumentError where nothing has one.
+    What no optimizer updates has no average, and stays as it is. Raises ArgumentError where nothing has one.
     """
     ahead = {state_key(name): array for name, array in values.items() if name.startswith(state_tensor(AVERAGE, ""))}
     if not ahead:
-        raise ArgumentError("the job keeps no averages: submit it with average={...}")
+        raise ArgumentError("the job keeps no averages: submit it with ema={...}")
     kept = {name: array for name, array in values.items() if state or not name.startswith(STATE)}
     return {name: np.asarray(array + ahead[name]) if name in ahead else array for name, array in kept.items()}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
 
-from weft.api.private import make_directory, opener
+from weft.agent.private import make_directory, opener
 from weft.log_lines import readable, telling
 
 LOG_TAIL_LINES = 12

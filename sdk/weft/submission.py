@@ -22,7 +22,7 @@ from weft.api.job import (
     StopWhen,
     UpdateBy,
 )
-from weft.api.rule import RuleSpec, Sgd
+from weft.api.optimizer import SGD, OptimizerSpec
 from weft.api.store import AverageSpec, LossScalingSpec
 from weft.arguments import checked, keep_best_of, stop_when_of
 from weft.data import numpy_data
@@ -32,9 +32,9 @@ from weft.first_values import FirstValues, from_job_or_upload, id_of
 if TYPE_CHECKING:
     from weft.expression import Expression
     from weft.job_handle import JobHandle
+    from weft.optimizer_graph import CustomOptimizer
     from weft.records import Array
     from weft.trainable import Trainable
-    from weft.user_rule import UserRule
     from weft_graph.ir import Graph
 
 SLICE_BYTES = Parallelism().slice_bytes
@@ -48,7 +48,7 @@ class _Trained:
     loss: str
     metrics: Mapping[str, str]
     values: Mapping[str, Array] = field(default_factory=dict)
-    rule: RuleSpec | None = None
+    optimizer: OptimizerSpec | None = None
 
 
 def job_spec(
@@ -57,11 +57,11 @@ def job_spec(
     metrics: Mapping[str, Expression] | None = None,
     outputs: Sequence[Expression] = (),
     data: DataSpec | str | os.PathLike[str],
-    batch: int | None = None,
-    passes: int | None = None,
+    batch_size: int | None = None,
+    epochs: int | None = None,
     steps: int | None = None,
     evaluate_every: int | None = None,
-    rule: RuleSpec | UserRule | None = None,
+    optimizer: OptimizerSpec | CustomOptimizer | None = None,
     workers: int = 1,
     shards: int | None = None,
     mode: Mode | str = Mode.SYNC,
@@ -73,8 +73,8 @@ def job_spec(
     clip_norm: float | None = None,
     loss_scale: LossScalingSpec | Mapping[str, Any] | None = None,
     accumulate: int = 1,
-    average: AverageSpec | Mapping[str, Any] | float | None = None,
-    evaluate_average: bool = False,
+    ema: AverageSpec | Mapping[str, Any] | float | None = None,
+    evaluate_ema: bool = False,
     compression: StoreCompressionSpec | Mapping[str, Any] | None = None,
     init_from: FirstValues | None = None,
     resume: JobHandle | str | None = None,
@@ -93,20 +93,20 @@ def job_spec(
     `Client.upload` gave; without it, a job of a model that was read lacks the model's values, which only
     `Client.submit` brings. Raises ArgumentError.
     """
-    from weft.user_rule import UserRule
+    from weft.optimizer_graph import CustomOptimizer
 
-    rule = rule() if isinstance(rule, UserRule) else rule
-    if rule is not None and not isinstance(rule, Model):
-        raise ArgumentError(f"rule is {rule!r}; it should be weft.Sgd(...), weft.Adam(...) or the like")
-    if (passes is None) == (steps is None):
-        given = "neither" if passes is None else f"passes={passes} and steps={steps}"
-        raise ArgumentError(f"give either passes or steps, how long to train; {given} was given")
+    optimizer = optimizer() if isinstance(optimizer, CustomOptimizer) else optimizer
+    if optimizer is not None and not isinstance(optimizer, Model):
+        raise ArgumentError(f"optimizer is {optimizer!r}; it should be weft.SGD(...), weft.Adam(...) or the like")
+    if (epochs is None) == (steps is None):
+        given = "neither" if epochs is None else f"epochs={epochs} and steps={steps}"
+        raise ArgumentError(f"give either epochs or steps, how long to train; {given} was given")
     trained = _trained(loss, metrics, outputs, name)
     source = _data(data)
     from weft_graph.json_form import graph_to_json  # who only watches jobs builds no graph
 
     with checked():
-        run = RunLength(passes=passes, steps=steps, evaluate_every=evaluate_every)
+        run = RunLength(epochs=epochs, steps=steps, evaluate_every=evaluate_every)
         parallelism = Parallelism.model_validate(
             {"workers": workers, "mode": mode, "update": update, "merge": merge, "slice_bytes": slice_bytes}
             | ({} if shards is None else {"shards": shards})
@@ -117,8 +117,12 @@ def job_spec(
             graph=graph_to_json(trained.graph),
             loss=trained.loss,
             metrics=dict(trained.metrics),
-            data=_with(source, columns={**own, **source.columns}, batch=source.batch if batch is None else batch),
-            rule=rule or trained.rule or Sgd(),
+            data=_with(
+                source,
+                columns={**own, **source.columns},
+                batch_size=source.batch_size if batch_size is None else batch_size,
+            ),
+            optimizer=optimizer or trained.optimizer or SGD(),
             run=run,
             parallelism=parallelism,
             recompute=recompute,  # type: ignore[arg-type]  # the model makes the word of a text
@@ -126,8 +130,8 @@ def job_spec(
             clip_norm=clip_norm,
             loss_scale=loss_scale,  # type: ignore[arg-type]  # a mapping becomes the model
             accumulate=accumulate,
-            average={"decay": average} if isinstance(average, float) else average,  # type: ignore[arg-type]  # likewise
-            evaluate_average=evaluate_average,
+            ema={"decay": ema} if isinstance(ema, float) else ema,  # type: ignore[arg-type]  # likewise
+            evaluate_ema=evaluate_ema,
             compression=compression,  # type: ignore[arg-type]  # a mapping becomes the model
             init_from=None if init_from is None else from_job_or_upload(init_from),
             resume=id_of(resume),
@@ -163,7 +167,7 @@ def _trained(
             raise ArgumentError(
                 "metrics and outputs of a model are said where its loss is: model.with_loss(..., metrics=...)"
             )
-        return _Trained(loss.graph, loss.loss, loss.metrics, loss.values, loss.rule)
+        return _Trained(loss.graph, loss.loss, loss.metrics, loss.values, loss.optimizer)
     metrics = {} if metrics is None else metrics
     _check_expressions(loss, metrics)
     collected = collect((loss, *metrics.values(), *outputs), name)

@@ -8,7 +8,7 @@ from typing import Any
 from rich import console
 from rich.segment import Segment
 
-from weft.api.printable import escaped
+from weft.agent.printable import escaped
 
 
 class Console(console.Console):

@@ -14,7 +14,7 @@ from weft_graph.ir import Graph
 from weft_graph.losses.with_loss import WithLoss
 
 if TYPE_CHECKING:
-    from weft.api.rule import RuleSpec
+    from weft.api.optimizer import OptimizerSpec
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -30,7 +30,7 @@ class Trainable:
     """What the model's are, then sentences about the loss: what it is computed from, and what does not train."""
     own_outputs: tuple[str, ...] = ()
     """The model's outputs as they were."""
-    rule: RuleSpec | None = None
+    optimizer: OptimizerSpec | None = None
     """What it trains by unless a job says it otherwise."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     proof: str = ""

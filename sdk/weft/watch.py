@@ -42,7 +42,7 @@ class RunView:
 
     steps: int
     step: int = 0
-    pass_number: int = 0
+    epoch: int = 0
     samples_per_second: float = 0.0
     state: str = ""
     train: dict[str, float] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class RunView:
             case StateChanged():
                 return self._changed(body)
             case StepDone():
-                self.step, self.steps, self.pass_number = body.step, body.steps, body.pass_number
+                self.step, self.steps, self.epoch = body.step, body.steps, body.epoch
                 self.samples_per_second = body.samples_per_second
                 return None
             case MetricTaken(split="train"):
@@ -86,9 +86,9 @@ class RunView:
     def summary(self, room: int | None = None) -> str:
         """Pass, rate and newest training metrics; within `room` cells the rate goes first, then the pass."""
         numbers = shown(self.train)
-        pass_, rate = f"pass {self.pass_number}", f"{self.samples_per_second:,.0f} samples/s"
-        forms = ("  ".join(filter(None, parts)) for parts in ((pass_, rate, numbers), (pass_, numbers)))
-        return next((form for form in forms if room is None or len(form) <= room), numbers or pass_)
+        epoch, rate = f"epoch {self.epoch}", f"{self.samples_per_second:,.0f} samples/s"
+        forms = ("  ".join(filter(None, parts)) for parts in ((epoch, rate, numbers), (epoch, numbers)))
+        return next((form for form in forms if room is None or len(form) <= room), numbers or epoch)
 
     def steps_done(self, step: int) -> str:
         """` 565/1130`, as wide at each step."""

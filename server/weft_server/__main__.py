@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from weft.api.daemon import start_daemon
+from weft.agent.startup import start_daemon
 from weft_server.app import create_app
 from weft_server.database import DatabaseRefusedError
 from weft_server.directory import UnknownResultsError

@@ -6,22 +6,23 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
-from weft.api.private import make_directory
+from weft.agent.private import make_directory
 from weft_server import pages
+from weft_server.access import TokenGate, Tokens
 from weft_server.checks import Checks
+from weft_server.control.clock import Clock, ProcessClock
 from weft_server.credentials import Credentials
 from weft_server.database import open_database
-from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate, TokenGate
+from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate
 from weft_server.job_files import JobFiles
 from weft_server.models.places import ModelPlaces
 from weft_server.models.pool import ModelReaders
-from weft_server.moment import Clock, ProcessClock
 from weft_server.openapi import ROUTERS
 from weft_server.problems import add_handlers
 from weft_server.records import Records
-from weft_server.routes.context import Context
+from weft_server.routes.context import Context, check_project
 from weft_server.service import Service
 from weft_server.settings import Settings
 from weft_server.uploads import Uploads
@@ -49,9 +50,10 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
         places = ModelPlaces(settings.concurrent_models + settings.waiting_models, settings.models_bytes)
         readers = ModelReaders()
         shutil.rmtree(settings.models_folder, ignore_errors=True)  # what an earlier process left
-        if credentials is not None:
+        if credentials is not None and known is not None:
             credentials.load()
-        app.state.context = Context(service, brought, settings, checks, reading, places, readers, credentials)
+            known.load(service.records.users())
+        app.state.context = Context(service, brought, settings, checks, reading, places, readers, credentials, known)
         try:
             await service.start()
             yield
@@ -61,25 +63,23 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
             engine.dispose()
 
     credentials = None if settings.token is None else Credentials(settings.directory)
+    known = None if settings.token is None else Tokens(settings.token.get_secret_value())
     # FastAPI's own pages load scripts from other hosts, and its document knows no problems: `pages` has ours.
     app = FastAPI(lifespan=lifespan, redirect_slashes=False, openapi_url=None)
     for router in (*ROUTERS["users"], *ROUTERS["agents"], pages.router):
-        app.router.routes.extend(router.routes)
+        app.include_router(router, dependencies=[Depends(check_project)])
     add_handlers(app)
-    _add_gates(app, settings, credentials)
+    _add_gates(app, settings, credentials, known)
     return app
 
 
-def _add_gates(app: FastAPI, settings: Settings, credentials: Credentials | None) -> None:
+def _add_gates(app: FastAPI, settings: Settings, credentials: Credentials | None, known: Tokens | None) -> None:
     """The one added last is passed first: Host, then Origin, then token, then the body's pace and size."""
     app.add_middleware(BodyGate, limit=_body_limit(settings))
     app.add_middleware(PaceGate, grace_s=settings.body_grace_s)
-    if settings.token is not None and credentials is not None:
-        token, agent_token = (
-            settings.token.get_secret_value(),
-            (settings.agent_token or settings.token).get_secret_value(),
-        )
-        app.add_middleware(TokenGate, token=token, agent_token=agent_token, credentials=credentials)
+    if settings.token is not None and credentials is not None and known is not None:
+        agent_token = (settings.agent_token or settings.token).get_secret_value()
+        app.add_middleware(TokenGate, tokens=known, agent_token=agent_token, credentials=credentials)
     app.add_middleware(OriginGate)
     if settings.is_loopback:
         app.add_middleware(HostGate, names=LOOPBACK_NAMES | {settings.host})

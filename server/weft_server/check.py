@@ -20,6 +20,7 @@ from weft_graph.ir import Graph
 from weft_graph.json_form import graph_from_json
 from weft_graph.json_place import escape_token
 from weft_graph.rules.schedule import MOST_STEPS
+from weft_graph.spelling import did_you_mean
 from weft_graph.types import BATCH
 from weft_server.converter_options import options_of
 from weft_server.data_check import column_errors, listed, row_errors
@@ -39,6 +40,11 @@ MOST_SLICES = 200_000
 """Of one job: each is an object on its shard, which other jobs share, and is counted by every worker at every step."""
 MOST_ROW_BYTES = 1 << 22
 """Of a row of a table: a shard cuts no row, and works for other jobs too."""
+
+
+_NO_EVALUATION = (
+    "it needs evaluations: give the data rows for them, such as evaluate=(800, 1000) or --evaluate 800:1000"
+)
 
 
 def read_graph(spec: JobSpec) -> Graph:
@@ -72,9 +78,9 @@ def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> J
     errors = list(islice(found, MOST_ERRORS))
     if errors:
         raise JobRefusedError(errors)
-    rule = read_rule(spec.rule)
+    rule = read_rule(spec.optimizer)
     try:
-        at_once = -(-spec.data.batch // (spec.parallelism.workers * spec.accumulate))
+        at_once = -(-spec.data.batch_size // (spec.parallelism.workers * spec.accumulate))
         dims = {**dims_of(spec, graph.inputs, source), BATCH: at_once}
         options = options_of(spec, rule, dims)
         programs = convert(graph, loss=spec.loss, metrics=spec.metrics, options=options)
@@ -114,7 +120,7 @@ def _name_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
     names = {parameter.name for parameter in graph.parameters}
     for index, parameter in enumerate(graph.parameters):
         if parameter.name.startswith(STATE):
-            detail = f"{parameter.name!r} begins like the rule's state in files, {STATE!r}; give it another name"
+            detail = f"{parameter.name!r} begins like the optimizer's state in files, {STATE!r}; give it another name"
             yield FieldError(pointer=f"/graph/parameters/{index}/name", detail=detail, node=parameter.name)
         if spec.parallelism.update is UpdateBy.WORKERS and gradient_key(parameter.name) in names:
             taken = gradient_key(parameter.name)
@@ -134,7 +140,8 @@ def _output_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
     outputs = frozenset(graph.outputs)
     for pointer, value in wanted.items():
         if value not in outputs:
-            detail = f"{value!r} is no output of the graph; it has {listed(graph.outputs)}"
+            known = listed(graph.outputs)
+            detail = f"{value!r} is no output of the graph; it has {known}{did_you_mean(value, graph.outputs)}"
             yield FieldError(pointer=pointer, detail=detail, node=value)
     if spec.metrics.get("loss", spec.loss) != spec.loss:
         detail = f"the metric 'loss' is always the loss, {spec.loss!r}; give {spec.metrics['loss']!r} another name"
@@ -143,7 +150,7 @@ def _output_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
 
 def _length_errors(spec: JobSpec, plan: JobPlan) -> Iterator[FieldError]:
     if plan.steps > MOST_STEPS:
-        field = "steps" if spec.run.steps else "passes"
+        field = "steps" if spec.run.steps else "epochs"
         yield FieldError(pointer=f"/run/{field}", detail=f"{plan.steps} steps are more than {MOST_STEPS}")
 
 
@@ -152,9 +159,10 @@ def _stop_errors(spec: JobSpec) -> Iterator[FieldError]:
         if by is None:
             continue
         if spec.data.evaluate is None:
-            yield FieldError(pointer=pointer, detail="it looks at evaluations, and the job has no rows for them")
+            yield FieldError(pointer=pointer, detail=_NO_EVALUATION)
         if by.metric not in {"loss", *spec.metrics}:
-            detail = f"{by.metric!r} is no metric of the job; it has {listed(sorted({'loss', *spec.metrics}))}"
+            known = sorted({"loss", *spec.metrics})
+            detail = f"the job has no metric {by.metric!r}; it has {listed(known)}{did_you_mean(by.metric, known)}"
             yield FieldError(pointer=f"{pointer}/metric", detail=detail)
         if spec.parallelism.mode is not Mode.SYNC:
             detail = "the best evaluation's values are computed again up to its step, which is exact in sync mode only"

@@ -13,8 +13,8 @@ import secrets
 from pathlib import Path
 from typing import Literal
 
+from weft.agent.private import opener
 from weft.api.agent import Orders, Registered
-from weft.api.private import opener
 
 KEY_FILE = "agents.key"
 KEY_BYTES = 32

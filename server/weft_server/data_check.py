@@ -10,6 +10,7 @@ from weft.api.problem import FieldError
 from weft_data.source import Description
 from weft_graph.ir import Graph, Input
 from weft_graph.json_place import escape_token
+from weft_graph.spelling import did_you_mean
 from weft_graph.types import BATCH
 
 MOST_NAMES = 20
@@ -19,12 +20,14 @@ MOST_NAMES = 20
 def column_errors(data: DataSpec, graph: Graph, source: Description) -> Iterator[FieldError]:
     inputs = {each.name: (index, each) for index, each in enumerate(graph.inputs)}
     for name in data.columns.keys() - inputs.keys():
-        detail = f"the graph has no input {name!r}; it has {listed(inputs)}"
+        detail = f"the graph has no input {name!r}; it has {listed(inputs)}{did_you_mean(name, inputs)}"
         yield FieldError(pointer=f"/data/columns/{escape_token(name)}", detail=detail)
     dims: dict[str, tuple[int, str]] = {}
     for name, (index, given) in inputs.items():
         if name not in data.columns:
-            yield FieldError(pointer="/data/columns", detail=f"no column feeds the graph's input {name!r}", node=name)
+            yield FieldError(
+                pointer="/data/columns", detail=f"no column feeds the model's input {name!r}: name one", node=name
+            )
         elif given.type.rank == 0 or given.type.shape[0] != BATCH:
             detail = f"input {name!r} is {given.type}: its first dimension has to be {BATCH!r}, the samples of a step"
             yield FieldError(pointer=f"/graph/inputs/{index}/shape", detail=detail, node=name)
@@ -38,12 +41,16 @@ def _fit_errors(
     pointer = f"/data/columns/{escape_token(given.name)}"
     column = source.column(column_name)
     if column is None:
-        has = listed(each.name for each in source.columns)
-        detail = f"the source has no column {column_name!r}; it has {has}"
+        names = [each.name for each in source.columns]
+        detail = f"the source has no column {column_name!r}; it has {listed(names)}{did_you_mean(column_name, names)}"
         yield FieldError(pointer=pointer, detail=detail, node=given.name)
         return
     if column.dtype != given.type.dtype:
-        detail = f"column {column_name!r} is {column.dtype}, input {given.name!r} is {given.type.dtype}"
+        wanted_dtype = given.type.dtype
+        detail = (
+            f"column {column_name!r} is {column.dtype} and input {given.name!r} is {wanted_dtype}: "
+            f"save the column with .astype({wanted_dtype.value!r})"
+        )
         yield FieldError(pointer=pointer, detail=detail, node=given.name)
     wanted = given.type.shape[1:]
     fits = len(wanted) == len(column.row_shape) and all(
@@ -53,8 +60,8 @@ def _fit_errors(
     if not fits:
         known = "".join(f"; {dim!r} is {size} in input {by!r}" for dim, (size, by) in dims.items() if dim in wanted)
         detail = (
-            f"a row of column {column_name!r} has shape {_shape(column.row_shape)}, "
-            f"a sample of input {given.name!r} has {_shape(wanted)}{known}"
+            f"a row of column {column_name!r} has shape {_shape(column.row_shape)} and a sample of input "
+            f"{given.name!r} has {_shape(wanted)}{known}: reshape the column, or declare the input so"
         )
         yield FieldError(pointer=pointer, detail=detail, node=given.name)
 
@@ -67,9 +74,9 @@ def row_errors(spec: JobSpec, source: Description) -> Iterator[FieldError]:
             yield FieldError(pointer=f"/data/{name}/stop", detail=detail)
     train = data.train or Rows(start=0, stop=source.rows)
     there = min(train.stop, source.rows) - train.start
-    if data.batch > there > 0:
-        detail = f"a batch of {data.batch} samples is more than the {there} rows to train on"
-        yield FieldError(pointer="/data/batch", detail=detail)
+    if data.batch_size > there > 0:
+        detail = f"a batch of {data.batch_size} samples is more than the {there} rows to train on: give at most {there}"
+        yield FieldError(pointer="/data/batch_size", detail=detail)
     held_out = data.evaluate
     if held_out is not None and held_out.start < train.stop and train.start < held_out.stop:
         left_out = "" if data.train else " (all rows, as train is left out)"

@@ -19,6 +19,7 @@ PARAMETERS: Final[Mapping[str, Json]] = {
     "agent": _AGENT_ID,
     "allocation": _ALLOCATION_ID,
     "term": 1,
+    "token": "reader",
 }
 """By the parameter's name."""
 
@@ -57,10 +58,10 @@ SPEC: Final[Json] = {
         "columns": {"x": "images", "y": "labels"},
         "train": {"start": 0, "stop": 12},
         "evaluate": {"start": 12, "stop": 16},
-        "batch": 4,
+        "batch_size": 4,
     },
-    "rule": {"name": "sgd", "lr": 0.1},
-    "run": {"passes": 2},
+    "optimizer": {"name": "sgd", "lr": 0.1},
+    "run": {"epochs": 2},
     "parallelism": {"workers": 2, "shards": 1},
 }
 JOB: Final[Json] = {
@@ -84,6 +85,12 @@ _PENDING: Final[Json] = {
     "started_at": None,
 }
 _UPLOAD: Final[Json] = {"id": _UPLOAD_ID, "size_bytes": 156, "expires_at": "2026-01-01T18:00:00Z"}
+_TOKEN: Final[Json] = {
+    "name": "reader",
+    "scope": "viewer",
+    "project": "default",
+    "created_at": "2026-01-01T12:00:00Z",
+}
 _EVENT: Final[Json] = {
     "seq": 3,
     "at": "2026-01-01T12:00:02Z",
@@ -143,6 +150,11 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Mapping[str, Json]]]] = {
             }
         )
     },
+    "create_token": {
+        "request": _one({"name": "reader", "scope": "viewer"}),
+        "201": _one({**_TOKEN, "token": "weft_EXAMPLE"}),
+    },
+    "list_tokens": {"200": _one({"tokens": [_TOKEN]})},
     "healthz": {"200": _one({"status": "ok"})},
     "readyz": {"200": _one({"status": "ready"})},
     "register": {

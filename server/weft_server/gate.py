@@ -1,5 +1,5 @@
-"""Who may come in: the right Host on loopback, no page of another site, the right token where there is one, no body
-that is compressed, too large or too slow.
+"""Which requests come in: the right Host on loopback, no page of another site, no body that is compressed, too large or
+too slow. Whose they are is for `weft_server.access`.
 
 Plain ASGI: every request passes here before any of it is read.
 """
@@ -7,35 +7,17 @@ Plain ASGI: every request passes here before any of it is read.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
-import re
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from weft_server.credentials import Credentials, is_credential
 from weft_server.problems import ProblemError, problem, respond
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""Probes carry no token, and say nothing but yes or no."""
-OPEN_PAGES = "/problems"
-"""What a problem means is no secret, and a browser that follows its `type` has no token."""
 SLOWEST = 16 << 10
 """Bytes a second that a body has to come at in the long run: a tenth of a poor mobile link."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
-CHALLENGE = {"WWW-Authenticate": "Bearer"}
-USERS, JOIN = ("users", ""), ("join", "")
-WANTED = {
-    "users": "the users' token",
-    "join": "the agents' token",
-    "agents": "the credential of agent {}, which its registration was answered with",
-    "allocations": "the credential of allocation {}, which its agent's orders hold",
-}
-_OF_AN_AGENT = re.compile(r"/v1/(agents|allocations)/([^/]+)")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -79,60 +61,6 @@ class OriginGate:
                 await respond(problem("wrong-origin", detail))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
-
-
-class TokenGate:
-    """Wants `Authorization: Bearer` with what the path asks for; of tokens only the hashes are kept.
-
-    An agent registers with the agents' token. `/v1/agents/ID/...` wants the credential of that agent,
-    `/v1/allocations/ID/...` that of the allocation, and everything else the users' token. No other does in its place.
-    """
-
-    def __init__(self, app: ASGIApp, token: str, agent_token: str, credentials: Credentials) -> None:
-        self._app = app
-        self._digests = {USERS: _digest(token), JOIN: _digest(agent_token)}
-        self._credentials = credentials
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not _is_open(scope["path"]):
-            refusal = self._refusal(scope)
-            if refusal is not None:
-                await refusal(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    def _refusal(self, scope: Scope) -> Response | None:
-        kind, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
-        token = token.strip() if kind.lower() == "bearer" else ""
-        wanted = _wanted(scope["method"], scope["path"])
-        given = self._credentials.holder(token)
-        if given == wanted:
-            return None
-        digest = _digest(token)
-        known = [each for each, of in self._digests.items() if hmac.compare_digest(digest, of)]
-        if wanted in known:
-            return None
-        if given is not None or known:
-            whose = "a token" if given is None else f"the credential of {given[0]} {given[1]}"
-            detail = f"the call came with {whose}, and wants {WANTED[wanted[0]].format(wanted[1])}"
-            return respond(problem("wrong-credential", detail))
-        if is_credential(token):
-            detail = "the server does not know this credential: it has another key now; register again"
-            return respond(problem("unknown-credential", detail), CHALLENGE)
-        detail = "the call needs the header 'Authorization: Bearer TOKEN' with this server's token"
-        return respond(problem("unauthorized", detail), CHALLENGE)
-
-
-def _is_open(path: str) -> bool:
-    return path in OPEN_PATHS or f"{path}/".startswith(f"{OPEN_PAGES}/")
-
-
-def _wanted(method: str, path: str) -> tuple[str, str]:
-    """Whose credential a call needs, as (kind, id), or which token."""
-    if (method, path) == ("POST", "/v1/agents"):
-        return JOIN
-    found = _OF_AN_AGENT.match(path)
-    return USERS if found is None else (found[1], found[2])
 
 
 class BodyGate:
@@ -234,7 +162,3 @@ def _counted(receive: Receive, limit: int) -> Receive:
         return message
 
     return counting
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()

@@ -90,7 +90,7 @@ class JobFiles:
     def check(self, upload: Upload, parameters: Sequence[ParameterInfo], arrays: int = 0, final: bool = True) -> None:
         """Closes it, on the disk; raises ParameterFileError where it is not a document of these parameters.
 
-        `arrays` are those of the rule's state beside each trainable one; live values may come without.
+        `arrays` are those of the optimizer's state beside each trainable one; live values may come without.
         """
         upload.close()
         check_document(upload.path, parameters, arrays, state_required=final)
@@ -149,9 +149,9 @@ class JobFiles:
         """Values that were given are not needed any more. Idempotent."""
         self.given(job, file).unlink(missing_ok=True)
 
-    def of_upload(self, upload: str) -> Path | None:
-        """The copy of an upload that a job has, if one has."""
-        return next(self._jobs.glob(f"*/given-{OF_UPLOAD}{upload}.safetensors"), None)
+    def of_upload(self, upload: str) -> dict[str, Path]:
+        """The copies of an upload that jobs have, by job."""
+        return {path.parent.name: path for path in self._jobs.glob(f"*/given-{OF_UPLOAD}{upload}.safetensors")}
 
     def end(self, job: str, succeeded: bool) -> None:
         """The job has ended: its final parameters stay, and unless it has succeeded the upload that it began with."""

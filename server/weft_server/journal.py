@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from weft.api.job import Job
-from weft_server.instructions import Instruction, Save
+from weft_server.control.instructions import Instruction, Save
 
 _log = logging.getLogger("weft.server")
 

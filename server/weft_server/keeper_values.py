@@ -14,11 +14,11 @@ from weft.api.agent import SetDone
 from weft.api.lifecycle import JobState
 from weft.api.values import ValuesSet
 from weft_server.bells import Bells, heard
-from weft_server.controller import Controller
-from weft_server.instructions import Instruction, SetEnded
+from weft_server.control.clock import Clock
+from weft_server.control.controller import Controller
+from weft_server.control.instructions import Instruction, SetEnded
+from weft_server.control.job_run import GOES_ON, JobRun
 from weft_server.job_files import JobFiles, Upload
-from weft_server.job_run import GOES_ON, JobRun
-from weft_server.moment import Clock
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import NotSetError, WrongStateError
 from weft_server.threads import Threads
@@ -152,7 +152,7 @@ class KeeperValues:
 
     async def _too_late(self, job: str, number: int, timeout_s: float) -> KeeperSilentError:
         run = self._mind.run_of(job)
-        keeper = None if run is None else run.places.keeper
+        keeper = None if run is None else run.leases.keeper
         who = "nobody" if keeper is None else keeper.who
         at = "" if keeper is None else f"; it is at step {keeper.step}"
         why = f"{who}, the keeper, did not set the parameters within {timeout_s:g} s{at}"

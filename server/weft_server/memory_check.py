@@ -17,7 +17,7 @@ class Bounds:
     """What one job may take, in bytes."""
 
     parameter_bytes: int = 64 << 30
-    """Parameters with the rule's state, over all shards; a table as if every row were touched."""
+    """Parameters with the optimizer's state, over all shards; a table as if every row were touched."""
     step_bytes: int = 64 << 30
     """A worker's values of one step, as the nodes run one after the other."""
     machine_bytes: int | None = None
@@ -32,7 +32,7 @@ def memory_errors(plan: JobPlan, programs: Programs, bounds: Bounds) -> Iterator
     kept = store.parameter_bytes + store.state_bytes + store.previous_bytes + tables
     if kept > bounds.parameter_bytes:
         before = ", and those before the last step," if store.previous_bytes else ""
-        what = f"the parameters with the state of rule {rule_name(plan.rule)!r}{before} take {kept} bytes"
+        what = f"the parameters with the state of optimizer {rule_name(plan.rule)!r}{before} take {kept} bytes"
         yield FieldError(pointer="/graph/parameters", detail=_more(what, bounds.parameter_bytes))
     evaluated = evaluate_samples(plan)
     peaks = []
@@ -43,16 +43,16 @@ def memory_errors(plan: JobPlan, programs: Programs, bounds: Bounds) -> Iterator
         peaks.append(bytes_held)
         if bytes_held > bounds.step_bytes:
             what = f"a worker's {samples} samples of a step of the {program.role} program take {bytes_held} bytes"
-            yield FieldError(pointer="/data/batch", detail=_more(what, bounds.step_bytes))
+            yield FieldError(pointer="/data/batch_size", detail=_more(what, bounds.step_bytes))
     dense = store.parameter_bytes + store.state_bytes + store.previous_bytes
     together = dense + plan.workers * max(peaks)
     if bounds.machine_bytes is not None and together > bounds.machine_bytes:
         detail = (
-            f"the job takes {together} bytes of memory: its parameters with their rule's state {dense}, and a step "
-            f"{max(peaks)} on each of {plan.workers} workers; the machine that all of them are on has "
+            f"the job takes {together} bytes of memory: its parameters with their optimizer's state {dense}, and a "
+            f"step {max(peaks)} on each of {plan.workers} workers; the machine that all of them are on has "
             f"{bounds.machine_bytes}: a smaller batch, `accumulate` or fewer workers take less"
         )
-        yield FieldError(pointer="/data/batch", detail=detail)
+        yield FieldError(pointer="/data/batch_size", detail=detail)
 
 
 def _more(what: str, limit: int) -> str:

@@ -18,10 +18,10 @@ from weft_graph.memory import program_memory
 from weft_graph.program import Program, Programs, Update
 from weft_graph.types import BATCH, TensorType
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, ID_BYTES, SEND, SEND_ROWS
+from weft_server.control.snapshots import no_snapshots
 from weft_server.converter_options import options_of
 from weft_server.plan import JobPlan, nbytes
 from weft_server.rule_planning import plan_rule
-from weft_server.run_snapshots import no_snapshots
 
 SEEN_BYTES: Final = 8
 """Of each row of a table with standard semantics: which update it has seen."""
@@ -34,7 +34,7 @@ def train_samples(plan: JobPlan) -> int:
 
 def _slot_samples(plan: JobPlan) -> int:
     """The largest part of a batch that one worker has."""
-    return _largest_part(min(plan.data.batch, plan.rows), plan.workers)
+    return _largest_part(min(plan.data.batch_size, plan.rows), plan.workers)
 
 
 def evaluate_samples(plan: JobPlan) -> int | None:
@@ -42,7 +42,7 @@ def evaluate_samples(plan: JobPlan) -> int | None:
     held_out = plan.data.evaluate
     if held_out is None:
         return None
-    return _largest_part(min(plan.data.batch * plan.workers, held_out.stop - held_out.start), plan.workers)
+    return _largest_part(min(plan.data.batch_size * plan.workers, held_out.stop - held_out.start), plan.workers)
 
 
 def peak(plan: JobPlan, program: Program, samples: int) -> int:
@@ -67,7 +67,7 @@ def step_memory(plan: JobPlan, program: Program, samples: int) -> StepMemory:
 
 def recomputing(plan: JobPlan, spec: JobSpec) -> dict[Recompute, StepMemory]:
     """A training step under each choice of what is computed again. Raises GraphError."""
-    graph, rule, samples = graph_from_json(spec.graph), plan_rule(spec.rule), train_samples(plan)
+    graph, rule, samples = graph_from_json(spec.graph), plan_rule(spec.optimizer), train_samples(plan)
     found = {}
     for choice in Recompute:
         options = options_of(spec.model_copy(update={"recompute": choice}), rule, {**plan.dims, BATCH: samples})

@@ -20,16 +20,18 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from weft.api.problem import Problem
+from weft.api.token import Scope
+from weft_server.access import RULES, Rule
 from weft_server.examples import EXAMPLES, PARAMETERS
 from weft_server.problems import KINDS, MEDIA_TYPE, SENT, problem
-from weft_server.routes import agents, allocations, events, health, jobs, models, programs, uploads, values
+from weft_server.routes import agents, allocations, events, health, jobs, models, programs, tokens, uploads, values
 
 Audience = Literal["users", "agents"]
 Json = dict[str, Any]
 
 ROUTERS: Final[Mapping[Audience, Sequence[APIRouter]]] = {
     "users": [
-        *(each.router for each in (jobs, events, values, uploads, models, programs)),
+        *(each.router for each in (jobs, events, values, uploads, models, programs, tokens)),
         agents.listing,
         health.router,
     ],
@@ -65,12 +67,21 @@ _TAGS: Final[Mapping[str, str]] = {
     "values": "Parameters' values, of jobs and as uploads that jobs begin with. Documents are safetensors files.",
     "models": "ONNX files are read into graphs that jobs are made of.",
     "programs": "What the server makes of a graph.",
+    "tokens": "Users' tokens, each with a scope and a project.",
     "cluster": "Workers and shards.",
     "health": "For whoever restarts processes and sends them traffic. No token is asked for.",
     "agents": "Workers and shards register, say that they live, report and bring values.",
 }
 _SCHEMES: Final[Mapping[str, Json]] = {
-    "userToken": {"type": "http", "scheme": "bearer", "description": "The server's token: WEFT_SERVER_TOKEN."},
+    **{
+        f"{scope}Token": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": f"A user's token of scope {scope}{wider}, made by `POST /v1/tokens`; or the server's own, "
+            "WEFT_SERVER_TOKEN, which is an admin's.",
+        }
+        for scope, wider in ((Scope.VIEWER, " or wider"), (Scope.RUNNER, " or wider"), (Scope.ADMIN, ""))
+    },
     "agentToken": {
         "type": "http",
         "scheme": "bearer",
@@ -121,10 +132,11 @@ def describe(audience: Audience, *, tokens: bool, is_loopback: bool) -> Json:
     operations = [(method, path, call) for path, calls in described["paths"].items() for method, call in calls.items()]
     for method, path, call in operations:
         name = call["operationId"] = names[call["operationId"]]
-        codes = [*call.pop(SENT, ()), *_before_the_route(method, path, call, tokens, is_loopback)]
+        rule = RULES[f"{method.upper()} {path}"]
+        codes = [*call.pop(SENT, ()), *_before_the_route(method, path, call, is_loopback)]
         call["responses"].pop("422", None)  # FastAPI's own, which nothing sends
-        call["responses"].update(_problem_answers(codes))
-        call["security"] = [{_scheme(method, path): []}] if tokens and path.startswith("/v1/") else []
+        call["responses"].update(_problem_answers([*codes, *(_of_rule(rule) if tokens else ())]))
+        call["security"] = [{scheme: []} for scheme in _schemes(rule)] if tokens else []
         _add_links(name, call)
         _add_examples(name, call)
     schemas = described["components"]["schemas"]
@@ -150,13 +162,11 @@ def codes_of(call: Mapping[str, Any], status: int) -> list[str]:
     return list(schema.get("properties", {}).get("code", {}).get("enum", ()))
 
 
-def _before_the_route(method: str, path: str, call: Json, tokens: bool, is_loopback: bool) -> Iterator[str]:
+def _before_the_route(method: str, path: str, call: Json, is_loopback: bool) -> Iterator[str]:
     """The codes that the gates, the framework and the reading of a request send."""
     yield "internal-error"
     if is_loopback:
         yield "wrong-host"
-    if tokens and path.startswith("/v1/"):
-        yield from ("unauthorized", "unknown-credential", "wrong-credential")
     if method in _CHANGING:
         yield from ("wrong-origin", "unknown-encoding", "too-large")
     if path.startswith("/v1/"):
@@ -191,13 +201,22 @@ def _problem_answers(codes: Iterable[str]) -> Json:
     }
 
 
-def _scheme(method: str, path: str) -> str:
-    """Which token or credential a call takes; see `weft_server.gate`."""
-    if path.startswith("/v1/allocations/{"):
-        return "allocationCredential"
-    if path.startswith("/v1/agents/{"):
-        return "agentCredential"
-    return "agentToken" if (method, path) == ("post", "/v1/agents") else "userToken"
+def _of_rule(rule: Rule) -> Iterator[str]:
+    """The codes that `weft_server.access` sends for a call with this rule."""
+    if not rule.open:
+        yield from ("unauthorized", "unknown-credential", "wrong-credential")
+    if rule.scope is not None and (rule.scope is not Scope.VIEWER or rule.of_all_projects):
+        yield "scope-needed"
+
+
+def _schemes(rule: Rule) -> Iterator[str]:
+    """Any of these authorizes the call."""
+    if rule.scope is not None:
+        yield f"{rule.scope}Token"
+    if rule.holder is not None:
+        yield {"agents": "agentCredential", "allocations": "allocationCredential"}[rule.holder]
+    if rule.joining:
+        yield "agentToken"
 
 
 def _add_links(name: str, call: Json) -> None:

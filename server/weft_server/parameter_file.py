@@ -143,7 +143,7 @@ def _state_errors(state: Header, parameters: Sequence[ParameterInfo], arrays: in
             counts[key] += 1
     for key, count in counts.items():
         if count != arrays:
-            detail = f"parameter {key!r} has {count} state arrays in it, its rule has {arrays}"
+            detail = f"parameter {key!r} has {count} state arrays in it, its optimizer has {arrays}"
             yield FieldError(pointer=f"/{escape_token(key)}", detail=detail)
 
 
@@ -154,8 +154,8 @@ def _kinds(parameters: Sequence[ParameterInfo]) -> Header:
 class Selection:
     """A document of some of a file's tensors. `size` is its length in bytes.
 
-    All parameters where no names are given; with `state`, the rule's state of the same parameters too. Raises KeyError
-    for a name that the file lacks. The file may be replaced or deleted meanwhile.
+    All parameters where no names are given; with `state`, the optimizer's state of the same parameters too. Raises
+    KeyError for a name that the file lacks. The file may be replaced or deleted meanwhile.
     """
 
     def __init__(self, path: Path, names: Sequence[str] | None = None, *, state: bool = False) -> None:

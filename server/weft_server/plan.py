@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,7 @@ from weft.api.agent import Snapshot
 from weft.api.base import Model, Name
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
+from weft.api.earlier import Renamed
 from weft.api.job import KeepBest, Merge, Mode, ParameterInfo, StopWhen, UpdateBy
 from weft.api.store import AverageSpec, CommitSpec, InitializerSpec, KeySpec, StoreSpec
 from weft_graph.ir import GIVEN
@@ -25,8 +26,10 @@ class Given(Model):
     file: str
 
 
-class JobPlan(Model):
+class JobPlan(Renamed):
     """A checked job. It is kept as JSON, so that a pending job outlives the server's process."""
+
+    EARLIER: ClassVar[Mapping[str, str]] = {"steps_per_pass": "steps_per_epoch"}
 
     name: Name
     programs: dict[str, Any]
@@ -36,7 +39,7 @@ class JobPlan(Model):
     seed: int
     steps: int
     """Steps of the whole run."""
-    steps_per_pass: int
+    steps_per_epoch: int
     evaluate_every: int | None
     workers: int
     shards: int
@@ -94,7 +97,7 @@ class JobPlan(Model):
 
     @property
     def kept_arrays(self) -> int:
-        """Arrays that go beside each trained parameter in documents: the rule's state, or the average alone."""
+        """Arrays that go beside each trained parameter in documents: the optimizer's state, or the average alone."""
         return self.state_arrays if self.keep_state else int(self.average is not None)
 
     @property
@@ -109,18 +112,18 @@ class JobPlan(Model):
 
     @property
     def rows(self) -> int:
-        """Rows of a pass."""
+        """Rows of an epoch."""
         assert self.data.train is not None
         return self.data.train.stop - self.data.train.start
 
     def samples_until(self, step: int) -> int:
-        """Samples in the first `step` steps of the run: the last batch of a pass is as short as what is left."""
-        passes, within = divmod(step, self.steps_per_pass)
-        return passes * self.rows + min(within * self.data.batch, self.rows)
+        """Samples in the first `step` steps of the run: the last batch of an epoch is as short as what is left."""
+        epochs, within = divmod(step, self.steps_per_epoch)
+        return epochs * self.rows + min(within * self.data.batch_size, self.rows)
 
-    def passes_begun(self, step: int) -> int:
-        """Passes begun once `step` steps are finished."""
-        return -(-step // self.steps_per_pass)
+    def epochs_begun(self, step: int) -> int:
+        """Epochs begun once `step` steps are finished."""
+        return -(-step // self.steps_per_epoch)
 
     def store(
         self, job: str, term: int, endpoints: list[str], given: Sequence[str] = (), curve_keys: Sequence[str] = ()

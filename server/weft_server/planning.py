@@ -20,14 +20,14 @@ from weft_server.training_check import commit_of
 def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Description) -> JobPlan:
     """The plan; training rows that are left out are all of the source's."""
     train = spec.data.train or Rows(start=0, stop=source.rows)
-    steps_per_pass = -(-(train.stop - train.start) // spec.data.batch)
+    steps_per_epoch = -(-(train.stop - train.start) // spec.data.batch_size)
     return JobPlan(
         name=spec.name,
         programs=programs_to_json(programs),
         data=spec.data.model_copy(update={"train": train}),
         seed=spec.seed,
-        steps=spec.run.steps or (spec.run.passes or 0) * steps_per_pass,
-        steps_per_pass=steps_per_pass,
+        steps=spec.run.steps or (spec.run.epochs or 0) * steps_per_epoch,
+        steps_per_epoch=steps_per_epoch,
         evaluate_every=spec.run.evaluate_every,
         workers=spec.parallelism.workers,
         shards=spec.parallelism.shards,
@@ -41,8 +41,8 @@ def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Descripti
         update=spec.parallelism.update,
         keep_state=spec.keep_state,
         accumulate=spec.accumulate,
-        average=spec.average,
-        evaluate_average=spec.evaluate_average,
+        average=spec.ema,
+        evaluate_average=spec.evaluate_ema,
         compression=spec.compression,
         commit=commit_of(spec),
         dims=dims_of(spec, programs.train.inputs, source),
@@ -52,7 +52,7 @@ def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Descripti
         keep_best=spec.keep_best,
         on_nan=spec.on_nan,
         content=source.content,
-        state_arrays=len(rule.states) + (spec.average is not None),
+        state_arrays=len(rule.states) + (spec.ema is not None),
     )
 
 

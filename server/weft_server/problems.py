@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
@@ -102,6 +103,12 @@ KINDS: Final[Mapping[str, Kind]] = {
         "Use the token that the detail names.",
         "the call came with a token, and wants the agents' token",
     ),
+    "scope-needed": Kind(
+        HTTPStatus.FORBIDDEN,
+        "The token is valid, but its scope or its project does not allow the call.",
+        "Use a token with the scope that the detail names. An admin makes one with `POST /v1/tokens`.",
+        "the call needs a user's token with scope runner; 'reader' has scope viewer in project default",
+    ),
     "wrong-origin": Kind(
         HTTPStatus.FORBIDDEN,
         "A browser sent the request for a page of another site. Such pages may not change anything here.",
@@ -125,6 +132,12 @@ KINDS: Final[Mapping[str, Kind]] = {
         "There is no upload with this id. Uploads expire after some hours.",
         "List the uploads with `GET /v1/uploads`, or upload the file again.",
         "there is no upload '0b6a7f0c9a1b4b21b3bd5c5c61b0a6a3'",
+    ),
+    "unknown-token": Kind(
+        HTTPStatus.NOT_FOUND,
+        "There is no token of this name in a project that the caller sees.",
+        "List the tokens with `GET /v1/tokens`.",
+        "there is no token 'reader'",
     ),
     "unknown-parameter": Kind(
         HTTPStatus.NOT_FOUND,
@@ -408,8 +421,9 @@ def _http(request: Request, error: Exception) -> Response:
 
 def _allowed(request: Request) -> list[str]:
     """The methods of all routes of the request's path: each route knows only its own."""
-    routes = [each for each in request.app.routes if each.matches(request.scope)[0] is Match.PARTIAL]
-    return sorted({method for route in routes for method in route.methods})
+    routes = [each.original_route for each in iter_route_contexts(request.app.routes)]
+    of_path = [each for each in routes if each.matches(request.scope)[0] is Match.PARTIAL]
+    return sorted({method for route in of_path for method in route.methods})
 
 
 def _validation(_request: Request, error: Exception) -> Response:

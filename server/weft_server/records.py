@@ -18,10 +18,12 @@ from sqlalchemy.orm import Session
 from weft.api.event import Event
 from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
-from weft_server.instructions import Append, Instruction, Remember, RememberAgent, Replan, Save
-from weft_server.memory import AgentMemory, KeptJob
+from weft.api.token import ALL_PROJECTS, Scope, TokenInfo
+from weft_server.access import User
+from weft_server.control.instructions import Append, Instruction, Remember, RememberAgent, Replan, Save
+from weft_server.control.memory import AgentMemory, KeptJob
 from weft_server.plan import JobPlan
-from weft_server.tables import AgentRow, EventRow, JobRow, PartRow, PlanRow, StartRow, SubmissionRow
+from weft_server.tables import AgentRow, EventRow, JobRow, PartRow, PlanRow, StartRow, SubmissionRow, TokenRow
 
 
 class KeyReusedError(Exception):
@@ -52,10 +54,10 @@ class Records:
         """Whether the database's path leads to another file than the one that was opened, or to none."""
         return _identity(self._engine) != self._file
 
-    def submitted(self, key: str, digest: str) -> Job | None:
-        """The job submitted under that key. Raises KeyReusedError where the body was another."""
+    def submitted(self, project: str, key: str, digest: str) -> Job | None:
+        """The project's job submitted under that key. Raises KeyReusedError where the body was another."""
         with Session(self._engine) as session:
-            found = session.get(SubmissionRow, key)
+            found = session.get(SubmissionRow, (project, key))
             if found is None:
                 return None
             if found.digest != digest:
@@ -67,12 +69,14 @@ class Records:
         job = submission.job
         with Session(self._engine) as session, session.begin():
             document = job.model_dump(mode="json")
-            session.add(JobRow(id=job.id, state=job.state.value, document=document, events=1))
+            row = JobRow(id=job.id, state=job.state.value, document=document, events=1, project=job.project)
+            session.add(row)
             session.flush()
             session.add(PlanRow(job=job.id, spec=submission.spec, plan=submission.plan.model_dump_json()))
             session.add(EventRow(job=job.id, seq=1, document=submission.first.model_dump_json()))
             if submission.key is not None:
-                session.add(SubmissionRow(key=submission.key, digest=submission.digest, job=job.id))
+                made = SubmissionRow(project=job.project, key=submission.key, digest=submission.digest, job=job.id)
+                session.add(made)
 
     def carry_out(self, instructions: Sequence[Instruction]) -> None:
         """Appends and saves what the instructions say, all of it or nothing. Doing so again changes nothing."""
@@ -117,13 +121,15 @@ class Records:
             found = session.scalars(select(JobRow).where(JobRow.id == job)).one_or_none()
             return None if found is None else _job(found)
 
-    def jobs(self, limit: int, before: int | None, states: Sequence[JobState]) -> JobPage:
+    def jobs(self, limit: int, before: int | None, states: Sequence[JobState], project: str = ALL_PROJECTS) -> JobPage:
         """Jobs newest first, those numbered below `before`; of the states given, or of all where none is."""
         query = select(JobRow).order_by(JobRow.number.desc()).limit(limit + 1)
         if before is not None:
             query = query.where(JobRow.number < before)
         if states:
             query = query.where(JobRow.state.in_([state.value for state in states]))
+        if project != ALL_PROJECTS:
+            query = query.where(JobRow.project == project)
         with Session(self._engine) as session:
             rows = session.scalars(query).all()
         shown = rows[:limit]
@@ -175,6 +181,38 @@ class Records:
             for table in (EventRow, PlanRow, SubmissionRow, PartRow):
                 session.execute(delete(table).where(table.job == job))
             session.execute(delete(JobRow).where(JobRow.id == job))
+
+    def projects(self, jobs: Sequence[str]) -> dict[str, str]:
+        """The projects of those of these jobs that there are."""
+        with Session(self._engine) as session:
+            found = session.execute(select(JobRow.id, JobRow.project).where(JobRow.id.in_(jobs)))
+            return {row.id: row.project for row in found}
+
+    def tokens(self) -> list[TokenInfo]:
+        """Users' tokens, by name."""
+        with Session(self._engine) as session:
+            rows = session.scalars(select(TokenRow).order_by(TokenRow.name)).all()
+        kept = ("name", "scope", "project", "created_at")
+        return [TokenInfo.model_validate({name: getattr(row, name) for name in kept}) for row in rows]
+
+    def users(self) -> list[tuple[str, User]]:
+        """Users by the hashes of their tokens."""
+        with Session(self._engine) as session:
+            rows = session.scalars(select(TokenRow)).all()
+        return [(row.digest, User(row.name, Scope(row.scope), row.project)) for row in rows]
+
+    def add_token(self, token: TokenInfo, digest: str) -> list[tuple[str, User]]:
+        """Keeps a token; all users then. Raises IntegrityError where its name is taken."""
+        document = token.model_dump(mode="json")
+        with Session(self._engine) as session, session.begin():
+            session.add(TokenRow(digest=digest, **document))
+        return self.users()
+
+    def remove_token(self, name: str) -> list[tuple[str, User]]:
+        """Deletes a token; all users then. Idempotent."""
+        with Session(self._engine) as session, session.begin():
+            session.execute(delete(TokenRow).where(TokenRow.name == name))
+        return self.users()
 
     def states(self, jobs: Sequence[str]) -> dict[str, JobState]:
         """The states of those of these jobs that there are."""

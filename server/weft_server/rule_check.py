@@ -1,4 +1,4 @@
-"""Whether a submitted rule can update the job's parameters. Pure. Pointers lead into the job's `/rule`."""
+"""Whether a submitted rule can update the job's parameters. Pure. Pointers lead into the job's `/optimizer`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from weft.api.optimizer import OptimizerSpec
 from weft.api.problem import FieldError
-from weft.api.rule import RuleSpec
 from weft_graph.errors import GraphError
 from weft_graph.json_place import escape_token
 from weft_graph.program import KeyPlan
@@ -20,18 +20,18 @@ from weft_server.data_check import listed
 from weft_server.job_refused import JobRefusedError
 from weft_server.rule_planning import RulePlan, Stretch, plan_rule, updated_by_rule
 
-DOCUMENT = "/rule/document"
+DOCUMENT = "/optimizer/document"
 
 MOST_TYPES = 128
 """Each is a graph to infer here, and one to compile on a shard; the largest models have a few dozen."""
 
 
-def read_rule(spec: RuleSpec) -> RulePlan:
+def read_rule(spec: OptimizerSpec) -> RulePlan:
     """The rule's plan. Raises JobRefusedError with the first thing that is wrong with a user's own graph."""
     try:
         return plan_rule(spec)
     except GraphError as error:
-        detail = f"rule: {error.message}"
+        detail = f"optimizer: {error.message}"
         raise JobRefusedError(
             [FieldError(pointer=f"{DOCUMENT}{error.pointer}", detail=detail, node=error.node)]
         ) from error
@@ -52,8 +52,8 @@ def rule_errors(rule: RulePlan, keys: Sequence[KeyPlan]) -> Iterator[FieldError]
 
 def _hyper_errors(given: Mapping[str, object], rule: RuleGraph) -> Iterator[FieldError]:
     for name in given.keys() - rule.hyper.keys():
-        detail = f"rule {rule.name!r} has no hyper-parameter {name!r}; it has {listed(rule.hyper) or 'none'}"
-        yield FieldError(pointer=f"/rule/hyper/{escape_token(name)}", detail=detail)
+        detail = f"optimizer {rule.name!r} has no hyper-parameter {name!r}; it has {listed(rule.hyper) or 'none'}"
+        yield FieldError(pointer=f"/optimizer/hyper/{escape_token(name)}", detail=detail)
 
 
 def _key_errors(rule: RuleGraph, keys: Sequence[KeyPlan]) -> Iterator[FieldError]:
@@ -65,7 +65,9 @@ def _key_errors(rule: RuleGraph, keys: Sequence[KeyPlan]) -> Iterator[FieldError
         if kind in seen:
             continue
         if len(seen) == MOST_TYPES:
-            detail = f"key {key.key!r}: a rule that needs keys whole is for parameters of at most {MOST_TYPES} shapes"
+            detail = (
+                f"key {key.key!r}: an optimizer that needs keys whole is for parameters of at most {MOST_TYPES} shapes"
+            )
             yield FieldError(pointer=f"{DOCUMENT}/graph", detail=detail, node=key.key)
             return
         seen.add(kind)
@@ -80,20 +82,20 @@ def _built_in_errors(name: str, keys: Sequence[KeyPlan]) -> Iterator[FieldError]
         try:
             check_built_in_for(name, key.key, key.type, rows=key.rows)
         except GraphError as error:
-            yield FieldError(pointer=f"/rule{error.pointer}", detail=error.message, node=error.node)
+            yield FieldError(pointer=f"/optimizer{error.pointer}", detail=error.message, node=error.node)
 
 
 def _stretch_errors(
     stretches: Sequence[Stretch], known: Mapping[str, object], keys: Sequence[str]
 ) -> Iterator[FieldError]:
     for index, stretch in enumerate(stretches):
-        pointer = f"/rule/multipliers/{index}"
+        pointer = f"/optimizer/multipliers/{index}"
         if not any(map(stretch.is_for, keys)):
             detail = f"{stretch.keys!r} matches no parameter that is trained; there are {listed(keys)}"
             yield FieldError(pointer=f"{pointer}/keys", detail=detail)
         for name in stretch.factors:
             if name not in known:
-                detail = f"the rule has no hyper-parameter {name!r}; it has {listed(known) or 'none'}"
+                detail = f"the optimizer has no hyper-parameter {name!r}; it has {listed(known) or 'none'}"
                 yield FieldError(pointer=f"{pointer}/{escape_token(name)}", detail=detail)
 
 
@@ -116,6 +118,6 @@ def _number_pointer(rule: RulePlan, key: str, name: str) -> str:
     for index, stretch in enumerate(rule.stretches):
         if stretch.is_for(key):
             if name in stretch.factors:
-                return f"/rule/multipliers/{index}/{escape_token(name)}"
+                return f"/optimizer/multipliers/{index}/{escape_token(name)}"
             break
-    return f"/rule/hyper/{escape_token(name)}" if rule.graph is not None else f"/rule/{escape_token(name)}"
+    return f"/optimizer/hyper/{escape_token(name)}" if rule.graph is not None else f"/optimizer/{escape_token(name)}"

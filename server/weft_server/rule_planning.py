@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from weft.api.rule import GraphMultiplier, GraphRule, Multiplier, RuleSpec
+from weft.api.optimizer import GraphMultiplier, GraphOptimizer, Multiplier, OptimizerSpec
 from weft_graph.program import KeyPlan, Update
 from weft_graph.rules.built_in import BUILT_IN, StoredRule, rule_name, states_of, stored_rule
 from weft_graph.rules.graph import RuleGraph, rule_graph_from_json, rule_graph_to_json
@@ -54,11 +54,11 @@ class RulePlan:
         return next((dict(stretch.factors) for stretch in self.stretches if stretch.is_for(key)), {})
 
 
-def plan_rule(spec: RuleSpec) -> RulePlan:
+def plan_rule(spec: OptimizerSpec) -> RulePlan:
     """The plan of a rule. Raises GraphError, with a pointer into its document, where a user's is no rule."""
     given: Sequence[Multiplier | GraphMultiplier] = spec.multipliers
     stretches = tuple(Stretch(each.keys, each.factors()) for each in given)
-    if not isinstance(spec, GraphRule):
+    if not isinstance(spec, GraphOptimizer):
         stored, numbers = stored_rule(spec.name, spec.hyper(), spec.starts())
         return RulePlan(_plain(stored), numbers, None, stretches)
     graph = rule_graph_from_json(spec.document)

@@ -21,8 +21,9 @@ from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, JobSpec, Progress
 from weft.api.lifecycle import JobState
 from weft_server.bells import Bells, heard
-from weft_server.controller import Controller
-from weft_server.instructions import (
+from weft_server.control.clock import Clock, Moment
+from weft_server.control.controller import Controller
+from weft_server.control.instructions import (
     Append,
     Close,
     Instruction,
@@ -32,12 +33,12 @@ from weft_server.instructions import (
     SetEnded,
     TidySnapshots,
 )
+from weft_server.control.limits import Limits
+from weft_server.control.memory import RUN, KeptJob, Scaling
+from weft_server.control.snapshots import JobFolder
 from weft_server.job_files import JobFiles
 from weft_server.journal import Journal
 from weft_server.keeper_values import KeeperValues
-from weft_server.limits import Limits
-from weft_server.memory import RUN, KeptJob, Scaling
-from weft_server.moment import Clock, Moment
 from weft_server.plan import JobPlan
 from weft_server.records import Records, Submission
 from weft_server.refusals import NotRemovedError, NotWrittenError, RefusalError, UnknownError, WrongStateError
@@ -171,7 +172,9 @@ class Service:
             raise UnknownError("job", job)
         return JobSpec.model_validate_json(found)
 
-    async def submit(self, job_id: str, spec: JobSpec, plan: JobPlan, key: str | None, digest: str) -> Job:
+    async def submit(
+        self, job_id: str, spec: JobSpec, plan: JobPlan, *, project: str, key: str | None, digest: str
+    ) -> Job:
         """Keeps the job, then lets it run. Raises FullError, or IntegrityError when the key was taken meanwhile.
 
         A caller that goes away does not part the two: what is kept is always handed over.
@@ -181,6 +184,7 @@ class Service:
         job = Job(
             id=job_id,
             name=plan.name,
+            project=project,
             state=JobState.PENDING,
             beginning=plan.beginning,
             progress=Progress(step=plan.first_step, steps=plan.steps),
@@ -222,7 +226,9 @@ class Service:
             ended = ended.model_copy(update={"snapshot": None, "snapshot_bytes": 0})
             await self._written([Save(ended)])
         if ended.state is not JobState.CANCELLED:
-            raise WrongStateError(f"job {job} {ended.state.told}, so it cannot be cancelled")
+            raise WrongStateError(
+                f"job {job} {ended.state.told} already: there is nothing to cancel; `weft rm {job}` deletes it"
+            )
         await self._written([])
         return ended
 
@@ -234,13 +240,17 @@ class Service:
             return await self.job(job)
         ended = await self.job(job)
         if ended.state is not JobState.SUCCEEDED:
-            raise WrongStateError(f"job {job} {ended.state.told}, so it cannot be stopped")
+            raise WrongStateError(f"job {job} {ended.state.told} already: there is nothing to stop")
         return ended
 
     async def scale(self, job: str, scaling: Scaling) -> Job:
         """Raises UnknownError, or WrongStateError."""
         if self._controller.run_of(job) is None:
-            raise WrongStateError(f"job {job} {(await self.job(job)).state.told}, so it cannot be scaled; resume it")
+            told = (await self.job(job)).state.told
+            raise WrongStateError(
+                f"job {job} {told} already, and only a running job can be scaled; `weft resume {job} --workers N` goes "
+                "on with it"
+            )
         await self._written(self._controller.scale(job, scaling, self.clock()))
         return await self.job(job)
 
@@ -265,7 +275,7 @@ class Service:
         location = self._controller.limits.snapshots
         if location is None:
             return
-        if (user := self._controller.user_of(f"{location}/{job}")) is not None:
+        if (user := self._controller.user_of(JobFolder(location, job))) is not None:
             advice = f"wait until that has a snapshot of its own, or cancel it (weft cancel {user})"
             raise WrongStateError(f"job {user} goes on from the snapshot of job {job}: {advice}")
         async with self._one_at_a_time:

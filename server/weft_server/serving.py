@@ -15,7 +15,7 @@ from typing import IO
 import uvicorn
 from fastapi import FastAPI
 
-from weft.api.private import make_directory
+from weft.agent.private import make_directory
 from weft_server.connections import BACKLOG, Listener, bounded, most_connections
 from weft_server.directory import check_directory
 from weft_server.settings import Settings

@@ -8,12 +8,11 @@ from pathlib import Path
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from weft.agent.machine import memory_bytes
 from weft.api.agent import LOST_AFTER_S
-from weft.api.machine import memory_bytes
-from weft_server.limits import Limits
+from weft_server.control.limits import Limits, TimeLimits
 from weft_server.memory_check import Bounds
 from weft_server.models.request import ModelLimits
-from weft_server.time_limits import TimeLimits
 
 
 class Settings(BaseSettings):
@@ -81,7 +80,7 @@ class Settings(BaseSettings):
     """Most that all jobs that have ended may take: those that ended first are removed. If left out, there is no
     limit."""
     parameter_bytes: int = Field(default=64 << 30, gt=0)
-    """Most that one job's parameters may take with their rule's state."""
+    """Most that one job's parameters may take with their optimizer's state."""
     step_bytes: int = Field(default=64 << 30, gt=0)
     """Most that a worker's values of one step may take."""
     machine_bytes: int | None = Field(default=None, gt=0)

@@ -11,6 +11,7 @@ import json
 from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # it has no stubs
 
 from weft.api.agent import Snapshot
+from weft_server.control.snapshots import JobFolder, beside, name_of, step_and_term
 
 MANIFEST = "snapshot.json"
 FORMAT = 1
@@ -26,9 +27,8 @@ class SnapshotIncompleteError(Exception):
 def complete(job: str, snapshot: Snapshot) -> None:
     """Writes the manifest of a snapshot whose files are there. Raises SnapshotIncompleteError."""
     system, folder = url_to_fs(snapshot.folder, skip_instance_cache=True)
-    place = folder.rstrip("/").rpartition("/")[0]
     for file in snapshot.files:
-        path = f"{place}/{file.folder}/{file.name}" if file.folder else f"{folder}/{file.name}"
+        path = f"{beside(folder, file.folder)}/{file.name}"
         try:
             nbytes = system.info(path)["size"]
         except FileNotFoundError:
@@ -52,7 +52,8 @@ def is_there(snapshot: Snapshot) -> bool:
 def newest(location: str, job: str) -> Snapshot | None:
     """The last whole snapshot that is kept of a job; None where there is none. Raises SnapshotIncompleteError where
     none can be read, though there are some."""
-    system, path = url_to_fs(f"{location}/{job}", skip_instance_cache=True)
+    place = JobFolder(location, job).path
+    system, path = url_to_fs(place, skip_instance_cache=True)
     found: list[Snapshot] = []
     damaged: list[str] = []
     for folder in system.ls(path, detail=False) if system.exists(path) else ():
@@ -60,7 +61,7 @@ def newest(location: str, job: str) -> Snapshot | None:
         if not system.exists(manifest):
             continue
         try:
-            found.append(_read(system.cat_file(manifest), f"{location}/{job}", folder.rstrip("/").rpartition("/")[2]))
+            found.append(_read(system.cat_file(manifest), f"{place}/{name_of(folder)}"))
         except ValueError:
             damaged.append(f"{manifest} is no manifest of a snapshot of this release")
     if damaged and not found:
@@ -68,21 +69,22 @@ def newest(location: str, job: str) -> Snapshot | None:
     return max(found, key=lambda snapshot: snapshot.step, default=None)
 
 
-def _read(manifest: bytes, place: str, name: str) -> Snapshot:
-    """What a manifest says. Raises ValueError."""
+def _read(manifest: bytes, folder: str) -> Snapshot:
+    """What the manifest of that folder says. Raises ValueError."""
     said = json.loads(manifest)
     if not isinstance(said, dict) or said.get("format") != FORMAT or not said.get("files"):
         raise ValueError("no manifest")
     fields = {field: said[field] for field in Snapshot.model_fields if field in said}
-    snapshot = Snapshot.model_validate({**fields, "folder": f"{place}/{name}"})
-    if not name.startswith(f"{snapshot.step}-"):
+    snapshot = Snapshot.model_validate({**fields, "folder": folder})
+    named = step_and_term(folder)
+    if named is None or named[0] != snapshot.step:
         raise ValueError("of another step")
     return snapshot
 
 
 def tidy(location: str, job: str, keep: tuple[str, ...] | None) -> None:
     """Has a place for the job's snapshots, and deletes what is there but these folders; the place itself for None."""
-    system, path = url_to_fs(f"{location}/{job}", skip_instance_cache=True)
+    system, path = url_to_fs(JobFolder(location, job).path, skip_instance_cache=True)
     if keep is None:
         if system.exists(path):
             system.rm(path, recursive=True)

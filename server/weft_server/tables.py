@@ -23,7 +23,10 @@ class JobRow(Base):
     """A job as it is told. `number` counts submissions; it is the cursor of a listing."""
 
     __tablename__ = "jobs"
-    __table_args__ = (Index("ix_jobs_state_number", "state", "number"),)
+    __table_args__ = (
+        Index("ix_jobs_state_number", "state", "number"),
+        Index("ix_jobs_project_number", "project", "number"),
+    )
 
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
     id: Mapped[str] = mapped_column(String(64), unique=True)
@@ -32,6 +35,7 @@ class JobRow(Base):
     """JSON form of `weft.api.job.Job`."""
     events: Mapped[int] = mapped_column(Integer)
     """The newest event's number."""
+    project: Mapped[str] = mapped_column(String(128), server_default="default")
 
 
 class PlanRow(Base):
@@ -58,18 +62,32 @@ class EventRow(Base):
 
 
 class SubmissionRow(Base):
-    """An idempotency key and what was submitted under it."""
+    """An idempotency key of a project and what was submitted under it."""
 
     __tablename__ = "submissions"
 
+    project: Mapped[str] = mapped_column(String(128), primary_key=True)
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
     digest: Mapped[str] = mapped_column(String(64))
     """SHA-256 of the body, hexadecimal."""
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
 
 
+class TokenRow(Base):
+    """A user's token; its secret is nowhere."""
+
+    __tablename__ = "tokens"
+
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64))
+    """SHA-256 of the secret, hexadecimal."""
+    scope: Mapped[str] = mapped_column(String(16))
+    project: Mapped[str] = mapped_column(String(128))
+    created_at: Mapped[str] = mapped_column(String(40))
+
+
 class PartRow(Base):
-    """What the mind has written down of a job that has not ended; see `weft_server.memory`."""
+    """What the mind has written down of a job that has not ended; see `weft_server.control.memory`."""
 
     __tablename__ = "parts"
 
@@ -85,7 +103,7 @@ class AgentRow(Base):
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     document: Mapped[str] = mapped_column(Text)
-    """JSON form of `weft_server.memory.AgentMemory`."""
+    """JSON form of `weft_server.control.memory.AgentMemory`."""
 
 
 class StartRow(Base):

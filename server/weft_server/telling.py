@@ -53,7 +53,7 @@ def _commits(plan: JobPlan) -> str:
 def told_passes(spec: JobSpec, plan: JobPlan, *, full: bool) -> str:
     """What each pass did to the job's graph; with `full`, each node that came and went. Converts it again."""
     recorder = Recorder()
-    options = options_of(spec, plan_rule(spec.rule), _dims(plan))
+    options = options_of(spec, plan_rule(spec.optimizer), _dims(plan))
     convert(graph_from_json(spec.graph), loss=spec.loss, metrics=spec.metrics, options=options, watch=recorder)
     return passes_text(recorder.runs, full=full, dims=_dims(plan))
 

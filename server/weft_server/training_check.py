@@ -22,7 +22,7 @@ def commit_of(spec: JobSpec) -> CommitSpec | None:
 
 def training_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
     """Everything that is wrong with precision, clipping, loss scaling and accumulation."""
-    samples = -(-spec.data.batch // spec.parallelism.workers)
+    samples = -(-spec.data.batch_size // spec.parallelism.workers)
     if spec.accumulate > samples:
         detail = f"a worker has {samples} samples of a step, which cannot be computed in {spec.accumulate} parts"
         yield FieldError(pointer="/accumulate", detail=detail)
@@ -52,14 +52,14 @@ def training_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
 
 
 def _average_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
-    if spec.average is None:
-        if spec.evaluate_average:
-            yield FieldError(pointer="/evaluate_average", detail="the job keeps no averages; set `average`")
+    if spec.ema is None:
+        if spec.evaluate_ema:
+            yield FieldError(pointer="/evaluate_ema", detail="the job keeps no averages; set `ema`")
         return
     if spec.parallelism.update is UpdateBy.WORKERS:
-        detail = "averages are kept by the shards, where the rule is run; workers that update keep none"
-        yield FieldError(pointer="/average", detail=detail)
+        detail = "averages are kept by the shards, where the optimizer runs; workers that update keep none"
+        yield FieldError(pointer="/ema", detail=detail)
     for parameter in graph.parameters:
         if parameter.trainable and parameter.type.dtype is DType.FLOAT16:
             detail = f"parameter {parameter.name!r} is float16, which has too few digits for an average of many steps"
-            yield FieldError(pointer="/average", detail=detail, node=parameter.name)
+            yield FieldError(pointer="/ema", detail=detail, node=parameter.name)

@@ -1,4 +1,5 @@
-"""Documents that are brought to begin jobs with: `uploads/ID.safetensors`, for some hours. Every method blocks."""
+"""Documents that are brought to begin jobs with, for some hours: `uploads/ID.safetensors`, and
+`uploads/ID.PROJECT.safetensors` in a project that is not the default one. Every method blocks."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from weft.api.token import ALL_PROJECTS, DEFAULT_PROJECT
 from weft.api.values import Uploaded, UploadInfo, UploadList
 from weft_server.job_files import Upload
 from weft_server.parameter_file import ParameterFileError, read_header
@@ -18,6 +20,7 @@ MOST_UPLOADS = 1024
 MOST_AT_ONCE = 64
 """Documents that are being brought."""
 _TEMPORARY = ".upload-"
+_SUFFIX = ".safetensors"
 
 
 class Uploads:
@@ -40,7 +43,7 @@ class Uploads:
         if at_start:
             for path in self._folder.glob(f"{_TEMPORARY}*"):
                 path.unlink(missing_ok=True)
-        for path in self._folder.glob("*.safetensors"):
+        for path in self._folder.glob(f"*{_SUFFIX}"):
             if self._expires(path) <= now:
                 path.unlink(missing_ok=True)
 
@@ -57,7 +60,7 @@ class Uploads:
             self._coming.add(path)
         return upload
 
-    def keep(self, upload: Upload, identifier: str, now: datetime) -> Uploaded:
+    def keep(self, upload: Upload, identifier: str, now: datetime, project: str = DEFAULT_PROJECT) -> Uploaded:
         """Checks that it is a safetensors document with tensors and gives it its name.
 
         Raises ParameterFileError, or FullError where there is no room for it.
@@ -66,7 +69,8 @@ class Uploads:
         names = list(read_header(upload.path, LARGEST_HEADER_BYTES))
         if not names:
             raise ParameterFileError("there is no tensor in it")
-        target = self._path(identifier)
+        name = identifier if project == DEFAULT_PROJECT else f"{identifier}.{project}"
+        target = self._folder / f"{name}{_SUFFIX}"
         with self._lock:
             self._check_room(upload.path.stat().st_size)
             upload.path.replace(target)
@@ -81,31 +85,32 @@ class Uploads:
             with self._lock:
                 self._coming.discard(upload.path)
 
-    def describe(self, now: datetime) -> UploadList:
-        """Those that have not expired, oldest first."""
-        kept = [(each, each.stat()) for each in self._kept()]
+    def describe(self, now: datetime, project: str = ALL_PROJECTS) -> UploadList:
+        """Those of the project that have not expired, oldest first."""
+        kept = [(each, each.stat()) for each in self._kept() if project in {ALL_PROJECTS, _project(each)}]
         shown = [
-            UploadInfo(id=each.stem, size_bytes=stat.st_size, expires_at=self._expires(each)) for each, stat in kept
+            UploadInfo(id=each.stem.partition(".")[0], size_bytes=stat.st_size, expires_at=self._expires(each))
+            for each, stat in kept
         ]
         return UploadList(uploads=[each for each in shown if each.expires_at > now])
 
-    def find(self, identifier: str, now: datetime) -> Path:
-        """The document. Raises UnknownError, also for one that has expired."""
-        path = self._path(identifier)
-        if not path.is_file() or self._expires(path) <= now:
-            raise UnknownError("upload", identifier)
-        return path
+    def find(self, identifier: str, now: datetime, project: str = ALL_PROJECTS) -> Path:
+        """The document. Raises UnknownError, also for one that has expired or is another project's."""
+        for path in self._folder.glob(f"{identifier}.*"):
+            if project in {ALL_PROJECTS, _project(path)} and self._expires(path) > now:
+                return path
+        raise UnknownError("upload", identifier)
 
-    def delete(self, identifier: str) -> None:
+    def delete(self, identifier: str, project: str = ALL_PROJECTS) -> None:
         """Raises UnknownError."""
         try:
-            self._path(identifier).unlink()
+            self.find(identifier, datetime.fromtimestamp(0, UTC), project).unlink()
         except FileNotFoundError as error:
             raise UnknownError("upload", identifier) from error
 
     def _kept(self) -> Sequence[Path]:
         """Oldest first."""
-        return sorted(self._folder.glob("*.safetensors"), key=self._expires)
+        return sorted(self._folder.glob(f"*{_SUFFIX}"), key=self._expires)
 
     def _check_room(self, size: int) -> None:
         """Raises FullError unless one more of `size` bytes fits."""
@@ -113,12 +118,13 @@ class Uploads:
         if len(kept) >= MOST_UPLOADS or sum(path.stat().st_size for path in kept) + size > self._most_bytes:
             raise FullError("upload", len(kept))
 
-    def _path(self, identifier: str) -> Path:
-        return self._folder / f"{identifier}.safetensors"
-
     def _expires(self, path: Path) -> datetime:
         try:
             written = path.stat().st_mtime
         except FileNotFoundError:
             return datetime.fromtimestamp(0, UTC)
         return datetime.fromtimestamp(written, UTC) + self._lifetime
+
+
+def _project(path: Path) -> str:
+    return path.stem.partition(".")[2] or DEFAULT_PROJECT

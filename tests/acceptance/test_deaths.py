@@ -30,7 +30,7 @@ def test_a_killed_daemon_fails_the_job_by_name_and_step(example: ModuleType, tmp
     data = weft.numpy_data("digits.npz", evaluate=(rows - 360, rows))
     with weft.Cluster(workers=2, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:
         for victim, workers in (("worker-1", 2), ("shard-1", 1)):
-            job = client.submit(loss, data=data, passes=100_000, workers=workers, shards=2, max_restarts=0)
+            job = client.submit(loss, data=data, epochs=100_000, workers=workers, shards=2, max_restarts=0)
             next(event for event in job.events() if isinstance(event.body, StepDone) and event.body.step > 0)
             killed = time.monotonic()
             os.kill(next(agent.pid for agent in client.agents() if agent.name == victim), signal.SIGKILL)
@@ -52,7 +52,7 @@ def test_a_job_comes_to_the_same_bits_though_a_worker_and_a_shard_are_killed(
     which the whole job goes on from a snapshot."""
     example.write_data(tmp_path / "digits.npz")
     loss, _ = example.build()
-    run: dict[str, Any] = {"steps": 160, "workers": 2, "shards": 2, "rule": weft.Adam(), "keep_state": True}
+    run: dict[str, Any] = {"steps": 160, "workers": 2, "shards": 2, "optimizer": weft.Adam(), "keep_state": True}
     run["data"] = weft.numpy_data("digits.npz")
     with weft.Cluster(workers=3, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:
         undisturbed = client.submit(loss, **run)
@@ -97,7 +97,7 @@ def test_a_job_whose_workers_have_state_too_goes_on_where_it_was_though_a_shard_
     net = nn.Sequential(nn.Embedding(500, 8), nn.Flatten(), nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 2))
     loss = nn.cross_entropy(net(weft.input("ids", ("batch", 4), "int64")), weft.input("y", ("batch",), "int64"))
     coded = {"kind": "2bit", "threshold": 0.01}
-    run: dict[str, Any] = {"steps": 400, "workers": 2, "shards": 2, "rule": weft.Adagrad(), "keep_state": True}
+    run: dict[str, Any] = {"steps": 400, "workers": 2, "shards": 2, "optimizer": weft.Adagrad(), "keep_state": True}
     run |= {"data": weft.numpy_data("data.npz", columns={"ids": "ids", "y": "y"}), "update": "workers"}
     run["compression"] = {"gradients": coded, "merged": coded}
     with weft.Cluster(workers=2, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:

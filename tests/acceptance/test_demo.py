@@ -15,7 +15,7 @@ COMMAND = [sys.executable, str(ROOT / "examples" / "digits.py")]
 
 
 def test_the_demo_trains_and_says_what_to_try_next() -> None:
-    command = [*COMMAND, "--passes", "1"]  # of ten
+    command = [*COMMAND, "--epochs", "1"]  # of ten
     done = subprocess.run(command, capture_output=True, text=True, timeout=220, check=False)
     assert done.returncode == 0, done.stderr
     found = re.findall(r"accuracy\D*([01]\.\d+)", done.stdout)

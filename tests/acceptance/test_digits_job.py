@@ -29,7 +29,7 @@ def submit(client: weft.Client, place: Place, example: ModuleType, **settings: A
 def trained(place: Place, example: ModuleType) -> Iterator[weft.JobHandle]:
     with place.cluster.client() as client:
         job = submit(
-            client, place, example, passes=1, evaluate_every=20, shards=2, rule=weft.Adam(lr=0.001), name="digits"
+            client, place, example, epochs=1, evaluate_every=20, shards=2, optimizer=weft.Adam(lr=0.001), name="digits"
         )
         job.wait(timeout_s=180)
         yield job
@@ -73,7 +73,7 @@ def test_the_same_job_gives_the_same_bits_on_one_shard_and_on_two(
 ) -> None:
     values = []
     for shards in (1, 2):
-        job = submit(client, place, example, steps=20, shards=shards, seed=7, rule=weft.Adam(lr=0.003))
+        job = submit(client, place, example, steps=20, shards=shards, seed=7, optimizer=weft.Adam(lr=0.003))
         job.wait(timeout_s=180)
         values.append(job.values())
     one, two = values
@@ -85,7 +85,7 @@ def test_the_same_job_gives_the_same_bits_on_one_shard_and_on_two(
 def test_a_cancelled_job_ends_and_its_workers_take_the_next(
     client: weft.Client, place: Place, example: ModuleType
 ) -> None:
-    job = submit(client, place, example, passes=10_000)
+    job = submit(client, place, example, epochs=10_000)
     next(event for event in job.events() if getattr(event.body, "state", None) is JobState.RUNNING)
     job.cancel()
     with pytest.raises(weft.JobCancelledError):
@@ -96,7 +96,7 @@ def test_a_cancelled_job_ends_and_its_workers_take_the_next(
 def test_values_of_a_running_job_are_of_one_step_and_do_not_stop_it(
     client: weft.Client, place: Place, example: ModuleType
 ) -> None:
-    job = submit(client, place, example, passes=10_000)
+    job = submit(client, place, example, epochs=10_000)
     next(event for event in job.events() if getattr(event.body, "state", None) is JobState.RUNNING)
     first = job.values()
     later = job.values(["scores.weight"])

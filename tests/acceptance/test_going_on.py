@@ -20,7 +20,7 @@ def bits(job: weft.JobHandle) -> dict[str, bytes]:
 
 @pytest.fixture
 def run(place: Place) -> dict[str, Any]:
-    return {"data": weft.numpy_data(place.digits), "rule": weft.Adam(), "keep_state": True, "batch": 64}
+    return {"data": weft.numpy_data(place.digits), "optimizer": weft.Adam(), "keep_state": True, "batch_size": 64}
 
 
 @pytest.mark.parametrize(("workers", "shards"), [(1, 0), (2, 2)])
@@ -50,7 +50,7 @@ def test_a_job_that_runs_is_scaled_and_stays_the_same_job_with_the_same_bits(
 ) -> None:
     loss, _ = example.build()
     # A snapshot comes some seconds after it was asked for: a job of one process would be over by then.
-    steps, run = (300, run) if before else (250, {**run, "batch": 512})
+    steps, run = (300, run) if before else (250, {**run, "batch_size": 512})
     whole = client.submit(loss, steps=steps, **before, **run)
     whole.wait(timeout_s=60)
     job = client.submit(loss, steps=steps, **before, **run)
@@ -66,7 +66,7 @@ def test_a_job_that_runs_is_scaled_and_stays_the_same_job_with_the_same_bits(
     assert (ended.shards, ended.restarts, ended.progress.step) == (2, 0, steps)
     assert job.spec().parallelism.shards == 2
     assert bits(job) == bits(whole)
-    with pytest.raises(weft.ConflictError, match="has succeeded, so it cannot be scaled; resume it"):
+    with pytest.raises(weft.ConflictError, match="has succeeded already, and only a running job can be scaled"):
         job.scale(workers=1)
 
 
@@ -78,7 +78,7 @@ def test_steps_that_are_not_finite_are_skipped_alike_on_any_number_of_shards(
     rows = dict(np.load(place.digits))
     rows["image"][7] = np.nan
     np.savez(place.folder / "spoilt.npz", **rows)
-    run |= {"data": weft.numpy_data(place.folder / "spoilt.npz"), "passes": 2, "workers": 2, "on_nan": "skip"}
+    run |= {"data": weft.numpy_data(place.folder / "spoilt.npz"), "epochs": 2, "workers": 2, "on_nan": "skip"}
     jobs = [client.submit(loss, shards=shards, **run) for shards in (1, 2)]
     for job in jobs:
         metrics = job.wait(timeout_s=60).metrics

@@ -46,8 +46,8 @@ def trained(place: Place) -> Iterator[weft.JobHandle]:
     said = weft_(
         place,
         *("submit", str(MODELS / "trained_decoder.onnx"), "--loss", "cross_entropy", "--metric", "accuracy", "--json"),
-        *("--data", str(tokens), "--no-shuffle", "--batch", str(BATCH), "--steps", str(STEPS)),
-        *("--rule", "adam", "--lr", "1e-2", "--workers", "2", "--shards", "2"),
+        *("--data", str(tokens), "--no-shuffle", "--batch-size", str(BATCH), "--steps", str(STEPS)),
+        *("--optimizer", "adam", "--lr", "1e-2", "--workers", "2", "--shards", "2"),
     )
     with place.cluster.client() as client:
         job = client.job(json.loads(said)["id"])
@@ -97,7 +97,7 @@ def test_a_file_that_came_back_trains_on(
     assert again.evaluate(feeds)["loss"] < held["losses"][-1]
     with place.cluster.client() as client:
         data = weft.numpy_data(place.folder / "tokens.npz", shuffle=False)
-        job = client.submit(again, data=data, batch=BATCH, steps=10, rule=weft.Adam(lr=1e-3))
+        job = client.submit(again, data=data, batch_size=BATCH, steps=10, optimizer=weft.Adam(lr=1e-3))
         job.wait(timeout_s=180)
         (first,) = [event.body for event in job.log() if isinstance(event.body, MetricTaken)]
     assert first.values["loss"] < held["losses"][-1]

@@ -158,7 +158,7 @@ def test_values_set_while_real_workers_run_hold_and_begin_other_jobs(
     cluster: weft.Cluster, document: dict[str, Any]
 ) -> None:
     with httpx.Client(base_url=cluster.url, timeout=DEADLINE_S) as client:
-        long = {**document, "run": {"steps": 1000 * STEPS}, "rule": {"name": "sgd", "lr": 1e-30}}
+        long = {**document, "run": {"steps": 1000 * STEPS}, "optimizer": {"name": "sgd", "lr": 1e-30}}
         job = submitted(client, {**long, "parallelism": {"workers": 1, "shards": 2}})
         Follower(cluster.url, job).await_step(1)
         given = np.full((4, 3), 7, np.float32)

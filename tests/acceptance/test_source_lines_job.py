@@ -31,7 +31,7 @@ def test_accuracy_of_the_saved_table_in_plain_numpy_is_what_the_job_reports_and_
     lines = python_lines.read_lines(most=150)
     data = place.folder / "lines.npz"
     source_lines.write_data(data, lines)
-    job = source_lines.train(client, data, lines, passes=6)
+    job = source_lines.train(client, data, lines, epochs=6)
     finished = job.wait(timeout_s=180)
     path = tmp_path / "lines.safetensors"
     job.save(path)

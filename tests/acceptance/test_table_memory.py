@@ -31,7 +31,9 @@ def test_a_worker_never_holds_the_table(tmp_path: Path) -> None:
     loss = weft.nn.cross_entropy(weft.nn.Linear(WIDTH, 2)(bags), weft.input("label", ("batch",), "int64"))
     data = weft.numpy_data(tmp_path / "bags.npz", evaluate=(3 * BATCH, 4 * BATCH))
     with weft.Cluster(workers=2, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:
-        job = client.submit(loss, data=data, batch=BATCH, passes=100_000, rule=weft.Adam(), workers=2, shards=2)
+        job = client.submit(
+            loss, data=data, batch_size=BATCH, epochs=100_000, optimizer=weft.Adam(), workers=2, shards=2
+        )
         assert TABLE_BYTES == 2 << 30
         await_that(lambda: "evaluate/loss" in job.refresh().metrics, "an evaluation", 60)
         await_that(lambda: job.refresh().traffic.received_bytes > 0, "rows that have come", 20)

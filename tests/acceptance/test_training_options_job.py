@@ -26,14 +26,14 @@ def trained(place: Place, example: ModuleType) -> Iterator[weft.JobHandle]:
             data=data,
             workers=2,
             shards=2,
-            passes=1,
-            rule=weft.Adam(lr=0.001),
+            epochs=1,
+            optimizer=weft.Adam(lr=0.001),
             precision="float16",
             loss_scale={"initial": 2.0**24, "growth_interval": 20},
             clip_norm=5.0,
             accumulate=2,
-            average={"decay": 0.9},
-            evaluate_average=True,
+            ema={"decay": 0.9},
+            evaluate_ema=True,
             name="options",
         )
         job.wait(timeout_s=180)
@@ -43,7 +43,7 @@ def trained(place: Place, example: ModuleType) -> Iterator[weft.JobHandle]:
 def test_its_evaluation_is_that_of_the_saved_averages(
     trained: weft.JobHandle, place: Place, example: ModuleType
 ) -> None:
-    averages, values = trained.values(average=True), trained.values()
+    averages, values = trained.values(ema=True), trained.values()
     assert averages.keys() == values.keys()
     assert any(averages[name].tobytes() != values[name].tobytes() for name in values)
     with np.load(place.digits) as digits:

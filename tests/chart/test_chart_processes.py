@@ -56,7 +56,7 @@ def test_the_rendered_commands_train_a_job_and_pass_their_probes(started: Kubele
             "demo-weft-worker-0": AgentKind.WORKER,
             "demo-weft-worker-1": AgentKind.WORKER,
         }
-        job = client.submit(_loss(), data=weft.numpy_data(points), passes=2, workers=2)
+        job = client.submit(_loss(), data=weft.numpy_data(points), epochs=2, workers=2)
         assert job.wait(timeout_s=DEADLINE_S).state is JobState.SUCCEEDED
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert _all_pass(started, probe), probe

@@ -189,12 +189,12 @@ def test_with_roots_only_what_lies_under_one_is_opened(tmp_path: Path) -> None:
         open_source("numpy", str(good), roots=[tmp_path / "elsewhere", root]).close()
     bad = ["out.npz", "out/a.npz", "../root-beside/a.npz", "deep/../../root-beside/a.npz"]
     for path in [str(root / each) for each in bad] + [str(outside / "a.npz"), "/etc/passwd"]:
-        with pytest.raises(UnreadableFileError, match=f"{path!r} is not under a directory"):
+        with pytest.raises(UnreadableFileError, match=f"^{path} is not below a directory"):
             open_source("numpy", path, roots=[root])
     for path in (root / "loop" / "a.npz", root):
         with pytest.raises(UnreadableFileError):
             open_source("numpy", str(path), roots=[root])
-    with pytest.raises(UnreadableFileError, match="is not under"):
+    with pytest.raises(UnreadableFileError, match="is not below a directory that jobs may read data from"):
         open_source("numpy", str(root / "deep" / "a.npz"), roots=[])
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import weft
 from rule_documents import momentum, normalized, rule_document
 from weft import ops
-from weft.user_rule import UserRule
+from weft.optimizer_graph import CustomOptimizer
 from weft_kernels.rules import cache_blocks, compiled
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
@@ -41,7 +41,7 @@ def drawn(dtype: str, shape: Any, count: int, seed: int = 0) -> list[Array]:
 @pytest.mark.parametrize("written", [heavy_ball, adam, adagrad], ids=lambda rule: rule.name)
 @settings(max_examples=8, deadline=None)
 @given(cuts=st.lists(st.integers(0, 300), max_size=3), block=st.sampled_from([7, 64, 1 << 15]))
-def test_any_cut_gives_the_same_bits(written: UserRule, dtype: str, cuts: list[int], block: int) -> None:
+def test_any_cut_gives_the_same_bits(written: CustomOptimizer, dtype: str, cuts: list[int], block: int) -> None:
     weight, *gradients = drawn(dtype, 300, 3)
     rule = rule_from(written.document)
     whole, state = run(rule, weight, gradients, {})
@@ -87,7 +87,7 @@ def test_a_rule_with_a_norm_sees_the_key_whole() -> None:
 
 
 def test_a_rule_for_matrices_reduces_them_by_row() -> None:
-    @weft.rule(shape=("rows", "columns"), lr=0.1)
+    @weft.custom_optimizer(shape=("rows", "columns"), lr=0.1)
     def by_row(weight: Any, gradient: Any, lr: Any) -> Any:
         return weight - lr * gradient / ops.sqrt(ops.reduce_sum(gradient * gradient, 1, keepdims=True))
 

@@ -132,7 +132,7 @@ def test_a_rule_that_needs_keys_whole_takes_float16_too(shape: tuple[int, ...]) 
 
 
 def test_a_whole_rules_state_is_held_in_range_too() -> None:
-    @weft.rule(shape=("rows", "columns"), state={"squares": 0.0}, lr=0.1, epsilon=1e-8)
+    @weft.custom_optimizer(shape=("rows", "columns"), state={"squares": 0.0}, lr=0.1, epsilon=1e-8)
     def by_row(weight: Any, gradient: Any, squares: Any, lr: Any, epsilon: Any) -> Any:
         squares = squares + ops.reduce_sum(gradient * gradient, 1, keepdims=True) + 0 * gradient
         return weight - lr * gradient / (ops.sqrt(squares) + epsilon), {"squares": squares}

@@ -7,8 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from weft.api.agent import AgentKind, Orders, Report, SetOrder, ShardAllocation, SnapshotOrder, WorkerAllocation
-from weft.api.agent_state import (
+from weft.agent.state import (
     Ended,
     Exit,
     Forget,
@@ -26,6 +25,7 @@ from weft.api.agent_state import (
     Terminate,
     lease_of,
 )
+from weft.api.agent import AgentKind, Orders, Report, SetOrder, ShardAllocation, SnapshotOrder, WorkerAllocation
 from weft.api.data import DataSpec, NumpySource
 from weft.api.lifecycle import ALLOCATION_TRANSITIONS, AllocationEvent, AllocationState, IllegalTransitionError, after
 from weft.api.store import StoreSpec

@@ -13,9 +13,9 @@ import pytest
 import weft
 from sdk_fakes import answers, job
 from weft import nn
-from weft.api import rule
+from weft.api import optimizer
 from weft.api.job import JobSpec
-from weft.rules import BY_NAME
+from weft.optimizers import BY_NAME
 from weft_graph.rules.built_in import BUILT_IN
 
 DATA = weft.numpy_data("points.npz", evaluate=(80, 100))
@@ -33,15 +33,15 @@ SCORES = scores()
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"passes": None}, "give either passes or steps, how long to train; neither was given"),
-        ({"steps": 3}, "passes=1 and steps=3 was given"),
-        ({"passes": 0}, "passes is 0; it should be greater than or equal to 1"),
-        ({"batch": 0}, "batch is 0; it should be greater than or equal to 1"),
+        ({"epochs": None}, "give either epochs or steps, how long to train; neither was given"),
+        ({"steps": 3}, "epochs=1 and steps=3 was given"),
+        ({"epochs": 0}, "epochs is 0; it should be greater than or equal to 1"),
+        ({"batch_size": 0}, "batch_size is 0; it should be greater than or equal to 1"),
         ({"workers": 0}, "workers is 0; it should be greater than or equal to 1"),
         ({"shards": 1.5}, "shards is 1.5; it should be a valid integer"),
         ({"seed": -1}, "seed is -1; it should be"),
-        ({"rule": "adam"}, "rule is 'adam'; it should be weft.Sgd(...), weft.Adam(...)"),
-        ({"rule": weft.Adam}, "it should be weft.Sgd(...), weft.Adam(...)"),
+        ({"optimizer": "adam"}, "optimizer is 'adam'; it should be weft.SGD(...), weft.Adam(...)"),
+        ({"optimizer": weft.Adam}, "it should be weft.SGD(...), weft.Adam(...)"),
         ({"metrics": {"my accuracy": SCORES[1]}}, "a name in metrics is 'my accuracy'; a name is of letters"),
         ({"metrics": {"accuracy": 0.5}}, "metric 'accuracy' is an expression, not float"),
         ({"metrics": [SCORES[1]]}, "metrics are expressions by name"),
@@ -53,7 +53,7 @@ SCORES = scores()
 )
 def test_a_wrong_argument_of_submit_is_named(wrong: dict[str, Any], message: str) -> None:
     script = answers(job())
-    arguments: dict[str, Any] = {"data": DATA, "passes": 1, **wrong}
+    arguments: dict[str, Any] = {"data": DATA, "epochs": 1, **wrong}
     with pytest.raises(weft.ArgumentError, match=re.escape(message)) as caught:
         script.client().submit(SCORES[0], **arguments)
     assert "\n" not in str(caught.value)
@@ -63,14 +63,14 @@ def test_a_wrong_argument_of_submit_is_named(wrong: dict[str, Any], message: str
 
 def test_a_loss_is_an_expression() -> None:
     with pytest.raises(weft.ArgumentError, match=r"loss is an expression.* not ndarray"):
-        weft.job_spec(np.zeros(3), data=DATA, passes=1)  # type: ignore[arg-type]  # the mistake is the point
+        weft.job_spec(np.zeros(3), data=DATA, epochs=1)  # type: ignore[arg-type]  # the mistake is the point
 
 
 def test_a_path_will_do_for_data(tmp_path: Path) -> None:
     loss = scores()[0]
     for path in ("points.npz", Path("points.npz")):
-        spec = weft.job_spec(loss, data=path, passes=1)
-        assert spec == weft.job_spec(loss, data=weft.numpy_data("points.npz"), passes=1)
+        spec = weft.job_spec(loss, data=path, epochs=1)
+        assert spec == weft.job_spec(loss, data=weft.numpy_data("points.npz"), epochs=1)
 
 
 @pytest.mark.parametrize("rows", [0.2, 5, (1, 2, 3), ("a", "b"), (0.5, 2)])
@@ -85,15 +85,15 @@ def test_rows_may_be_numbers_of_numpy() -> None:
 
 
 def test_rules_are_the_models_and_say_what_they_have() -> None:
-    assert weft.Sgd(0.1) == rule.Sgd(lr=0.1)
-    assert weft.Adam(0.1, beta1=0.5) == rule.Adam(lr=0.1, beta1=0.5)
-    assert (weft.Sgd(), weft.Adam()) == (rule.Sgd(), rule.Adam())
+    assert weft.SGD(0.1) == optimizer.SGD(lr=0.1)
+    assert weft.Adam(0.1, beta1=0.5) == optimizer.Adam(lr=0.1, beta1=0.5)
+    assert (weft.SGD(), weft.Adam()) == (optimizer.SGD(), optimizer.Adam())
     with pytest.raises(weft.ArgumentError, match=r"^Adam has no eta; it has lr, beta1, beta2, epsilon$"):
         weft.Adam(eta=0.1)  # type: ignore[arg-type]  # the mistake is the point
-    with pytest.raises(weft.ArgumentError, match=r"^Sgd has no eta, nesterov; it has lr, momentum, weight_decay$"):
-        weft.Sgd(eta=0.1, nesterov=True)  # type: ignore[arg-type]  # the mistake is the point
-    with pytest.raises(weft.ArgumentError, match=r"^Sgd: lr is -1; it should be greater than 0$"):
-        weft.Sgd(-1)
+    with pytest.raises(weft.ArgumentError, match=r"^SGD has no eta, nesterov; it has lr, momentum, weight_decay$"):
+        weft.SGD(eta=0.1, nesterov=True)  # type: ignore[arg-type]  # the mistake is the point
+    with pytest.raises(weft.ArgumentError, match=r"^SGD: lr is -1; it should be greater than 0$"):
+        weft.SGD(-1)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -114,7 +114,7 @@ def test_what_a_rule_takes_is_what_its_model_has(name: str) -> None:
 
 
 def test_every_rule_has_its_maker() -> None:
-    """`momentum` is Sgd's with a momentum."""
+    """`momentum` is SGD's with a momentum."""
     assert BY_NAME.keys() == BUILT_IN.keys() - {"momentum"}
 
 
@@ -133,8 +133,8 @@ def test_a_job_spec_is_what_submit_sends() -> None:
     script = answers(job())
     loss, accuracy = scores()
     arguments: dict[str, Any] = {
-        "metrics": {"accuracy": accuracy}, "data": DATA, "batch": 20, "steps": 3, "rule": weft.Adam(0.1), "workers": 2,
-        "shards": 2, "seed": 3, "name": "points", "evaluate_every": 2,
+        "metrics": {"accuracy": accuracy}, "data": DATA, "batch_size": 20, "steps": 3, "optimizer": weft.Adam(0.1),
+        "workers": 2, "shards": 2, "seed": 3, "name": "points", "evaluate_every": 2,
     }  # fmt: skip
     spec = weft.job_spec(loss, **arguments)
     script.client().submit(loss, **arguments)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from store_cluster import WAIT_S
-from weft.api.children import CRASHED, Child, Forkserver
+from weft.agent.children import CRASHED, Child, Forkserver
 
 MAIN = """
 import json, os, resource, signal, sys, threading, time

@@ -66,7 +66,7 @@ LOSS = ("--loss", "cross_entropy", "--data", "d.npz")
 
 def test_submit_sends_values_and_a_job(run: Run, file: str) -> None:
     script = answers(UPLOADED, job())
-    more = ("--metric", "accuracy", "--column", "labels=y", "--batch", "8", "--steps", "5", "--rule", "adam")
+    more = ("--metric", "accuracy", "--column", "labels=y", "--batch-size", "8", "--steps", "5", "--optimizer", "adam")
     result = run(script, "submit", file, *LOSS, *more, "--lr", "0.5", "--workers", "2", "--evaluate", "80:100")
     assert result.exit_code == 0, result.stderr
     upload, submitted = script.requests
@@ -74,10 +74,10 @@ def test_submit_sends_values_and_a_job(run: Run, file: str) -> None:
     spec = JobSpec.model_validate_json(submitted.content)
     assert (spec.name, spec.loss, spec.metrics) == ("my-model", "loss", {"accuracy": "accuracy"})
     assert spec.data.columns == {"x": "x", "labels": "y"}
-    assert (spec.data.batch, spec.run.steps, spec.parallelism.workers) == (8, 5, 2)
+    assert (spec.data.batch_size, spec.run.steps, spec.parallelism.workers) == (8, 5, 2)
     assert spec.data.evaluate is not None
     assert (spec.data.evaluate.start, spec.data.evaluate.stop) == (80, 100)
-    assert (spec.rule.name, getattr(spec.rule, "lr", None)) == ("adam", 0.5)
+    assert (spec.optimizer.name, getattr(spec.optimizer, "lr", None)) == ("adam", 0.5)
     assert spec.init_from is not None
 
 
@@ -95,10 +95,10 @@ def test_other_first_values_and_dry_runs_send_none_of_the_files(run: Run, file: 
     [
         ([], "--loss cross_entropy, mse, l1, bce_with_logits, nll"),
         (["--loss", "mse"], "--data FILE.npz, with columns x, target"),
-        (["--loss", "mse", "--data", "d.npz"], "--steps or --passes"),
+        (["--loss", "mse", "--data", "d.npz"], "--steps or --epochs"),
         ([*LOSS, "--steps", "1", "--column", "z=y"], "the model has no input 'z'; it has x, labels"),
         ([*LOSS, "--steps", "1", "--column", "z"], "--column is 'z'; it should be INPUT=COLUMN"),
-        ([*LOSS, "--steps", "1", "--rule", "lion"], "--rule is 'lion'; there are sgd, nesterov, adam, adamw"),
+        ([*LOSS, "--steps", "1", "--optimizer", "lion"], "--optimizer is 'lion'; there are sgd, nesterov, adam, adamw"),
         ([*LOSS, "--steps", "1", "--evaluate", "9"], "--evaluate is '9'; it should be rows from"),
         ([*LOSS, "--steps", "1", "--shape", "x"], "--shape is 'x'; it should be INPUT=batch,3,224,224"),
         ([*LOSS, "--steps", "1", "--output", "y"], "there is no output 'y'; there are 'logits'"),
@@ -241,7 +241,7 @@ def test_programs_of_a_model_need_no_data_and_no_server(run: Run, file: str) -> 
     assert "MatMul" in text
     document = json.loads(run(script, "programs", file, "--loss", "cross_entropy", "--json").stdout)
     assert document["train"]["outputs"]["loss"] == "loss"
-    short = run(script, "programs", file, "--passes", "--loss", "mse", "--batch", "8").stdout
+    short = run(script, "programs", file, "--passes", "--loss", "mse", "--batch-size", "8").stdout
     full = run(script, "programs", file, "full", "--passes", "--loss", "mse").stdout
     assert "both programs" in short
     assert len(full) > len(short)
@@ -319,7 +319,7 @@ def test_export_writes_the_trained_model(run: Run, file: str, tmp_path: Path) ->
     script = answers(
         job(), spec_of(file), lambda _: httpx.Response(200, content=save(averages), headers={STEP_HEADER: "7"})
     )
-    assert run(script, "export", "job-1", str(path), "--average").exit_code == 0
+    assert run(script, "export", "job-1", str(path), "--ema").exit_code == 0
     assert np.all(weft.from_onnx(path).values["w"] == 5)  # an average is kept as what is to be added
     assert np.all(weft.load(tmp_path / "w.safetensors")["w"] == 2)
 

@@ -49,8 +49,8 @@ def step(arena: int, operations: int = 1000) -> StepMemory:
 
 
 DRY = DryRun(
-    name="lines", workers=2, shards=2, steps=500, steps_per_pass=100, keys=[key("table", rows=True), key("w")],
-    slices=7, rule="adam", hyper={"lr": 0.1}, given=["w"], waits_for="needs 2 workers, 1 is there",
+    name="lines", workers=2, shards=2, steps=500, steps_per_epoch=100, keys=[key("table", rows=True), key("w")],
+    slices=7, optimizer="adam", hyper={"lr": 0.1}, given=["w"], waits_for="needs 2 workers, 1 is there",
     worker_memory=WorkerMemory(
         parameter_bytes=MIB, state_bytes=0, train_peak_bytes=3 * MIB, evaluate_peak_bytes=None,
         train=step(arena=5 * MIB),
@@ -91,7 +91,7 @@ def test_a_dry_run_says_what_a_job_would_take_and_starts_nothing(run: Run) -> No
     assert [" ".join(line.split()) for line in result.stdout.splitlines()] == [
         "name lines",
         "on 2 workers, 2 shards; needs 2 workers, 1 is there",
-        "steps 500, 100 to a pass",
+        "steps 500, 100 per epoch",
         "keys 2 in 7 slices, 1 table by rows",
         "given w",
         "a worker parameters 1.0 MiB, training step 3.0 MiB",
@@ -108,12 +108,12 @@ def test_a_dry_run_says_what_a_job_would_take_and_starts_nothing(run: Run) -> No
 
 
 def test_a_dry_run_that_is_refused_exits_with_1_and_the_pointer(run: Run) -> None:
-    errors = [{"pointer": "/rule/lr", "detail": "is negative"}]
+    errors = [{"pointer": "/optimizer/lr", "detail": "is negative"}]
     result = run(
         answers(problem(422, "job-refused", "the job is refused", errors)), "submit", "-", "--dry-run", stdin="{}"
     )
     assert result.exit_code == 1
-    assert "/rule/lr: is negative" in result.stderr
+    assert "/optimizer/lr: is negative" in result.stderr
 
 
 def test_programs_of_a_job_file_are_a_dry_run(run: Run, tmp_path: Path) -> None:

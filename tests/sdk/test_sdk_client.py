@@ -30,8 +30,8 @@ def test_a_submitted_job_has_all_that_was_asked_for() -> None:
     script = answers(job())
     loss, accuracy = expressions()
     handle = script.client().submit(
-        loss, metrics={"accuracy": accuracy}, data=DATA, batch=32, passes=3, evaluate_every=7,
-        rule=weft.Adam(lr=0.01), workers=2, shards=3, seed=5, name="points",
+        loss, metrics={"accuracy": accuracy}, data=DATA, batch_size=32, epochs=3, evaluate_every=7,
+        optimizer=weft.Adam(lr=0.01), workers=2, shards=3, seed=5, name="points",
     )  # fmt: skip
     assert handle.id == "job-1"
     (request,) = script.requests
@@ -42,9 +42,9 @@ def test_a_submitted_job_has_all_that_was_asked_for() -> None:
     assert spec.loss == graph.outputs[0]
     assert spec.metrics == {"accuracy": graph.outputs[1]}
     assert spec.data.columns == {"x": "features", "y": "y"}
-    assert spec.data.batch == 32
-    assert spec.run == RunLength(passes=3, evaluate_every=7)
-    assert spec.rule == weft.Adam(lr=0.01)
+    assert spec.data.batch_size == 32
+    assert spec.run == RunLength(epochs=3, evaluate_every=7)
+    assert spec.optimizer == weft.Adam(lr=0.01)
     assert (spec.parallelism.workers, spec.parallelism.shards, spec.seed) == (2, 3, 5)
 
 
@@ -71,7 +71,7 @@ def test_submit_takes_what_job_spec_takes_and_is_shown_with_it() -> None:
         answers(job()).client().submit(expressions()[0], data=DATA, steps=1, loops=3)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize(("length", "what"), [({}, "passes or steps"), ({"passes": 1, "steps": 1}, "passes or steps")])
+@pytest.mark.parametrize(("length", "what"), [({}, "epochs or steps"), ({"epochs": 1, "steps": 1}, "epochs or steps")])
 def test_a_run_has_one_length(length: dict[str, int], what: str) -> None:
     loss, _ = expressions()
     with pytest.raises(weft.ArgumentError, match=what):
@@ -80,8 +80,8 @@ def test_a_run_has_one_length(length: dict[str, int], what: str) -> None:
 
 def test_a_batch_of_none_is_refused_before_anything_is_sent() -> None:
     script = answers(job())
-    with pytest.raises(weft.ArgumentError, match=r"^batch is 0"):
-        script.client().submit(expressions()[0], data=DATA, batch=0, steps=1)
+    with pytest.raises(weft.ArgumentError, match=r"^batch_size is 0"):
+        script.client().submit(expressions()[0], data=DATA, batch_size=0, steps=1)
     assert script.requests == []
 
 
@@ -221,7 +221,7 @@ def test_a_token_that_no_header_carries_is_told(token: str) -> None:
 
 def test_a_job_is_resumed_as_it_was_but_for_what_is_given() -> None:
     loss, _ = expressions()
-    before = weft.job_spec(loss, data=DATA, passes=3, evaluate_every=7, rule=weft.Adam(lr=0.01), workers=2, seed=5)
+    before = weft.job_spec(loss, data=DATA, epochs=3, evaluate_every=7, optimizer=weft.Adam(lr=0.01), workers=2, seed=5)
     script = answers(before, job(), before, job())
     client = script.client()
     client.resume("job-1")
@@ -232,7 +232,7 @@ def test_a_job_is_resumed_as_it_was_but_for_what_is_given() -> None:
     spec = JobSpec.model_validate_json(script.requests[3].content)
     assert (spec.resume, spec.name, spec.seed) == ("job-1", "longer", 5)
     assert spec.run == RunLength(steps=90, evaluate_every=7)
-    assert (spec.parallelism.workers, spec.parallelism.shards, spec.rule) == (4, 1, weft.Adam(lr=0.5))
+    assert (spec.parallelism.workers, spec.parallelism.shards, spec.optimizer) == (4, 1, weft.Adam(lr=0.5))
 
 
 def test_what_a_job_goes_on_from_and_when_it_ends_are_keywords_too() -> None:

@@ -178,7 +178,12 @@ def test_a_start_that_takes_too_long_is_given_up_and_leaves_nothing() -> None:
     assert descendants(os.getpid()) <= before
 
 
-def test_a_cluster_starts_registers_mourns_and_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("secrets", [(), ("WEFT_SERVER_TOKEN", "WEFT_SERVER_AGENT_TOKEN")], ids=["open", "tokens"])
+def test_a_cluster_starts_registers_mourns_and_ends(
+    tmp_path: Path, secrets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in secrets:
+        monkeypatch.setenv(name, f"a-secret-as-{name}")
     said: list[str] = []
     cluster = weft.Cluster(2, 1, directory=tmp_path / "state", data_root=tmp_path, progress=said.append)
     with cluster, cluster.client() as client:
@@ -201,5 +206,6 @@ def test_a_cluster_starts_registers_mourns_and_ends(tmp_path: Path) -> None:
         await_that(lambda: bool(ended.extend(cluster.ended()) or ended), "its end", 20)
         assert [process.obituary().split(";")[0] for process in ended] == ["worker-1 ended with signal SIGKILL"]
         assert cluster.ended() == []
+        assert [agent.name for agent in client.agents() if agent.state is AgentState.LOST] == ["worker-1"]
     assert not any(alive(pid) for pid in pids.values())
     cluster.stop()

@@ -9,7 +9,7 @@ import sys
 
 LOGS = """
 import logging
-from weft.api.daemon import log_to_stderr
+from weft.agent.startup import log_to_stderr
 log_to_stderr("server")
 log = logging.getLogger("weft.server")
 log.warning("job %s: %s", "x", "\\x1b]0;owned\\x07")

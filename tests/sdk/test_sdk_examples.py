@@ -48,7 +48,7 @@ def test_what_it_submits_is_a_legal_job_that_keeps_the_last_rows_back(digits: Mo
     assert spec.data.train is not None
     assert spec.data.evaluate is not None
     assert (spec.data.train.stop, spec.data.evaluate.start, spec.data.evaluate.stop) == (1640, 1640, 2000)
-    assert (spec.parallelism.workers, spec.parallelism.shards, spec.run.passes) == (2, 2, 3)
+    assert (spec.parallelism.workers, spec.parallelism.shards, spec.run.epochs) == (2, 2, 3)
 
 
 def test_it_evaluates_here_and_now(digits: ModuleType) -> None:

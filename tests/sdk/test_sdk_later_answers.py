@@ -9,10 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from sdk_fakes import answers
+from weft.agent.membership import Membership
 from weft.api.agent import AgentKind, Orders, Registration
 from weft.api.event import EventPage
 from weft.api.job import JobSpec
-from weft.api.membership import Membership
 from weft.errors import InvalidRequestError
 
 JOBS = b"""{"a_later_field": 1, "next": null, "jobs": [{

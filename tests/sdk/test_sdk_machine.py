@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.api import machine
+from weft.agent import machine
 
 
 def test_a_container_has_what_it_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

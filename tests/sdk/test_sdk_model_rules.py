@@ -38,15 +38,15 @@ def training(lr: float = 0.25, momentum: float = 0.9) -> onnx.ModelProto:
 
 def test_jobs_take_the_files_own_rule() -> None:
     read = weft.from_onnx(training())
-    assert read.rule == weft.Sgd(lr=0.25, momentum=0.9)
+    assert read.optimizer == weft.SGD(lr=0.25, momentum=0.9)
     trainable = read.with_values(read.values).with_loss("loss")
-    assert weft.job_spec(trainable, data="d.npz", batch=4, steps=1).rule == read.rule
+    assert weft.job_spec(trainable, data="d.npz", batch_size=4, steps=1).optimizer == read.optimizer
     asked = weft.Adam(lr=0.5)
-    assert weft.job_spec(trainable, data="d.npz", batch=4, steps=1, rule=asked).rule == asked
+    assert weft.job_spec(trainable, data="d.npz", batch_size=4, steps=1, optimizer=asked).optimizer == asked
 
 
 def test_numbers_that_a_rule_does_not_take_are_refused() -> None:
-    with pytest.raises(weft.ArgumentError, match=r"Sgd: momentum is 2\.0"):
+    with pytest.raises(weft.ArgumentError, match=r"SGD: momentum is 2\.0"):
         weft.from_onnx(training(momentum=2.0))
 
 
@@ -54,13 +54,13 @@ def test_the_command_line_takes_the_files_own_rule(tmp_path: Path) -> None:
     file = tmp_path / "own.onnx"
     file.write_bytes(training().SerializeToString())
     own, asked, other = (rule_of(file, *more) for more in ((None, None), (None, 0.5), ("adam", 0.5)))
-    assert own == weft.Sgd(lr=0.25, momentum=0.9)
-    assert asked == weft.Sgd(lr=0.5, momentum=0.9)
+    assert own == weft.SGD(lr=0.25, momentum=0.9)
+    assert asked == weft.SGD(lr=0.5, momentum=0.9)
     assert other == weft.Adam(lr=0.5)
 
 
 def rule_of(file: Path, rule: str | None, lr: float | None) -> object:
     said: dict[str, Any] = {each.name: None for each in fields(ModelOptions)}
-    said |= {"loss": ["loss"], "data": "d.npz", "batch": 4, "rule": rule, "lr": lr}
+    said |= {"loss": ["loss"], "data": "d.npz", "batch_size": 4, "optimizer": rule, "lr": lr}
     said |= {"shuffle": False, "workers": 1, "shards": 1, "seed": 0}
-    return JobSpec.model_validate_json(job_of_model(file, ModelOptions(**said), steps=1).document).rule
+    return JobSpec.model_validate_json(job_of_model(file, ModelOptions(**said), steps=1).document).optimizer

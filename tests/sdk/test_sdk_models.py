@@ -401,9 +401,9 @@ def test_what_is_missing_or_short_is_understood_or_told() -> None:
         "accuracy": "accuracy"
     }
     trainable = read.with_loss("cross_entropy", output="logits")
-    made = weft.job_spec(trainable, data="d.npz", steps=1, average=0.5)
-    assert made.average is not None
-    assert made.average.decay == 0.5
+    made = weft.job_spec(trainable, data="d.npz", steps=1, ema=0.5)
+    assert made.ema is not None
+    assert made.ema.decay == 0.5
 
 
 def test_a_file_to_be_trained_further_keeps_its_dropout(tmp_path: Path) -> None:

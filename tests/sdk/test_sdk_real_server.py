@@ -47,7 +47,9 @@ def submit(client: weft.Client, *, features: int = 4, steps: int = STEPS, name: 
     scores = nn.Linear(features, 2, name="fc")(weft.input("x", ("batch", features)))
     loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
     data = weft.numpy_data("points.npz", evaluate=(80, 100))
-    return client.submit(loss, data=data, batch=20, steps=steps, workers=2, shards=2, rule=weft.Sgd(lr=0.5), name=name)
+    return client.submit(
+        loss, data=data, batch_size=20, steps=steps, workers=2, shards=2, optimizer=weft.SGD(lr=0.5), name=name
+    )
 
 
 def run(cluster: weft.Cluster, *arguments: str) -> Result:
@@ -68,7 +70,7 @@ def test_a_job_trains_and_its_values_are_those_of_plain_gradient_descent(
     scores = nn.Linear(4, 2, init=nn.zeros, name="fc")(weft.input("x", ("batch", 4)))
     loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
     data = weft.numpy_data("points.npz", train=(0, 80), shuffle=False)
-    job = client.submit(loss, data=data, batch=20, steps=STEPS, workers=2, shards=2, rule=weft.Sgd(lr=0.5))
+    job = client.submit(loss, data=data, batch_size=20, steps=STEPS, workers=2, shards=2, optimizer=weft.SGD(lr=0.5))
     assert job.wait(timeout_s=60).state is JobState.SUCCEEDED
     with np.load(cluster.data_root / "points.npz") as points:
         x, y = points["x"].astype(np.float64), points["y"]
@@ -204,7 +206,7 @@ def quiet(client: weft.Client, **settings: Any) -> weft.JobHandle:
     loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
     length = {"steps": STEPS} if "steps" not in settings else {}
     return client.submit(
-        loss, data="few.npz", batch=20, workers=2, shards=2, rule=weft.Sgd(lr=1e-30), **length, **settings
+        loss, data="few.npz", batch_size=20, workers=2, shards=2, optimizer=weft.SGD(lr=1e-30), **length, **settings
     )
 
 
@@ -242,7 +244,7 @@ def test_parameters_are_set_while_a_job_runs(cluster: weft.Cluster, client: weft
 def test_kept_state_is_saved_where_it_is_asked_for(client: weft.Client) -> None:
     scores = nn.Linear(4, 2, name="fc")(weft.input("x", ("batch", 4)))
     loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
-    job = client.submit(loss, data="few.npz", batch=20, steps=3, workers=2, rule=weft.Adam(), keep_state=True)
+    job = client.submit(loss, data="few.npz", batch_size=20, steps=3, workers=2, optimizer=weft.Adam(), keep_state=True)
     job.wait(timeout_s=60)
     assert set(job.values()) == {"fc.weight", "fc.bias"}
     state = {f"weft.state/{name}/{key}" for name in ("mean", "variance") for key in ("fc.weight", "fc.bias")}
@@ -257,9 +259,9 @@ def test_a_dry_run_says_what_a_job_would_be_and_submits_none(
     before = [job.id for job in client.jobs()]
     bag = nn.EmbeddingBag(1000, 8, padding_id=0, name="bag")(ops.cast(weft.input("x", ("batch", 4)), "int64"))
     loss = nn.cross_entropy(nn.Linear(8, 2, name="fc")(bag), weft.input("y", ("batch",), "int64"))
-    spec = weft.job_spec(loss, data="few.npz", batch=20, passes=2, rule=weft.Adam(), workers=2, shards=2)
+    spec = weft.job_spec(loss, data="few.npz", batch_size=20, epochs=2, optimizer=weft.Adam(), workers=2, shards=2)
     dry = client.dry_run(spec)
-    assert (dry.steps, dry.steps_per_pass) == (10, 5)
+    assert (dry.steps, dry.steps_per_epoch) == (10, 5)
     assert {key.key: key.rows for key in dry.keys} == {"bag.weight": True, "fc.weight": False, "fc.bias": False}
     assert dry.store_memory.table_bytes == 1000 * 8 * 4
     assert dry.store_memory.table_state_bytes == 2 * 1000 * 8 * 4

@@ -12,7 +12,7 @@ import weft
 from server_specs import save_rows, spec_json
 from weft import ops
 from weft.api.job import JobSpec
-from weft.user_rule import UserRule
+from weft.optimizer_graph import CustomOptimizer
 from weft_graph.rules.schedule import value_at
 from weft_kvstore.description.records import description_from_json
 from weft_kvstore.local.local_store import LocalStore
@@ -22,13 +22,13 @@ from weft_server.reading import read_and_check
 WAIT_S = 60.0
 
 
-@weft.rule(state={"velocity": 0.25}, lr=0.1, momentum=0.9)
+@weft.custom_optimizer(state={"velocity": 0.25}, lr=0.1, momentum=0.9)
 def nesterov(weight: Any, gradient: Any, velocity: Any, step: Any, lr: Any, momentum: Any) -> Any:
     velocity = momentum * velocity + gradient
     return weight - lr * (gradient + momentum * velocity) / step, {"velocity": velocity}
 
 
-@weft.rule(lr=0.1, trust=0.02)
+@weft.custom_optimizer(lr=0.1, trust=0.02)
 def lars(weight: Any, gradient: Any, lr: Any, trust: Any) -> Any:
     def norm(x: Any) -> Any:
         return ops.sqrt(ops.reduce_sum(x * x))
@@ -37,11 +37,11 @@ def lars(weight: Any, gradient: Any, lr: Any, trust: Any) -> Any:
 
 
 @pytest.mark.parametrize("rule", [nesterov, lars], ids=lambda rule: rule.name)
-def test_a_job_trains_with_the_rule_its_schedules_and_multipliers(rule: UserRule, tmp_path: Path) -> None:
+def test_a_job_trains_with_the_rule_its_schedules_and_multipliers(rule: CustomOptimizer, tmp_path: Path) -> None:
     """Two slots push; slices of sixteen floats cut the larger key, unless the rule needs it whole."""
     lr = weft.cosine(0.5, 0.1, steps=3, warmup=1)
     made = rule(lr=lr, multipliers={"b": {"lr": 2.0}})
-    document = spec_json(save_rows(tmp_path / "rows.npz"), rule=made.model_dump(mode="json"))
+    document = spec_json(save_rows(tmp_path / "rows.npz"), optimizer=made.model_dump(mode="json"))
     document["parallelism"]["slice_bytes"] = 64
     plan = read_and_check(JobSpec.model_validate(document), None, Bounds())
     store = plan.store("job", 1, [""]).model_dump(mode="json")

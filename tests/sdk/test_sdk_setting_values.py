@@ -131,8 +131,8 @@ def test_a_job_that_makes_no_sense_uploads_nothing(tmp_path: Path) -> None:
     path = tmp_path / "first.safetensors"
     save_file({"a": np.zeros(2, np.float32)}, path)
     script = answers(UPLOADED, job())
-    with pytest.raises(weft.ArgumentError, match="batch is 0"):
-        submitted(script, init_from=path, batch=0)
+    with pytest.raises(weft.ArgumentError, match="batch_size is 0"):
+        submitted(script, init_from=path, batch_size=0)
     with pytest.raises(FileNotFoundError):
         submitted(script, init_from=tmp_path / "none.safetensors")
     assert script.requests == []

@@ -18,14 +18,14 @@ from weft.api.job import JobSpec, Precision, Recompute
 from weft.cli.training_options import changed, training_changes
 from weft.errors import ArgumentError
 
-NOTHING: dict[str, Any] = dict.fromkeys(("recompute", "precision", "clip_norm", "accumulate", "average"), None)
+NOTHING: dict[str, Any] = dict.fromkeys(("recompute", "precision", "clip_norm", "accumulate", "ema"), None)
 
 
 def spec_of(tmp_path: Path, **arguments: Any) -> JobSpec:
     data = tmp_path / "data.npz"
     np.savez(data, x=np.zeros((4, 3), np.float32), y=np.zeros(4, np.int64))
     x, y = weft.input("x", ("batch", 3)), weft.input("y", ("batch",), dtype="int64")
-    return weft.job_spec(nn.cross_entropy(nn.Linear(3, 2)(x), y), data=str(data), batch=2, steps=1, **arguments)
+    return weft.job_spec(nn.cross_entropy(nn.Linear(3, 2)(x), y), data=str(data), batch_size=2, steps=1, **arguments)
 
 
 WRONG_COMPRESSIONS: list[dict[str, Any]] = [
@@ -52,24 +52,24 @@ def test_every_option_is_a_keyword(tmp_path: Path) -> None:
         clip_norm=1.0,
         loss_scale={"initial": 4.0},
         accumulate=2,
-        average={"decay": 0.9},
-        evaluate_average=True,
+        ema={"decay": 0.9},
+        evaluate_ema=True,
         compression={"gradients": {"kind": "2bit", "threshold": 0.5}},
     )
     assert spec.compression is not None
     assert spec.compression.gradients == CompressionSpec(kind="2bit", threshold=0.5)
     assert spec.precision is Precision.BFLOAT16
-    assert (spec.clip_norm, spec.accumulate, spec.evaluate_average) == (1.0, 2, True)
+    assert (spec.clip_norm, spec.accumulate, spec.evaluate_ema) == (1.0, 2, True)
     assert spec.loss_scale is not None
     assert (spec.loss_scale.initial, spec.loss_scale.growth_interval) == (4.0, 2000)
-    assert spec.average is not None
-    assert spec.average.decay == 0.9
+    assert spec.ema is not None
+    assert spec.ema.decay == 0.9
     assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"precision": "int8"}, {"clip_norm": 0}, {"loss_scale": {"initial": 3}}, {"accumulate": 0}, {"average": {"d": 1}}]
+    [{"precision": "int8"}, {"clip_norm": 0}, {"loss_scale": {"initial": 3}}, {"accumulate": 0}, {"ema": {"d": 1}}]
     + [{"compression": wrong} for wrong in WRONG_COMPRESSIONS],
 )
 def test_what_makes_no_sense_is_named(tmp_path: Path, arguments: dict[str, Any]) -> None:
@@ -83,8 +83,8 @@ def test_what_is_said_on_the_command_line_stands_in_the_place_of_the_jobs_own() 
         precision=Precision.FLOAT16,
         clip_norm=2.0,
         accumulate=3,
-        average="0.99:5",
-        evaluate_average=True,
+        ema="0.99:5",
+        evaluate_ema=True,
     )
     document = json.loads(changed(b'{"name": "a", "clip_norm": 7, "accumulate": 1}', changes))
     assert document == {
@@ -93,24 +93,24 @@ def test_what_is_said_on_the_command_line_stands_in_the_place_of_the_jobs_own() 
         "precision": "float16",
         "clip_norm": 2.0,
         "accumulate": 3,
-        "average": {"decay": 0.99, "start": 5},
-        "evaluate_average": True,
+        "ema": {"decay": 0.99, "start": 5},
+        "evaluate_ema": True,
     }
 
 
 def test_where_nothing_is_said_the_document_stays_as_it_is_to_the_byte() -> None:
-    assert changed(b'{ "name":"a"}', training_changes(**NOTHING, evaluate_average=False)) == b'{ "name":"a"}'
+    assert changed(b'{ "name":"a"}', training_changes(**NOTHING, evaluate_ema=False)) == b'{ "name":"a"}'
 
 
 @pytest.mark.parametrize(("text", "average"), [("uniform", {}), ("uniform:7", {"start": 7}), ("0.5", {"decay": 0.5})])
 def test_averages_are_said_in_a_word(text: str, average: dict[str, Any]) -> None:
-    assert training_changes(**{**NOTHING, "average": text}, evaluate_average=False) == {"average": average}
+    assert training_changes(**{**NOTHING, "ema": text}, evaluate_ema=False) == {"ema": average}
 
 
 @pytest.mark.parametrize("text", ["much", "0.9:soon", ""])
 def test_an_average_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is no decay"):
-        training_changes(**{**NOTHING, "average": text}, evaluate_average=False)
+        training_changes(**{**NOTHING, "ema": text}, evaluate_ema=False)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_an_average_that_is_none_is_refused(text: str) -> None:
     ],
 )
 def test_compression_is_said_in_a_word(text: str, one: dict[str, Any]) -> None:
-    told = training_changes(**NOTHING, evaluate_average=False, compression=text)
+    told = training_changes(**NOTHING, evaluate_ema=False, compression=text)
     assert told == {"compression": {"gradients": one, "merged": one}}
     StoreCompressionSpec.model_validate(told["compression"])
 
@@ -130,4 +130,4 @@ def test_compression_is_said_in_a_word(text: str, one: dict[str, Any]) -> None:
 @pytest.mark.parametrize("text", ["2bit", "bf16:1", "topk:many", "zip", ""])
 def test_a_compression_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is none of bf16"):
-        training_changes(**NOTHING, evaluate_average=False, compression=text)
+        training_changes(**NOTHING, evaluate_ema=False, compression=text)

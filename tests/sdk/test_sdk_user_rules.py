@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 
 import weft
-from weft import ops
-from weft.api import rule as api
+from weft import custom_optimizer, ops
+from weft.api import optimizer as api
 from weft.api import schedule
 from weft_graph.rules.graph import rule_graph_from_json, rule_graph_to_json
 from weft_kernels.rules.lookup import rule_from
 
 
-@weft.rule(state={"velocity": 0.5}, lr=0.1, momentum=0.9)
+@custom_optimizer(state={"velocity": 0.5}, lr=0.1, momentum=0.9)
 def nesterov(weight: Any, gradient: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
     """Looks ahead."""
     velocity = momentum * velocity + gradient
     return weight - lr * (gradient + momentum * velocity), {"velocity": velocity}
 
 
-@weft.rule(lr=0.1)
+@custom_optimizer(lr=0.1)
 def unit(weight: Any, gradient: Any, lr: Any) -> Any:
     return weight - lr * gradient / ops.sqrt(ops.reduce_sum(gradient * gradient))
 
@@ -36,24 +36,24 @@ def test_a_function_becomes_a_document_that_is_a_rule() -> None:
         "weight", "gradient", "velocity", "step", "lr", "momentum",
     ]  # fmt: skip
     assert (nesterov.name, nesterov.__doc__) == ("nesterov", "Looks ahead.")
-    assert repr(nesterov) == "<rule nesterov(lr=0.1, momentum=0.9), state: 'velocity'>"
+    assert repr(nesterov) == "<optimizer nesterov(lr=0.1, momentum=0.9), state: 'velocity'>"
 
 
 def test_calling_it_with_hyper_parameters_makes_the_rule_of_a_job() -> None:
     made = nesterov(lr=weft.cosine(0.1, steps=10), multipliers={"*.bias": {"lr": 2.0, "momentum": 0.0}})
-    assert made == api.GraphRule(
+    assert made == api.GraphOptimizer(
         document=nesterov.document,
         hyper={"lr": schedule.Cosine(start=0.1, steps=10)},
         multipliers=[api.GraphMultiplier.model_validate({"keys": "*.bias", "lr": 2.0, "momentum": 0.0})],
     )
-    assert api.GraphRule.model_validate_json(made.model_dump_json()) == made
+    assert api.GraphOptimizer.model_validate_json(made.model_dump_json()) == made
 
 
 def test_a_job_takes_the_rule_itself_too() -> None:
     x, y = weft.input("x", ("batch", 4)), weft.input("y", ("batch",), "int64")
     loss = weft.nn.cross_entropy(weft.nn.Linear(4, 3)(x), y)
-    spec = weft.job_spec(loss, data="points.npz", steps=1, rule=nesterov)
-    assert spec.rule == nesterov()
+    spec = weft.job_spec(loss, data="points.npz", steps=1, optimizer=nesterov)
+    assert spec.optimizer == nesterov()
     assert weft.JobSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
@@ -73,7 +73,7 @@ def test_it_runs_here_on_arrays(dtype: str) -> None:
 
 
 def test_a_rule_of_halves_loses_no_small_and_no_large_state_as_on_a_shard() -> None:
-    @weft.rule(state={"square": 0.0}, lr=0.5)
+    @custom_optimizer(state={"square": 0.0}, lr=0.5)
     def adagrad(weight: Any, gradient: Any, square: Any, lr: Any) -> Any:
         square = square + gradient * gradient
         return weight - lr * gradient / (ops.sqrt(square) + 1e-12), {"square": square}
@@ -88,7 +88,7 @@ def test_a_rule_of_halves_loses_no_small_and_no_large_state_as_on_a_shard() -> N
 
 
 def test_a_schedule_follows_the_step_here_too() -> None:
-    @weft.rule(lr=0.1)
+    @custom_optimizer(lr=0.1)
     def plain(weight: Any, gradient: Any, lr: Any, step: Any) -> Any:
         return weight - lr * step * gradient
 
@@ -105,39 +105,40 @@ def returns(*results: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
-        (lambda: weft.rule(lr=0.1)(lambda weight, gradient: weight - gradient), weft.ArgumentError,
-         "rule '<lambda>': its function does not take 'lr'"),
-        (lambda: weft.rule()(lambda weight, grad: weight - grad), weft.ArgumentError,
+        (lambda: custom_optimizer(lr=0.1)(lambda weight, gradient: weight - gradient), weft.ArgumentError,
+         "optimizer '<lambda>': its function does not take 'lr'"),
+        (lambda: custom_optimizer()(lambda weight, grad: weight - grad), weft.ArgumentError,
          "nothing is called 'grad'; there are 'weight', 'gradient', 'step'"),
-        (lambda: weft.rule()(lambda *arrays: arrays[0]), weft.ArgumentError, "by name, not *arrays"),
-        (lambda: weft.rule()(returns(1.0)), weft.ArgumentError, "returns the next weight, or (next weight"),
-        (lambda: weft.rule()(lambda weight, gradient: (weight - gradient, {"v": gradient})), weft.ArgumentError,
+        (lambda: custom_optimizer()(lambda *arrays: arrays[0]), weft.ArgumentError, "by name, not *arrays"),
+        (lambda: custom_optimizer()(returns(1.0)), weft.ArgumentError, "returns the next weight, or (next weight"),
+        (lambda: custom_optimizer()(lambda weight, gradient: (weight - gradient, {"v": gradient})), weft.ArgumentError,
          "returns the next of 'v', and its states are none"),
-        (lambda: weft.rule(state={"v": 0.0})(lambda weight, gradient, v: weight - gradient), weft.ArgumentError,
+        (lambda: custom_optimizer(state={"v": 0.0})(lambda weight, gradient, v: weight - gradient), weft.ArgumentError,
          "returns the next of none, and its states are 'v'"),
-        (lambda: weft.rule(state={"v": 0.0})(lambda weight, gradient, v: (weight - v * gradient, {"v": 1.0})),
+        (lambda: custom_optimizer(state={"v": 0.0})(lambda weight, gradient, v: (weight - v * gradient, {"v": 1.0})),
          weft.ArgumentError, "the next 'v' is an expression, not 1.0"),
-        (lambda: weft.rule(state={"lr": 0.0}, lr=0.1)(lambda weight, gradient, lr: weight), weft.ArgumentError,
+        (lambda: custom_optimizer(state={"lr": 0.0}, lr=0.1)(lambda weight, gradient, lr: weight), weft.ArgumentError,
          "'lr' has two meanings"),
-        (lambda: weft.rule(step=0.1)(lambda weight, gradient, step: weight), weft.ArgumentError,
+        (lambda: custom_optimizer(step=0.1)(lambda weight, gradient, step: weight), weft.ArgumentError,
          "'step' has two meanings"),
-        (lambda: weft.rule(shape=())(lambda weight, gradient: weight), weft.ArgumentError, "names of dimensions"),
-        (lambda: weft.rule()(lambda weight, gradient: weight), weft.GraphRefusedError, "never reads 'gradient'"),
-        (lambda: weft.rule()(lambda weight, gradient: ops.reduce_sum(weight * gradient)), weft.ShapeError,
+        (lambda: custom_optimizer(shape=())(lambda weight, gradient: weight), weft.ArgumentError,
+         "names of dimensions"),
+        (lambda: custom_optimizer()(lambda weight, gradient: weight), weft.GraphRefusedError, "never reads 'gradient'"),
+        (lambda: custom_optimizer()(lambda weight, gradient: ops.reduce_sum(weight * gradient)), weft.ShapeError,
          "'reduce_sum' is float64[], and 'weight' is float64[elements]"),
-        (lambda: weft.rule()(lambda weight, gradient: weight - ops.dropout(gradient)), weft.GraphRefusedError,
+        (lambda: custom_optimizer()(lambda weight, gradient: weight - ops.dropout(gradient)), weft.GraphRefusedError,
          "(Dropout): a rule takes"),
-        (lambda: weft.rule(lr=float("nan"))(lambda weight, gradient, lr: weight - lr * gradient),
+        (lambda: custom_optimizer(lr=float("nan"))(lambda weight, gradient, lr: weight - lr * gradient),
          weft.GraphRefusedError, "'lr' is nan"),
         (lambda: nesterov(eta=0.1), weft.ArgumentError, "no hyper-parameter 'eta'; it has 'lr', 'momentum'"),
         (lambda: nesterov(lr=float("inf")), weft.ArgumentError, "nesterov: hyper.lr is inf; it should be a finite"),
         (lambda: nesterov.apply(np.zeros(3, int), np.zeros(3)), weft.ArgumentError, "floats, not int64"),
         (lambda: nesterov.apply(np.zeros(3), np.zeros(2)), weft.ArgumentError, "gradient is of shape (2,)"),
         (lambda: nesterov.apply(np.zeros(3), np.zeros(3), {"v": 0}), weft.ArgumentError, "has no state 'v'"),
-        (lambda: weft.Sgd(multipliers={"*": 2.0}), weft.ArgumentError, "factors by pattern"),
-        (lambda: weft.Sgd(multipliers={"*": {"eta": 2.0}}), weft.ArgumentError, "eta is 2.0"),
-        (lambda: weft.Sgd(multipliers={"*": {"lr": -2.0}}), weft.ArgumentError, "lr is -2.0; it should be greater"),
-        (lambda: weft.Sgd(weft.linear(0.1, -0.1, steps=3)), weft.ArgumentError, "its values go from -0.1 to 0.1"),
+        (lambda: weft.SGD(multipliers={"*": 2.0}), weft.ArgumentError, "factors by pattern"),
+        (lambda: weft.SGD(multipliers={"*": {"eta": 2.0}}), weft.ArgumentError, "eta is 2.0"),
+        (lambda: weft.SGD(multipliers={"*": {"lr": -2.0}}), weft.ArgumentError, "lr is -2.0; it should be greater"),
+        (lambda: weft.SGD(weft.linear(0.1, -0.1, steps=3)), weft.ArgumentError, "its values go from -0.1 to 0.1"),
         (lambda: weft.Adam(beta1=weft.warmup(1.0, 3)), weft.ArgumentError, "they have to be from 0 below 1"),
         (lambda: weft.Adam(weft.exponential(0.1, 1.1, steps=3)), weft.ArgumentError, "grows without end; say an end"),
         (lambda: weft.exponential(0.1, 0.5, steps=3, end=0.2), weft.ArgumentError, "away from 0.2"),

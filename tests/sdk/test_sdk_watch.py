@@ -20,12 +20,12 @@ from weft.watch import RunView, shown, watch
 EVENTS = [
     event(1, StateChanged(state=JobState.PENDING, reason="1 worker is missing")),
     event(2, StateChanged(state=JobState.RUNNING), 1),
-    event(3, StepDone(step=4, steps=20, pass_number=1, samples_per_second=1234.4), 2),
+    event(3, StepDone(step=4, steps=20, epoch=1, samples_per_second=1234.4), 2),
     event(4, LogLine(level="warning", source="worker 0", message="[red]not markup[/red] [/]"), 3),
-    event(5, StepDone(step=8, steps=20, pass_number=1, samples_per_second=2000), 4),
+    event(5, StepDone(step=8, steps=20, epoch=1, samples_per_second=2000), 4),
     event(6, MetricTaken(split="train", step=10, values={"loss": 0.25, "accuracy": 0.5}, samples=640), 5),
     event(7, MetricTaken(split="evaluate", step=10, values={"loss": 0.5, "accuracy": 0.75}, samples=360), 5),
-    event(8, StepDone(step=16, steps=20, pass_number=2, samples_per_second=2000), 13),
+    event(8, StepDone(step=16, steps=20, epoch=2, samples_per_second=2000), 13),
     event(9, StateChanged(state=JobState.SUCCEEDED), 14),
 ]
 
@@ -46,10 +46,10 @@ def test_without_a_terminal_there_are_plain_lines_in_order() -> None:
         "job job-1 (digits)",
         "pending: 1 worker is missing",
         "running",
-        "step 4/20  pass 1  1,234 samples/s",
+        "step 4/20  epoch 1  1,234 samples/s",
         "worker 0: [red]not markup[/red] [/]",
         "10/20  train loss 0.2500 accuracy 0.5000  eval loss 0.5000 accuracy 0.7500",
-        "step 16/20  pass 2  2,000 samples/s  loss 0.2500  accuracy 0.5000",
+        "step 16/20  epoch 2  2,000 samples/s  loss 0.2500  accuracy 0.5000",
         "succeeded",
     ]
 
@@ -60,7 +60,7 @@ def test_on_a_terminal_the_bar_has_step_rate_and_metrics_and_lines_stay_above() 
     screen = written(to)
     for part in ("16/20", "2,000 samples/s", "loss 0.2500", "eval loss 0.5000", "[red]not markup[/red] [/]"):
         assert part in screen
-    assert (view.step, view.steps, view.pass_number, view.state) == (16, 20, 2, "succeeded")
+    assert (view.step, view.steps, view.epoch, view.state) == (16, 20, 2, "succeeded")
 
 
 def test_a_narrow_terminal_keeps_steps_and_metrics_and_drops_the_rate() -> None:
@@ -100,7 +100,7 @@ def test_progress_lines_are_ten_seconds_apart_in_the_job_s_time() -> None:
     view = RunView(steps=100)
 
     def line(seq: int, at_s: float) -> str | None:
-        done: Event = event(seq, StepDone(step=seq, steps=100, pass_number=1, samples_per_second=1), at_s)
+        done: Event = event(seq, StepDone(step=seq, steps=100, epoch=1, samples_per_second=1), at_s)
         view.take(done)
         return view.plain_progress(done)
 
@@ -194,7 +194,7 @@ def test_ctrl_c_says_that_the_job_goes_on_and_leaves_a_short_trace(terminal: boo
 LONG_RUN = [
     event(1, StateChanged(state=JobState.FINISHING)),
     event(2, MetricTaken(split="train", step=565, values={"loss": 0.3336, "accuracy": 0.9194}, samples=640)),
-    event(3, StepDone(step=565, steps=1130, pass_number=10, samples_per_second=12345)),
+    event(3, StepDone(step=565, steps=1130, epoch=10, samples_per_second=12345)),
     event(4, MetricTaken(split="evaluate", step=565, values={"loss": 0.0895, "accuracy": 0.9778}, samples=360)),
     event(5, LogLine(level="info", source="server", message=(
         "placed on shard-0 (shard 0), shard-1 (shard 1), worker-0 (slot 0), worker-1 (slot 1); "
@@ -214,9 +214,9 @@ def test_80_columns_hold_each_line_with_its_numbers() -> None:
     assert max(map(len, lines)) <= 80
     assert " 565/1130  train loss 0.3336 accuracy 0.9194  eval loss 0.0895 accuracy 0.9778" in lines
     assert "placed on shard-0, shard-1, worker-0, worker-1; worker-0 saves the parameters" in lines
-    bars = [line for line in lines if "565/1130 pass" in line]
+    bars = [line for line in lines if "565/1130 epoch" in line]
     assert bars
-    assert all("pass 10  loss 0.3336  accuracy 0.9194" in line and "0:00:00" in line for line in bars)
+    assert all("epoch 10  loss 0.3336  accuracy 0.9194" in line and "0:00:00" in line for line in bars)
 
 
 def test_a_wide_terminal_has_the_bar_and_the_rate_too() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from server_specs import ROWS, linear, save_rows, spec, spec_json
 from weft.api.job import JobSpec
-from weft.api.rule import Adam, Sgd
+from weft.api.optimizer import SGD, Adam
 from weft.api.store import InitializerSpec
 from weft_graph.convert import convert
 from weft_graph.program_json import programs_to_json
@@ -55,7 +55,7 @@ def changed(rows: Path, pointer: str, value: Any) -> dict[str, Any]:
 
 def test_a_job_that_can_run_gets_a_plan(rows: Path) -> None:
     plan = read_and_check(spec(rows), None, Bounds())
-    assert (plan.steps, plan.steps_per_pass, plan.workers, plan.shards) == (6, 3, 2, 1)
+    assert (plan.steps, plan.steps_per_epoch, plan.workers, plan.shards) == (6, 3, 2, 1)
     assert plan.programs == programs_to_json(convert(linear(), loss="loss", metrics={}))
     assert [(key.key, key.dtype, key.shape, key.slots) for key in plan.keys] == [
         ("w", "float32", [4, 3], [0, 1]),
@@ -74,21 +74,21 @@ def test_training_rows_that_are_left_out_are_all_of_them(rows: Path) -> None:
 
 
 def test_samples_of_steps_and_passes_follow_the_batches(rows: Path) -> None:
-    plan = read_and_check(spec(rows, data={**spec_json(rows)["data"], "batch": 5}), None, Bounds())
+    plan = read_and_check(spec(rows, data={**spec_json(rows)["data"], "batch_size": 5}), None, Bounds())
     # Twelve rows in batches of five: 5, 5, 2.
     assert [plan.samples_until(step) for step in range(5)] == [0, 5, 10, 12, 17]
-    assert [plan.passes_begun(step) for step in range(5)] == [0, 1, 1, 1, 2]
+    assert [plan.epochs_begun(step) for step in range(5)] == [0, 1, 1, 1, 2]
 
 
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        (Sgd(lr=0.5), ("sgd", {"lr": 0.5, "weight_decay": 0.0})),
-        (Sgd(lr=0.5, momentum=0.9), ("momentum", {"lr": 0.5, "weight_decay": 0.0, "momentum": 0.9})),
+        (SGD(lr=0.5), ("sgd", {"lr": 0.5, "weight_decay": 0.0})),
+        (SGD(lr=0.5, momentum=0.9), ("momentum", {"lr": 0.5, "weight_decay": 0.0, "momentum": 0.9})),
         (Adam(), ("adam", {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8})),
     ],
 )
-def test_rules_become_those_of_the_shard(rule: Sgd | Adam, expected: tuple[str, dict[str, float]]) -> None:
+def test_rules_become_those_of_the_shard(rule: SGD | Adam, expected: tuple[str, dict[str, float]]) -> None:
     planned = plan_rule(rule)
     assert (planned.rule, planned.hyper) == expected
 
@@ -102,15 +102,20 @@ def test_rules_become_those_of_the_shard(rule: Sgd | Adam, expected: tuple[str, 
         ("/metrics", {"loss": "scores"}, "/metrics/loss", "always the loss"),
         ("/graph/nodes/0/op_type", "Gremm", "/graph/nodes/0/op_type", "Gremm"),
         ("/graph/format_version", 99, "/graph/format_version", "99"),
-        ("/data/columns", {"x": "images"}, "/data/columns", "no column feeds the graph's input 'y'"),
+        ("/data/columns", {"x": "images"}, "/data/columns", "no column feeds the model's input 'y'"),
         ("/data/columns/z", "images", "/data/columns/z", "the graph has no input 'z'"),
         ("/data/columns/x", "pictures", "/data/columns/x", "no column 'pictures'"),
-        ("/data/columns/x", "labels", "/data/columns/x", "column 'labels' is int64, input 'x' is float32"),
+        (
+            "/data/columns/x",
+            "labels",
+            "/data/columns/x",
+            "column 'labels' is int64 and input 'x' is float32: save the column with .astype('float32')",
+        ),
         ("/data/train/stop", 17, "/data/train/stop", "a source that has 16 rows"),
         ("/data/evaluate/start", 11, "/data/evaluate", "11 to 16 overlap with training rows 0 to 12"),
         ("/data/train", None, "/data/evaluate", "0 to 16 (all rows, as train is left out)"),
         ("/data/source/path", "/nowhere/rows.npz", "/data/source/path", "/nowhere/rows.npz"),
-        ("/run/passes", 1 << 52, "/run/passes", "steps are more than"),
+        ("/run/epochs", 1 << 52, "/run/epochs", "steps are more than"),
     ],
 )
 def test_what_is_wrong_is_named(rows: Path, pointer: str, value: Any, where: str, says: str) -> None:
@@ -139,13 +144,16 @@ def test_graph_and_source_are_both_looked_at(rows: Path) -> None:
 def test_a_row_of_another_shape_is_refused_with_both_shapes(tmp_path: Path) -> None:
     rows = save_rows(tmp_path / "wide.npz", images=np.zeros((ROWS, 7), np.float32))
     detail = refused(spec_json(rows))["/data/columns/x"]
-    assert detail == "a row of column 'images' has shape [7], a sample of input 'x' has [4]"
+    assert detail == (
+        "a row of column 'images' has shape [7] and a sample of input 'x' has [4]: "
+        "reshape the column, or declare the input so"
+    )
 
 
 def test_a_file_outside_the_roots_is_refused(rows: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    with pytest.raises(JobRefusedError, match="not under a directory"):
+    with pytest.raises(JobRefusedError, match="is not below a directory that jobs may read data from"):
         read_and_check(spec(rows), [root], Bounds())
     assert read_and_check(spec(rows), [tmp_path], Bounds()).steps == 6
 
@@ -162,9 +170,9 @@ def test_an_unreadable_column_is_refused_at_every_input_that_it_feeds(tmp_path: 
 
 
 def test_parameters_with_the_rules_state_are_bounded(rows: Path) -> None:
-    document = spec_json(rows, rule={"name": "adam"})
+    document = spec_json(rows, optimizer={"name": "adam"})
     assert refused(document, Bounds(parameter_bytes=179)) == {
-        "/graph/parameters": "the parameters with the state of rule 'adam' take 180 bytes; this server allows 179"
+        "/graph/parameters": "the parameters with the state of optimizer 'adam' take 180 bytes; this server allows 179"
     }
     read_and_check(JobSpec.model_validate(document), None, Bounds(parameter_bytes=180))
 
@@ -202,9 +210,9 @@ def test_a_job_that_takes_more_memory_than_the_one_machine_has_is_refused_with_w
     """All its processes together: a bound for each would let two workers take twice what there is."""
 
     def told(workers: int) -> list[int]:
-        spec = spec_json(rows, parallelism={"workers": workers, "shards": 1}, rule={"name": "adam"})
+        spec = spec_json(rows, parallelism={"workers": workers, "shards": 1}, optimizer={"name": "adam"})
         found = refused(spec, Bounds(machine_bytes=1))
-        detail = found["/data/batch"]
+        detail = found["/data/batch_size"]
         assert "`accumulate` or fewer workers take less" in detail
         return [int(number) for number in re.findall(r"\d+", detail)]
 
@@ -214,15 +222,15 @@ def test_a_job_that_takes_more_memory_than_the_one_machine_has_is_refused_with_w
         assert (dense, counted, machine) == (kept, workers, 1)
         assert together == dense + workers * step
         spec = JobSpec.model_validate(
-            spec_json(rows, parallelism={"workers": workers, "shards": 1}, rule={"name": "adam"})
+            spec_json(rows, parallelism={"workers": workers, "shards": 1}, optimizer={"name": "adam"})
         )
         read_and_check(spec, None, Bounds(machine_bytes=together))
 
 
 def test_a_workers_step_is_bounded(rows: Path) -> None:
     found = refused(spec_json(rows), Bounds(step_bytes=100))
-    assert found.keys() == {"/data/batch"}
-    assert "this server allows 100" in found["/data/batch"]
+    assert found.keys() == {"/data/batch_size"}
+    assert "this server allows 100" in found["/data/batch_size"]
 
 
 def test_an_input_that_does_not_begin_with_the_batch_is_refused(rows: Path) -> None:
@@ -247,7 +255,7 @@ def test_a_parameter_cannot_take_the_name_of_a_files_metadata(rows: Path) -> Non
 
 def half_precision(tmp_path: Path, rule: dict[str, Any], initializer: dict[str, Any]) -> dict[str, Any]:
     """The job in float16, `w` first made so."""
-    document = spec_json(save_rows(tmp_path / "half.npz", images=np.zeros((ROWS, 4), np.float16)), rule=rule)
+    document = spec_json(save_rows(tmp_path / "half.npz", images=np.zeros((ROWS, 4), np.float16)), optimizer=rule)
     for typed in (*document["graph"]["parameters"], document["graph"]["inputs"][0]):
         typed["dtype"] = "float16"
     document["graph"]["parameters"][0]["initializer"] = initializer

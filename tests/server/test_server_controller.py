@@ -11,12 +11,13 @@ from server_specs import plan
 from weft.api.agent import AgentKind, CurvePair, LogReport, MetricReport, SetDone, ShardAllocation, WorkerAllocation
 from weft.api.event import MetricTaken, StepDone
 from weft.api.lifecycle import AgentState, AllocationEvent, JobState
-from weft_server.controller import Controller
-from weft_server.instructions import Instruction
-from weft_server.job_run import JobRun
-from weft_server.lease import Lease
-from weft_server.limits import Limits
-from weft_server.memory import Parts
+from weft_server.control.controller import Controller
+from weft_server.control.instructions import Instruction
+from weft_server.control.job_run import JobRun
+from weft_server.control.leases import Lease
+from weft_server.control.limits import Limits
+from weft_server.control.memory import Parts
+from weft_server.control.scheduler import PATIENCE_S, Decision, View, schedule
 from weft_server.plan import Given
 from weft_server.refusals import (
     FullError,
@@ -26,7 +27,6 @@ from weft_server.refusals import (
     UnknownError,
     WrongStateError,
 )
-from weft_server.scheduler import PATIENCE_S, Decision, View, schedule
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
 ACTIVE = [JobState.STARTING, JobState.RUNNING, JobState.FINISHING]
@@ -52,10 +52,13 @@ def test_a_job_goes_through_its_whole_life_and_everything_is_released(world: Wor
 
 def test_a_job_without_agents_says_what_it_needs_and_starts_when_they_come(world: World) -> None:
     world.submit()
-    assert world.jobs["job"].reason == "needs 1 shard; 0 are registered"
+    assert world.jobs["job"].reason == "needs 1 shard; 0 are registered: start 1 more"
     world.agent(SHARD, "shard-0")
     world.agent(WORKER, "worker-0")
-    assert world.jobs["job"].reason == "needs 2 workers; 1 is registered, 1 is free"
+    assert (
+        world.jobs["job"].reason
+        == "needs 2 workers; 1 is registered, 1 is free: start 1 more, or submit it for at most 1"
+    )
     world.agent(WORKER, "worker-1")
     assert world.jobs["job"].state is JobState.STARTING
     assert world.jobs["job"].reason is None
@@ -77,7 +80,7 @@ def test_workers_are_told_only_when_every_shard_is_ready(world: World) -> None:
 
 def test_a_job_without_shards_is_placed_where_there_are_none_and_its_worker_is_told_at_once(world: World) -> None:
     world.submit(plan(workers=1, shards=0))
-    assert world.jobs["job"].reason == "needs 1 worker; 0 are registered, 0 are free"
+    assert world.jobs["job"].reason == "needs 1 worker; 0 are registered, 0 are free: start 1 more"
     worker = world.agent(WORKER, "worker-0")
     (told,) = world.orders(worker).allocations
     assert isinstance(told, WorkerAllocation)
@@ -162,7 +165,7 @@ def test_a_worker_lost_after_its_last_step_does_no_harm_unless_it_keeps_the_para
     world.bring_to(JobState.FINISHING)
     run = world.controller.run_of("job")
     assert run is not None
-    idle = next(lease for lease in run.places.workers if lease is not run.keeper)
+    idle = next(lease for lease in run.leases.workers if lease is not run.keeper)
     world.tick(6, alive=[agent for agent in (*workers, *shards) if agent != idle.agent])
     assert world.jobs["job"].state is JobState.FINISHING
     assert any(idle.who in line for line in world.said())
@@ -176,7 +179,7 @@ def test_a_job_ends_well_when_a_worker_that_was_done_is_lost_before_the_others_a
     world.bring_to(JobState.RUNNING)
     run = world.controller.run_of("job")
     assert run is not None
-    early = next(lease for lease in run.places.workers if lease is not run.keeper)
+    early = next(lease for lease in run.leases.workers if lease is not run.keeper)
     world.report(early, AllocationEvent.DONE, step=6)
     world.tick(6, alive=[agent for agent in (*workers, *shards) if agent != early.agent])
     assert world.jobs["job"].state is JobState.RUNNING
@@ -217,7 +220,7 @@ def test_a_failure_names_agent_place_step_and_reason(world: World) -> None:
     lease = world.lease(WORKER, 1)
     world.report(lease, step=3)
     world.report(lease, AllocationEvent.FAILED, reason="RuntimeError: no memory left")
-    assert world.jobs["job"].reason == "worker-1 (slot 1) failed at step 3 of 6: RuntimeError: no memory left"
+    assert world.jobs["job"].reason == "worker-1 (slot 1) failed at step 4 of 6: RuntimeError: no memory left"
 
 
 def test_a_failure_also_names_agents_that_have_not_been_heard_of(world: World) -> None:
@@ -228,7 +231,7 @@ def test_a_failure_also_names_agents_that_have_not_been_heard_of(world: World) -
     world.tick(3.0, alive=[*workers])
     world.report(world.lease(WORKER, 0), AllocationEvent.FAILED, reason="shard 0 is silent")
     reason = world.jobs["job"].reason or ""
-    assert reason.startswith("worker-0 (slot 0) failed at step 0 of 6: shard 0 is silent")
+    assert reason.startswith("worker-0 (slot 0) failed at step 1 of 6: shard 0 is silent")
     assert reason.endswith("; shard-0 (shard 0) has been silent for 3.0 s")
     assert shards
 
@@ -362,7 +365,7 @@ def test_only_the_keeper_brings_parameters_and_only_of_steps_that_there_are(worl
     world.bring_to(JobState.RUNNING)
     run = world.controller.run_of("job")
     assert run is not None
-    other = next(lease for lease in run.places.workers if lease is not run.keeper)
+    other = next(lease for lease in run.leases.workers if lease is not run.keeper)
     with pytest.raises(NotKeeperError, match="is not to bring parameters"):
         world.controller.check_parameters(other.id, other.term, 6, True, world.now)
     for step, final in ((5, True), (7, False), (-1, False)):
@@ -416,12 +419,12 @@ def test_progress_is_that_of_the_slowest_worker_about_once_a_second(world: World
     world.tick(0.2, alive=everybody)
     steps = [each.body for each in world.events["job"] if isinstance(each.body, StepDone)]
     # Batches of 4 in passes of 10 rows: two steps are 8 samples, in a second.
-    assert [(each.step, each.steps, each.pass_number) for each in steps] == [(2, 6, 1)]
+    assert [(each.step, each.steps, each.epoch) for each in steps] == [(2, 6, 1)]
     assert steps[0].samples_per_second == pytest.approx(8.0)
     world.report(world.lease(WORKER, 1), step=4)
     world.tick(1.0, alive=everybody)
     assert world.jobs["job"].progress.step == 4
-    assert world.jobs["job"].progress.pass_number == 2
+    assert world.jobs["job"].progress.epoch == 2
 
 
 def test_the_last_step_is_always_told(world: World) -> None:
@@ -542,7 +545,7 @@ class Looked:
 
         patch.setattr(JobRun, "drain", drained)
         patch.setattr(Lease, "write", written)
-        patch.setattr("weft_server.controller.schedule", scheduled)
+        patch.setattr("weft_server.control.controller.schedule", scheduled)
 
     def since(self) -> list[str]:
         """Jobs, leases and schedules that were looked at since the last call."""
@@ -672,8 +675,8 @@ def test_each_agent_is_told_its_own_secret_and_the_public_keys_of_the_others(enc
     encrypted.all_report(SHARD, AllocationEvent.READY)
     run = encrypted.controller.run_of("job")
     assert run is not None
-    assert run.places.keys is not None
-    keys = run.places.keys
+    assert run.memory.keys is not None
+    keys = run.memory.keys
     assert len({pair.secret for pair in [*keys.shards, keys.workers]}) == 3
     for number, shard in enumerate(shards):
         (told,) = encrypted.orders(shard).allocations
@@ -703,14 +706,14 @@ def test_each_job_has_keys_of_its_own_and_none_where_links_are_plain(encrypted: 
     encrypted.submit(plan(workers=1), job="one")
     one = encrypted.controller.run_of("one")
     assert one is not None
-    first = one.places.keys
+    first = one.memory.keys
     encrypted.bring_to(JobState.SUCCEEDED, job="one")
     encrypted.submit(plan(workers=1), job="two")
     two = encrypted.controller.run_of("two")
     assert two is not None
     assert first is not None
-    assert two.places.keys is not None
-    assert two.places.keys != first
+    assert two.memory.keys is not None
+    assert two.memory.keys != first
     plain = World()
     plain.agents(workers=1)
     plain.submit(plan(workers=1))

@@ -16,8 +16,8 @@ from weft.api.job import KeepBest, StopWhen
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft.api.problem import Problem
 from weft.api.store import CommitSpec, LossScalingSpec
-from weft_server.early_stop import EarlyStop
-from weft_server.limits import Limits
+from weft_server.control.ending import best_of, evaluated
+from weft_server.control.limits import Limits
 from weft_server.plan import Given, JobPlan
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
@@ -36,19 +36,21 @@ EVERY = 10
     ],
 )
 def test_a_job_stops_at_the_first_evaluation_that_says_so(when: dict[str, Any], values: list[float], why: str) -> None:
-    early = EarlyStop(StopWhen(**when), {})
-    told = [early.take(step, {"loss": value}, step) for step, value in enumerate(values, 1)]
+    known: dict[int, float] = {}
+    told = []
+    for step, value in enumerate(values, 1):
+        known, reason = evaluated(StopWhen(**when), known, step, {"loss": value}, passed_s=step)
+        told.append(reason)
     assert told == [None] * (len(values) - 1) + [why]
 
 
 def test_the_best_is_the_first_of_equals_and_is_known_however_many_come() -> None:
-    early = EarlyStop(StopWhen(reaches=0.0), {})
+    when, known = StopWhen(reaches=0.0), dict[int, float]()
     for step in range(1, 200):
-        early.take(step, {"loss": 1.0 if step < 5 else 0.5 if step < 8 else 2.0}, 0.0)
-    assert (early.best, len(early.known) < 20) == (5, True)
-    assert early.best_of([2, 199]) == 199
-    assert EarlyStop(StopWhen(reaches=0.0), early.known).best == 5
-    assert EarlyStop(StopWhen(patience=1), {1: math.nan}).best is None
+        loss = 1.0 if step < 5 else 0.5 if step < 8 else 2.0
+        known, _ = evaluated(when, known, step, {"loss": loss}, passed_s=0.0)
+    assert (best_of(when, known), len(known) < 20) == (5, True)
+    assert best_of(when, {1: math.nan}) is None
 
 
 class Playing:
@@ -191,7 +193,10 @@ def test_a_loss_that_is_not_finite_fails_the_job_which_keeps_its_snapshot_from_b
     job.metric(500, math.nan, "train")
     told = job.world.jobs["job"]
     assert (told.state, told.snapshot) == (JobState.FAILED, before)
-    assert told.reason == f"the loss is nan at step 500; the snapshot of step {before} is from before"
+    assert told.reason == (
+        'the loss is nan since step 500: try a smaller lr or clip_norm=1.0, or on_nan="skip"; '
+        f"the snapshot of step {before} is from before"
+    )
     assert len(job.world.in_use["job"]) == 1
 
 
@@ -215,8 +220,8 @@ def test_what_cannot_be_looked_at_is_refused_by_its_field(tmp_path: Path) -> Non
     unevaluated = {**document, "data": {**document["data"], "evaluate": None}}
     with running(tmp_path / "server", lost_after_s=DEADLINE_S) as client:
         for changed, pointer, says in (
-            ({**document, "stop_when": {"metric": "accuracy", "patience": 2}}, "/stop_when/metric", "is no metric"),
-            (unevaluated, "/stop_when", "the job has no rows for them"),
+            ({**document, "stop_when": {"metric": "accuracy", "patience": 2}}, "/stop_when/metric", "has no metric"),
+            (unevaluated, "/stop_when", "it needs evaluations: give the data rows for them"),
             ({**document, "parallelism": {"mode": "async"}}, "/stop_when", "which is exact in sync mode only"),
         ):
             answer = submit(client, changed)

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from server_running import eventually, running
 from weft.api.agent import AgentKind
+from weft_server.access import TokenGate, Tokens
 from weft_server.credentials import Credentials
 from weft_server.settings import Settings
 
@@ -102,11 +103,10 @@ def test_a_compressed_body_is_refused_with_its_coding(tmp_path: Path) -> None:
 
 
 def test_the_token_is_kept_only_as_a_hash(tmp_path: Path) -> None:
-    from weft_server.gate import TokenGate
-
     async def nothing(*_: object) -> None: ...
 
-    assert TOKEN not in repr(vars(TokenGate(nothing, TOKEN, TOKEN, Credentials(Path()))))
+    tokens = Tokens(TOKEN)
+    assert TOKEN not in repr(vars(TokenGate(nothing, tokens, TOKEN, Credentials(Path())))) + repr(vars(tokens))
     assert TOKEN not in repr(Settings(token=TOKEN))
 
 

@@ -18,12 +18,12 @@ from weft.api.event import Event, LogLine
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server import journal
+from weft_server.control.clock import ProcessClock
+from weft_server.control.instructions import Append, Close, Instruction, Order, Save
+from weft_server.control.limits import Limits
 from weft_server.database import open_database
-from weft_server.instructions import Append, Close, Instruction, Order, Save
 from weft_server.job_files import JobFiles
 from weft_server.journal import Journal
-from weft_server.limits import Limits
-from weft_server.moment import ProcessClock
 from weft_server.records import Records, Submission
 from weft_server.refusals import UnknownError
 from weft_server.service import Service
@@ -233,7 +233,9 @@ def test_a_job_whose_submitter_has_gone_away_is_handed_over_and_can_be_cancelled
 
     async def story(service: Service) -> None:
         await service.start()
-        submitting = asyncio.create_task(service.submit("job", job_spec, job_plan, None, ""))
+        submitting = asyncio.create_task(
+            service.submit("job", job_spec, job_plan, project="default", key=None, digest="")
+        )
         await asyncio.to_thread(kept.wait, DEADLINE_S)
         submitting.cancel()
         cancelling = asyncio.create_task(service.cancel("job"))
@@ -267,7 +269,7 @@ def test_a_state_is_told_once_its_event_can_be_read(tmp_path: Path, monkeypatch:
 
     async def story(service: Service) -> None:
         await service.start()
-        await service.submit("job", job_spec, job_plan, None, "")
+        await service.submit("job", job_spec, job_plan, project="default", key=None, digest="")
         cancelling = asyncio.create_task(service.cancel("job"))
         await asyncio.to_thread(writing.wait, DEADLINE_S)
         asking = asyncio.create_task(service.job("job"))

@@ -15,10 +15,10 @@ import pytest
 
 from server_running import DEADLINE_S, Actor, eventually, parameters, running, state, submit
 from server_specs import save_rows, spec_json
+from weft.agent.membership import Membership
+from weft.agent.reporter import MOST_LINES, Reporter, UploadError
 from weft.api.agent import AgentKind, LogReport, MetricReport, Orders, Registration
 from weft.api.lifecycle import AllocationEvent
-from weft.api.membership import Membership
-from weft.api.reporter import MOST_LINES, Reporter, UploadError
 
 REGISTERED = {"id": "a1", "heartbeat_interval_s": 0.05, "lost_after_s": 1.0}
 UNKNOWN = {
@@ -318,7 +318,7 @@ def test_reports_of_a_run_reach_the_servers_log(tmp_path: Path) -> None:
         mine.report(event=AllocationEvent.FAILED, reason="enough")
         eventually(lambda: state(client, job) == "failed", "the job fails")
         shown = client.get(f"/v1/jobs/{job}/events", params={"format": "json"}).json()["events"]
-        assert shown[-1]["body"]["reason"] == "worker-0 (slot 0) failed at step 3 of 6: enough"
+        assert shown[-1]["body"]["reason"] == "worker-0 (slot 0) failed at step 4 of 6: enough"
         lines = [each["body"] for each in shown if each["body"]["kind"] == "log"]
         assert lines[-1] == {"kind": "log", "level": "warning", "source": "worker 0", "message": "slow"}
         shard.end()

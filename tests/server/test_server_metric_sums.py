@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from weft.api.agent import MetricReport
-from weft_server.memory import Parts
-from weft_server.metric_sums import MOST_OPEN, MetricSums
+from weft_server.control.memory import Parts
+from weft_server.control.metrics import MOST_OPEN, MetricSums
 
 
 def report(step: int, samples: int = 1, **sums: float) -> MetricReport:

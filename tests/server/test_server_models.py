@@ -74,7 +74,7 @@ def test_a_model_becomes_a_graph_that_a_job_takes_and_an_upload(client: httpx.Cl
     np.savez(rows, x=np.ones((8, 3), np.float32), labels=np.zeros(8, np.int64))
     job = {
         **{name: read[name] for name in ("graph", "loss", "metrics", "init_from")},
-        "data": {"source": {"path": str(rows)}, "columns": {"x": "x", "labels": "labels"}, "batch": 4},
+        "data": {"source": {"path": str(rows)}, "columns": {"x": "x", "labels": "labels"}, "batch_size": 4},
         "run": {"steps": 2},
     }
     made = client.post("/v1/jobs", json=job)
@@ -134,9 +134,9 @@ def with_optimizer(**attributes: float) -> bytes:
 
 def test_a_models_own_optimizer_is_the_rule_of_its_jobs(client: httpx.Client) -> None:
     read = send(client, with_optimizer(epsilon=0.25), loss="loss").json()
-    assert read["rule"]["name"] == "adagrad"
-    assert (read["rule"]["lr"], read["rule"]["epsilon"]) == (0.5, 0.25)
-    assert send(client, perceptron().SerializeToString()).json()["rule"] is None
+    assert read["optimizer"]["name"] == "adagrad"
+    assert (read["optimizer"]["lr"], read["optimizer"]["epsilon"]) == (0.5, 0.25)
+    assert send(client, perceptron().SerializeToString()).json()["optimizer"] is None
     assert "adagrad: epsilon: " in refusal(send(client, with_optimizer(epsilon=-1.0)))
 
 

@@ -102,9 +102,9 @@ def test_only_the_newest_live_values_are_kept_and_none_beside_the_final_ones(tmp
     files.take(final, "job", "upload-u")
     assert files.nbytes("job") == 2 * final.stat().st_size
     files.end("job", succeeded=False)
-    assert files.of_upload("u") is not None
+    assert list(files.of_upload("u")) == ["job"]
     files.end("job", succeeded=True)
-    assert files.of_upload("u") is None
+    assert not files.of_upload("u")
     for _ in range(2):
         files.remove("job")
     assert (files.final("job"), files.nbytes("job")) == (None, 0)

@@ -24,11 +24,11 @@ from weft_graph.json_form import graph_to_json
 from weft_graph.types import BATCH, DType, TensorType
 from weft_kvstore.description.records import description_from_json
 from weft_kvstore.local.local_store import LocalStore
+from weft_server.control.leases import Lease
+from weft_server.control.orders import allocation_of
 from weft_server.dry_run import dry_run_of
 from weft_server.job_refused import JobRefusedError
-from weft_server.lease import Lease
 from weft_server.memory_check import Bounds
-from weft_server.orders import allocation_of
 from weft_server.plan import JobPlan
 from weft_server.planning import plan_of
 from weft_server.reading import describe, read_and_check
@@ -60,14 +60,14 @@ def test_the_store_waits_for_nobody_about_a_key_that_no_step_sends(rows: Path) -
 def test_every_slot_contributes_to_running_statistics(rows: Path) -> None:
     programs = convert(normalized(), loss="loss", metrics=METRICS)
     job = spec(rows)
-    plan = plan_of(job, plan_rule(job.rule), programs, describe(job.data, None))
+    plan = plan_of(job, plan_rule(job.optimizer), programs, describe(job.data, None))
     assert {key.key for key in plan.keys if key.update == "mean"} == {"mean", "var"}
     assert all(key.slots == [0, 1] for key in plan.keys)
 
 
 def test_three_slots_train_beside_a_frozen_parameter_also_those_without_samples(rows: Path) -> None:
     """Batches of two leave the third slot nothing to do at any step."""
-    data = {**spec_json(rows)["data"], "batch": 2}
+    data = {**spec_json(rows)["data"], "batch_size": 2}
     plan = frozen(rows, "b", data=data, parallelism={"workers": 3, "shards": 1})
     store = plan.store("job", 1, [""])
     with LocalStore(description_from_json(store.model_dump(mode="json"))) as local:
@@ -111,7 +111,7 @@ def words(
         ),
         outputs=("loss",),
     )
-    data = {"columns": {"ids": "labels", "y": "labels"}, "batch": 4}
+    data = {"columns": {"ids": "labels", "y": "labels"}, "batch_size": 4}
     changes = {"parallelism": parallelism or {}, **changes}
     return {"graph": graph_to_json(graph), "data": data, **changes}
 
@@ -127,7 +127,7 @@ def planned(rows: Path, document: dict[str, Any]) -> JobPlan:
 
 
 def test_a_table_is_kept_and_sent_by_rows_and_costs_workers_its_rows_alone(rows: Path) -> None:
-    plan = planned(rows, words({"workers": 2, "shards": 3}, rule={"name": "adam"}))
+    plan = planned(rows, words({"workers": 2, "shards": 3}, optimizer={"name": "adam"}))
     assert {key.key: (key.rows, key.slots) for key in plan.keys} == {"table": (True, [0, 1]), "w": (False, [0, 1])}
     run = dry_run_of(plan, None)
     assert run.worker_memory.parameter_bytes == 4 * 3 * 4
@@ -140,7 +140,7 @@ def test_a_table_is_kept_and_sent_by_rows_and_costs_workers_its_rows_alone(rows:
 
 
 def test_where_workers_update_dense_gradients_have_keys_of_their_own_and_tables_have_not(rows: Path) -> None:
-    plan = planned(rows, words({"workers": 2, "shards": 1, "update": "workers"}, rule={"name": "adam"}))
+    plan = planned(rows, words({"workers": 2, "shards": 1, "update": "workers"}, optimizer={"name": "adam"}))
     assert [(key.key, key.update, key.slots) for key in plan.keys] == [
         ("table", "rule", [0, 1]),
         ("w", "rule", []),
@@ -162,16 +162,16 @@ def test_where_workers_update_dense_gradients_have_keys_of_their_own_and_tables_
         {"parallelism": {"workers": 2, "update": "workers"}},
         {"parallelism": {"workers": 2, "merge": "arrival"}},
         {"accumulate": 2},
-        {"average": {"decay": 0.9}},
+        {"ema": {"decay": 0.9}},
         {"clip_norm": 1.0},
         {"parallelism": {"shards": 1}, "compression": {"gradients": {"kind": "fp16"}}},
-        {"rule": {"name": "graph", "document": rule_documents.momentum()}},
+        {"optimizer": {"name": "graph", "document": rule_documents.momentum()}},
     ],
     ids=str,
 )
 def test_a_table_that_is_not_lazy_has_standard_semantics_on_its_shards(rows: Path, changes: dict[str, Any]) -> None:
     for lazy in (True, False):
-        plan = planned(rows, words(**{"rule": {"name": "adam"}, **changes}, table={"lazy_update": lazy}))
+        plan = planned(rows, words(**{"optimizer": {"name": "adam"}, **changes}, table={"lazy_update": lazy}))
         table, *others = plan.keys
         assert (table.key, table.rows, table.sparse) == ("table", True, "lazy" if lazy else "standard")
         assert {key.sparse for key in others} == {"lazy"}
@@ -181,7 +181,7 @@ def test_a_table_that_is_not_lazy_has_standard_semantics_on_its_shards(rows: Pat
 def test_a_table_that_is_not_lazy_costs_its_shards_a_number_a_row(rows: Path) -> None:
     lazy, standard = (
         dry_run_of(
-            planned(rows, words({"shards": 1}, rule={"name": "adam"}, table={"lazy_update": each})), None
+            planned(rows, words({"shards": 1}, optimizer={"name": "adam"}, table={"lazy_update": each})), None
         ).store_memory
         for each in (True, False)
     )
@@ -208,14 +208,14 @@ def test_only_a_table_that_a_rule_updates_has_standard_semantics(rows: Path) -> 
 def test_a_table_that_is_not_lazy_is_dense_where_the_rule_needs_keys_whole(
     rows: Path, rule: dict[str, Any], because: str
 ) -> None:
-    document = words(rule=rule, table={"lazy_update": False})
+    document = words(optimizer=rule, table={"lazy_update": False})
     plan = planned(rows, document)
     assert [(key.rows, key.whole, key.sparse) for key in plan.keys] == [(False, True, "lazy")] * 2
     run = dry_run_of(plan, None, spec_of(rows, document), Passes.SHORT)
     assert f"table is read by rows, and is dense all the same: {because}." in " ".join(run.text.split())
     assert run.worker_memory.recompute["off"] == run.worker_memory.train
     assert "dense though read by rows: table" in run.passes
-    assert refusals(rows, words(rule=rule)), "with lazy updates it is a table, for which there is no such rule"
+    assert refusals(rows, words(optimizer=rule)), "with lazy updates it is a table, for which there is no such rule"
 
 
 def test_async_is_told_to_the_store(rows: Path) -> None:
@@ -262,7 +262,7 @@ def test_what_is_compressed_on_its_way_is_refused_where_nothing_travels(rows: Pa
 
 
 def test_without_shards_the_one_worker_has_their_part_and_nothing_travels(rows: Path) -> None:
-    document = words({"workers": 1, "update": "workers"}, rule={"name": "sgd", "lr": 0.1, "momentum": 0.9})
+    document = words({"workers": 1, "update": "workers"}, optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9})
     plan = planned(rows, document)
     assert not any(key.update == "gradient" for key in plan.keys), "nothing is merged, so nothing is fetched as such"
     run = dry_run_of(plan, None)
@@ -289,9 +289,9 @@ def test_names_that_files_or_gradients_need_are_refused(rows: Path) -> None:
 
 def test_a_batch_larger_than_the_data_is_refused(rows: Path) -> None:
     document = words()
-    document["data"]["batch"] = 17
+    document["data"]["batch_size"] = 17
     assert refusals(rows, document) == [
-        ("/data/batch", "a batch of 17 samples is more than the 16 rows to train on"),
+        ("/data/batch_size", "a batch of 17 samples is more than the 16 rows to train on: give at most 16"),
     ]
 
 

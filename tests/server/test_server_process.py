@@ -21,7 +21,7 @@ from safetensors.numpy import save
 from sqlalchemy import text
 
 from server_running import DEADLINE_S, eventually, running
-from weft.api.daemon import ORPHANED_EXIT_CODE, watch_parent
+from weft.agent.startup import ORPHANED_EXIT_CODE, watch_parent
 from weft_server.database import open_database
 
 

@@ -16,8 +16,8 @@ from server_specs import plan
 from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import JobState
+from weft_server.control.instructions import Append, Remember, Save
 from weft_server.database import migrate, open_database
-from weft_server.instructions import Append, Remember, Save
 from weft_server.records import KeyReusedError, Records, Submission
 from weft_server.tables import Base
 
@@ -102,10 +102,11 @@ def test_instructions_that_come_a_second_time_change_nothing(records: Records) -
 
 def test_a_key_finds_its_job_and_refuses_another_body(records: Records) -> None:
     add(records, "a", key="k", digest="one")
-    assert records.submitted("k", "one") == job("a")
-    assert records.submitted("other", "one") is None
+    assert records.submitted("default", "k", "one") == job("a")
+    assert records.submitted("default", "other", "one") is None
+    assert records.submitted("other", "k", "one") is None
     with pytest.raises(KeyReusedError):
-        records.submitted("k", "two")
+        records.submitted("default", "k", "two")
     with pytest.raises(IntegrityError):
         add(records, "b", key="k", digest="one")
     assert records.job("b") is None

@@ -103,7 +103,7 @@ def test_what_is_no_json_is_refused(client: httpx.Client, body: bytes) -> None:
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/agents"])
 def test_a_key_that_an_object_has_twice_is_refused_by_name(client: httpx.Client, path: str) -> None:
     """Readers differ in which of the two counts: a job would train otherwise than its author reads it."""
-    body = b'{"rule": [{"lr": 0.1, "name": "sgd", "lr": 0.5}], "name": "x"}'
+    body = b'{"optimizer": [{"lr": 0.1, "name": "sgd", "lr": 0.5}], "name": "x"}'
     refused = problem(client.post(path, content=body, headers=JSON), 400, "repeated-key")
     assert refused.detail == "an object has the key 'lr' twice: keep one of them"
 
@@ -167,15 +167,15 @@ def pointers(found: Problem) -> set[str]:
 
 def test_every_wrong_field_is_pointed_at(client: httpx.Client, document: dict[str, Any]) -> None:
     wrong = copy.deepcopy(document)
-    wrong["rule"] = {"name": "sgd", "lr": -1, "colour": "red"}
-    wrong["run"] = {"passes": 1, "steps": 1}
+    wrong["optimizer"] = {"name": "sgd", "lr": -1, "colour": "red"}
+    wrong["run"] = {"epochs": 1, "steps": 1}
     wrong["data"]["train"] = {"start": 5, "stop": 5}
     wrong["parallelism"]["workers"] = 0
     del wrong["loss"]
     found = problem(submit(client, wrong), 422, "invalid-request")
     assert pointers(found) == {
-        "/rule/lr",
-        "/rule/colour",
+        "/optimizer/lr",
+        "/optimizer/colour",
         "/run",
         "/data/train",
         "/parallelism/workers",
@@ -220,15 +220,15 @@ def test_a_first_value_that_would_be_infinite_names_the_parameter(
 @pytest.mark.parametrize(
     ("rule", "pointer", "told"),
     [
-        ({"name": "sgd", "lr": 1e5}, "/rule/lr", "'lr': 100000 is infinite in float16"),
+        ({"name": "sgd", "lr": 1e5}, "/optimizer/lr", "'lr': 100000 is infinite in float16"),
         (
             {"name": "sgd", "lr": {"schedule": "linear", "start": 0.1, "end": 1e5, "steps": 9}},
-            "/rule/lr",
+            "/optimizer/lr",
             "'lr': 100000 is infinite in float16",
         ),
         (
             {"name": "sgd", "lr": 100, "multipliers": [{"keys": "?", "lr": 1000}]},
-            "/rule/multipliers/0/lr",
+            "/optimizer/multipliers/0/lr",
             "'lr': 100, multiplied by 1000 is infinite in float16",
         ),
     ],
@@ -239,7 +239,7 @@ def test_a_number_of_the_rule_that_is_infinite_in_a_parameters_type_is_pointed_a
     document = spec_json(save_rows(tmp_path / "rows.npz", images=np.zeros((ROWS, FEATURES), np.float16)))
     for typed in (*document["graph"]["parameters"], document["graph"]["inputs"][0]):
         typed["dtype"] = "float16"
-    found = problem(submit(client, {**document, "rule": rule}), 422, "job-refused")
+    found = problem(submit(client, {**document, "optimizer": rule}), 422, "job-refused")
     assert [(error.pointer, error.node) for error in found.errors] == [(pointer, "w"), (pointer, "b")]
     assert told in found.errors[0].detail
     assert submit(client, document).status_code == 201
@@ -264,7 +264,7 @@ def test_a_parameter_that_no_store_could_hold_is_refused_at_once(
     found = problem(submit(client, wrong), 422, "job-refused")
     assert any(told in error.detail for error in found.errors), found
     assert all(
-        error.pointer.startswith(("/graph/parameters", "/parallelism/slice_bytes", "/data/batch"))
+        error.pointer.startswith(("/graph/parameters", "/parallelism/slice_bytes", "/data/batch_size"))
         for error in found.errors
     )
 

@@ -16,9 +16,9 @@ from weft.api.agent import AgentKind, MetricReport, Report, SetDone, WorkerAlloc
 from weft.api.event import Event, StateChanged
 from weft.api.job import Job, Progress, Traffic
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server.controller import Controller
+from weft_server.control.controller import Controller
+from weft_server.control.instructions import Instruction, Remember, SetEnded
 from weft_server.database import open_database
-from weft_server.instructions import Instruction, Remember, SetEnded
 from weft_server.plan import Given
 from weft_server.records import Records, Submission
 from weft_server.refusals import NotKeeperError, UnknownError
@@ -365,11 +365,11 @@ def test_first_values_given_to_a_pending_job_outlive_the_server(engine: Engine) 
     assert run is not None
     for shard in range(2):
         world.report(world.lease(SHARD, shard), READY)
-    keeper = run.places.keeper
+    keeper = run.leases.keeper
     assert keeper is not None
     (told,) = world.orders(keeper.agent).allocations
     assert isinstance(told, WorkerAllocation)
     assert told.given == ["w"]
     assert [key.initializer.op_type for key in told.store.keys] == ["Given"]
-    others = [world.orders(lease.agent).allocations[0] for lease in run.places.workers if lease is not keeper]
+    others = [world.orders(lease.agent).allocations[0] for lease in run.leases.workers if lease is not keeper]
     assert all(isinstance(each, WorkerAllocation) and each.given == [] for each in others)

@@ -19,7 +19,7 @@ from server_running import DEADLINE_S, eventually, running, submit
 from server_specs import plan, save_rows, spec_json
 from weft.api.agent import AgentKind, Snapshot, SnapshotDone
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server.limits import Limits
+from weft_server.control.limits import Limits
 
 STEPS = 1_000_000
 CONTENT = b"what the shard holds"
@@ -85,8 +85,8 @@ def test_what_cannot_be_resumed_is_refused_by_its_field(client: httpx.Client, do
     refusals: list[tuple[dict[str, Any], str, str]] = [
         ({"resume": "none"}, "/resume", "there is no job 'none'"),
         ({"resume": never}, "/resume", "it goes on by itself; scale it, or cancel it first"),
-        ({"rule": {"name": "adam"}}, "/rule", "that job's rule is another"),
-        ({"average": {"decay": 0.9}}, "/average", "no averages to go on with"),
+        ({"optimizer": {"name": "adam"}}, "/optimizer", "that job's optimizer is another"),
+        ({"ema": {"decay": 0.9}}, "/ema", "no averages to go on with"),
         ({"parallelism": {"slice_bytes": 4096}}, "/parallelism/slice_bytes", "slices are of"),
         ({"parallelism": {"mode": "async"}}, "/resume", "its mode is async"),
         ({"run": {"steps": step}}, "/run", f"goes on from step {step}: {step} steps are done already"),
@@ -97,9 +97,9 @@ def test_what_cannot_be_resumed_is_refused_by_its_field(client: httpx.Client, do
         assert says in problem.errors[0].detail
     client.post(f"/v1/jobs/{never}/cancel")
     ended = refused(client.post(f"/v1/jobs/{never}/stop"), 409, "wrong-state")
-    assert ended.detail == f"job {never} was cancelled, so it cannot be stopped"
+    assert ended.detail == f"job {never} was cancelled already: there is nothing to stop"
     problem = refused(submit(client, {**document, "resume": never}), 422, "job-refused")
-    assert "was cancelled, and there is no snapshot of it; none is kept" in problem.errors[0].detail
+    assert "was cancelled and left no snapshot to go on from: submit it again" in problem.errors[0].detail
     both = submit(client, {**document, "resume": job, "init_from": {"job": job}})
     assert (both.status_code, "give either init_from or resume" in both.text) == (422, True)
 
@@ -132,7 +132,7 @@ def test_a_job_that_has_ended_is_removed_with_all_that_is_kept_of_it_and_no_othe
     assert not list(server.glob(f"*/{job}"))
     assert [each["id"] for each in client.get("/v1/jobs").json()["jobs"]] == [resumed, other]
     problem = refused(submit(client, {**document, "resume": resumed}), 422, "job-refused")
-    assert "there is no snapshot of it; none is kept" in problem.errors[0].detail
+    assert "left no snapshot to go on from: submit it again" in problem.errors[0].detail
 
 
 def test_a_cancelled_job_keeps_its_snapshot_until_that_is_discarded(

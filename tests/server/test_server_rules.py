@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from rule_documents import momentum, normalized, outer, rule_document
 from server_specs import FEATURES, linear, save_rows, spec_json
 from weft.api.job import JobSpec
-from weft.api.rule import RuleSpec
+from weft.api.optimizer import OptimizerSpec
 from weft_graph.ir import Graph, Initializer, Node, Parameter
 from weft_graph.json_form import graph_to_json
 from weft_graph.program import KeyPlan, Update
@@ -39,7 +39,7 @@ def rows(tmp_path: Path) -> Path:
 
 
 def planned(rows: Path, rule: Any, **changes: Any) -> JobPlan:
-    return read_and_check(JobSpec.model_validate(spec_json(rows, rule=rule, **changes)), None, Bounds())
+    return read_and_check(JobSpec.model_validate(spec_json(rows, optimizer=rule, **changes)), None, Bounds())
 
 
 def refused(rows: Path, rule: Any, **changes: Any) -> dict[str, str]:
@@ -160,9 +160,10 @@ def test_lamb_and_lars_keep_their_keys_whole(rows: Path, name: str, update: str)
 @pytest.mark.parametrize("name", ["lamb", "lars"])
 def test_lamb_and_lars_are_refused_for_tables_by_their_names(rows: Path, name: str) -> None:
     found = refused(rows, {"name": name}, graph=graph_to_json(with_table()))
-    assert found.keys() == {"/rule/name"}
+    assert found.keys() == {"/optimizer/name"}
     assert (
-        f"key 'rows' is a table, of which a rule sees the touched rows alone, and {name} divides" in found["/rule/name"]
+        f"key 'rows' is a table, of which a rule sees the touched rows alone, and {name} divides"
+        in found["/optimizer/name"]
     )
     for pointwise in ("nesterov", "adamw", "rmsprop", "ftrl"):
         plan = planned(rows, {"name": pointwise}, graph=graph_to_json(with_table()))
@@ -174,11 +175,11 @@ def test_an_update_that_would_hold_up_its_shard_is_refused() -> None:
     draw = Initializer("ConstantOfShape", {"value": 0.0})
     for rows, refused_ in ((104_857, False), (104_858, True)):
         key = KeyPlan("large", TensorType(DType.FLOAT32, (rows, 1024)), draw, Update.RULE, 0)
-        found = list(rule_errors(read_rule(TypeAdapter(RuleSpec).validate_python({"name": "lamb"})), [key]))
+        found = list(rule_errors(read_rule(TypeAdapter(OptimizerSpec).validate_python({"name": "lamb"})), [key]))
         assert bool(found) == refused_, found
-    assert found[0].pointer == "/rule/name"
+    assert found[0].pointer == "/optimizer/name"
     assert "key 'large' (float32[104858, 1024]): lamb divides by" in found[0].detail
-    assert not list(rule_errors(read_rule(TypeAdapter(RuleSpec).validate_python({"name": "adam"})), [key]))
+    assert not list(rule_errors(read_rule(TypeAdapter(OptimizerSpec).validate_python({"name": "adam"})), [key]))
 
 
 def test_only_what_the_rule_updates_is_whole_and_multiplied(rows: Path) -> None:
@@ -189,7 +190,7 @@ def test_only_what_the_rule_updates_is_whole_and_multiplied(rows: Path) -> None:
     of = {key.key: (key.slots, key.whole, key.multipliers) for key in plan.keys}
     assert of == {"w": ([0, 1], True, {"lr": 2.0}), "b": ([], False, {})}
     found = refused(rows, {"name": "sgd", "multipliers": [{"keys": "b"}]}, graph=document)
-    assert found == {"/rule/multipliers/0/keys": "'b' matches no parameter that is trained; there are 'w'"}
+    assert found == {"/optimizer/multipliers/0/keys": "'b' matches no parameter that is trained; there are 'w'"}
 
 
 def test_a_table_takes_a_rule_that_goes_element_by_element_alone(rows: Path) -> None:
@@ -197,16 +198,16 @@ def test_a_table_takes_a_rule_that_goes_element_by_element_alone(rows: Path) -> 
     plan = planned(rows, {"name": "graph", "document": momentum()}, graph=graph)
     assert [(key.key, key.rows, key.whole) for key in plan.keys if key.rows] == [("rows", True, False)]
     found = refused(rows, {"name": "graph", "document": normalized()}, graph=graph)
-    assert found.keys() == {"/rule/document/graph"}
-    assert "key 'rows' is a table" in found["/rule/document/graph"]
-    assert "node 'total' (ReduceSum)" in found["/rule/document/graph"]
+    assert found.keys() == {"/optimizer/document/graph"}
+    assert "key 'rows' is a table" in found["/optimizer/document/graph"]
+    assert "node 'total' (ReduceSum)" in found["/optimizer/document/graph"]
 
 
 def test_memory_counts_the_rules_own_state(rows: Path) -> None:
     for rule, arrays in (({"name": "sgd"}, 0), ({"name": "adam"}, 2), ({"name": "adagrad", "accumulator": 1.0}, 1),
                          ({"name": "graph", "document": momentum()}, 1)):  # fmt: skip
         kept = (12 + 3) * 4 * (1 + arrays)
-        spec = JobSpec.model_validate(spec_json(rows, rule=rule))
+        spec = JobSpec.model_validate(spec_json(rows, optimizer=rule))
         read_and_check(spec, None, Bounds(parameter_bytes=kept))
         with pytest.raises(JobRefusedError, match=f"take {kept} bytes"):
             read_and_check(spec, None, Bounds(parameter_bytes=kept - 1))
@@ -233,17 +234,17 @@ OWN: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("at", "value", "where", "says"),
     [
-        ("/document/graph/nodes/3/op_type", "Dropout", "/rule/document/graph/nodes/3/op_type", "node 'w' (Dropout)"),
-        ("/document/graph/nodes/3/op_type", "Gremm", "/rule/document/graph/nodes/3/op_type", "'Gremm'"),
-        ("/document/next/weight", "kept", "/rule/document/next/weight", "no output of the graph"),
-        ("/document/hyper/more", 1.0, "/rule/document/hyper/more", "the graph has no input 'more'"),
-        ("/document/hyper", {"lr": 0.1}, "/rule/document/graph/inputs/5/name", "'momentum' is neither"),
-        ("/document/graph", None, "/rule/document/graph", "expected an object, got null"),
-        ("/document", {}, "/rule/document", "field 'name' is missing"),
-        ("/hyper/eta", 0.1, "/rule/hyper/eta", "rule 'test' has no hyper-parameter 'eta'; it has 'lr', 'momentum'"),
-        ("/multipliers/0/keys", "*.bias", "/rule/multipliers/0/keys", "'*.bias' matches no parameter that is trained"),
-        ("/multipliers/0/eta", 2.0, "/rule/multipliers/0/eta", "no hyper-parameter 'eta'; it has 'lr', 'momentum'"),
-        ("/document", outer(), "/rule/document/graph", "node 'square' (Mul)"),
+        ("/document/graph/nodes/3/op_type", "Dropout", "/document/graph/nodes/3/op_type", "node 'w' (Dropout)"),
+        ("/document/graph/nodes/3/op_type", "Gremm", "/document/graph/nodes/3/op_type", "'Gremm'"),
+        ("/document/next/weight", "kept", "/document/next/weight", "no output of the graph"),
+        ("/document/hyper/more", 1.0, "/document/hyper/more", "the graph has no input 'more'"),
+        ("/document/hyper", {"lr": 0.1}, "/document/graph/inputs/5/name", "'momentum' is neither"),
+        ("/document/graph", None, "/document/graph", "expected an object, got null"),
+        ("/document", {}, "/document", "field 'name' is missing"),
+        ("/hyper/eta", 0.1, "/hyper/eta", "optimizer 'test' has no hyper-parameter 'eta'; it has 'lr', 'momentum'"),
+        ("/multipliers/0/keys", "*.bias", "/multipliers/0/keys", "'*.bias' matches no parameter that is trained"),
+        ("/multipliers/0/eta", 2.0, "/multipliers/0/eta", "no hyper-parameter 'eta'; it has 'lr', 'momentum'"),
+        ("/document", outer(), "/document/graph", "node 'square' (Mul)"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(rows: Path, at: str, value: Any, where: str, says: str) -> None:
@@ -254,14 +255,14 @@ def test_what_is_wrong_is_named(rows: Path, at: str, value: Any, where: str, say
         bias = Parameter("b", TensorType(DType.FLOAT32, (4096,)), wide.parameters[1].initializer)
         changes["graph"] = graph_to_json(Graph("wide", wide.inputs, (big, bias), wide.nodes, wide.outputs))
     found = refused(rows, changed(OWN, at, value), **changes)
-    assert where in found, found
-    assert says in found[where]
+    assert f"/optimizer{where}" in found, found
+    assert says in found[f"/optimizer{where}"]
 
 
 def test_a_multiplier_of_what_a_built_in_rule_has_not_is_refused(rows: Path) -> None:
     found = refused(rows, {"name": "adam", "multipliers": [{"keys": "w", "weight_decay": 0.0}]})
     assert found == {
-        "/rule/multipliers/0/weight_decay": "the rule has no hyper-parameter 'weight_decay'; "
+        "/optimizer/multipliers/0/weight_decay": "the optimizer has no hyper-parameter 'weight_decay'; "
         "it has 'lr', 'beta1', 'beta2', 'epsilon'"
     }
 
@@ -273,7 +274,7 @@ def test_a_key_of_another_rank_than_the_rules_is_named(rows: Path) -> None:
     document["graph"]["nodes"][1]["attributes"] = {"keepdims": 1}
     found = refused(rows, {"name": "graph", "document": document})
     assert found == {
-        "/rule/document/graph": "key 'b': rule 'test' is for weights of shape [rows, columns], not float32[3]"
+        "/optimizer/document/graph": "key 'b': rule 'test' is for weights of shape [rows, columns], not float32[3]"
     }
 
 
@@ -282,9 +283,9 @@ def test_a_hostile_rule_is_refused_quickly(rows: Path) -> None:
     constant = {"name": "c", "dtype": "float64", "shape": [1 << 14, 1 << 13], "data": ""}
     begin = time.process_time()
     many = refused(rows, changed(OWN, "/document/graph/nodes", [node] * 300_000))
-    assert "at most 256" in many["/rule/document/graph/nodes"]
+    assert "at most 256" in many["/optimizer/document/graph/nodes"]
     large = refused(rows, changed(OWN, "/document/graph/constants", [constant]))
-    assert "elements, and at most" in large["/rule/document/graph/constants/0/shape"]
+    assert "elements, and at most" in large["/optimizer/document/graph/constants/0/shape"]
     assert time.process_time() - begin < 3.0
 
 
@@ -300,12 +301,12 @@ def test_a_large_graph_takes_no_longer_than_its_shapes_allow() -> None:
     chain = [("Transpose", f"t{n}", (f"t{n - 1}" if n else "gradient",)) for n in range(60)]
     document = rule_document([*chain, ("Mul", "m", ("lr", "t59")), ("Sub", "w", ("weight", "m"))],
                              {"weight": "w"}, hyper={"lr": 0.1})  # fmt: skip
-    whole = TypeAdapter(RuleSpec).validate_python({"name": "graph", "document": document, "multipliers": slow})
+    whole = TypeAdapter(OptimizerSpec).validate_python({"name": "graph", "document": document, "multipliers": slow})
     begin = time.process_time()
     found = list(rule_errors(read_rule(whole), many(1000)))
-    assert "'k128': a rule that needs keys whole is for parameters of at most 128 shapes" in found[0].detail
+    assert "'k128': an optimizer that needs keys whole is for parameters of at most 128 shapes" in found[0].detail
     assert len(found) == 1 + 31
-    own = TypeAdapter(RuleSpec).validate_python({"name": "graph", "document": momentum()})
+    own = TypeAdapter(OptimizerSpec).validate_python({"name": "graph", "document": momentum()})
     assert not list(rule_errors(read_rule(own), many(20_000)))
     assert time.process_time() - begin < 8.0
 
@@ -313,42 +314,42 @@ def test_a_large_graph_takes_no_longer_than_its_shapes_allow() -> None:
 @pytest.mark.parametrize(
     ("rule", "pointer", "says"),
     [
-        ({"name": "sgd", "lr": -1}, "/rule/lr", "greater than 0"),
-        ({"name": "sgd", "lr": {**LINEAR, "end": -0.1}}, "/rule/lr", "its values go from -0.1 to 0.1"),
-        ({"name": "sgd", "lr": {**LINEAR, "steps": 0}}, "/rule/lr/steps", "greater than or equal to 1"),
-        ({"name": "sgd", "lr": {"schedule": "linear", "start": 1}}, "/rule/lr/steps", "Field required"),
-        ({"name": "sgd", "lr": {"schedule": "linaer"}}, "/rule/lr", "'linaer'"),
-        ({"name": "sgd", "momentum": {"schedule": "constant", "value": 1}}, "/rule/momentum", "from 0 below 1"),
-        ({"name": "adam", "lr": {"schedule": "exponential", "start": 1, "factor": 2, "steps": 1}}, "/rule/lr",
+        ({"name": "sgd", "lr": -1}, "/optimizer/lr", "greater than 0"),
+        ({"name": "sgd", "lr": {**LINEAR, "end": -0.1}}, "/optimizer/lr", "its values go from -0.1 to 0.1"),
+        ({"name": "sgd", "lr": {**LINEAR, "steps": 0}}, "/optimizer/lr/steps", "greater than or equal to 1"),
+        ({"name": "sgd", "lr": {"schedule": "linear", "start": 1}}, "/optimizer/lr/steps", "Field required"),
+        ({"name": "sgd", "lr": {"schedule": "linaer"}}, "/optimizer/lr", "'linaer'"),
+        ({"name": "sgd", "momentum": {"schedule": "constant", "value": 1}}, "/optimizer/momentum", "from 0 below 1"),
+        ({"name": "adam", "lr": {"schedule": "exponential", "start": 1, "factor": 2, "steps": 1}}, "/optimizer/lr",
          "grows without end"),
         ({"name": "sgd", "lr": {"schedule": "piecewise", "start": 1, "boundaries": [{"step": 1, "factor": 1}] * 2}},
-         "/rule/lr", "/boundaries/1/step: step 1 does not come after step 1"),
-        ({"name": "adagrad", "accumulator": -1}, "/rule/accumulator", "greater than or equal to 0"),
-        ({"name": "sgd", "multipliers": [{"keys": "w", "eta": 1}]}, "/rule/multipliers/0/eta", "Extra inputs"),
-        ({"name": "sgd", "multipliers": [{"lr": 1}]}, "/rule/multipliers/0/keys", "Field required"),
-        ({"name": "sgd", "multipliers": [{"keys": "w"}] * 33}, "/rule/multipliers", "at most 32"),
-        ({"name": "graph", "document": {}, "hyper": {"a": float("nan")}}, "/rule/hyper/a", "a finite number"),
-        ({"name": "graph", "document": {}, "multipliers": [{"keys": "w", "lr": "x"}]}, "/rule/multipliers/0/lr",
+         "/optimizer/lr", "/boundaries/1/step: step 1 does not come after step 1"),
+        ({"name": "adagrad", "accumulator": -1}, "/optimizer/accumulator", "greater than or equal to 0"),
+        ({"name": "sgd", "multipliers": [{"keys": "w", "eta": 1}]}, "/optimizer/multipliers/0/eta", "Extra inputs"),
+        ({"name": "sgd", "multipliers": [{"lr": 1}]}, "/optimizer/multipliers/0/keys", "Field required"),
+        ({"name": "sgd", "multipliers": [{"keys": "w"}] * 33}, "/optimizer/multipliers", "at most 32"),
+        ({"name": "graph", "document": {}, "hyper": {"a": float("nan")}}, "/optimizer/hyper/a", "a finite number"),
+        ({"name": "graph", "document": {}, "multipliers": [{"keys": "w", "lr": "x"}]}, "/optimizer/multipliers/0/lr",
          "a valid number"),
-        ({"name": "graph"}, "/rule/document", "Field required"),
-        ({"name": "lion"}, "/rule", "'lion'"),
-        ({"name": "ftrl", "beta": 0}, "/rule/beta", "greater than 0"),
-        ({"name": "ftrl", "l1": -1}, "/rule/l1", "greater than or equal to 0"),
-        ({"name": "rmsprop", "decay": 1}, "/rule/decay", "less than 1"),
-        ({"name": "lamb", "trust": float("inf")}, "/rule/trust", "a finite number"),
+        ({"name": "graph"}, "/optimizer/document", "Field required"),
+        ({"name": "lion"}, "/optimizer", "'lion'"),
+        ({"name": "ftrl", "beta": 0}, "/optimizer/beta", "greater than 0"),
+        ({"name": "ftrl", "l1": -1}, "/optimizer/l1", "greater than or equal to 0"),
+        ({"name": "rmsprop", "decay": 1}, "/optimizer/decay", "less than 1"),
+        ({"name": "lamb", "trust": float("inf")}, "/optimizer/trust", "a finite number"),
     ],
 )  # fmt: skip
 def test_the_models_refuse_numbers_with_their_place(rule: dict[str, Any], pointer: str, says: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        TypeAdapter(dict[str, RuleSpec]).validate_python({"rule": rule})
-    body = {"rule": rule}
+        TypeAdapter(dict[str, OptimizerSpec]).validate_python({"optimizer": rule})
+    body = {"optimizer": rule}
     errors = [field_error({**error, "loc": ("body", *error["loc"])}, body) for error in caught.value.errors()]
     assert [error.pointer for error in errors] == [pointer]
     assert says in errors[0].detail
 
 
 def test_the_api_describes_every_rule_and_schedule() -> None:
-    described = TypeAdapter(RuleSpec).json_schema()
+    described = TypeAdapter(OptimizerSpec).json_schema()
     assert described["discriminator"]["mapping"].keys() == {*BUILT_IN.keys() - {"momentum"}, "graph"}
     assert {"Linear", "Cosine", "Exponential", "Piecewise", "Polynomial", "Constant"} <= described["$defs"].keys()
     assert all("description" in model for model in described["$defs"].values())

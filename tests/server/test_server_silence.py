@@ -10,9 +10,8 @@ from server_mind import World
 from server_specs import plan
 from weft.api.agent import AgentKind, WorkerAllocation
 from weft.api.lifecycle import AgentState, AllocationEvent, JobState
-from weft_server.limits import Limits
-from weft_server.moment import LONGEST_STEP_S, ProcessClock
-from weft_server.time_limits import TimeLimits
+from weft_server.control.clock import LONGEST_STEP_S, ProcessClock
+from weft_server.control.limits import Limits, TimeLimits
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
 ALIVE, SUSPECTED, LOST = AgentState.ALIVE, AgentState.SUSPECTED, AgentState.LOST

@@ -13,11 +13,11 @@ from weft.api.agent import AgentKind, MetricReport, SetDone, Snapshot, SnapshotD
 from weft.api.event import StateChanged
 from weft.api.job import StopWhen
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server.limits import Limits
-from weft_server.memory import Scaling
+from weft_server.control.limits import Limits
+from weft_server.control.memory import Scaling
+from weft_server.control.snapshots import AHEAD_S, KEPT, WAIT_S
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import WrongStateError
-from weft_server.run_snapshots import AHEAD_S, KEPT, WAIT_S
 from weft_server.snapshot_files import SnapshotIncompleteError, complete, tidy
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
@@ -46,7 +46,7 @@ def ordered(world: World) -> dict[str, tuple[int, str]]:
     run = world.controller.run_of("job")
     assert run is not None
     found = {}
-    for lease in run.places.leases.values():
+    for lease in run.leases.by_id.values():
         for order in world.orders(lease.agent).snapshots:
             assert order.allocation == lease.id
             found[lease.agent_name] = (order.step, order.folder)

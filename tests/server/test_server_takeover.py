@@ -10,7 +10,7 @@ from server_mind import World
 from server_specs import plan
 from weft.api.agent import AgentKind, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server.lease import Lease
+from weft_server.control.leases import Lease
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import UnknownError, WrongStateError
 
@@ -151,7 +151,7 @@ def test_a_server_that_starts_again_knows_which_slot_is_vacant(world: World) -> 
     world.tick(5.2, alive=[*workers[1:], *shards])
     run_before = world.controller.run_of("job")
     assert run_before is not None
-    assert sorted(run_before.places.vacant) == [0]
+    assert sorted(run_before.memory.vacant) == [0]
     assert '"vacant":[0]' in world.parts["job"]["run"]
     world.begin_again(job_plan=plan(max_restarts=2))  # Its agents are gone too.
     world.agents()

@@ -93,8 +93,8 @@ WORKERS = {"workers": 2, "update": "workers"}
         ({"precision": "float16", "parallelism": WORKERS}, "/precision", "workers that update cannot skip"),
         ({"loss_scale": {}, "parallelism": WORKERS}, "/loss_scale", "workers that update cannot skip"),
         ({"accumulate": 3}, "/accumulate", "2 samples of a step, which cannot be computed in 3 parts"),
-        ({"average": {}, "parallelism": WORKERS}, "/average", "kept by the shards"),
-        ({"evaluate_average": True}, "/evaluate_average", "keeps no averages"),
+        ({"ema": {}, "parallelism": WORKERS}, "/ema", "kept by the shards"),
+        ({"evaluate_ema": True}, "/evaluate_ema", "keeps no averages"),
         ({"clip_norm": 1.0, "metrics": {"gradient_norm": "loss"}}, "/metrics/gradient_norm", "another name"),
     ],
 )
@@ -107,10 +107,10 @@ def test_what_does_not_fit_is_refused_by_its_pointer(
 
 
 def test_averages_count_as_state_on_the_shards_and_in_documents(rows: Path) -> None:
-    plain, kept = planned(rows), planned(rows, average={"decay": 0.99}, evaluate_average=True)
+    plain, kept = planned(rows), planned(rows, ema={"decay": 0.99}, evaluate_ema=True)
     assert (plain.state_arrays, plain.kept_arrays) == (0, 0)
     assert (kept.state_arrays, kept.kept_arrays) == (1, 1)
-    adam = planned(rows, rule={"name": "adam"}, average={}, keep_state=True)
+    adam = planned(rows, optimizer={"name": "adam"}, ema={}, keep_state=True)
     assert (adam.state_arrays, adam.kept_arrays) == (3, 3)
     told = kept.store("job", 1, ["tcp://a:1"])
     check_description(description_from_json(told.model_dump(mode="json")))
@@ -133,8 +133,8 @@ def test_clipping_goes_with_workers_that_update(rows: Path) -> None:
         {"loss_scale": {"initial": 3.0}},
         {"loss_scale": {"initial": 2.0**30}},
         {"loss_scale": {"growth_interval": 0}},
-        {"average": {"decay": 1.0}},
-        {"average": {"start": -1}},
+        {"ema": {"decay": 1.0}},
+        {"ema": {"start": -1}},
         {"accumulate": 0},
     ],
 )

@@ -218,7 +218,7 @@ def test_a_job_begins_with_an_upload_and_keeps_its_own_copy(client: httpx.Client
     assert job.status_code == 201, job.text
     told = (
         f"begins with 1 of its 2 parameters from upload {upload['id']}; 'w' begins as the graph says; "
-        "the rule's state and the step are not taken over"
+        "the optimizer's state and the step are not taken over"
     )
     assert job.json()["beginning"] == told
     log = client.get(f"/v1/jobs/{job.json()['id']}/events", params={"format": "json"}).json()["events"]
@@ -316,7 +316,7 @@ def test_the_rules_state_is_kept_where_it_was_asked_for_and_given_only_when_aske
 ) -> None:
     hand = Hand(client)
     momentum = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
-    job = submit(client, {**document, "rule": momentum, "keep_state": True}).json()["id"]
+    job = submit(client, {**document, "optimizer": momentum, "keep_state": True}).json()["id"]
     mine = hand.run()
     assert mine["keep_state"]
     state_of = {f"weft.state/momentum/{name}": array for name, array in (("w", W), ("b", B))}
@@ -357,11 +357,11 @@ def test_a_dry_run_says_what_a_job_would_be_and_keeps_nothing(
     client: httpx.Client, document: dict[str, Any], tmp_path: Path
 ) -> None:
     upload = client.post("/v1/uploads", content=save({"b": B})).json()["id"]
-    asked = {**document, "init_from": {"upload": upload}, "rule": {"name": "adam"}}
+    asked = {**document, "init_from": {"upload": upload}, "optimizer": {"name": "adam"}}
     response = client.post("/v1/jobs", params={"dry_run": True}, json=asked, headers={"Idempotency-Key": "k"})
     assert response.status_code == 200, response.text
     run = response.json()
-    assert (run["steps"], run["given"], run["rule"]) == (6, ["b"], "adam")
+    assert (run["steps"], run["given"], run["optimizer"]) == (6, ["b"], "adam")
     kept = 4 * (FEATURES * CLASSES + CLASSES)
     assert run["store_memory"]["parameter_bytes"] == kept
     assert run["store_memory"]["state_bytes"] == 2 * kept
@@ -371,7 +371,7 @@ def test_a_dry_run_says_what_a_job_would_be_and_keeps_nothing(
         "fetched_row_bytes": 0,
         "sent_row_bytes": 0,
     }
-    assert run["waits_for"] == "needs 1 shard; 0 are registered"
+    assert run["waits_for"] == "needs 1 shard; 0 are registered: start 1 more"
     assert run["programs"].keys() >= {"train", "evaluate", "keys"}
     assert "Gemm" in run["text"]
     assert client.get("/v1/jobs").json()["jobs"] == []

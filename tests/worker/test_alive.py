@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from server_running import eventually
+from weft.agent.alive import AliveFile, Question
+from weft.agent.children import Forkserver
+from weft.agent.daemon import AgentDaemon
+from weft.agent.state import Holding
 from weft.api.agent import AgentKind, Orders, Registration
-from weft.api.agent_daemon import AgentDaemon
-from weft.api.agent_state import Holding
-from weft.api.alive import AliveFile, Question
-from weft.api.children import Forkserver
 from weft_worker.settings import WorkerSettings
 from worker_jobs import WAIT_S
 
@@ -26,8 +26,8 @@ LONG_AGO = 1000.0
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries come soon after each other, and what hangs is known soon."""
-    monkeypatch.setattr("weft.api.retry.FIRST_RETRY_S", 0.005)
-    monkeypatch.setattr("weft.api.retry.LONGEST_RETRY_S", 0.01)
+    monkeypatch.setattr("weft.agent.retry.FIRST_RETRY_S", 0.005)
+    monkeypatch.setattr("weft.agent.retry.LONGEST_RETRY_S", 0.01)
 
 
 class Beats:

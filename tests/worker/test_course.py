@@ -86,7 +86,7 @@ def test_a_long_run_reports_less_often():
 
 def test_sums_are_means_times_samples_and_start_again_when_taken():
     sums = MetricSums(["loss"])
-    sums.add({"loss": 2.0}, 3)
-    sums.add({"loss": 4.0}, 1)
-    assert sums.take() == (4, {"loss": 10.0})
-    assert sums.take() == (0, {"loss": 0.0})
+    sums.add({"loss": 2.0}, 3, 1)
+    sums.add({"loss": 4.0}, 1, 2)
+    assert sums.take() == (4, {"loss": 10.0}, {})
+    assert sums.take() == (0, {"loss": 0.0}, {})

@@ -16,7 +16,7 @@ import rule_documents
 import weft
 from store_cluster import served
 from weft.api.lifecycle import AllocationEvent
-from weft.api.rule import RuleSpec
+from weft.api.optimizer import OptimizerSpec
 from weft.api.store import AverageSpec, CommitSpec
 from weft_data.schedule import BatchPlan
 from weft_graph.rules.built_in import stored_rule
@@ -45,7 +45,7 @@ def job(tmp_path: Path) -> Job:
     return Job(made, tmp_path / "bags.npz", STEPS, (0, rows), slots=2, batch=BATCH, seed=seed, columns=BAG_COLUMNS)
 
 
-def ruled(job: Job, spec: RuleSpec) -> Job:
+def ruled(job: Job, spec: OptimizerSpec) -> Job:
     rule, hyper = stored_rule(spec.name, spec.hyper())  # type: ignore[union-attr]
     return replace(job, rule=rule, hyper=hyper)
 
@@ -91,14 +91,14 @@ def trained_by_torch(job: Job, optimizer: str, options: Mapping[str, Any]) -> Ar
     ("rule", "optimizer", "options"),
     [
         (weft.Adam(lr=0.05), "Adam", {"lr": 0.05}),
-        (weft.Sgd(lr=0.5, momentum=0.9), "SGD", {"lr": 0.5, "momentum": 0.9}),
+        (weft.SGD(lr=0.5, momentum=0.9), "SGD", {"lr": 0.5, "momentum": 0.9}),
         (weft.AdamW(lr=0.05, weight_decay=0.1), "AdamW", {"lr": 0.05, "weight_decay": 0.1}),
-        (weft.Sgd(lr=0.5, weight_decay=0.01), "SGD", {"lr": 0.5, "weight_decay": 0.01}),
+        (weft.SGD(lr=0.5, weight_decay=0.01), "SGD", {"lr": 0.5, "weight_decay": 0.01}),
     ],
     ids=["Adam", "SGD with momentum", "AdamW", "SGD with weight decay"],
 )
 def test_a_table_trains_as_a_dense_embedding_of_pytorch_does(
-    job: Job, rule: RuleSpec, optimizer: str, options: Mapping[str, Any]
+    job: Job, rule: OptimizerSpec, optimizer: str, options: Mapping[str, Any]
 ) -> None:
     job = ruled(job, rule)
     expected = trained_by_torch(job, optimizer, options)

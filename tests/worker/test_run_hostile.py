@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from weft.api.document import Document
+from weft.agent.document import Document
 from weft.api.lifecycle import AllocationEvent
 from weft_data.numpy_source import open_source
 from weft_graph.ir import Constant, Graph, Input, Node
@@ -47,17 +47,22 @@ def test_a_label_that_is_no_class_fails_the_run_by_node_and_step(tmp_path, label
     (records,) = run_all(job_of(changed(tmp_path, "y", label)))
     event, reason = records.last
     assert event is FAILED
-    assert "SoftmaxCrossEntropyLoss 'cross_entropy' of step" in reason
-    assert f"label {label} is outside [0, {CLASSES})" in reason
+    assert reason == (
+        f"label {label} in row 57 of column 'y' is not one of the {CLASSES} classes (0 to {CLASSES - 1}) of "
+        f"SoftmaxCrossEntropyLoss 'cross_entropy': correct the data, give the model more outputs, or leave it out with "
+        f"ignore_index={label}"
+    )
 
 
-def test_a_number_that_is_none_is_trained_on_and_told_once(tmp_path):
+def test_a_number_that_is_none_is_trained_on_and_told_with_its_row_and_the_first_step(tmp_path):
     (records,) = run_all(job_of(changed(tmp_path, "x", np.nan)))
     assert records.last == (DONE, None)
-    (line,) = records.logs
-    assert line.level == "warning"
-    assert "slot 0: loss is nan at step " in line.message
+    assert not records.logs
     assert np.isnan(records.metrics[-1].sums["loss"])
+    first, *later = (each for each in records.metrics if each.not_finite)
+    assert first.bad_data == "row 57 of column 'x'"
+    assert 0 < first.not_finite["loss"] <= first.step
+    assert all(each.not_finite["loss"] > first.step for each in later)
 
 
 def test_data_that_changes_under_a_run_fails_it_by_the_files_name(tmp_path, monkeypatch):
@@ -145,8 +150,8 @@ def test_a_value_that_no_memory_holds_fails_the_run_by_node_and_size(tmp_path):
     assert records.over.wait(WAIT_S)
     event, reason = records.last
     assert event is FAILED
-    assert reason.startswith("slot 0: out of memory: ")
-    assert "step 0: its values need 562950087639040 bytes at once, which cannot be had (Unable to allocate" in reason
+    assert reason.startswith("out of memory: ")
+    assert "step 1: its values need 562950087639040 bytes at once, which cannot be had (Unable to allocate" in reason
     assert "the largest are 's' of 562949953421312 bytes, " in reason
 
 

@@ -17,14 +17,14 @@ import pytest
 from safetensors.numpy import load
 
 from plain_store import PlainCluster
+from weft.agent.document import Document
+from weft.agent.membership import Membership
+from weft.agent.reporter import Reporter
+from weft.agent.retry import Verdict, verdict
+from weft.agent.transfer import DEADLINE_S, DownloadError, Transfer, UploadError
 from weft.api.agent import AgentKind, LogReport, MetricReport, Orders, Registration, SetDone, SnapshotDone
-from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
-from weft.api.membership import Membership
-from weft.api.reporter import Reporter
-from weft.api.retry import Verdict, verdict
-from weft.api.transfer import DEADLINE_S, DownloadError, Transfer, UploadError
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
 from worker_graphs import CLASSES, FEATURES, HIDDEN, mlp
@@ -37,7 +37,7 @@ UNKNOWN = {"type": "/problems/x", "title": "x", "status": 404, "detail": "x", "c
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries come soon after each other."""
-    monkeypatch.setattr("weft.api.retry.FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr("weft.agent.retry.FIRST_RETRY_S", 0.001)
 
 
 Answer = Callable[[httpx.Request], httpx.Response]

@@ -207,7 +207,7 @@ def test_a_failure_names_operator_table_and_step(data, call, names, serial):
     (records,) = run_all(job_of(graph, data), lambda slot: store, serial=serial)
     event, reason = records.last
     assert event is FAILED
-    assert f"{names} 'table' of step 3 failed: StoreLostError: shard 1 is silent" in reason
+    assert f"{names} 'table' of step 4 failed: StoreLostError: shard 1 is silent" in reason
 
 
 def test_an_id_that_the_table_does_not_have_fails_the_run_by_node_and_step(tmp_path):

@@ -31,7 +31,7 @@ from torch_exports import exports_are_quick  # noqa: E402, F401  # a fixture
 from torch_zoo.oracle import own_names  # noqa: E402
 from torch_zoo.zoo import CASES  # noqa: E402
 from weft.api.lifecycle import AllocationEvent  # noqa: E402
-from weft.api.rule import RuleSpec  # noqa: E402
+from weft.api.optimizer import OptimizerSpec  # noqa: E402
 from weft.trainable import Trainable  # noqa: E402
 from weft_data.schedule import BatchPlan  # noqa: E402
 from weft_graph.convert import convert  # noqa: E402
@@ -57,12 +57,12 @@ WEIGHT_DECAY = 0.1
 class Rule:
     """A rule of weft's, and PyTorch's class of the same."""
 
-    ours: RuleSpec
+    ours: OptimizerSpec
     theirs: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 def sgd(lr: float, momentum: float = 0.0) -> Rule:
-    return Rule(weft.Sgd(lr=lr, momentum=momentum), partial(torch.optim.SGD, lr=lr, momentum=momentum))
+    return Rule(weft.SGD(lr=lr, momentum=momentum), partial(torch.optim.SGD, lr=lr, momentum=momentum))
 
 
 def adam(lr: float) -> Rule:

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
+from weft.agent.transfer import DownloadError
 from weft.api.agent import SetDone
 from weft.api.lifecycle import AllocationEvent
-from weft.api.transfer import DownloadError
 from weft_graph.types import DType
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import description_from_json
@@ -131,7 +131,7 @@ def test_a_given_document_that_does_not_fit_fails_the_keeper_by_name(data, docum
 
 def test_a_given_document_that_does_not_come_fails_the_keeper(data):
     (records,) = trained(job_of(data, 2, given=("w",)))
-    assert records.last == (FAILED, "slot 0: DownloadError: given: there is none")
+    assert records.last == (FAILED, "DownloadError: given: there is none")
 
 
 class NotedStore:

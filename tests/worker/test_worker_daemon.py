@@ -20,10 +20,10 @@ from safetensors.numpy import load, save
 from typer.testing import CliRunner
 
 from server_running import eventually
+from weft.agent.membership import Holder
 from weft.api.agent import AgentKind, Orders, Registration, SetDone, SetOrder, WorkerAllocation
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
-from weft.api.membership import Holder
 from weft_kvstore.process import SWITCH_INTERVAL_S, tune_process
 from weft_worker.daemon import WorkerDaemon
 from weft_worker.errors import DeviceError
@@ -231,7 +231,7 @@ def test_the_bytes_at_the_stores_socket_are_told_before_the_end(served, job):
 
 def test_a_run_that_ignores_its_end_is_killed_and_the_next_one_starts(served, job, monkeypatch):
     """Its process stands still: it hears no signal but the last one."""
-    monkeypatch.setattr("weft.api.children.Child.stop.__defaults__", (0.05,))
+    monkeypatch.setattr("weft.agent.children.Child.stop.__defaults__", (0.05,))
     served.order(endless(job, "a"))
     served.heard(2)
     os.kill(process_of_a_run(), signal.SIGSTOP)

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from weft.api.children import ForkError
-from weft.api.daemon import start_daemon
+from weft.agent.children import ForkError
+from weft.agent.startup import start_daemon
 from weft_worker.daemon import WorkerDaemon
 from weft_worker.errors import DeviceError
 from weft_worker.settings import WorkerSettings

@@ -6,11 +6,11 @@ import os
 import threading
 from typing import Any, Final
 
+from weft.agent.children import Forkserver
+from weft.agent.daemon import AgentDaemon
+from weft.agent.membership import Join
+from weft.agent.state import AnyAllocation
 from weft.api.agent import AgentKind, Registration
-from weft.api.agent_daemon import AgentDaemon
-from weft.api.agent_state import AnyAllocation
-from weft.api.children import Forkserver
-from weft.api.membership import Join
 from weft_worker.errors import DeviceError
 from weft_worker.settings import WorkerSettings
 

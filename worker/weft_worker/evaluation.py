@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from weft_data.source import Rows
 from weft_kernels.kernel import Array
@@ -13,10 +14,10 @@ from weft_worker.course import Course
 from weft_worker.engine.face import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.feed import Feeder
-from weft_worker.metrics import MetricSums
+from weft_worker.metrics import MetricSums, TakenSums
 from weft_worker.step.lanes import COMPUTE
 from weft_worker.step.pusher import StepPusher
-from weft_worker.step.values import PushedStep, StepContext
+from weft_worker.step.values import StepContext
 
 BATCHES_IN_FLIGHT = 2
 
@@ -41,8 +42,8 @@ class Evaluation:
         sizes = self.course.evaluation_sizes()
         return tuple(self.binder.plan(self.feeder.dims(sizes[0])).fetched) if sizes else ()
 
-    def run(self, values: Mapping[str, Array], finished: int, *, settled: bool) -> tuple[int, dict[str, float]]:
-        """(samples, sums) of this slot's rows with `values` for the keys; (0, zeros) where the slot has none.
+    def run(self, values: Mapping[str, Array], finished: int, *, settled: bool) -> TakenSums:
+        """The sums over this slot's rows with `values` for the keys; zeros where the slot has none.
 
         Rows of tables are fetched for each batch, at version `finished`; `settled` as in the store's calls.
 
@@ -55,7 +56,8 @@ class Evaluation:
             if number >= BATCHES_IN_FLIGHT:
                 self.engine.wait([done[number - BATCHES_IN_FLIGHT]], self.timeout_s)
             label = f"evaluation batch {number} after step {finished}"
-            context = StepContext(finished, first_sample, self.seed, label, settled)
+            locate = partial(self.feeder.locate, rows)
+            context = StepContext(finished, first_sample, self.seed, label, settled, locate)
             done.append(self._push(rows, values, context, sums, order))
         self.engine.wait_all(self.timeout_s)
         return sums.take()
@@ -67,14 +69,10 @@ class Evaluation:
         pushed = self.pusher.push(plan, context, self.feeder.read(rows), fetched=values, reads=self.reads)
         done = self.engine.variable(context.label)
         self.engine.push(
-            lambda: _add(sums, pushed, len(rows)),
+            lambda: sums.add(pushed.scalars(), len(rows), context.step),
             pushed.outputs,
             [order, done],
             lane=COMPUTE,
             name=f"sums of {context.label}",
         )
         return done
-
-
-def _add(sums: MetricSums, pushed: PushedStep, samples: int) -> None:
-    sums.add(pushed.scalars(), samples)

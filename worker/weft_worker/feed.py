@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -49,6 +49,28 @@ class Feeder:
             declared.name: read[self._columns[declared.name]].astype(declared.type.dtype.numpy, copy=False)
             for declared in self._inputs
         }
+
+    def locate(self, rows: Rows, value: int, inputs: Collection[str] = ()) -> str | None:
+        """Where these rows have the whole number: `row 7 of column 'y'`. None where they do not, or several columns do
+        and none of them feeds one of `inputs`. Raises DataError."""
+        found = self._first(rows, lambda array: array == value if array.dtype.kind in "iu" else None)
+        fed = [where for name, where in found.items() if name in inputs] or list(found.values())
+        return fed[0] if len(fed) == 1 else None
+
+    def not_finite(self, rows: Rows) -> str | None:
+        """Where these rows first have a number that is not finite: `row 7 of column 'x'`. Raises DataError."""
+        found = self._first(rows, lambda array: ~np.isfinite(array) if array.dtype.kind == "f" else None)
+        return next(iter(found.values()), None)
+
+    def _first(self, rows: Rows, wrong: Callable[[Array], Array | None]) -> dict[str, str]:
+        """For each input that has a wrong element in these rows, where the first is."""
+        found: dict[str, str] = {}
+        for name, array in self.read(rows).items():
+            mask = wrong(array)
+            if mask is not None and mask.any():
+                row = rows[mask.reshape(len(rows), -1).any(axis=1).argmax()]
+                found[name] = f"row {row} of column {self._columns[name]!r}"
+        return found
 
     def _fit(self, declared: Input, column: Column) -> None:
         shown = f"input {declared.name!r} is {declared.type}, column {column.name!r} is {column.dtype} with rows of"

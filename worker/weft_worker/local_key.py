@@ -1,4 +1,4 @@
-"""One key that a worker updates itself: its value and the rule's state, on the device that updates it."""
+"""One key that a worker updates itself: its value and the optimizer's state, on the device that updates it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LocalKey:
         self._state = {name: xp.full(self._worked_shape, start, self._dtype) for name, start in self._starts.items()}
 
     def restore(self, value: Array, state: Mapping[str, Array]) -> None:
-        """Takes over a value and the rule's state, arrays of the host's in any shape."""
+        """Takes over a value and the optimizer's state, arrays of the host's in any shape."""
         self.begin(value)
         for name, array in state.items():
             self._state[name][...] = self._device.to_device(array).reshape(self._worked_shape)
@@ -53,7 +53,7 @@ class LocalKey:
             self._apply(self._weight, there, self._state, step + 1, self._hyper.at(step))
 
     def set(self, value: Array) -> None:
-        """Makes an array of the host's the value; the rule's state stays."""
+        """Makes an array of the host's the value; the optimizer's state stays."""
         self._weight[...] = self._device.to_device(value).reshape(self._worked_shape)
 
     @property

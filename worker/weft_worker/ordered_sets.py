@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from weft.api.transfer import DownloadError
+from weft.agent.transfer import DownloadError
 
 Download = Callable[[str, BinaryIO, threading.Event], None]
 """download(what, into, stop): writes a document of the allocation to a file. Raises DownloadError, OSError."""

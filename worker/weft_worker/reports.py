@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import BinaryIO, Literal, Protocol
 
+from weft.agent.document import Document
 from weft.api.agent import LogReport, MetricReport, SetDone, SnapshotDone
-from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
 from weft_kvstore.statistics import ClientStatistics
+from weft_worker.metrics import TakenSums
 
 STEP_INTERVAL_S = 0.25
 """Between two reports of the step: four a second are smooth to look at."""
 
 
 class Reporter(Protocol):
-    """The way to the server: `weft.api.reporter.Reporter`, or a test's."""
+    """The way to the server: `weft.agent.reporter.Reporter`, or a test's."""
 
     def report(
         self,
@@ -54,38 +54,35 @@ class RunReports:
         self._clock = clock
         self._statistics = statistics
         self._step_due = clock()
-        self._told_of_no_number = False
+        self._untold: int | None = None
 
     def step(self, finished: int, *, last: bool) -> None:
         """Tells how many steps are finished, unless it was told just now; the last one always."""
+        self._untold = finished
         now = self._clock()
         if last or now >= self._step_due:
-            self._step_due = now + STEP_INTERVAL_S
+            self._step_due, self._untold = now + STEP_INTERVAL_S, None
             self._reporter.report(step=finished, traffic=self._traffic())
 
-    def metrics(self, split: Literal["train", "evaluate"], finished: int, taken: tuple[int, dict[str, float]]) -> None:
+    def metrics(self, split: Literal["train", "evaluate"], finished: int, taken: TakenSums, bad_data: str = "") -> None:
         """Tells sums over samples, taken when `finished` steps were."""
-        samples, sums = taken
-        report = MetricReport(split=split, step=finished, samples=samples, sums=sums)
+        report = MetricReport(
+            split=split,
+            step=finished,
+            samples=taken.samples,
+            sums=taken.sums,
+            not_finite=taken.not_finite,
+            bad_data=bad_data if taken.not_finite else "",
+        )
         self._reporter.report(metrics=[report], traffic=self._traffic())
 
-    def traffic(self) -> None:
-        """Tells the bytes alone, at a run's end."""
-        self._reporter.report(traffic=self._traffic())
+    def end(self) -> None:
+        """Tells how many steps are finished, and the bytes, however the run ends."""
+        self._reporter.report(step=self._untold, traffic=self._traffic())
 
     def set_done(self, done: SetDone) -> None:
         """Tells that ordered parameters were set, or why they were not."""
         self._reporter.report(sets=[done])
-
-    def check_finite(self, slot: int, finished: int, means: Mapping[str, float]) -> None:
-        """Looks at a step's metrics: the first one that is no finite number is told as a warning, the others are not.
-
-        Training goes on: a loss may overflow once and come back, and stopping is for people to decide.
-        """
-        wrong = [f"{name} is {mean}" for name, mean in means.items() if not math.isfinite(mean)]
-        if wrong and not self._told_of_no_number:
-            self._told_of_no_number = True
-            self.log("warning", f"slot {slot}: {', '.join(wrong)} at step {finished}; later ones are not told")
 
     def log(self, level: Literal["debug", "info", "warning", "error"], message: str) -> None:
         """Tells a line of the job's log."""

@@ -245,7 +245,7 @@ class Run:
                 training.run()
                 self._write_last()
         except Exception as error:  # noqa: BLE001  # the outermost frame of a run: the error becomes its reason
-            event, reason = AllocationEvent.FAILED, f"slot {self._allocation.slot}: {_told(error)}"
+            event, reason = AllocationEvent.FAILED, _told(error)
             lost = _is_loss(error)
             if isinstance(error, SnapshotError) and self._allocation.snapshot is not None:
                 lost = True  # The job may begin with an earlier one.

@@ -81,7 +81,7 @@ class Task:
 
     @property
     def kept_state(self) -> tuple[str, ...]:
-        """The arrays that go with the parameters: the rule's state where the job keeps it, else averages alone."""
+        """The arrays that go with the parameters: the optimizer's state where the job keeps it, else averages alone."""
         if self.allocation.keep_state:
             return tuple(rule_of(self.description).state)
         return (AVERAGE,) if self.description.average is not None else ()
@@ -137,7 +137,7 @@ def course_of(task: Task, rows: int) -> Course:
     for what, last in (("train", stop), ("evaluate", held_out[1] if held_out else 0)):
         if last > rows:
             raise TaskError(f"data.{what} ends at row {last}; {data.source.path!r} has {rows} rows")
-    batches = BatchPlan(start, stop, data.batch, allocation.seed, data.shuffle)
+    batches = BatchPlan(start, stop, data.batch_size, allocation.seed, data.shuffle)
     return Course(
         batches,
         steps=allocation.steps,

@@ -7,8 +7,8 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
+from weft.agent.transfer import UploadError
 from weft.api.agent import SetDone
-from weft.api.transfer import UploadError
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.errors import StoreError
 from weft_kvstore.store import Store
@@ -67,7 +67,7 @@ class Training:
             self._train(first)
             self._end()
         finally:
-            self.reports.traffic()
+            self.reports.end()
 
     def _first_step(self) -> int:
         """The first that this run does. One that takes over a slot does the step again that was under way, which is the

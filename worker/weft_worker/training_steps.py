@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -47,6 +49,8 @@ class TrainingSteps:
     order: Variable
     skipped: list[int] = field(default_factory=list)
     """Steps whose gradient was not finite, and that changed nothing, since this process began."""
+    bad_data: list[str] = field(default_factory=list)
+    """What the data has that is not finite, of the first step whose metrics are not; empty before there is one."""
 
     @classmethod
     def of(
@@ -61,7 +65,7 @@ class TrainingSteps:
 
     def push(self, current: CourseStep) -> Variable:
         """Pushes a step and the work that ends it; returns what that work writes last."""
-        label = f"step {current.step}"
+        label = f"step {current.step + 1}"
         done = self.engine.variable(label)
         if len(current.rows) == 0:
             ending = Ending()
@@ -82,8 +86,9 @@ class TrainingSteps:
         return done
 
     def _push_part(self, part: CourseStep, of: StepPart | None) -> PushedStep:
-        label = f"step {part.step}" if of is None else f"step {part.step}, part {of.number}"
-        context = StepContext(part.step, part.first_sample, self.task.allocation.seed, label)
+        label = f"step {part.step + 1}" if of is None else f"step {part.step + 1}, part {of.number}"
+        locate = partial(self.feeder.locate, part.rows)
+        context = StepContext(part.step, part.first_sample, self.task.allocation.seed, label, locate=locate)
         plan = self.binder.plan(self.feeder.dims(len(part.rows)))
         feeds, late = self._feeds(part)
         return self.pusher.push(plan, context, feeds, nothing=self.task.contributions.nothing, late=late, part=of)
@@ -108,13 +113,14 @@ class TrainingSteps:
         def add() -> None:
             self._add(part, pushed)
 
-        name = f"metrics of a part of step {part.step}"
+        name = f"metrics of a part of step {part.step + 1}"
         self.engine.push(add, pushed.outputs, (self.order,), lane=COMPUTE, name=name)
 
     def _add(self, part: CourseStep, pushed: PushedStep) -> None:
         means = pushed.scalars()
-        self.sums.add(means, len(part.rows))
-        self.reports.check_finite(self.task.allocation.slot, part.step + 1, means)
+        self.sums.add(means, len(part.rows), part.step + 1)
+        if not self.bad_data and not all(map(math.isfinite, means.values())):
+            self.bad_data.append(self.feeder.not_finite(part.rows) or "")
 
     def _push_end(
         self,
@@ -132,11 +138,11 @@ class TrainingSteps:
                 self._add(current, pushed)
             self._note(ending)
             if current.reports:
-                self.reports.metrics("train", finished, self.sums.take())
+                self.reports.metrics("train", finished, self.sums.take(), "".join(self.bad_data))
             self.sums.mark()
             self.reports.step(finished, last=finished == self.task.allocation.steps)
 
-        self.engine.push(end, reads, (self.order, done), lane=COMPUTE, name=f"the end of step {current.step}")
+        self.engine.push(end, reads, (self.order, done), lane=COMPUTE, name=f"the end of step {finished}")
 
     def _note(self, ending: Ending) -> None:
         """What the slots agreed on of a step, and the loss scale that follows from it."""

@@ -1,7 +1,7 @@
 """Where a worker keeps the keys that it updates itself, and the rule as it runs there.
 
-On a GPU their values and the rule's state stay in its memory, and one kernel updates a key. A rule that has no kernel
-(one that is not pointwise) runs on the host, and so does every rule where this project's kernels do not run.
+On a GPU their values and the optimizer's state stay in its memory, and one kernel updates a key. A rule that has no
+kernel (one that is not pointwise) runs on the host, and so does every rule where this project's kernels do not run.
 """
 
 from __future__ import annotations

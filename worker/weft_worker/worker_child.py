@@ -1,6 +1,6 @@
 """A slot of one job as a process of its own: what a daemon's child does from its fork to its end.
 
-The daemon's first line is a task; the child says its reports, as `weft.api.agent_daemon` tells, which brings them to
+The daemon's first line is a task; the child says its reports, as `weft.agent.daemon` tells, which brings them to
 the server. Documents go straight between the child and the server. It ends with its run, by SIGTERM, or when the
 daemon's end of the channel closes.
 """
@@ -19,12 +19,12 @@ import httpx
 import structlog  # noqa: F401 - `start_daemon` imports it late, in each child anew
 from pydantic import BaseModel, ConfigDict
 
+from weft.agent.document import Document
+from weft.agent.startup import start_daemon
+from weft.agent.transfer import Transfer
 from weft.api.agent import LogReport, MetricReport, Report, SetDone, SnapshotDone, WorkerAllocation
-from weft.api.daemon import start_daemon
-from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
-from weft.api.transfer import Transfer
 from weft_kernels.kernel import kernels
 from weft_kernels.onnx_runtime import session  # noqa: F401 - imported late elsewhere: a child has it from its fork on
 from weft_kernels.rules.lookup import rules

@@ -9,6 +9,7 @@ import numpy as np
 
 from weft_graph.shapes.windows import Windows
 from weft_kernels.cuda.module import MOST_BLOCKS, has_kernels, launch, launch_blocks
+from weft_kernels.errors import OutOfRangeError
 from weft_kernels.host import number
 from weft_kernels.kernel import Array
 from weft_kernels.random import Key
@@ -31,8 +32,8 @@ def label_weights(
 ) -> Array:
     """What each label weighs, of the labels' shape: 1 or its class's weight, 0 where it is ignored.
 
-    Waits for the device, to raise ValueError, with the label and the number of classes, where one that counts is
-    outside [0, classes): nothing may learn from a label that is none.
+    Waits for the device, to raise OutOfRangeError where a label that counts is outside [0, classes): nothing may learn
+    from a label that is none.
     """
     labels = xp.ascontiguousarray(labels)
     result: Array = xp.empty(labels.shape, dtype=dtype)
@@ -45,7 +46,7 @@ def label_weights(
     row = int(number(xp, wrong[0]))
     if row < labels.size:
         label = int(number(xp, labels.reshape(-1)[row]))
-        raise ValueError(f"label {label} is outside [0, {classes}), the classes of the scores")
+        raise OutOfRangeError("label", label, 0, classes, of=", the classes of the scores")
     return result
 
 

@@ -10,6 +10,7 @@ from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.arguments import optional, required
 from weft_kernels.cuda import kernels as cuda
+from weft_kernels.errors import OutOfRangeError
 from weft_kernels.host import any_of, number
 from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel
 
@@ -40,7 +41,7 @@ def label_weights(
 ) -> tuple[Array, Array]:
     """(labels that can index, weight of each label): an ignored label points at class 0 and weighs nothing.
 
-    Raises ValueError, with the label and the number of classes, where one that counts is outside [0, classes).
+    Raises OutOfRangeError where a label that counts is outside [0, classes).
     """
     if cuda.cross_entropy_fits(xp, dtype, labels):
         checked = cuda.label_weights(xp, labels, classes, weights=weights, ignored=ignored, dtype=dtype)
@@ -48,9 +49,7 @@ def label_weights(
     counted = xp.ones(labels.shape, dtype=bool) if ignored is None else labels != ignored
     wrong = counted & ((labels < 0) | (labels >= classes))
     if any_of(xp, wrong):
-        raise ValueError(
-            f"label {int(number(xp, labels[wrong][0]))} is outside [0, {classes}), the classes of the scores"
-        )
+        raise OutOfRangeError("label", int(number(xp, labels[wrong][0])), 0, classes, of=", the classes of the scores")
     safe = xp.where(counted, labels, 0)
     if weights is None:
         return safe, counted.astype(dtype)

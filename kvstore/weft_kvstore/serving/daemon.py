@@ -8,12 +8,12 @@ import threading
 from dataclasses import asdict
 from typing import Any, Final
 
+from weft.agent.children import Forkserver
+from weft.agent.daemon import AgentDaemon
+from weft.agent.membership import Join
+from weft.agent.startup import start_daemon
+from weft.agent.state import AnyAllocation, Lease
 from weft.api.agent import AgentKind, Registration, ShardAllocation
-from weft.api.agent_daemon import AgentDaemon
-from weft.api.agent_state import AnyAllocation, Lease
-from weft.api.children import Forkserver
-from weft.api.daemon import start_daemon
-from weft.api.membership import Join
 from weft_kvstore.serving.metrics import metrics_served
 from weft_kvstore.serving.shard_settings import ANY_PORT, ShardSettings
 from weft_kvstore.statistics import NO_STATISTICS, ShardStatistics, counted, statistics_of, summed

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 import structlog  # noqa: F401 - `start_daemon` imports it late, in each child anew: it takes longer than the rest
 
-from weft.api.daemon import start_daemon
+from weft.agent.startup import start_daemon
 from weft_kernels.rules.lookup import rules
 from weft_kvstore.description.records import description_from_json
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator

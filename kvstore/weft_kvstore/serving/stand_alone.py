@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from weft.api.daemon import start_daemon
+from weft.agent.startup import start_daemon
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.describing import read_description

@@ -94,8 +94,8 @@ class SnapshotFile(Model):
 
 
 class Snapshot(Model):
-    """What a job was at one step, in files of its processes: values, the rule's state, updates made. Of tables a file
-    may have only what has changed since another of that name, which is named before it."""
+    """What a job was at one step, in files of its processes: values, the optimizer's state, updates made. Of tables a
+    file may have only what has changed since another of that name, which is named before it."""
 
     step: Count
     """The values are those after so many steps: this step is the next."""
@@ -137,7 +137,7 @@ class WorkerAllocation(Model):
     accumulate: int = 1
     """Parts in which this slot's samples of a step are computed."""
     keep_state: bool = False
-    """Whether the rule's state goes with the final parameters."""
+    """Whether the optimizer's state goes with the final parameters."""
     curve: CurvePair | None = None
     """The keys of this job's workers, where the store's links are encrypted."""
     snapshot: Snapshot | None = None
@@ -246,6 +246,10 @@ class MetricReport(Model):
     """Steps finished when it was taken. All slots report at the same steps."""
     samples: Count
     sums: Annotated[dict[Name, float], Field(max_length=1024)]
+    not_finite: Annotated[dict[Name, Count], Field(max_length=1024)] = Field(default_factory=dict)
+    """For each metric that was no finite number of some step since the last report, the first such step, from 1."""
+    bad_data: Annotated[str, Field(max_length=1024)] = ""
+    """Where the data of that step has a number that is not finite, if it has: `row 7 of column 'x'`."""
 
 
 class LogReport(Model):

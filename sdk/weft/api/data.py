@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from weft.api.base import Count, Model, Positive
+from weft.api.earlier import Renamed
 
 
 class NumpySource(Model):
@@ -29,8 +31,10 @@ class Rows(Model):
         return self
 
 
-class DataSpec(Model):
+class DataSpec(Renamed):
     """A source, the graph input that each column feeds, and the rows for training and for evaluation."""
+
+    EARLIER: ClassVar[Mapping[str, str]] = {"batch": "batch_size"}
 
     source: NumpySource
     columns: Annotated[dict[str, str], Field(max_length=1024)]
@@ -39,7 +43,7 @@ class DataSpec(Model):
     """Rows to train on; all of them where left out."""
     evaluate: Rows | None = None
     """Rows never read in training, on which metrics are taken; no evaluation where left out."""
-    batch: Annotated[int, Field(ge=1, le=1 << 20)] = 64
+    batch_size: Annotated[int, Field(ge=1, le=1 << 20)] = 64
     """Samples of a step, over all workers."""
     shuffle: bool = True
-    """Whether a pass reads in an order drawn from (seed, pass); else in the order of the rows."""
+    """Whether an epoch reads in an order drawn from (seed, epoch); else in the order of the rows."""

@@ -5,12 +5,14 @@ It checks all that a submission does and is refused alike: 422 `job-refused` or 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
 from weft.api.base import Model
+from weft.api.earlier import Renamed
 from weft.api.job import Recompute
 from weft.api.store import KeySpec
 
@@ -52,7 +54,7 @@ class WorkerMemory(Model):
     parameter_bytes: int
     """Dense parameters that a step fetches whole; they are in the peaks too. Of a table only a batch's rows are."""
     state_bytes: int
-    """The rule's state of dense parameters, where workers update, or there are no shards; else 0."""
+    """The optimizer's state of dense parameters, where workers update, or there are no shards; else 0."""
     train_peak_bytes: int
     """A training step: what is given to it and fetched, the arena of its values, the gradients that it sends."""
     evaluate_peak_bytes: int | None
@@ -95,7 +97,7 @@ class SnapshotCost(Model):
     """What a snapshot of the job takes. While it runs two are kept, and one once it has ended."""
 
     nbytes: int
-    """Values, the rule's state, averages; tables as if every row were touched."""
+    """Values, the optimizer's state, averages; tables as if every row were touched."""
     files: int
     """Processes that write at the same time, a file each: the shards, or the one worker."""
     every_s: float | None
@@ -105,18 +107,21 @@ class SnapshotCost(Model):
     """Why the job has none, so it begins anew after a loss and cannot be resumed; None where it has some."""
 
 
-class DryRun(Model):
+class DryRun(Renamed):
     """A checked job that was not submitted."""
+
+    EARLIER: ClassVar[Mapping[str, str]] = {"steps_per_pass": "steps_per_epoch", "rule": "optimizer"}
 
     name: str
     workers: int
     shards: int
     steps: int
-    steps_per_pass: int
+    steps_per_epoch: int
     keys: list[KeySpec]
     """Keys of the store in the order of the parameters."""
     slices: int
-    rule: str | dict[str, Any]
+    optimizer: str | dict[str, Any]
+    """As shards know it: a built-in one's name, or a document."""
     hyper: dict[str, float | dict[str, Any]]
     given: list[str] = Field(default_factory=list)
     """Parameters that begin with the values of `init_from`."""
@@ -134,6 +139,18 @@ class DryRun(Model):
     """The programs for people."""
     passes: str = ""
     """What each pass of the converter does, for people, where that was asked for."""
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic has it
+    @property
+    def steps_per_pass(self) -> int:
+        """The earlier name of `steps_per_epoch`."""
+        return self.steps_per_epoch
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic has it
+    @property
+    def rule(self) -> str | dict[str, Any]:
+        """The earlier name of `optimizer`."""
+        return self.optimizer
 
     def __repr__(self) -> str:
         """Without the programs, which are long."""

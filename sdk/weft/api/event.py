@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
 from weft.api.base import Model
+from weft.api.earlier import Renamed
 from weft.api.lifecycle import JobState
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -19,14 +21,22 @@ class StateChanged(Model):
     reason: str | None = None
 
 
-class StepDone(Model):
+class StepDone(Renamed):
     """How far the slowest worker is; sent about once a second. Rates are over the time since the previous one."""
+
+    EARLIER: ClassVar[Mapping[str, str]] = {"pass_number": "epoch"}
 
     kind: Literal["step"] = "step"
     step: int
     steps: int
-    pass_number: int
+    epoch: int
     samples_per_second: float
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic has it
+    @property
+    def pass_number(self) -> int:
+        """The earlier name of `epoch`."""
+        return self.epoch
 
 
 class MetricTaken(Model):
@@ -37,6 +47,10 @@ class MetricTaken(Model):
     step: int
     values: dict[str, float]
     samples: int
+    not_finite: dict[str, int] = Field(default_factory=dict)
+    """For each value that is not a finite number, the first step of these of which it was none, on any slot."""
+    bad_data: str = ""
+    """Where the data of the first such step has a number that is not finite, if it has: `row 7 of column 'x'`."""
 
 
 class LogLine(Model):

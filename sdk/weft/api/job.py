@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, computed_field, field_validator, model_validator
 
 from weft.api.base import Count, Identifier, Model, Name, Positive
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
+from weft.api.earlier import Renamed
 from weft.api.lifecycle import JobState
-from weft.api.rule import RuleSpec, Sgd
+from weft.api.optimizer import SGD, OptimizerSpec
 from weft.api.store import AverageSpec, LossScalingSpec
+from weft.api.token import DEFAULT_PROJECT
 from weft_graph.passes.places import PLACE_PATTERN
 
 GroupName = Annotated[str, Field(min_length=1, max_length=256)]
@@ -35,7 +38,7 @@ class Mode(StrEnum):
 
 
 class UpdateBy(StrEnum):
-    """Who applies the rule to dense parameters. Tables and running statistics are always updated on the shards."""
+    """Who applies the optimizer to dense parameters. Tables and running statistics are always updated on the shards."""
 
     SHARDS = "shards"
     WORKERS = "workers"
@@ -71,7 +74,7 @@ class Parallelism(Model):
     """Part of a key's value that is merged, retried and pre-empted as one."""
     mode: Mode = Mode.SYNC
     update: UpdateBy = UpdateBy.SHARDS
-    """With `workers`, shards hold merged gradients (`K/grad`), workers weights and rule state: sync only."""
+    """With `workers`, shards hold merged gradients (`K/grad`), workers weights and the optimizer's state: sync only."""
     placement: Annotated[dict[GroupName, PlaceName], Field(max_length=256)] = Field(default_factory=dict)
     """The place of each group of the graph's nodes: a device of the worker (`cpu`, `cuda:0`), or a stage (`stage:1`,
     `stage:1/cuda:0`). Nodes without a group follow what they read. A worker computes on the one device of its
@@ -86,18 +89,20 @@ class Parallelism(Model):
         return shards
 
 
-class RunLength(Model):
-    """How long to train: `passes` over the training rows, or `steps`. Exactly one of them."""
+class RunLength(Renamed):
+    """How long to train: `epochs`, passes over the training rows, or `steps`. Exactly one of them."""
 
-    passes: Positive | None = None
+    EARLIER: ClassVar[Mapping[str, str]] = {"passes": "epochs"}
+
+    epochs: Positive | None = None
     steps: Positive | None = None
     evaluate_every: Positive | None = None
-    """Steps between two evaluations; after each pass where left out. The end of the run is always evaluated."""
+    """Steps between two evaluations; after each epoch where left out. The end of the run is always evaluated."""
 
     @model_validator(mode="after")
     def _one_length(self) -> RunLength:
-        if (self.passes is None) == (self.steps is None):
-            raise ValueError("give either passes or steps")
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give either epochs or steps")
         return self
 
 
@@ -141,8 +146,10 @@ class FromUpload(Model):
     upload: Identifier
 
 
-class JobSpec(Model):
-    """A job: graph, data, rule, parallelism, run length."""
+class JobSpec(Renamed):
+    """A job: graph, data, optimizer, parallelism, run length."""
+
+    EARLIER: ClassVar[Mapping[str, str]] = {"rule": "optimizer", "average": "ema", "evaluate_average": "evaluate_ema"}
 
     name: Name = "job"
     graph: dict[str, Any]
@@ -152,16 +159,16 @@ class JobSpec(Model):
     metrics: Annotated[dict[Name, str], Field(max_length=256)] = Field(default_factory=dict)
     """Metric name -> graph output: scalars that are means over the batch; `loss` is always reported."""
     data: DataSpec
-    rule: RuleSpec = Field(default_factory=Sgd)
+    optimizer: OptimizerSpec = Field(default_factory=SGD)
     run: RunLength
     parallelism: Parallelism = Field(default_factory=Parallelism)
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
     init_from: FromJob | FromUpload | None = None
     """Where parameters of the same name begin; those that it lacks begin as the graph says."""
     resume: Identifier | None = None
-    """A job that has ended, from whose last snapshot this one goes on: with its values, the rule's state, at its step.
-    Steps count from that job's first. Graph and rule have to be the same; other numbers of workers and shards, another
-    length and another learning rate may be given."""
+    """A job that has ended, from whose last snapshot this one goes on: with its values, the optimizer's state, at its
+    step. Steps count from that job's first. Graph and optimizer have to be the same; other numbers of workers and
+    shards, another length and another learning rate may be given."""
     recompute: Recompute = Recompute.OFF
     """`cheap` takes about a hundredth more operations, `segments` up to a third. Results are the same to the bit."""
     precision: Precision = Precision.FLOAT32
@@ -175,10 +182,10 @@ class JobSpec(Model):
     """Parts in which a worker computes its samples of a step, one after the other: gradients are summed before they are
     sent, so results are those of one part within rounding, and the memory of a step is that of a part. Running
     statistics become the mean over the parts."""
-    average: AverageSpec | None = None
+    ema: AverageSpec | None = None
     """Averages of the parameters, kept by the shards: one more array of each one's size. They go with the parameters as
     tensors `weft.state/weft.average/KEY`: how far the average is ahead of the parameter."""
-    evaluate_average: bool = False
+    evaluate_ema: bool = False
     """Whether evaluations use the averages. Running statistics are as training left them."""
     compression: StoreCompressionSpec | None = None
     """What of the gradients and values travels in fewer bytes between workers and shards."""
@@ -197,7 +204,7 @@ class JobSpec(Model):
     """Seconds between two snapshots while the job runs, from which it goes on after a loss; None: it begins again with
     its first step. Jobs with tables, in async mode, with compression, or whose workers update take none."""
     keep_state: bool = False
-    """Whether the rule's state is kept beside the parameters, as tensors `weft.state/NAME/KEY`."""
+    """Whether the optimizer's state is kept beside the parameters, as tensors `weft.state/NAME/KEY`."""
 
     @model_validator(mode="after")
     def _one_beginning(self) -> JobSpec:
@@ -233,12 +240,20 @@ class Traffic(Model):
     received_bytes: Count = 0
 
 
-class Progress(Model):
-    """How far a job is. `step` counts finished steps, `pass_number` passes begun over the training rows."""
+class Progress(Renamed):
+    """How far a job is. `step` counts finished steps, `epoch` the epochs that have begun."""
+
+    EARLIER: ClassVar[Mapping[str, str]] = {"pass_number": "epoch"}
 
     step: int = 0
     steps: int
-    pass_number: int = 0
+    epoch: int = 0
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic has it
+    @property
+    def pass_number(self) -> int:
+        """The earlier name of `epoch`."""
+        return self.epoch
 
 
 class Job(Model):
@@ -246,6 +261,8 @@ class Job(Model):
 
     id: Identifier
     name: Name
+    project: Name = DEFAULT_PROJECT
+    """Of the token that it was submitted with."""
     state: JobState
     beginning: str | None = None
     """What it begins with where that is another job's or an upload, and what of that it leaves."""

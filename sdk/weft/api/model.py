@@ -6,9 +6,9 @@
 `model-not-read`, 507 `not-stored` |
 
 The body is the file, or a zip archive of one `.onnx` file and the files beside it that have its elements; the query is
-a `ReadRequest`. A job has the answer's `graph`, `loss`, `metrics` and `init_from`, its `rule` where that is not null,
-and says its data and run length. The parameters' values are kept as an upload is, for some hours. The file is read by
-a process of its own, with bounds on memory and time.
+a `ReadRequest`. A job has the answer's `graph`, `loss`, `metrics` and `init_from`, its `optimizer` where that is not
+null, and says its data and run length. The parameters' values are kept as an upload is, for some hours. The file is
+read by a process of its own, with bounds on memory and time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field
 
 from weft.api.base import Identifier, Model
 from weft.api.job import FromUpload, ParameterInfo
-from weft.api.rule import RuleSpec
+from weft.api.optimizer import OptimizerSpec
 
 _MOST_PATTERNS = 256
 _MOST_DIGITS = 16
@@ -106,7 +106,7 @@ class ReadModel(Model):
     """The inputs that losses compare with."""
     init_from: FromUpload | None = None
     """What a job with this graph begins with; None where the graph has no parameter."""
-    rule: RuleSpec | None = None
+    optimizer: OptimizerSpec | None = None
     """What the file trains it by, where it has its own optimizer."""
     inputs: list[ValueInfo]
     outputs: list[ValueInfo]

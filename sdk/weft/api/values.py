@@ -12,8 +12,8 @@
 The errors of `wrong-values` have pointers by tensor: `/conv1.weight`. A document may hold some of the parameters.
 Values of a pending job become its first ones; those of a job that starts or runs are set by its keeper, and the answer
 says from which step on they hold. An ended job is not changed: submit another one with `init_from`. What is wrong with
-`init_from` is refused at submit, with pointers below `/init_from`. With `state=true` a document has the rule's state
-too, as tensors `weft.state/NAME/KEY`, where the job was submitted with `keep_state`.
+`init_from` is refused at submit, with pointers below `/init_from`. With `state=true` a document has the optimizer's
+state too, as tensors `weft.state/NAME/KEY`, where the job was submitted with `keep_state`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weft.api.base import Count, Identifier, Model
 STEP_HEADER: Final = "Weft-Step"
 """How many steps were finished when a document's values held."""
 STATE: Final = "weft.state/"
-"""What the names of a rule's state begin with in documents."""
+"""What the names of a optimizer's state begin with in documents."""
 
 
 def state_tensor(name: str, key: str) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from weft import http
-from weft.cli import jobs, models, parameters, programs, up
+from weft.cli import jobs, models, parameters, programs, tokens, up
 from weft.errors import ArgumentError, ConnectError, WeftError
 from weft.terminal import Console
 from weft_graph.errors import GraphError
@@ -66,6 +66,7 @@ jobs.add_to(app)
 programs.add_to(app)
 models.add_to(app)
 parameters.add_to(app)
+tokens.add_to(app)
 
 
 def _complain(message: str, code: int) -> int:

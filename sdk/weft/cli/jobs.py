@@ -22,10 +22,10 @@ from weft.cli.options import JobId, Json, Url, await_job, find_job
 from weft.cli.programs import tell_dry_run
 from weft.cli.training_options import (
     Accumulate,
-    Average,
     ClipNorm,
     CompressionOption,
-    EvaluateAverage,
+    Ema,
+    EvaluateEma,
     KeepBestOption,
     PrecisionOption,
     RecomputeOption,
@@ -63,7 +63,7 @@ def submit(
     steps: Annotated[
         int | None, typer.Option("--steps", help="How long an ONNX file trains.", show_default=False)
     ] = None,
-    passes: Annotated[int | None, typer.Option("--passes", help="The same, over its data.", show_default=False)] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="The same, over its data.", show_default=False)] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
     init_from: InitFrom = None,
     dry_run: Annotated[
@@ -73,8 +73,8 @@ def submit(
     precision: PrecisionOption = None,
     clip_norm: ClipNorm = None,
     accumulate: Accumulate = None,
-    average: Average = None,
-    evaluate_average: EvaluateAverage = False,
+    ema: Ema = None,
+    evaluate_ema: EvaluateEma = False,
     compression: CompressionOption = None,
     stop_when: StopWhenOption = None,
     keep_best: KeepBestOption = None,
@@ -82,21 +82,21 @@ def submit(
     json: Json = False,
     model: ModelOptions,
 ) -> None:
-    """Submit a job: graph, data, rule and run length, as JSON; or an ONNX file, with its weights, and --loss."""
+    """Submit a job: graph, data, optimizer and run length, as JSON; or an ONNX file, with its weights, and --loss."""
     out = Console(soft_wrap=True, highlight=False, markup=False)
     named = str(getattr(file, "name", "<stdin>"))
     if is_model(named):
-        made = job_of_model(Path(named), model, steps=steps, passes=passes)
+        made = job_of_model(Path(named), model, steps=steps, epochs=epochs)
     else:
-        check_unsaid(model, named, steps=steps, passes=passes)
+        check_unsaid(model, named, steps=steps, epochs=epochs)
         made = ModelJob(checked(file.read(), STANDARD_INPUT if named == "<stdin>" else named))
     changes = training_changes(
         recompute=recompute,
         precision=precision,
         clip_norm=clip_norm,
         accumulate=accumulate,
-        average=average,
-        evaluate_average=evaluate_average,
+        ema=ema,
+        evaluate_ema=evaluate_ema,
         compression=compression,
         stop_when=stop_when,
         keep_best=keep_best,
@@ -117,7 +117,7 @@ def resume(
     steps: Annotated[
         int | None, typer.Option("--steps", help="How long both train together.", show_default=False)
     ] = None,
-    passes: Annotated[int | None, typer.Option("--passes", help="The same, over the data.", show_default=False)] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="The same, over the data.", show_default=False)] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="On so many.", show_default=False)] = None,
     shards: Annotated[int | None, typer.Option("--shards", help="On so many.", show_default=False)] = None,
     lr: Annotated[
@@ -136,7 +136,7 @@ def resume(
         job = client.resume(
             find_job(client, id),
             steps=steps,
-            passes=passes,
+            epochs=epochs,
             workers=workers,
             shards=shards,
             lr=lr,

@@ -15,11 +15,11 @@ import typer
 
 from weft.api.data import DataSpec
 from weft.api.job import JobSpec
-from weft.api.rule import RuleSpec
+from weft.api.optimizer import OptimizerSpec
 from weft.command_line import command
 from weft.data import numpy_data
 from weft.errors import ArgumentError
-from weft.rules import BY_NAME
+from weft.optimizers import BY_NAME
 
 if TYPE_CHECKING:
     from weft.model import Model
@@ -97,10 +97,12 @@ class ModelOptions:
     evaluate: Annotated[str | None, _option("Rows that are kept for evaluation.", "--evaluate", metavar="FROM:TO")] = (
         None
     )
-    shuffle: Annotated[bool, _option("Read the rows in another order in each pass.", "--shuffle/--no-shuffle")] = True
-    batch: Annotated[int | None, _option("Samples of a step, over all workers.", "--batch")] = None
-    rule: Annotated[str | None, _option(f"{', '.join(BY_NAME)}; else the file's own, or sgd.", "--rule")] = None
-    lr: Annotated[float | None, _option("The rule's learning rate.", "--lr")] = None
+    shuffle: Annotated[bool, _option("Read the rows in another order in each epoch.", "--shuffle/--no-shuffle")] = True
+    batch_size: Annotated[int | None, _option("Samples of a step, over all workers.", "--batch-size")] = None
+    optimizer: Annotated[str | None, _option(f"{', '.join(BY_NAME)}; else the file's own, or sgd.", "--optimizer")] = (
+        None
+    )
+    lr: Annotated[float | None, _option("The learning rate.", "--lr")] = None
     workers: Annotated[int, _option("Workers.", "--workers")] = 1
     shards: Annotated[int | None, _option("Shards; one worker needs none.", "--shards")] = None
     seed: Annotated[int, _option("Of what is drawn.", "--seed")] = 0
@@ -145,12 +147,12 @@ class ModelOptions:
 
         data = self._data(path, trainable)
         if not any(length.values()):
-            raise ArgumentError(f"say how long {path} trains: --steps or --passes")
+            raise ArgumentError(f"say how long {path} trains: --steps or --epochs")
         return job_spec(
             trainable,
             data=data,
-            batch=self.batch,
-            rule=self._rule(trainable),
+            batch_size=self.batch_size,
+            optimizer=self._optimizer(trainable),
             workers=self.workers,
             shards=self.shards,
             seed=self.seed,
@@ -168,14 +170,14 @@ class ModelOptions:
                 raise ArgumentError(f"--column {name}=...: the model has no input {name!r}; it has {', '.join(inputs)}")
         return numpy_data(self.data, columns=columns, evaluate=_rows(self.evaluate), shuffle=self.shuffle)
 
-    def _rule(self, trainable: Trainable) -> RuleSpec:
-        """The one that is asked for, else the file's own, else Sgd; with the rate that is asked for."""
+    def _optimizer(self, trainable: Trainable) -> OptimizerSpec:
+        """The one that is asked for, else the file's own, else SGD; with the rate that is asked for."""
         lr = {} if self.lr is None else {"lr": self.lr}
-        if self.rule is None and trainable.rule is not None:
-            return type(trainable.rule)(**{**trainable.rule.model_dump(), **lr})
-        if self.rule not in {None, *BY_NAME}:
-            raise ArgumentError(f"--rule is {self.rule!r}; there are {', '.join(BY_NAME)}")
-        return BY_NAME[self.rule or "sgd"](**lr)
+        if self.optimizer is None and trainable.optimizer is not None:
+            return type(trainable.optimizer)(**{**trainable.optimizer.model_dump(), **lr})
+        if self.optimizer not in {None, *BY_NAME}:
+            raise ArgumentError(f"--optimizer is {self.optimizer!r}; there are {', '.join(BY_NAME)}")
+        return BY_NAME[self.optimizer or "sgd"](**lr)
 
 
 def with_model_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -54,7 +54,7 @@ def export(
         list[str] | None, typer.Option("--output", help="A value that the model gives; may be repeated.")
     ] = None,
     opset: Annotated[int, typer.Option("--opset", help="ONNX's version; 0 is what most runtimes take.")] = 0,
-    average: Annotated[bool, typer.Option("--average", help="Averages, in a job that keeps them.")] = False,
+    ema: Annotated[bool, typer.Option("--ema", help="Averages, in a job that keeps them.")] = False,
     training: Annotated[
         bool, typer.Option("--training", help="Dropout and BatchNormalization as they train, to go on from.")
     ] = False,
@@ -68,9 +68,9 @@ def export(
     with Client(url) as client:
         job = find_job(client, id)
         if file.suffix == PARAMETERS_SUFFIX:
-            job.save(file, average=average)
+            job.save(file, ema=ema)
         else:
-            job.export_onnx(file, outputs=output, opset=opset, average=average, training=training)
+            job.export_onnx(file, outputs=output, opset=opset, ema=ema, training=training)
     Console(soft_wrap=True, highlight=False, markup=False).print(f"{file}: {file.stat().st_size:,} bytes")
 
 

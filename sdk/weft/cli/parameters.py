@@ -76,21 +76,21 @@ def save(
     id: JobId,  # noqa: A002 - the argument's name to users
     file: File,
     *,
-    state: Annotated[bool, typer.Option("--state", help="With the rule's state, of a job that keeps it.")] = False,
-    average: Annotated[bool, typer.Option("--average", help="The averages, of a job that keeps them.")] = False,
+    state: Annotated[bool, typer.Option("--state", help="With the optimizer's state, of a job that keeps it.")] = False,
+    ema: Annotated[bool, typer.Option("--ema", help="The averages, of a job that keeps them.")] = False,
     url: Url = None,
     json: Json = False,
 ) -> None:
     """Write all parameters to a safetensors file."""
     with Client(url) as client:
         job = find_job(client, id)
-        step = job.save(file, state=state, average=average)
+        step = job.save(file, state=state, ema=ema)
     if json:
         import json as json_  # the option's name is taken by users
 
         Console(soft_wrap=True).out(json_.dumps({"path": str(file), "step": step}), highlight=False)
     else:
-        what = "averages of parameters" if average else "parameters"
+        what = "averages of parameters" if ema else "parameters"
         what = f"{what} and state" if state else what
         _say(f"{file}: {file.stat().st_size:,} bytes, {what} of job {job.id} after {render.counted(step, 'step')}")
 

@@ -102,10 +102,10 @@ def _local(file: Path, model: ModelOptions, told: Passes | None, memory: bool, j
     from weft.cli.local_programs import local_json, local_passes, local_text  # most commands convert nothing
 
     if memory:
-        raise ArgumentError(f"--memory goes by the data: say what {file} trains on, --data FILE.npz, and --batch")
+        raise ArgumentError(f"--memory goes by the data: say what {file} trains on, --data FILE.npz, and --batch-size")
     trainable = trainable_of(file, model)
     if told is not None:
-        return local_passes(trainable, told, model.batch)
+        return local_passes(trainable, told, model.batch_size)
     return _indented(local_json(trainable)) if json else local_text(trainable)
 
 
@@ -137,7 +137,7 @@ def dry_run_table(run: DryRun) -> Table:
     on = render.places(run.workers, run.shards)
     made.add_row("name", Text(run.name))
     made.add_row("on", f"{on}; {run.waits_for or 'it would start at once'}")
-    made.add_row("steps", f"{run.steps:,}, {run.steps_per_pass:,} to a pass")
+    made.add_row("steps", f"{run.steps:,}, {run.steps_per_epoch:,} per epoch")
     tables = sum(key.rows for key in run.keys)
     by_rows = f", {render.counted(tables, 'table')} by rows" if tables else ""
     made.add_row("keys", f"{len(run.keys)} in {render.counted(run.slices, 'slice')}{by_rows}")

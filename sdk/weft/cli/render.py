@@ -10,11 +10,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from weft.agent.printable import escaped
 from weft.api.agent import AgentInfo
 from weft.api.event import Event, LogLine, MetricTaken, StateChanged, StepDone
 from weft.api.job import Job, ParameterInfo
 from weft.api.lifecycle import AgentState, JobState
-from weft.api.printable import escaped
+from weft.api.token import DEFAULT_PROJECT
 from weft.terminal import Console
 from weft.watch import STYLES, shown
 
@@ -83,12 +84,14 @@ def job_lines(job: Job, now: datetime) -> Table:
     made.add_column(overflow="fold")
     made.add_row("id", job.id)
     made.add_row("name", Text(job.name))
+    if job.project != DEFAULT_PROJECT:
+        made.add_row("project", job.project)
     made.add_row("state", state_text(job.state))
     if job.reason:
         made.add_row("reason", Text(escaped(job.reason)))  # before its width is taken
     if job.beginning is not None:
         made.add_row("beginning", Text(escaped(job.beginning)))
-    made.add_row("step", f"{steps(job)}, pass {job.progress.pass_number}")
+    made.add_row("step", f"{steps(job)}, epoch {job.progress.epoch}")
     if job.snapshot is not None:
         made.add_row("snapshot", f"step {job.snapshot}, {size(job.snapshot_bytes)}")
     if job.kept_bytes:
@@ -148,7 +151,7 @@ def event_line(event: Event) -> Text:
             return Text(at).append_text(line).append(f": {changed.reason}" if changed.reason else "")
         case StepDone() as done:
             rate = f"{done.samples_per_second:,.0f} samples/s"
-            return Text(f"{at}step {done.step}/{done.steps}  pass {done.pass_number}  {rate}", "dim")
+            return Text(f"{at}step {done.step}/{done.steps}  epoch {done.epoch}  {rate}", "dim")
         case MetricTaken() as taken:
             return Text(f"{at}{taken.split} at step {taken.step}: {shown(taken.values)}  ({taken.samples} samples)")
         case LogLine() as line_:

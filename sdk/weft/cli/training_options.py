@@ -22,9 +22,11 @@ def _option(name: str, text: str, metavar: str | None = None) -> Any:
 PrecisionOption = Annotated[Precision | None, _option("--precision", "What products are computed in.")]
 ClipNorm = Annotated[float | None, _option("--clip-norm", "The most that the whole gradient's norm may be.", "NORM")]
 Accumulate = Annotated[int | None, _option("--accumulate", "Parts in which a worker computes a step.", "PARTS")]
-Average = Annotated[
+Ema = Annotated[
     str | None,
-    _option("--average", "Keep averages: with this decay, or 'uniform'; START steps first.", "DECAY[:START]"),
+    _option(
+        "--ema", "Keep averages of the parameters: with this decay, or 'uniform'; START steps first.", "DECAY[:START]"
+    ),
 ]
 RecomputeOption = Annotated[Recompute | None, _option("--recompute", "Hold less of a step, and compute it again.")]
 CompressionOption = Annotated[
@@ -43,7 +45,7 @@ KeepBestOption = Annotated[
     str | None,
     _option("--keep-best", "The result is of the evaluation that is best by this metric.", "METRIC[:max]"),
 ]
-EvaluateAverage = Annotated[bool, _option("--evaluate-average", "Evaluate the averages.")]
+EvaluateEma = Annotated[bool, _option("--evaluate-ema", "Evaluate the averages.")]
 
 
 def training_changes(
@@ -52,8 +54,8 @@ def training_changes(
     precision: Precision | None,
     clip_norm: float | None,
     accumulate: int | None,
-    average: str | None,
-    evaluate_average: bool,
+    ema: str | None,
+    evaluate_ema: bool,
     compression: str | None = None,
     stop_when: str | None = None,
     keep_best: str | None = None,
@@ -64,8 +66,8 @@ def training_changes(
         "precision": None if precision is None else precision.value,
         "clip_norm": clip_norm,
         "accumulate": accumulate,
-        "average": None if average is None else _average(average),
-        "evaluate_average": evaluate_average or None,
+        "ema": None if ema is None else _ema(ema),
+        "evaluate_ema": evaluate_ema or None,
         "compression": None if compression is None else _compression(compression),
         "stop_when": None if stop_when is None else _read("--stop-when", stop_when_of, stop_when),
         "keep_best": None if keep_best is None else _read("--keep-best", keep_best_of, keep_best),
@@ -99,11 +101,11 @@ def _read(option: str, read: Callable[[str], dict[str, Any]], text: str) -> dict
         raise typer.BadParameter(str(error), param_hint=option) from None
 
 
-def _average(text: str) -> dict[str, Any]:
+def _ema(text: str) -> dict[str, Any]:
     decay, _, start = text.partition(":")
     try:
         found: dict[str, Any] = {} if decay == "uniform" else {"decay": float(decay)}
         return {**found, "start": int(start)} if start else found
     except ValueError:
         told = f"{text!r} is no decay such as 0.999, 'uniform' or uniform:1000"
-        raise typer.BadParameter(told, param_hint="--average") from None
+        raise typer.BadParameter(told, param_hint="--ema") from None

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from weft.api.job import FromUpload, ParameterInfo
 from weft.api.model import ReadModel, ReadRequest, ValueInfo, shape_of
+from weft.api.optimizer import OptimizerSpec
 from weft.api.problem import FieldError
-from weft.api.rule import RuleSpec
 from weft_graph.errors import GraphError
 from weft_graph.infer import infer
 from weft_graph.ir import Graph
@@ -156,7 +156,7 @@ def _answer(identifier: str, made: WithLoss | None, read: Imported) -> ReadModel
         metrics={} if made is None else dict(made.metrics),
         targets=[] if made is None else list(made.targets),
         init_from=FromUpload(upload=identifier) if read.values else None,
-        rule=None if read.step is None else _rule(read.step),
+        optimizer=None if read.step is None else _rule(read.step),
         inputs=[_value(input_.name, input_.type) for input_ in whole.inputs],
         outputs=[_value(name, types[name]) for name in whole.outputs],
         parameters=[
@@ -172,10 +172,10 @@ def _answer(identifier: str, made: WithLoss | None, read: Imported) -> ReadModel
     )
 
 
-def _rule(step: TrainingStep) -> RuleSpec:
+def _rule(step: TrainingStep) -> OptimizerSpec:
     """What the file's own optimizer is here. Raises OnnxError for a number that the rule does not take."""
     try:
-        made: RuleSpec = TypeAdapter(RuleSpec).validate_python({"name": step.rule, **step.hyper})
+        made: OptimizerSpec = TypeAdapter(OptimizerSpec).validate_python({"name": step.rule, **step.hyper})
     except ValidationError as error:
         first = error.errors()[0]
         raise OnnxError(f"the model's own {step.rule}: {first['loc'][1]}: {first['msg']}") from None

@@ -8,19 +8,28 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from weft.api.agent import AgentList, Heartbeat, Orders, Registered, Registration
+from weft.api.token import ALL_PROJECTS
 from weft_server.bodies import ReportRoute, StrictRoute
 from weft_server.problems import sends
-from weft_server.routes.context import PathId, Use
+from weft_server.routes.context import Caller, PathId, Use
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"], route_class=ReportRoute)
 listing = APIRouter(prefix="/v1/agents", tags=["cluster"], route_class=StrictRoute)
 """What users see of agents."""
 
 
-@listing.get("")
-async def list_agents(use: Use) -> AgentList:
-    """Agents that live, and those lost lately."""
-    return AgentList(agents=use.service.agents())
+@listing.get("", openapi_extra=sends("records-unavailable"))
+async def list_agents(use: Use, caller: Caller) -> AgentList:
+    """Agents that live, and those lost lately, with the jobs that the caller sees."""
+    agents = use.service.agents()
+    if caller.project == ALL_PROJECTS:
+        return AgentList(agents=agents)
+    held = sorted({job for agent in agents for job in agent.jobs})
+    projects = await use.service.threads.read(use.service.records.projects, held)
+    shown = {job for job, project in projects.items() if caller.sees(project)}
+    return AgentList(
+        agents=[agent.model_copy(update={"jobs": [job for job in agent.jobs if job in shown]}) for agent in agents]
+    )
 
 
 @router.post("", status_code=HTTPStatus.CREATED, openapi_extra=sends("too-many-agents", "records-unavailable"))

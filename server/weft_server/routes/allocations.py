@@ -51,7 +51,7 @@ async def bring_parameters(
 ) -> None:
     """The parameters after `step` steps: one safetensors document of exactly the job's parameters.
 
-    Where the job keeps its rule's state, `weft.state/NAME/KEY` of every trainable parameter too.
+    Where the job keeps its optimizer's state, `weft.state/NAME/KEY` of every trainable parameter too.
     """
     service, files = use.service, use.service.files
     job, plan = service.values.check(allocation, term, step, final)

@@ -15,6 +15,8 @@ from weft.api.lifecycle import JobState
 from weft.api.problem import FieldError
 from weft.api.values import STATE
 from weft_graph.ir import GIVEN
+from weft_server.access import User
+from weft_server.control.snapshots import no_snapshots
 from weft_server.data_check import listed
 from weft_server.job_files import OF_UPLOAD
 from weft_server.job_refused import JobRefusedError
@@ -30,7 +32,6 @@ from weft_server.parameter_file import (
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import NotWrittenError, RefusalError, UnknownError, WrongStateError
 from weft_server.routes.context import Context
-from weft_server.run_snapshots import unfit
 from weft_server.snapshot_files import SnapshotIncompleteError, is_there, newest
 from weft_server.uploads import LARGEST_HEADER_BYTES
 
@@ -39,14 +40,16 @@ TRIES = 3
 
 
 @asynccontextmanager
-async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: bool = True) -> AsyncIterator[JobPlan]:
+async def begun(
+    use: Context, caller: User, job: str, spec: JobSpec, plan: JobPlan, *, keep: bool = True
+) -> AsyncIterator[JobPlan]:
     """The plan with its first values, which lie in the job's files; they go again where the block fails, or not `keep`.
 
     Raises JobRefusedError with pointers below `/init_from` or `/resume`, also where a parameter has no other first
     value and gets none; a dry run, which is not kept, tells of that alone.
     """
     if spec.resume is not None:
-        snapshot, before = await _resumed(use, spec.resume, plan)
+        snapshot, before = await _resumed(use, caller, spec.resume, plan)
         told = f"goes on from step {snapshot.step} of job {spec.resume}, with all that it had then"
         if is_other_data(plan, before):
             told += ", but with other data: the source holds other values than when that job was submitted"
@@ -60,7 +63,7 @@ async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: b
     threads, files = use.service.threads, use.service.files
     try:
         name = f"{OF_UPLOAD}{spec.init_from.upload}" if isinstance(spec.init_from, FromUpload) else FILE
-        path = await _taken(use, job, spec.init_from, name)
+        path = await _taken(use, caller, job, spec.init_from, name)
         names = await threads.on_files(_fitting, path, plan.parameters)
         check_given(plan, names)
         given = Given(names=names, file=name)
@@ -84,7 +87,7 @@ def _told(source: FromJob | FromUpload, plan: JobPlan, names: Collection[str]) -
     told = f"begins with {len(names)} of its {len(plan.parameters)} parameters from {what}"
     if rest:
         told += f"; {listed(rest)} {'begins' if len(rest) == 1 else 'begin'} as the graph says"
-    left = ["the rule's state", *(["averages"] if plan.average else []), "the step"]
+    left = ["the optimizer's state", *(["averages"] if plan.average else []), "the step"]
     advice = " (`resume` does so)" if isinstance(source, FromJob) else ""
     return f"{told}; {', '.join(left[:-1])} and {left[-1]} are not taken over{advice}"
 
@@ -105,11 +108,11 @@ def check_given(plan: JobPlan, names: Collection[str]) -> None:
         )
 
 
-async def _resumed(use: Context, job: str, plan: JobPlan) -> tuple[Snapshot, JobPlan]:
+async def _resumed(use: Context, caller: User, job: str, plan: JobPlan) -> tuple[Snapshot, JobPlan]:
     """(the snapshot that a job goes on from, the plan of the one that wrote it)."""
     service = use.service
     try:
-        state, before = (await service.job(job)).state, await service.plan(job)
+        state, before = (await use.job(caller, job)).state, await service.plan(job)
     except RefusalError as error:
         raise _refused("/resume", str(error)) from error
     if not state.is_terminal:
@@ -124,8 +127,8 @@ async def _resumed(use: Context, job: str, plan: JobPlan) -> tuple[Snapshot, Job
         snapshot = before.resume
     if snapshot is None:
         ended = state is JobState.SUCCEEDED
-        kept = "its parameters are kept: begin with them by init_from" if ended else "none is kept"
-        raise _refused("/resume", f"job {job} {state.told}, and there is no snapshot of it; {kept}")
+        advice = f"begin a new job with its parameters, --init-from {job}" if ended else "submit it again"
+        raise _refused("/resume", f"job {job} {state.told} and left no snapshot to go on from: {advice}")
     errors = list(islice(_resume_errors(plan, before, snapshot.step), MOST_ERRORS))
     if errors:
         raise JobRefusedError(errors)
@@ -133,8 +136,8 @@ async def _resumed(use: Context, job: str, plan: JobPlan) -> tuple[Snapshot, Job
 
 
 def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldError]:
-    """What of a job does not fit the snapshot of an earlier one, which is of that step."""
-    if why := unfit(plan):
+    """What of a job does not fit the snapshot of an earlier one, which is of that step and at some location."""
+    if why := no_snapshots(plan, location="", asked_for=True):
         yield FieldError(pointer="/resume", detail=f"such a job has no snapshots to go on from: {why}")
         return
     held = {key.key: key for key in before.keys}
@@ -151,15 +154,15 @@ def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldE
             detail = f"parameter {key.key!r} is {is_now}, that job's is {was}"
             yield FieldError(pointer="/resume", detail=detail, node=key.key)
     if plan.rule != before.rule:
-        detail = "that job's rule is another, with state of its own; init_from takes its values alone"
-        yield FieldError(pointer="/rule", detail=detail)
+        detail = "that job's optimizer is another, with state of its own; init_from takes its values alone"
+        yield FieldError(pointer="/optimizer", detail=detail)
     if plan.average is not None and before.average is None:
-        yield FieldError(pointer="/average", detail="that job has no averages to go on with")
+        yield FieldError(pointer="/ema", detail="that job has no averages to go on with")
     if plan.slice_bytes != before.slice_bytes:
         detail = f"{plan.slice_bytes}: that job's slices are of {before.slice_bytes} bytes"
         yield FieldError(pointer="/parallelism/slice_bytes", detail=detail)
     if plan.steps <= step:
-        detail = f"the job goes on from step {step}: {plan.steps} steps are done already; give more steps or passes"
+        detail = f"the job goes on from step {step}: {plan.steps} steps are done already; give more steps or epochs"
         yield FieldError(pointer="/run", detail=detail)
 
 
@@ -183,13 +186,13 @@ def refused_scale(error: ValidationError) -> JobRefusedError:
     return _refused(f"/{first['loc'][0]}" if first["loc"] else "", first["msg"].removeprefix("Value error, "))
 
 
-async def _taken(use: Context, job: str, source: FromJob | FromUpload, name: str) -> Path:
+async def _taken(use: Context, caller: User, job: str, source: FromJob | FromUpload, name: str) -> Path:
     """A copy of the source's document among the job's files."""
     threads, files = use.service.threads, use.service.files
     pointer = "/init_from/job" if isinstance(source, FromJob) else "/init_from/upload"
     try:
         for _ in range(TRIES):
-            found = await _found(use, source)
+            found = await _found(use, caller, source)
             try:
                 return await threads.on_files(files.take, found, job, name)
             except FileNotFoundError:
@@ -201,17 +204,20 @@ async def _taken(use: Context, job: str, source: FromJob | FromUpload, name: str
     raise _refused(pointer, "its values go away as they are looked at")
 
 
-async def _found(use: Context, source: FromJob | FromUpload) -> Path:
+async def _found(use: Context, caller: User, source: FromJob | FromUpload) -> Path:
+    """Raises UnknownError, also for what the caller does not see."""
     service = use.service
     if isinstance(source, FromUpload):
         try:
-            return await service.threads.on_files(use.uploads.find, source.upload, service.clock().at)
+            return await service.threads.on_files(use.uploads.find, source.upload, service.clock().at, caller.project)
         except UnknownError:
-            copy = await service.threads.on_files(service.files.of_upload, source.upload)
-            if copy is None:
+            copies = await service.threads.on_files(service.files.of_upload, source.upload)
+            projects = await service.threads.read(service.records.projects, list(copies))
+            seen = [path for job, path in copies.items() if caller.sees(projects.get(job, ""))]
+            if not seen:
                 raise
-            return copy
-    state = (await service.job(source.job)).state
+            return seen[0]
+    state = (await use.job(caller, source.job)).state
     final = await service.final(source.job)
     if final is not None:
         return final

@@ -8,10 +8,13 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Request
 
+from weft.api.job import Job
+from weft_server.access import ANYONE, USER, Tokens, User
 from weft_server.checks import Checks
 from weft_server.credentials import Credentials
 from weft_server.models.places import ModelPlaces
 from weft_server.models.pool import ModelReaders
+from weft_server.refusals import UnknownError
 from weft_server.service import Service
 from weft_server.settings import Settings
 from weft_server.uploads import Uploads
@@ -31,6 +34,15 @@ class Context:
     readers: ModelReaders
     credentials: Credentials | None
     """None where no token is asked for."""
+    tokens: Tokens | None
+    """The same."""
+
+    async def job(self, user: User, job: str) -> Job:
+        """The job, where the user sees its project. Raises UnknownError."""
+        found = await self.service.job(job)
+        if not user.sees(found.project):
+            raise UnknownError("job", job)
+        return found
 
 
 def _context(request: Request) -> Context:
@@ -38,9 +50,23 @@ def _context(request: Request) -> Context:
     return context
 
 
+def _user(request: Request) -> User:
+    found: User = request.scope.get(USER, ANYONE)
+    return found
+
+
 Use = Annotated[Context, Depends(_context)]
+Caller = Annotated[User, Depends(_user)]
+"""Who calls; where no token is asked for, one who may do everything."""
 PathId = Annotated[str, Path(pattern=r"^[A-Za-z0-9\-]{1,64}$")]
 """An id of the server's in a path: of a job, which is the name of its directory too, an agent or an allocation."""
+
+
+async def check_project(request: Request, use: Use, user: Caller) -> None:
+    """Every route's own dependency: a job of another project is as one that is not there. Raises UnknownError."""
+    job = request.path_params.get("job")
+    if job is not None and user is not ANYONE:
+        await use.job(user, job)
 
 
 def user_of(request: Request) -> str:

@@ -7,22 +7,25 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError
 
 from weft.api.dry_run import DryRun, Passes
+from weft.api.earlier import in_earlier_words, is_earlier
 from weft.api.job import Job, JobPage, JobSpec, ParameterList, Scale
 from weft.api.lifecycle import JobState
+from weft_server.access import User
 from weft_server.bodies import StrictRoute
 from weft_server.checks import checked
+from weft_server.control.memory import Scaling
 from weft_server.dry_run import dry_run_of
-from weft_server.memory import Scaling
 from weft_server.plan import JobPlan
 from weft_server.problems import CHECKED, OF_JOB, ProblemError, sends
 from weft_server.reading import read_and_check
 from weft_server.records import KeyReusedError
 from weft_server.routes.beginning import begun, check_scaled, refused_scale
-from weft_server.routes.context import Context, PathId, Use, user_of
+from weft_server.routes.context import Caller, Context, PathId, Use, user_of
 from weft_server.service import new_id
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
@@ -42,26 +45,31 @@ async def submit_job(
     request: Request,
     response: Response,
     use: Use,
-    idempotency_key: IdempotencyKey = None,
     *,
+    caller: Caller,
+    idempotency_key: IdempotencyKey = None,
     dry_run: Annotated[bool, Query(description="check and say what the job would be; nothing is kept")] = False,
     passes: Annotated[Passes | None, Query(description="of a dry run: also say what each pass does")] = None,
 ) -> Job | Response:
     """Checks the job and keeps it; it starts when it fits. The same `Idempotency-Key` and body give the same job."""
     if dry_run:
-        return Response((await _dry_run(use, spec, request, passes)).model_dump_json(), media_type="application/json")
+        return Response(
+            (await _dry_run(use, spec, request, caller, passes)).model_dump_json(), media_type="application/json"
+        )
     digest = hashlib.sha256(await request.body()).hexdigest()
-    job = await _submitted(use, idempotency_key, digest)
+    job = await _submitted(use, caller, idempotency_key, digest)
     if job is None:
         async with use.checks.turn(request.is_disconnected, user=user_of(request)):
             plan_ = await _checked(use, spec, request)
         identifier = new_id()
         try:
-            async with begun(use, identifier, spec, plan_) as plan:
-                job = await use.service.submit(identifier, spec, plan, idempotency_key, digest)
+            async with begun(use, caller, identifier, spec, plan_) as plan:
+                job = await use.service.submit(
+                    identifier, spec, plan, project=caller.home, key=idempotency_key, digest=digest
+                )
         except IntegrityError:
             # A call with the same key was faster. Anything else that breaks integrity is our fault, and raised.
-            job = await _submitted(use, idempotency_key, digest)
+            job = await _submitted(use, caller, idempotency_key, digest)
             if job is None:
                 raise
     response.headers["Location"] = f"/v1/jobs/{job.id}"
@@ -71,12 +79,13 @@ async def submit_job(
 @router.get("", openapi_extra=sends("records-unavailable"))
 async def list_jobs(
     use: Use,
+    caller: Caller,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[int | None, Query(ge=1, le=1 << 62, description="`next` of the page before")] = None,
     state: Annotated[list[JobState] | None, Query()] = None,
 ) -> JobPage:
     """Jobs, newest first."""
-    page = await use.service.threads.read(use.service.records.jobs, limit, cursor, state or [])
+    page = await use.service.threads.read(use.service.records.jobs, limit, cursor, state or [], caller.project)
     return page.model_copy(update={"jobs": await use.service.with_sizes(page.jobs)})
 
 
@@ -93,10 +102,13 @@ async def remove_job(job: PathId, use: Use) -> None:
     await use.service.remove(job)
 
 
-@router.get("/{job}/spec", openapi_extra=sends(*OF_JOB))
-async def get_job_spec(job: PathId, use: Use) -> JobSpec:
+@router.get("/{job}/spec", response_model=JobSpec, openapi_extra=sends(*OF_JOB))
+async def get_job_spec(
+    job: PathId, use: Use, user_agent: Annotated[str, Header(include_in_schema=False)] = ""
+) -> JobSpec | Response:
     """What was submitted, its graph included: with the job's values, all there is of its model."""
-    return await use.service.spec(job)
+    spec = await use.service.spec(job)
+    return JSONResponse(in_earlier_words(spec)) if is_earlier(user_agent) else spec
 
 
 @router.post("/{job}/cancel", openapi_extra=sends(*OF_JOB, "wrong-state", "not-removed"))
@@ -142,11 +154,11 @@ async def _checked(use: Context, spec: JobSpec, request: Request) -> JobPlan:
     return await checked(settings.check_seconds, request.is_disconnected, *what)
 
 
-async def _dry_run(use: Context, spec: JobSpec, request: Request, passes: Passes | None) -> DryRun:
+async def _dry_run(use: Context, spec: JobSpec, request: Request, caller: User, passes: Passes | None) -> DryRun:
     user = user_of(request)
     async with use.checks.turn(request.is_disconnected, user=user, behind=True):
         plan_ = await _checked(use, spec, request)
-    async with begun(use, new_id(), spec, plan_, keep=False) as plan:
+    async with begun(use, caller, new_id(), spec, plan_, keep=False) as plan:
         waits_for = use.service.waits_for(plan.workers, plan.shards)
         # Not behind others again: it has waited once.
         async with use.checks.turn(request.is_disconnected, user=user):
@@ -154,12 +166,12 @@ async def _dry_run(use: Context, spec: JobSpec, request: Request, passes: Passes
             return await checked(use.settings.check_seconds, request.is_disconnected, *what)
 
 
-async def _submitted(use: Context, key: str | None, digest: str) -> Job | None:
-    """The job that this key has made before, as it is now."""
+async def _submitted(use: Context, caller: User, key: str | None, digest: str) -> Job | None:
+    """The job that this key has made before in the caller's project, as it is now."""
     if key is None:
         return None
     try:
-        found = await use.service.threads.read(use.service.records.submitted, key, digest)
+        found = await use.service.threads.read(use.service.records.submitted, caller.home, key, digest)
     except KeyReusedError as error:
         detail = f"Idempotency-Key {key!r} was used before, with another body"
         raise ProblemError("idempotency-key-reused", detail) from error

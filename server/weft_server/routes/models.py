@@ -23,7 +23,7 @@ from weft_server.gate import too_late
 from weft_server.job_files import Upload
 from weft_server.models.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
 from weft_server.problems import DOCUMENT, ProblemError, sends
-from weft_server.routes.context import Context, Use, user_of
+from weft_server.routes.context import Caller, Context, Use, user_of
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=StrictRoute)
 
@@ -46,6 +46,7 @@ _BODY: dict[str, Any] = {
 async def read_model(
     request: Request,
     use: Use,
+    caller: Caller,
     *,
     options: Annotated[ReadRequest, Query()],
 ) -> Response:
@@ -61,7 +62,7 @@ async def read_model(
                 await on_files(written.close)
                 outcome = await _read(use, request, identifier, folder, options)
                 if outcome.parameters:
-                    await on_files(_keep, use, folder, identifier)
+                    await on_files(_keep, use, folder, identifier, caller.home)
                 await on_files(_drop_what_was_sent, folder)
         except BaseException:
             await on_files(_drop, folder)
@@ -114,12 +115,12 @@ def _started(folder: Path) -> Upload:
     return Upload(folder / MODEL, (folder / MODEL).open("wb"))
 
 
-def _keep(use: Context, folder: Path, identifier: str) -> None:
+def _keep(use: Context, folder: Path, identifier: str, project: str) -> None:
     """The document of values is an upload then. Raises ParameterFileError, FullError."""
     values = folder / VALUES
     now = use.service.clock().at
     use.uploads.clean(now)
-    use.uploads.keep(Upload(values, values.open("rb+")), identifier, now)
+    use.uploads.keep(Upload(values, values.open("rb+")), identifier, now, project)
 
 
 def _drop_what_was_sent(folder: Path) -> None:

@@ -31,7 +31,7 @@ async def get_values(
     use: Use,
     name: Annotated[list[str] | None, Query()] = None,
     *,
-    state: Annotated[bool, Query(description="the rule's state too, where the job keeps it")] = False,
+    state: Annotated[bool, Query(description="the optimizer's state too, where the job keeps it")] = False,
 ) -> Response:
     """A safetensors document of the parameters named, or of all; header `Weft-Step` tells the steps finished.
 

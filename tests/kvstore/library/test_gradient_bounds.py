@@ -69,7 +69,7 @@ def test_weight_decay_is_not_bounded_and_a_rule_that_needs_none_has_none() -> No
 
 
 def test_a_rule_of_ones_own_keeps_its_meaning_of_the_name() -> None:
-    @weft.rule(lr=1.0, rescale_grad=1.0)
+    @weft.custom_optimizer(lr=1.0, rescale_grad=1.0)
     def odd(weight: Any, gradient: Any, lr: Any, rescale_grad: Any) -> Any:
         return weight - lr * (gradient + rescale_grad)
 

@@ -34,7 +34,7 @@ def served() -> Iterator[Served]:
     misbehaving_shard_child.prepare()
     patched = pytest.MonkeyPatch()
     patched.setattr("weft_kvstore.serving.daemon.CHILD", "misbehaving_shard_child")
-    patched.setattr("weft.api.children.Child.stop.__defaults__", (0.05,))
+    patched.setattr("weft.agent.children.Child.stop.__defaults__", (0.05,))
     patched.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))
     made = Served(ShardSettings(server="http://127.0.0.1:1", name="shard-0", job_memory=1 << 30))
     yield made

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from store_cluster import WAIT_S, key_of, store_of
-from weft.api.children import Child, Forkserver
+from weft.agent.children import Child, Forkserver
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeys

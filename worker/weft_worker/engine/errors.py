@@ -29,11 +29,11 @@ class WorkError(EngineError):
 
 class PartError(Exception):
     """Raised by work that has parts: the part called `name` failed of `cause`; `described` is what it had before it,
-    where that says more. The WorkError is that part's."""
+    where that says more. The WorkError is that part's. `said` is its whole message, where that is given."""
 
-    def __init__(self, name: str, described: str | None, cause: BaseException) -> None:
+    def __init__(self, name: str, described: str | None, cause: BaseException, *, said: str | None = None) -> None:
         super().__init__(name)
-        self.name, self.described, self.cause = name, described, cause
+        self.name, self.described, self.cause, self.said = name, described, cause, said
 
 
 class EngineTimeoutError(EngineError):

@@ -76,8 +76,9 @@ class Engine(Protocol):
 
 def work_error(name: str, body: Body | None, cause: BaseException) -> WorkError:
     """The error of work called `name` that raised `cause`, with what the body says of its inputs."""
+    said: str | None = None
     if isinstance(cause, PartError):
-        name, described, cause = cause.name, cause.described, cause.cause
+        said, name, described, cause = cause.said, cause.name, cause.described, cause.cause
         body = None if described is None else Body(describe=lambda: described)
     message = f"{name} failed: {type(cause).__name__}: {cause}"
     if body is not None and body.describe is not None:
@@ -85,6 +86,6 @@ def work_error(name: str, body: Body | None, cause: BaseException) -> WorkError:
             message = f"{message}; {body.describe()}"
         except Exception as error:  # noqa: BLE001  # the work's own error must not be lost to a broken description
             message = f"{message}; and it could not be described: {type(error).__name__}: {error}"
-    failed = WorkError(name, message)
+    failed = WorkError(name, said or message)
     failed.__cause__ = cause
     return failed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft_graph.types import BATCH
+from weft_kernels.errors import OutOfRangeError
 from weft_kernels.kernel import KernelContext
 from weft_worker.engine.errors import PartError
 from weft_worker.engine.work import Variable
@@ -32,9 +33,26 @@ class Computation:
                     try:
                         self._compute(bound)
                     except Exception as error:  # a kernel of any kind: the error names it
-                        raise PartError(run.name_of(bound), described(run.table.take(bound.inputs)), error) from error
+                        name, said = run.name_of(bound), self._bad_row(bound, error)
+                        raise PartError(name, described(run.table.take(bound.inputs)), error, said=said) from error
                 if signal is not self.signals[-1]:
                     run.hands.engine.release(signal)
+
+    def _bad_row(self, bound: BoundNode, error: Exception) -> str | None:
+        """The sentence about a label or an index of the data that is out of range; None for every other error."""
+        locate = self.run_of.context.locate
+        if locate is None or not isinstance(error, OutOfRangeError):
+            return None
+        where = locate(error.value, bound.node.inputs)
+        if where is None:
+            return None
+        things, many = ("classes", "outputs") if error.what == "label" else ("rows", "rows")
+        ignored = f", or leave it out with ignore_index={error.value}" if error.what == "label" else ""
+        return (
+            f"{error.what} {error.value} in {where} is not one of the {error.stop} {things} "
+            f"({error.low} to {error.stop - 1}) of {bound.node.op_type} {bound.node.name!r}: correct the data, give "
+            f"the model more {many}{ignored}"
+        )
 
     def _compute(self, bound: BoundNode) -> None:
         assert bound.kernel is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from weft_kernels.kernel import Array
@@ -11,6 +11,9 @@ from weft_worker.device import Device
 from weft_worker.engine.work import Variable
 from weft_worker.plan import Plan
 from weft_worker.table import ValueTable
+
+Locate = Callable[[int, Collection[str]], str | None]
+"""Where the data has this number: `row 7 of column 'y'`. The columns of the named inputs are looked at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class StepContext:
     seed: int
     label: str
     settled: bool = False
+    locate: Locate | None = None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,18 @@
+"""What somebody may have meant by a name that is not known."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+MOST_COMPARED = 1000
+"""Names that are compared: an answer's time does not grow with a graph."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'lr'?` where a known name is spelt almost so; empty where none is."""
+    names = {name.lower(): name for name, _ in zip(known, range(MOST_COMPARED), strict=False)}
+    close = difflib.get_close_matches(word.lower()[:256], names, n=1)
+    if not close:  # `acc` for `accuracy`
+        close = [name for name in names if len(word) > 1 and name.startswith(word.lower())][:1]
+    return f"; did you mean {names[close[0]]!r}?" if close else ""

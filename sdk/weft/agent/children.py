@@ -1,0 +1,345 @@
+"""Child processes of a daemon, one for each allocation, forked from a process that has imported what they need.
+
+The daemon starts one forkserver. It has no threads of Python, no ZeroMQ context and no device, so that a fork of it is
+safe. For a child the daemon sends the end of a socket pair; the forkserver forks, and the child talks on it in lines of
+JSON. When the child has ended, the forkserver writes the last line there: how it ended. What a child writes to standard
+error passes through the daemon, which knows its last line then. Where the daemon is gone, the forkserver ends, and the
+system ends its children with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NoReturn
+
+from weft.agent.printable import escaped
+
+STOP_GRACE_S: Final = 3.0
+"""Between SIGTERM and SIGKILL."""
+
+READY: Final = b"ready"
+"""What a forkserver says once it has imported its module."""
+
+START_TIMEOUT_S: Final = 60.0
+"""A cold disk under a slow machine takes a good part of it to import NumPy."""
+
+SEND_TIMEOUT_S: Final = 30
+"""For a child to read what it is told; it has a thread that does nothing else."""
+
+LOG_LINE_BYTES: Final = 1 << 16
+"""A longer line of a child's log is passed on in parts."""
+
+LOG_WAIT_S: Final = 1.0
+"""For the end of a log whose child has ended: processes that it has started itself may still hold it open."""
+
+TOLD_CHARACTERS: Final = 1000
+"""Of a child's last log line, in the words of how it ended."""
+
+CRASHED: Final = 70
+"""Exit status of a child that raised what nobody caught; the traceback is in the log."""
+
+_PR_SET_PDEATHSIG: Final = 1
+_PRCTL: Final = ctypes.CDLL(None).prctl
+
+# --- The daemon's side ------------------------------------------------------------------------------------------------
+
+
+class ForkError(Exception):
+    """The forkserver cannot be started or has ended."""
+
+
+class Forkserver:
+    """Forks children that run `main(channel)` of `module`, once it has run the module's `prepare()`, which makes what
+    all children need and starts no thread. For any thread. `close` ends it, and every child with it."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._lock = threading.Lock()
+        """Held while a request is sent, and while the process is started."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def start(self) -> None:
+        """Starts it ahead of the first child, and waits until it has imported what children need. Raises ForkError."""
+        with self._lock:
+            control = self._started()
+            control.settimeout(START_TIMEOUT_S)
+            try:
+                ready = control.recv(len(READY))
+            except OSError as error:
+                raise ForkError(f"the forkserver does not start: {error}") from error
+            finally:
+                control.settimeout(None)
+            if ready != READY:
+                raise ForkError(f"the forkserver could not import {self._module}; its log says why")
+
+    def fork(self, memory_bytes: int | None = None) -> Child:
+        """A child that may have `memory_bytes` of private memory. Raises ForkError."""
+        ours, its = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
+        log, its_log = os.pipe()
+        try:
+            self._send({"fork": True, "memory_bytes": memory_bytes}, its.fileno(), its_log)
+        except ForkError:
+            ours.close()
+            os.close(log)
+            raise
+        finally:
+            its.close()
+            os.close(its_log)
+        return Child(self, ours, log)
+
+    def signal(self, process: int, number: int) -> None:
+        """Sends a signal to a child, unless it has ended: the forkserver alone knows that its number is still its."""
+        with contextlib.suppress(ForkError):
+            self._send({"signal": number, "process": process})
+
+    def close(self) -> None:
+        with self._lock:
+            if self._control is not None:
+                self._control.close()
+            if self._process is not None:
+                self._process.wait()
+            self._control = self._process = None
+
+    def _send(self, request: dict[str, Any], *descriptors: int) -> None:
+        line = json.dumps(request).encode()
+        with self._lock:
+            for last in (False, True):
+                try:
+                    socket.send_fds(self._started(), [line], descriptors)
+                except OSError as error:
+                    if last:
+                        raise ForkError(f"the forkserver has ended: {error}") from error
+                    self._drop()
+                else:
+                    return
+
+    def _started(self) -> socket.socket:
+        if self._control is None:
+            ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            command = [sys.executable, "-m", __name__, self._module, str(its.fileno())]
+            try:
+                with its:
+                    self._process = subprocess.Popen(  # noqa: S603 - its own program
+                        command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL
+                    )
+            except OSError as error:
+                ours.close()
+                raise ForkError(f"the forkserver does not start: {error}") from error
+            self._control = ours
+        return self._control
+
+    def _drop(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._control = self._process = None
+
+
+class Child:
+    """One child. `lines` is read by one thread; `send` and `stop` are for any."""
+
+    def __init__(self, forkserver: Forkserver, channel: socket.socket, log: int) -> None:
+        self._forkserver = forkserver
+        self._channel = channel
+        self._log = threading.Thread(target=self._pass_on, args=(log,), name="child-log", daemon=True)
+        self._last_line = b""
+        self._ended = threading.Event()
+        self._known = threading.Event()
+        self._sending = threading.Lock()
+        self.process = 0
+        """Its process id, once it is forked."""
+        self.ending = "it ended, and its forkserver before it"
+        """How it ended, in words, once `lines` is through."""
+        self.was_killed = True
+        """Whether it has ended by no doing of its own: by a signal, or with its forkserver."""
+        self._log.start()
+
+    @property
+    def last_logged(self) -> str:
+        """The last line of its log, once `lines` is through; of a record in JSON what it says."""
+        line = self._last_line.decode(errors="replace").strip()
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            line = str(json.loads(line)["event"])
+        return line[:TOLD_CHARACTERS]
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Nothing where it has ended: `lines` tells. One that does not read for long is told that nothing comes any
+        more, as when its daemon is gone."""
+        with self._sending:
+            try:
+                self._channel.sendall(json.dumps(message).encode() + b"\n")
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._channel.shutdown(socket.SHUT_WR)
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """What it says, until it has ended."""
+        try:
+            with self._channel.makefile("rb") as reader:
+                for line in _whole(reader):
+                    if "forked" in line:
+                        self.process = line["forked"]
+                        self._known.set()
+                    elif "exit" in line:
+                        self.ending = ending(line["exit"])
+                        self.was_killed = os.WIFSIGNALED(line["exit"])
+                        return
+                    else:
+                        yield line
+        finally:
+            self._log.join(LOG_WAIT_S)
+            self._ended.set()
+            self._known.set()
+            with self._sending:
+                self._channel.close()
+
+    def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """SIGTERM, and SIGKILL where it has not ended within the grace. Another thread reads `lines`."""
+        self._known.wait()
+        for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, None)):
+            if not self._ended.is_set():
+                self._forkserver.signal(self.process, number)
+                self._ended.wait(wait_s)
+
+    def _pass_on(self, log: int) -> None:
+        """Its log to this process's, line by line."""
+        with os.fdopen(log, "rb") as lines:
+            for line in iter(lambda: lines.readline(LOG_LINE_BYTES), b""):
+                if line.strip():
+                    self._last_line = line
+                with contextlib.suppress(OSError):
+                    os.write(2, escaped(line.decode(errors="replace")).encode())
+
+
+def _whole(reader: Any) -> Iterator[dict[str, Any]]:
+    """The lines that are whole: a child may have died in the middle of one."""
+    try:
+        for line in reader:
+            with contextlib.suppress(ValueError):
+                yield json.loads(line)
+    except OSError:
+        return
+
+
+def ending(status: int) -> str:
+    """How a process ended, in words, by the status that `waitpid` gave."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"its process ended with status {code}"
+    name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
+    out = "; out of memory, if nobody sent it: see the system's log" if -code == signal.SIGKILL else ""
+    return f"its process was ended by {name}{out}"
+
+
+# --- The forkserver ---------------------------------------------------------------------------------------------------
+
+
+def serve(module: str, control: socket.socket) -> None:
+    """Forks until the daemon's end of `control` closes; then ends what is left."""
+    warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded.*fork")
+    served = importlib.import_module(module)
+    served.prepare()
+    gc.collect()
+    control.send(READY)
+    gc.freeze()  # What all children share is not looked at, and so not copied, in any of them.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # A terminal sends them to all: the daemon says when to end.
+    woken, wake = socket.socketpair()
+    woken.setblocking(False)
+    wake.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    channels: dict[int, socket.socket] = {}
+    while True:
+        readable = select.select([control, woken], [], [])[0]
+        if woken in readable:
+            with contextlib.suppress(BlockingIOError):
+                woken.recv(4096)
+            _reap(channels)
+        if control not in readable:
+            continue
+        data, received, _, _ = socket.recv_fds(control, 4096, 2)
+        if not data:
+            break
+        request = json.loads(data)
+        if "signal" in request:
+            if request["process"] in channels:
+                os.kill(request["process"], request["signal"])
+            continue
+        channel, log = socket.socket(fileno=received[0]), received[1]
+        try:
+            process = os.fork()
+        except OSError as error:  # The others go on.
+            os.write(log, f"it cannot be forked: {error}\n".encode())
+            os.close(log)
+            with channel:
+                _say(channel, {"exit": CRASHED << 8})
+            continue
+        if process == 0:
+            signal.set_wakeup_fd(-1)
+            for one in (control, woken, wake, *channels.values()):
+                one.close()
+            os.dup2(log, 2)
+            os.close(log)
+            _run(served.main, channel, request["memory_bytes"])
+        os.close(log)
+        channels[process] = channel
+    for process in channels:
+        os.kill(process, signal.SIGKILL)
+
+
+def _reap(channels: dict[int, socket.socket]) -> None:
+    while channels:
+        process, status = os.waitpid(-1, os.WNOHANG)
+        if process == 0:
+            return
+        with channels.pop(process) as channel:
+            _say(channel, {"exit": status})
+
+
+def _say(channel: socket.socket, message: dict[str, Any]) -> None:
+    """Never waits, and bears a daemon that is gone. Begins with a line's end: the child may have died within a line."""
+    with contextlib.suppress(OSError):
+        channel.send(b"\n" + json.dumps(message).encode() + b"\n", socket.MSG_DONTWAIT)
+
+
+def _run(main: Any, channel: socket.socket, memory_bytes: int | None) -> NoReturn:
+    """The child, from its fork to its end."""
+    status = CRASHED
+    try:
+        for number in (signal.SIGCHLD, signal.SIGTERM):  # SIGINT stays ignored: the daemon says when to end.
+            signal.signal(number, signal.SIG_DFL)
+        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if memory_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+        _say(channel, {"forked": os.getpid()})
+        main(channel)
+        status = 0
+    except BaseException:  # noqa: BLE001 - the process's outermost frame
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2])))

@@ -1,0 +1,53 @@
+"""The words of the release before, which are still read: in requests, and in what a server has stored.
+
+A model lists them in `EARLIER`. Answers have the new words. Where the SDK of the release before cannot do without an
+old one, a computed field of the answer's model repeats the value; a job's spec, which it reads and sends back, it gets
+as `in_earlier_words` writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import model_validator
+
+from weft.api.base import Model
+
+
+class Renamed(Model):
+    """A record some of whose fields had other names in the release before."""
+
+    EARLIER: ClassVar[Mapping[str, str]] = {}
+    """{earlier name: name}"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_new_words(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or not (cls.EARLIER.keys() & given.keys()):
+            return given
+        fields = dict(given)
+        for earlier, name in cls.EARLIER.items():
+            if earlier in fields:
+                value = fields.pop(earlier)
+                if fields.setdefault(name, value) != value:
+                    raise ValueError(f"{earlier} is the earlier name of {name}: give {name} alone")
+        return fields
+
+
+def is_earlier(user_agent: str) -> bool:
+    """Whether a request comes from the SDK of the release before, which did not say its name."""
+    return user_agent.startswith("python-httpx/")
+
+
+def in_earlier_words(model: Model) -> dict[str, Any]:
+    """A model's JSON form as the release before wrote it."""
+    document: dict[str, Any] = model.model_dump(mode="json")
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, Model):
+            document[name] = in_earlier_words(value)
+    if isinstance(model, Renamed):
+        for earlier, name in model.EARLIER.items():
+            document[earlier] = document.pop(name)
+    return document

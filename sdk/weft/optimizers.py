@@ -1,0 +1,283 @@
+"""Optimizers as a script writes them: the models of the API, whose mistakes are told in one line.
+
+A hyper-parameter is a number or a schedule (`weft.linear`, `weft.cosine` and the like). `multipliers` stretch some of
+them for parameters by name: `{"*.bias": {"lr": 2.0, "weight_decay": 0.0}}`; the first pattern that matches counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Never, TypeAlias
+
+from weft.api import optimizer as api
+from weft.arguments import checked
+from weft.errors import ArgumentError
+from weft_graph.rules.built_in import BUILT_IN
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from weft.api.optimizer import OptimizerSpec
+    from weft.api.schedule import AnySchedule
+
+Hyper: TypeAlias = "float | AnySchedule"
+Multipliers = Mapping[str, Mapping[str, float]]
+
+
+def SGD(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    lr: Hyper = BUILT_IN["sgd"].hyper["lr"],
+    *,
+    momentum: Hyper = 0.0,
+    weight_decay: Hyper = BUILT_IN["sgd"].hyper["weight_decay"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> api.SGD:
+    """w -= lr * (g + weight_decay * w), with momentum m: v = m * v + g; w -= lr * v.
+
+    Raises ArgumentError, which says what the optimizer has.
+    """
+    _check_known(api.SGD, unknown)
+    with checked("SGD"):
+        listed = _listed(multipliers, api.Multiplier)
+        return api.SGD(lr=lr, momentum=momentum, weight_decay=weight_decay, multipliers=listed)
+
+
+def Nesterov(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    lr: Hyper = BUILT_IN["nesterov"].hyper["lr"],
+    *,
+    momentum: Hyper = BUILT_IN["nesterov"].hyper["momentum"],
+    weight_decay: Hyper = BUILT_IN["nesterov"].hyper["weight_decay"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> api.Nesterov:
+    """g += weight_decay * w; v = momentum * v + g; w -= lr * (g + momentum * v).
+
+    Nesterov 1983 in the form of Sutskever et al. 2013, as PyTorch's SGD with `nesterov=True`.
+
+    Raises ArgumentError, which says what the optimizer has.
+    """
+    _check_known(api.Nesterov, unknown)
+    with checked("Nesterov"):
+        return api.Nesterov(
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            multipliers=_listed(multipliers, api.Multiplier),
+        )
+
+
+def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    lr: Hyper = BUILT_IN["adam"].hyper["lr"],
+    *,
+    beta1: Hyper = BUILT_IN["adam"].hyper["beta1"],
+    beta2: Hyper = BUILT_IN["adam"].hyper["beta2"],
+    epsilon: Hyper = BUILT_IN["adam"].hyper["epsilon"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> api.Adam:
+    """Adam with bias correction, Kingma and Ba 2015, algorithm 1.
+
+    Raises ArgumentError, which says what the optimizer has.
+    """
+    _check_known(api.Adam, unknown)
+    with checked("Adam"):
+        listed = _listed(multipliers, api.Multiplier)
+        return api.Adam(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, multipliers=listed)
+
+
+def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    lr: Hyper = BUILT_IN["adamw"].hyper["lr"],
+    *,
+    beta1: Hyper = BUILT_IN["adamw"].hyper["beta1"],
+    beta2: Hyper = BUILT_IN["adamw"].hyper["beta2"],
+    epsilon: Hyper = BUILT_IN["adamw"].hyper["epsilon"],
+    weight_decay: Hyper = BUILT_IN["adamw"].hyper["weight_decay"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> api.AdamW:
+    """Adam, and w -= lr * weight_decay * w beside it: Loshchilov and Hutter 2019, as PyTorch's AdamW.
+
+    Raises ArgumentError, which says what the optimizer has.
+    """
+    _check_known(api.AdamW, unknown)
+    with checked("AdamW"):
+        return api.AdamW(
+            lr=lr,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+            multipliers=_listed(multipliers, api.Multiplier),
+        )
+
+
+def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    lr: Hyper = BUILT_IN["adagrad"].hyper["lr"],
+    *,
+    epsilon: Hyper = BUILT_IN["adagrad"].hyper["epsilon"],
+    weight_decay: Hyper = BUILT_IN["adagrad"].hyper["weight_decay"],
+    accumulator: float = BUILT_IN["adagrad"].state["sum"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> api.Adagrad:
+    """g += weight_decay * w; s += g^2; w -= lr * g / (sqrt(s) + epsilon), s starting at `accumulator`.
+
+    Duchi, Hazan and Singer 2011, with PyTorch's epsilon. Raises ArgumentError, which says what the optimizer has.
+    """
+    _check_known(api.Adagrad, unknown)
+    with checked("Adagrad"):
+        return api.Adagrad(
+            lr=lr,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+            accumulator=accumulator,
+            multipliers=_listed(multipliers, api.Multiplier),
+        )
+
+
+def RMSprop(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    lr: Hyper = BUILT_IN["rmsprop"].hyper["lr"],
+    *,
+    decay: Hyper = BUILT_IN["rmsprop"].hyper["decay"],
+    epsilon: Hyper = BUILT_IN["rmsprop"].hyper["epsilon"],
+    weight_decay: Hyper = BUILT_IN["rmsprop"].hyper["weight_decay"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> api.RMSprop:
+    """g += weight_decay * w; s = decay * s + (1 - decay) * g^2; w -= lr * g / (sqrt(s) + epsilon).
+
+    Tieleman and Hinton 2012, with PyTorch's epsilon.
+
+    Raises ArgumentError, which says what the optimizer has.
+    """
+    _check_known(api.RMSprop, unknown)
+    with checked("RMSprop"):
+        return api.RMSprop(
+            lr=lr,
+            decay=decay,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+            multipliers=_listed(multipliers, api.Multiplier),
+        )
+
+
+def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    lr: Hyper = BUILT_IN["ftrl"].hyper["lr"],
+    *,
+    beta: float = BUILT_IN["ftrl"].hyper["beta"],
+    l1: Hyper = BUILT_IN["ftrl"].hyper["l1"],
+    l2: Hyper = BUILT_IN["ftrl"].hyper["l2"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> api.Ftrl:
+    """FTRL-Proximal, McMahan et al. 2013, algorithm 1, whose alpha is `lr`.
+
+    A weight is 0 where its gradients do not add up to more than `l1`, whatever it began at.
+
+    Raises ArgumentError, which says what the optimizer has.
+    """
+    _check_known(api.Ftrl, unknown)
+    with checked("Ftrl"):
+        return api.Ftrl(
+            lr=lr,
+            beta=beta,
+            l1=l1,
+            l2=l2,
+            multipliers=_listed(multipliers, api.Multiplier),
+        )
+
+
+def LAMB(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    lr: Hyper = BUILT_IN["lamb"].hyper["lr"],
+    *,
+    beta1: Hyper = BUILT_IN["lamb"].hyper["beta1"],
+    beta2: Hyper = BUILT_IN["lamb"].hyper["beta2"],
+    epsilon: Hyper = BUILT_IN["lamb"].hyper["epsilon"],
+    weight_decay: Hyper = BUILT_IN["lamb"].hyper["weight_decay"],
+    trust: Hyper = BUILT_IN["lamb"].hyper["trust"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> api.LAMB:
+    """AdamW's update u, as long as the weight: w -= lr * trust * norm(w) / norm(u) * u. You et al. 2020.
+
+    Norms are of whole parameters: none is cut over shards, and none may be a table of rows. A multiplier of 0 for
+    `trust` takes the ratio away, as is usual for biases and scales.
+
+    Raises ArgumentError, which says what the optimizer has.
+    """
+    _check_known(api.LAMB, unknown)
+    with checked("LAMB"):
+        return api.LAMB(
+            lr=lr,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+            trust=trust,
+            multipliers=_listed(multipliers, api.Multiplier),
+        )
+
+
+def LARS(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    lr: Hyper = BUILT_IN["lars"].hyper["lr"],
+    *,
+    momentum: Hyper = BUILT_IN["lars"].hyper["momentum"],
+    weight_decay: Hyper = BUILT_IN["lars"].hyper["weight_decay"],
+    trust: Hyper = BUILT_IN["lars"].hyper["trust"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> api.LARS:
+    """Momentum whose steps are `trust` times as long as the weight. You, Gitman and Ginsburg 2017, algorithm 1.
+
+    Norms are of whole parameters: none is cut over shards, and none may be a table of rows. A multiplier of 0 for
+    `trust` takes the ratio away, as is usual for biases and scales.
+
+    Raises ArgumentError, which says what the optimizer has.
+    """
+    _check_known(api.LARS, unknown)
+    with checked("LARS"):
+        return api.LARS(
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            trust=trust,
+            multipliers=_listed(multipliers, api.Multiplier),
+        )
+
+
+BY_NAME: Final[Mapping[str, Callable[..., OptimizerSpec]]] = {
+    "sgd": SGD,
+    "nesterov": Nesterov,
+    "adam": Adam,
+    "adamw": AdamW,
+    "adagrad": Adagrad,
+    "rmsprop": RMSprop,
+    "ftrl": Ftrl,
+    "lamb": LAMB,
+    "lars": LARS,
+}
+"""What makes the model of each optimizer that is asked for by name."""
+
+
+def graph_optimizer(
+    document: dict[str, Any], hyper: Mapping[str, Hyper], multipliers: Multipliers | None
+) -> api.GraphOptimizer:
+    """The model of an optimizer of the user's own. Raises ArgumentError."""
+    with checked(str(document["name"])):
+        listed = _listed(multipliers, api.GraphMultiplier)
+        return api.GraphOptimizer(document=document, hyper=dict(hyper), multipliers=listed)
+
+
+def _listed(multipliers: object, model: Any) -> list[Any]:
+    """The models of `{pattern: {hyper-parameter: factor}}`. Raises ArgumentError and pydantic.ValidationError."""
+    if multipliers is None:
+        return []
+    if not isinstance(multipliers, Mapping) or not all(isinstance(each, Mapping) for each in multipliers.values()):
+        raise ArgumentError(f'multipliers are factors by pattern, {{"*.bias": {{"lr": 2.0}}}}, not {multipliers!r}')
+    return [model.model_validate({**factors, "keys": pattern}) for pattern, factors in multipliers.items()]
+
+
+def _check_known(model: type[BaseModel], unknown: dict[str, Never]) -> None:
+    if unknown:
+        has = ", ".join(name for name in model.model_fields if name not in ("name", "multipliers"))
+        raise ArgumentError(f"{model.__name__} has no {', '.join(unknown)}; it has {has}")

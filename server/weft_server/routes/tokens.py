@@ -1,0 +1,72 @@
+"""`/v1/tokens`: users' tokens are made, listed and removed; see `weft.api.token`."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from sqlalchemy.exc import IntegrityError
+
+from weft.api.token import NewToken, TokenCreated, TokenInfo, TokenList
+from weft_server.access import Tokens, User, digest, new_secret, told
+from weft_server.bodies import StrictRoute
+from weft_server.problems import ProblemError, sends
+from weft_server.refusals import UnknownError, WrongStateError
+from weft_server.routes.context import Caller, Context, Use
+
+router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=StrictRoute)
+
+_log = logging.getLogger("weft.server")
+
+
+@router.get("", openapi_extra=sends("records-unavailable"))
+async def list_tokens(use: Use, caller: Caller) -> TokenList:
+    """The tokens of the caller's project, or of all, without their secrets."""
+    return TokenList(tokens=await _seen(use, caller))
+
+
+@router.post("", status_code=HTTPStatus.CREATED, openapi_extra=sends("wrong-state", "records-unavailable"))
+async def create_token(new: NewToken, use: Use, caller: Caller) -> TokenCreated:
+    """Makes a token. Its secret is in this answer alone: the server keeps a hash."""
+    tokens = _asked_for(use)
+    if not caller.sees(new.project):
+        detail = f"a token of project {new.project} is made with one of it, or of all projects; {told(caller)}"
+        raise ProblemError("scope-needed", detail)
+    secret = new_secret()
+    created = TokenCreated(**new.model_dump(), created_at=use.service.clock().at, token=secret)
+    info = TokenInfo(**created.model_dump(exclude={"token"}))
+    try:
+        users = await use.service.threads.write(use.service.records.add_token, info, digest(secret))
+    except IntegrityError as error:
+        raise WrongStateError(f"there is a token {new.name!r} already; remove it, or take another name") from error
+    tokens.load(users)
+    _log.info("token %s of scope %s in project %s was made by %s", new.name, new.scope, new.project, caller.name)
+    return created
+
+
+@router.delete(
+    "/{token}",
+    status_code=HTTPStatus.NO_CONTENT,
+    openapi_extra=sends("unknown-token", "wrong-state", "records-unavailable"),
+)
+async def remove_token(token: Annotated[str, Path(max_length=128)], use: Use, caller: Caller) -> None:
+    """The token opens nothing from now on. A stream of events that it has opened goes on to its end."""
+    tokens = _asked_for(use)
+    if token not in [each.name for each in await _seen(use, caller)]:
+        raise UnknownError("token", token)
+    tokens.load(await use.service.threads.write(use.service.records.remove_token, token))
+    _log.info("token %s was removed by %s", token, caller.name)
+
+
+async def _seen(use: Context, caller: User) -> list[TokenInfo]:
+    found = await use.service.threads.read(use.service.records.tokens)
+    return [each for each in found if caller.sees(each.project)]
+
+
+def _asked_for(use: Context) -> Tokens:
+    if use.tokens is None:
+        detail = "this server asks for no token; start it with WEFT_SERVER_TOKEN, which is the first admin's"
+        raise WrongStateError(detail)
+    return use.tokens
