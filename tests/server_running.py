@@ -42,7 +42,8 @@ def running(directory: Path, **settings: Any) -> Iterator[httpx.Client]:
             eventually(lambda: server.started or not thread.is_alive(), "the server listens")
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             hooks = {"response": [checker(chosen)]}
-            with httpx.Client(base_url=url, timeout=DEADLINE_S, event_hooks=hooks) as client:
+            name = {"User-Agent": "weft-tests"}  # the SDK of the release before did not say its name
+            with httpx.Client(base_url=url, timeout=DEADLINE_S, headers=name, event_hooks=hooks) as client:
                 yield client
         finally:
             stop.set()

@@ -68,7 +68,7 @@ JOB: Final[Json] = {
     "id": _JOB_ID,
     "name": "linear",
     "state": "running",
-    "progress": {"step": 4, "steps": 6, "pass_number": 1},
+    "progress": {"step": 4, "steps": 6, "epoch": 1, "pass_number": 1},
     "metrics": {"train/loss": 1.07, "evaluate/loss": 1.09},
     "traffic": {"sent_bytes": 1920, "received_bytes": 2304},
     "workers": 2,
@@ -80,7 +80,7 @@ _PENDING: Final[Json] = {
     **JOB,
     "state": "pending",
     "reason": "it waits for 2 workers: 0 are free",
-    "progress": {"step": 0, "steps": 6},
+    "progress": {"step": 0, "steps": 6, "epoch": 0, "pass_number": 0},
     "metrics": {},
     "started_at": None,
 }
