@@ -13,7 +13,7 @@ from weft.api.store import InitializerSpec, KeySpec
 from weft_graph.ir import Graph, Initializer, Input, Node, Parameter
 from weft_graph.json_form import graph_to_json
 from weft_graph.types import BATCH, DType, TensorType
-from weft_server.plan import JobPlan
+from weft_server.planning.plan import JobPlan
 
 ROWS, FEATURES, CLASSES = 16, 4, 3
 
@@ -77,7 +77,7 @@ def spec(data: Path, /, **changes: Any) -> JobSpec:
 
 
 def plan(*, workers: int = 2, shards: int = 1, steps: int = 6, **changes: Any) -> JobPlan:
-    """A checked job without a graph, for the mind: it never looks into the programs."""
+    """A checked job without a graph, for the controller: it never looks into the programs."""
     data = DataSpec(
         source=NumpySource(path="rows.npz"), columns={"x": "images"}, train=Rows(start=0, stop=10), batch_size=4
     )

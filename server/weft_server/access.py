@@ -17,36 +17,16 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Call
 
-from weft.api.token import ALL_PROJECTS, DEFAULT_PROJECT, Scope
+from weft.api.token import ALL_PROJECTS, Scope
 from weft_server.credentials import Credentials, Kind, is_credential
 from weft_server.problems import problem, respond
+from weft_server.users import User
 
 USER = "weft.user"
 """Where a call's ASGI scope has its user."""
 PREFIX = "weft_"
 """What users' secrets begin with, so that tools that look for leaked ones find them."""
 SECRET_BYTES = 32
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """Who calls: the token's name, what it may do, and in which project."""
-
-    name: str
-    scope: Scope
-    project: str
-
-    @property
-    def home(self) -> str:
-        """The project of what this user brings."""
-        return DEFAULT_PROJECT if self.project == ALL_PROJECTS else self.project
-
-    def sees(self, project: str) -> bool:
-        return self.project in {ALL_PROJECTS, project}
-
-
-ANYONE = User("", Scope.ADMIN, ALL_PROJECTS)
-"""Who calls a server that asks for no token."""
 
 
 @dataclass(frozen=True, slots=True)

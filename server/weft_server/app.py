@@ -11,21 +11,21 @@ from fastapi import Depends, FastAPI
 from weft.agent.private import make_directory
 from weft_server import pages
 from weft_server.access import TokenGate, Tokens
-from weft_server.checks import Checks
 from weft_server.control.clock import Clock, ProcessClock
 from weft_server.credentials import Credentials
-from weft_server.database import open_database
 from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate
-from weft_server.job_files import JobFiles
-from weft_server.models.places import ModelPlaces
-from weft_server.models.pool import ModelReaders
+from weft_server.onnx_import.places import ModelPlaces
+from weft_server.onnx_import.pool import ModelReaders
 from weft_server.openapi import ROUTERS
+from weft_server.planning.turns import Turns
 from weft_server.problems import add_handlers
-from weft_server.records import Records
 from weft_server.routes.context import Context, check_project
 from weft_server.service import Service
 from weft_server.settings import Settings
-from weft_server.uploads import Uploads
+from weft_server.storage.database import open_database
+from weft_server.storage.job_files import JobFiles
+from weft_server.storage.records import Records
+from weft_server.storage.uploads import Uploads
 
 OWN = ("weft.db", "weft.db-wal", "weft.db-shm", "jobs", "uploads", "models", "snapshots")
 """What a server has in its directory."""
@@ -45,8 +45,8 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
         )
         brought = Uploads(settings.directory, settings.upload_hours, settings.uploads_bytes)
         brought.clean(clock().at, at_start=True)
-        checks = Checks(settings.concurrent_checks, settings.waiting_checks)
-        reading = Checks(settings.concurrent_models, settings.waiting_models, "model")
+        checks = Turns(settings.concurrent_checks, settings.waiting_checks)
+        reading = Turns(settings.concurrent_models, settings.waiting_models, "model")
         places = ModelPlaces(settings.concurrent_models + settings.waiting_models, settings.models_bytes)
         readers = ModelReaders()
         shutil.rmtree(settings.models_folder, ignore_errors=True)  # what an earlier process left

@@ -22,9 +22,9 @@ from pydantic_core import from_json
 
 from weft.api.base import RepeatedKeyError, check_keys
 from weft_server.gate import too_large
-from weft_server.job_files import Upload
-from weft_server.parameter_file import PIECE_BYTES, ParameterFileError
 from weft_server.problems import ProblemError, invalid_request
+from weft_server.storage.job_files import Upload
+from weft_server.storage.parameter_file import PIECE_BYTES, ParameterFileError
 from weft_server.threads import Threads
 
 KEPT_FREE_BYTES = 64 << 20

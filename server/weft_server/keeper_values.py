@@ -1,7 +1,7 @@
 """Values of jobs' parameters: brought by keepers, asked for, set while a job runs or before it begins.
 
-Belongs to the event loop, as the mind does. Files get their places before the mind learns of them, so that what it has
-written down is there when the server starts again.
+Belongs to the event loop, as the controller does. A file is in place before the controller learns of it, so that what
+it remembers is there when the server starts again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 from weft.api.agent import SetDone
 from weft.api.lifecycle import JobState
 from weft.api.values import ValuesSet
-from weft_server.bells import Bells, heard
 from weft_server.control.clock import Clock
 from weft_server.control.controller import Controller
 from weft_server.control.instructions import Instruction, SetEnded
 from weft_server.control.job_run import GOES_ON, JobRun
-from weft_server.job_files import JobFiles, Upload
-from weft_server.plan import Given, JobPlan
+from weft_server.notify import Notifier, notified
+from weft_server.planning.plan import Given, JobPlan
 from weft_server.refusals import NotSetError, WrongStateError
+from weft_server.storage.job_files import JobFiles, Upload
 from weft_server.threads import Threads
 
 Apply = Callable[[Sequence[Instruction]], Awaitable[None]]
@@ -35,12 +35,19 @@ class KeeperValues:
     """What is asked of keepers, and who waits for it."""
 
     def __init__(
-        self, mind: Controller, files: JobFiles, *, threads: Threads, bells: Bells, apply: Apply, clock: Clock
+        self,
+        controller: Controller,
+        files: JobFiles,
+        *,
+        threads: Threads,
+        notifier: Notifier,
+        apply: Apply,
+        clock: Clock,
     ) -> None:
-        self._mind = mind
+        self._controller = controller
         self._files = files
         self._threads = threads
-        self._bells = bells
+        self._notifier = notifier
         self._apply = apply
         self._clock = clock
         self._live: dict[str, tuple[Path, int]] = {}
@@ -49,27 +56,27 @@ class KeeperValues:
 
     def check(self, allocation: str, term: int, step: int, final: bool) -> tuple[str, JobPlan]:
         """(job, plan) that an upload is for; raises a RefusalError when it is not wanted."""
-        run = self._mind.check_parameters(allocation, term, step, final, self._clock())
+        run = self._controller.check_parameters(allocation, term, step, final, self._clock())
         return run.job.id, run.plan
 
     async def keep(self, allocation: str, term: int, step: int, final: bool, place: Callable[[], Path]) -> None:
         """Puts an upload in its place and goes on. Raises a RefusalError when it has come too late."""
-        run = self._mind.check_parameters(allocation, term, step, final, self._clock())
+        run = self._controller.check_parameters(allocation, term, step, final, self._clock())
         path = await self._threads.write(place)
-        instructions = self._mind.keep(allocation, term, step, final, self._clock())
+        instructions = self._controller.keep(allocation, term, step, final, self._clock())
         if not final:
             self._live[run.job.id] = (path, step)
-        self._bells.ring(_values_bell(run.job.id))
+        self._notifier.notify(_values_topic(run.job.id))
         await self._apply(instructions)
 
     async def live(self, job: str, timeout_s: float) -> tuple[Path, int]:
         """Values of a running job, asked for now: (file, step). Raises KeeperSilentError or a RefusalError."""
-        keeper, instructions = self._mind.want_parameters(job)
+        keeper, instructions = self._controller.want_parameters(job)
         before = self._live.get(job)
-        bell = self._bells.listen(_values_bell(job))
+        changed = self._notifier.subscribe(_values_topic(job))
         await self._apply(instructions)
-        if self._live.get(job) is before and not await heard(bell, timeout_s):
-            await self._apply(self._mind.forget_parameters(keeper))
+        if self._live.get(job) is before and not await notified(changed, timeout_s):
+            await self._apply(self._controller.forget_parameters(keeper))
             raise KeeperSilentError(
                 f"{keeper.who}, the keeper, did not bring the parameters within {timeout_s:g} s; "
                 f"it is at step {keeper.step}"
@@ -91,7 +98,7 @@ class KeeperValues:
         try:
             if await self._give(job, given):
                 return ValuesSet(names=given.names, step=0)
-            number, instructions = self._mind.ask_set(job, given, self._clock())
+            number, instructions = self._controller.ask_set(job, given, self._clock())
         except BaseException:
             await self._threads.write(self._files.drop, job, given.file)
             raise
@@ -117,19 +124,19 @@ class KeeperValues:
     def closed(self, job: str) -> None:
         """The job has ended: nobody is to wait for its keeper."""
         self._live.pop(job, None)
-        self._bells.ring(_values_bell(job))
+        self._notifier.notify(_values_topic(job))
         for (waiting_for, _), waiting in self._setting.items():
             if waiting_for == job and not waiting.done():
                 waiting.set_exception(WrongStateError(f"job {job} has ended meanwhile: nothing was set"))
 
     def first_values(self, allocation: str, term: int) -> tuple[Path, list[str]]:
         """(document, names) of the first values that a keeper sets. Raises a RefusalError."""
-        job, given = self._mind.first_values(allocation, term)
+        job, given = self._controller.first_values(allocation, term)
         return self._files.given(job, given.file), given.names
 
     def open_set(self, allocation: str, term: int, number: int) -> tuple[Path, list[str]]:
         """(document, names) of values that a keeper is to set. Raises a RefusalError."""
-        job, given = self._mind.open_set(allocation, term, number)
+        job, given = self._controller.open_set(allocation, term, number)
         return self._files.given(job, given.file), given.names
 
     async def _give(self, job: str, given: Given) -> bool:
@@ -145,27 +152,27 @@ class KeeperValues:
             if self._run(job).state is not JobState.PENDING:
                 await self._threads.write(self._files.drop, job, whole.file)
                 return False
-            await self._apply(self._mind.give(job, whole, self._clock()))
+            await self._apply(self._controller.give(job, whole, self._clock()))
         for file in [] if before is None else [before.file, given.file]:
             await self._threads.write(self._files.drop, job, file)
         return True
 
     async def _too_late(self, job: str, number: int, timeout_s: float) -> KeeperSilentError:
-        run = self._mind.run_of(job)
+        run = self._controller.run_of(job)
         keeper = None if run is None else run.leases.keeper
         who = "nobody" if keeper is None else keeper.who
         at = "" if keeper is None else f"; it is at step {keeper.step}"
         why = f"{who}, the keeper, did not set the parameters within {timeout_s:g} s{at}"
-        await self._apply(self._mind.withdraw_set(job, number, why, self._clock()))
+        await self._apply(self._controller.withdraw_set(job, number, why, self._clock()))
         return KeeperSilentError(f"{why}; {GOES_ON}, as the job's log will tell")
 
     def _run(self, job: str) -> JobRun:
-        run = self._mind.run_of(job)
+        run = self._controller.run_of(job)
         if run is None:
             advice = "submit a job with init_from to go on from its values"
             raise WrongStateError(f"job {job} has ended, nothing can be set any more; {advice}")
         return run
 
 
-def _values_bell(job: str) -> str:
+def _values_topic(job: str) -> str:
     return f"values/{job}"

@@ -31,8 +31,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from weft.api.problem import FieldError, Problem
-from weft_server.job_refused import JobRefusedError
 from weft_server.keeper_values import KeeperSilentError
+from weft_server.planning.job_refused import JobRefusedError
 from weft_server.pointers import pointer_of
 from weft_server.refusals import RefusalError
 

@@ -1,4 +1,4 @@
-"""What the mind refuses. A refusal changes nothing.
+"""What the server refuses. A refusal changes nothing.
 
 RefusalError
 +-- UnknownError         no such job, agent or allocation

@@ -1,4 +1,4 @@
-"""Where the mind meets the hands: facts go to the controller, its instructions to the records, files and waiting calls.
+"""The I/O around the controller: facts go to it, its instructions to the records, to files and to calls that wait.
 
 The controller is only ever touched on the event loop. What it decides is written before anybody is told of it: calls
 that bring facts are answered then, agents get their orders then, and streams show what was written. So a server that is
@@ -20,8 +20,7 @@ from weft.api.agent import AgentInfo, CurvePair, Heartbeat, Orders, Registered, 
 from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, JobSpec, Progress
 from weft.api.lifecycle import JobState
-from weft_server.bells import Bells, heard
-from weft_server.control.clock import Clock, Moment
+from weft_server.control.clock import Clock, Timestamp
 from weft_server.control.controller import Controller
 from weft_server.control.instructions import (
     Append,
@@ -36,13 +35,14 @@ from weft_server.control.instructions import (
 from weft_server.control.limits import Limits
 from weft_server.control.memory import RUN, KeptJob, Scaling
 from weft_server.control.snapshots import JobFolder
-from weft_server.job_files import JobFiles
-from weft_server.journal import Journal
 from weft_server.keeper_values import KeeperValues
-from weft_server.plan import JobPlan
-from weft_server.records import Records, Submission
+from weft_server.notify import Notifier, notified
+from weft_server.planning.plan import JobPlan
 from weft_server.refusals import NotRemovedError, NotWrittenError, RefusalError, UnknownError, WrongStateError
-from weft_server.snapshot_files import complete, tidy
+from weft_server.storage.job_files import JobFiles
+from weft_server.storage.journal import Journal
+from weft_server.storage.records import Records, Submission
+from weft_server.storage.snapshot_files import complete, tidy
 from weft_server.threads import Threads
 
 _log = logging.getLogger("weft.server")
@@ -69,12 +69,12 @@ class Service:
         self.records = records
         self.files = files
         self.clock = clock
-        self.bells = Bells()
+        self.notifier = Notifier()
         self.threads = Threads()
         self.closing = False
         self._controller = Controller(limits, new_id, new_pair if encrypts else None)
         self.values = KeeperValues(
-            self._controller, files, threads=self.threads, bells=self.bells, apply=self._written, clock=clock
+            self._controller, files, threads=self.threads, notifier=self.notifier, apply=self._written, clock=clock
         )
         self._journal = Journal(self._record, self._recorded)
         self._orders: dict[str, Orders] = {}
@@ -107,7 +107,7 @@ class Service:
     def begin_closing(self) -> None:
         """Ends every open call that waits, so that connections can be closed."""
         self.closing = True
-        self.bells.ring_all()
+        self.notifier.notify_all()
 
     async def stop(self) -> None:
         self.begin_closing()
@@ -336,7 +336,7 @@ class Service:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(heartbeat.wait_s, self._controller.limits.lost_after_s / 2)
         while True:
-            bell = self.bells.listen(_agent_bell(agent))
+            changed = self.notifier.subscribe(_agent_topic(agent))
             orders = self._orders.get(agent)
             if orders is None:
                 raise UnknownError("agent", agent)
@@ -345,7 +345,7 @@ class Service:
                 if await has_left():
                     self._controller.hung_up(agent)
                 return orders
-            await heard(bell, remaining)
+            await notified(changed, remaining)
 
     async def report(self, allocation: str, report: Report) -> None:
         """Takes facts; when it returns, a crash does not lose them. Raises a RefusalError."""
@@ -381,7 +381,7 @@ class Service:
     async def _recorded(self, instructions: Sequence[Instruction]) -> None:
         """The records have these: agents are told, whoever waits is woken, and what has ended is tidied up."""
         for job in {each.job for each in instructions if isinstance(each, Append)}:
-            self.bells.ring(job_bell(job))
+            self.notifier.notify(job_topic(job))
         for each in instructions:
             match each:
                 case Order():
@@ -396,7 +396,7 @@ class Service:
                 case Close():
                     await self._on_disk(self.files.end, each.job, each.succeeded)
                     self.values.closed(each.job)
-                    self.bells.ring(job_bell(each.job))
+                    self.notifier.notify(job_topic(each.job))
                 case _:
                     pass
 
@@ -421,7 +421,7 @@ class Service:
             self._orders.pop(order.agent, None)
         else:
             self._orders[order.agent] = order.orders
-        self.bells.ring(_agent_bell(order.agent))
+        self.notifier.notify(_agent_topic(order.agent))
 
     async def _on_disk(self, function: Callable[..., None], job: str, *args: object) -> None:
         try:
@@ -446,12 +446,12 @@ class Service:
                 await self._on_disk(self.files.end, job, state is JobState.SUCCEEDED)
 
 
-def job_bell(job: str) -> str:
-    """Rings when the job's log has grown."""
+def job_topic(job: str) -> str:
+    """Notified when the job's log has grown."""
     return f"job/{job}"
 
 
-def _agent_bell(agent: str) -> str:
+def _agent_topic(agent: str) -> str:
     return f"agent/{agent}"
 
 
@@ -467,11 +467,11 @@ def new_pair() -> CurvePair:
 
 
 def _can_go_on(kept: KeptJob) -> bool:
-    """Whether the records hold all that the mind needs; those of an older version do not."""
+    """Whether the records hold all that the controller needs; those of an older version do not."""
     return kept.job.state is JobState.PENDING or RUN in kept.parts
 
 
-def _failed_by_restart(job: Job, events: int, now: Moment) -> list[Instruction]:
+def _failed_by_restart(job: Job, events: int, now: Timestamp) -> list[Instruction]:
     """What ends a job that ran when an earlier process of the server ended: nobody holds its leases any more."""
     reason = f"the server was restarted while the job was {job.state}, {_place(job)}"
     ended = job.model_copy(update={"state": JobState.FAILED, "reason": reason, "ended_at": now.at})

@@ -17,8 +17,8 @@ from fastapi import FastAPI
 
 from weft.agent.private import make_directory
 from weft_server.connections import BACKLOG, Listener, bounded, most_connections
-from weft_server.directory import check_directory
 from weft_server.settings import Settings
+from weft_server.storage.directory import check_directory
 
 GRACE_S = 3
 """What open calls have to come to their end."""

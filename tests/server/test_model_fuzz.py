@@ -21,8 +21,8 @@ from acceptance_processes import await_that, descendants
 from onnx_mutation import HOSTILE, mutants
 from weft.api.model import ReadRequest
 from weft.api.problem import Problem
-from weft_server.models.pool import ModelReaders
-from weft_server.models.request import MODEL, ModelLimits, ModelRequest
+from weft_server.onnx_import.pool import ModelReaders
+from weft_server.onnx_import.request import MODEL, ModelLimits, ModelRequest
 
 FILES = 500
 SEED = 20240506

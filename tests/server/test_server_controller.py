@@ -1,4 +1,4 @@
-"""The mind of the server, with a clock that is set by hand: every state, every way out of it."""
+"""The server's state machine, with a clock that is set by hand: every state, every way out of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from server_mind import World
+from server_control import World
 from server_specs import plan
 from weft.api.agent import AgentKind, CurvePair, LogReport, MetricReport, SetDone, ShardAllocation, WorkerAllocation
 from weft.api.event import MetricTaken, StepDone
@@ -18,7 +18,7 @@ from weft_server.control.leases import Lease
 from weft_server.control.limits import Limits
 from weft_server.control.memory import Parts
 from weft_server.control.scheduler import PATIENCE_S, Decision, View, schedule
-from weft_server.plan import Given
+from weft_server.planning.plan import Given
 from weft_server.refusals import (
     FullError,
     IllegalReportError,
@@ -525,7 +525,7 @@ def test_there_is_room_for_a_job_again_once_another_has_ended() -> None:
 
 
 class Looked:
-    """Counts what the mind looks at."""
+    """Counts what the controller looks at."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.at: list[str] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server_mind import World
+from server_control import World
 from server_running import DEADLINE_S, running, submit
 from server_specs import plan, save_rows, spec_json
 from weft.api.agent import AgentKind, MetricReport, SetDone, SnapshotDone, SnapshotFile, WorkerAllocation
@@ -18,7 +18,7 @@ from weft.api.problem import Problem
 from weft.api.store import CommitSpec, LossScalingSpec
 from weft_server.control.ending import best_of, evaluated
 from weft_server.control.limits import Limits
-from weft_server.plan import Given, JobPlan
+from weft_server.planning.plan import Given, JobPlan
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
 EVERY = 10

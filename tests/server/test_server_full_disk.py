@@ -22,7 +22,7 @@ SMALL = save({"b": np.zeros(3, np.float32)})
 def test_uploads_work_again_once_a_full_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`/dev/full` refuses what is written as a full disk does: here as a small body is flushed, and as it is closed."""
     monkeypatch.setattr("weft_server.routes.uploads.uuid4", lambda: ID)
-    monkeypatch.setattr("weft_server.uploads.MOST_AT_ONCE", 2)
+    monkeypatch.setattr("weft_server.storage.uploads.MOST_AT_ONCE", 2)
     with running(tmp_path / "server") as client:
         being_written = tmp_path / "server" / "uploads" / f".upload-{ID.hex}"
         for _ in range(3):

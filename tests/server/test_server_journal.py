@@ -1,4 +1,4 @@
-"""What the mind has decided outlives records that refuse it for a while."""
+"""What the controller has decided outlives records that refuse it for a while."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from server_specs import plan, save_rows, spec, spec_json
 from weft.api.event import Event, LogLine
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server import journal
 from weft_server.control.clock import ProcessClock
 from weft_server.control.instructions import Append, Close, Instruction, Order, Save
 from weft_server.control.limits import Limits
-from weft_server.database import open_database
-from weft_server.job_files import JobFiles
-from weft_server.journal import Journal
-from weft_server.records import Records, Submission
 from weft_server.refusals import UnknownError
 from weft_server.service import Service
+from weft_server.storage import journal
+from weft_server.storage.database import open_database
+from weft_server.storage.job_files import JobFiles
+from weft_server.storage.journal import Journal
+from weft_server.storage.records import Records, Submission
 from weft_server.threads import FILE_THREADS
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)

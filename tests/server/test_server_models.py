@@ -27,7 +27,7 @@ from server_running import eventually, running
 from weft.api.model import ReadRequest
 from weft_graph.check import check
 from weft_graph.json_form import graph_from_json
-from weft_server.models.request import ModelLimits, ModelRequest
+from weft_server.onnx_import.request import ModelLimits, ModelRequest
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +229,7 @@ def test_a_reader_that_is_killed_is_replaced(client: httpx.Client) -> None:
     readers = [
         pid
         for pid in descendants(os.getpid())
-        if b"weft_server.models.fork" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"weft_server.onnx_import.fork" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     assert len(readers) == 1
     os.kill(readers[0], signal.SIGKILL)
@@ -258,7 +258,7 @@ def stopped_fork(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     (folder / "model").write_bytes(b"\x1a\x00" * (1 << 21))
     limits = ModelLimits(memory_bytes=1 << 30, seconds=60, file_bytes=1 << 24)
     asked = ModelRequest(id="a", folder=str(folder), options=ReadRequest(), limits=limits)
-    command = [sys.executable, "-m", "weft_server.models.fork"]
+    command = [sys.executable, "-m", "weft_server.onnx_import.fork"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
         assert reader.stdin is not None
         reader.stdin.write(asked.model_dump_json().encode() + b"\n")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save, save_file
 
 from weft.api.job import ParameterInfo
-from weft_server import parameter_file
-from weft_server.job_files import JobFiles
-from weft_server.parameter_file import DTYPES, ParameterFileError, Selection, check_document, largest_document
+from weft_server.storage import parameter_file
+from weft_server.storage.job_files import JobFiles
+from weft_server.storage.parameter_file import DTYPES, ParameterFileError, Selection, check_document, largest_document
 
 SHAPES = st.lists(st.integers(0, 5), max_size=3)
 

@@ -22,7 +22,7 @@ from sqlalchemy import text
 
 from server_running import DEADLINE_S, eventually, running
 from weft.agent.startup import ORPHANED_EXIT_CODE, watch_parent
-from weft_server.database import open_database
+from weft_server.storage.database import open_database
 
 
 @contextmanager

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from server_mind import World
+from server_control import World
 from server_specs import plan
 from weft.api.agent import AgentKind, MetricReport
 from weft.api.event import MetricTaken
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server.plan import Given
+from weft_server.planning.plan import Given
 from weft_server.refusals import UnknownError
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD

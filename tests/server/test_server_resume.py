@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from server_control import World
 from server_hands import Hand, refused
-from server_mind import World
 from server_running import DEADLINE_S, eventually, running, submit
 from server_specs import plan, save_rows, spec_json
 from weft.api.agent import AgentKind, Snapshot, SnapshotDone

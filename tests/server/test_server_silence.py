@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from server_mind import World
+from server_control import World
 from server_specs import plan
 from weft.api.agent import AgentKind, WorkerAllocation
 from weft.api.lifecycle import AgentState, AllocationEvent, JobState

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server_mind import World
+from server_control import World
 from server_specs import plan
 from weft.api.agent import AgentKind, MetricReport, SetDone, Snapshot, SnapshotDone, SnapshotFile, WorkerAllocation
 from weft.api.event import StateChanged
@@ -16,9 +16,9 @@ from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server.control.limits import Limits
 from weft_server.control.memory import Scaling
 from weft_server.control.snapshots import AHEAD_S, KEPT, WAIT_S
-from weft_server.plan import Given, JobPlan
+from weft_server.planning.plan import Given, JobPlan
 from weft_server.refusals import WrongStateError
-from weft_server.snapshot_files import SnapshotIncompleteError, complete, tidy
+from weft_server.storage.snapshot_files import SnapshotIncompleteError, complete, tidy
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
 EVERY_S = 10.0

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from server_mind import World
+from server_control import World
 from server_specs import plan
 from weft.api.agent import AgentKind, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server.control.leases import Lease
-from weft_server.plan import Given, JobPlan
+from weft_server.planning.plan import Given, JobPlan
 from weft_server.refusals import UnknownError, WrongStateError
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD

@@ -269,7 +269,7 @@ def test_sources_that_have_no_values_are_refused_by_pointer(client: httpx.Client
 def test_uploads_expire_are_bounded_and_hostile_ones_are_refused(
     tmp_path: Path, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft_server.uploads.MOST_UPLOADS", 2)
+    monkeypatch.setattr("weft_server.storage.uploads.MOST_UPLOADS", 2)
     with running(tmp_path / "few", upload_bytes=1 << 16, upload_hours=1e-9) as client:
         for content in (b"", save({}), b"\xff" * 64, (1 << 40).to_bytes(8, "little") + b"{}"):
             refused(client.post("/v1/uploads", content=content), 422, "wrong-values")
@@ -281,7 +281,7 @@ def test_uploads_expire_are_bounded_and_hostile_ones_are_refused(
 
 
 def test_uploads_that_have_not_expired_make_room_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_server.uploads.MOST_UPLOADS", 3)
+    monkeypatch.setattr("weft_server.storage.uploads.MOST_UPLOADS", 3)
     content = save({"b": B})
     folder = tmp_path / "few" / "uploads"
 

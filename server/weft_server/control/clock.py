@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Timestamp:
     """`at` is what events carry; `seconds` is compared with other moments of the same clock."""
 
     at: datetime
     seconds: float
 
 
-Clock = Callable[[], Moment]
+Clock = Callable[[], Timestamp]
 
 
 LONGEST_STEP_S = 1.0
@@ -39,8 +39,8 @@ class ProcessClock:
         self._calendar = calendar
         self._read = self._seconds = monotonic()
 
-    def __call__(self) -> Moment:
+    def __call__(self) -> Timestamp:
         read = self._monotonic()
         self._seconds += min(read - self._read, LONGEST_STEP_S)
         self._read = read
-        return Moment(self._calendar(), self._seconds)
+        return Timestamp(self._calendar(), self._seconds)

@@ -1,4 +1,4 @@
-"""The mind of the server: which agents live, which jobs run on them. Facts in, instructions out; pure.
+"""Which agents live, and which jobs run on them. Facts in, instructions out; pure.
 
 Every method that takes a fact returns the instructions that follow from it. A RefusalError changes nothing. What a fact
 has not touched is not looked at, so that a report costs the same however many jobs run.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from weft.api.agent import AgentInfo, AgentKind, Orders, Registered, Registration, Report
 from weft.api.job import Job
 from weft.api.lifecycle import JobState
-from weft_server.control.clock import Moment
+from weft_server.control.clock import Timestamp
 from weft_server.control.instructions import Instruction, Order, RememberAgent
 from weft_server.control.job_run import JobRun
 from weft_server.control.leases import Agent, Lease, NewPair
@@ -21,7 +21,7 @@ from weft_server.control.memory import AgentMemory, KeptJob, Scaling
 from weft_server.control.registry import Registry
 from weft_server.control.scheduler import PendingJob, View, schedule
 from weft_server.control.snapshots import JobFolder
-from weft_server.plan import Given, JobPlan
+from weft_server.planning.plan import Given, JobPlan
 from weft_server.refusals import FullError, UnknownError, WrongStateError
 
 
@@ -51,12 +51,12 @@ class Controller:
         """The job's run; None once it has ended or where there is none."""
         return self._runs.get(job)
 
-    def agents(self, now: Moment) -> list[AgentInfo]:
+    def agents(self, now: Timestamp) -> list[AgentInfo]:
         """Those that live in the order of their registration, then those lost, newest first."""
         return [self._with_jobs_that_run(each) for each in self._registry.describe(now)]
 
     def check_room(self) -> None:
-        """Raises FullError when there are as many jobs as the mind holds."""
+        """Raises FullError when there are as many jobs as the server holds."""
         if len(self._runs) >= self.limits.most_jobs:
             raise FullError("job", self.limits.most_jobs)
 
@@ -64,7 +64,7 @@ class Controller:
         """Agents' orders have versions above this one: every process of the server counts from a higher one."""
         self._registry.count_from(version)
 
-    def restore(self, agents: Sequence[AgentMemory], jobs: Sequence[KeptJob], now: Moment) -> list[Order]:
+    def restore(self, agents: Sequence[AgentMemory], jobs: Sequence[KeptJob], now: Timestamp) -> list[Order]:
         """Takes up what an earlier process has written down, jobs oldest first; what is to be told to whom.
 
         Agents are silent only after a grace. A job that was not pending and has no memory is left out.
@@ -91,14 +91,14 @@ class Controller:
         self._term = max([0, *(run.memory.term for run in self._runs.values())])
         return [Order(agent.id, self.orders(agent.id)) for agent in self._registry]
 
-    def submit(self, job: Job, plan: JobPlan, seq: int, now: Moment) -> list[Instruction]:
+    def submit(self, job: Job, plan: JobPlan, seq: int, now: Timestamp) -> list[Instruction]:
         """A pending job that the records hold, with `seq` events so far; jobs come oldest first."""
         run = JobRun(job, plan, seq, self.limits.job, now, snapshots=self.limits.snapshots)
         run.tell_beginning(now)
         self._hold(run)
         return self._settle(now)
 
-    def cancel(self, job: str, now: Moment, *, discard: bool = False) -> list[Instruction]:
+    def cancel(self, job: str, now: Timestamp, *, discard: bool = False) -> list[Instruction]:
         """Raises UnknownError for a job that is not running any more."""
         self._run(job).cancel(now, discard=discard)
         return self._settle(now)
@@ -107,12 +107,12 @@ class Controller:
         """A job that has not ended and may have to go on from a snapshot in that folder, if there is one."""
         return next((job for job, run in self._runs.items() if any(map(folder.has, run.memory.snapshots))), None)
 
-    def stop(self, job: str, why: str, now: Moment) -> list[Instruction]:
+    def stop(self, job: str, why: str, now: Timestamp) -> list[Instruction]:
         """Raises UnknownError for a job that is not running any more, WrongStateError."""
         self._run(job).stop(why, now)
         return self._settle(now)
 
-    def scale(self, job: str, scaling: Scaling, now: Moment) -> list[Instruction]:
+    def scale(self, job: str, scaling: Scaling, now: Timestamp) -> list[Instruction]:
         """Raises UnknownError for a job that is not running any more, WrongStateError, also where there are not enough
         agents: the job would give up those that it has, and wait."""
         run, agents = self._run(job), self._registry.views()
@@ -128,7 +128,7 @@ class Controller:
         run.scale(scaling, now)
         return self._settle(now)
 
-    def register(self, registration: Registration, now: Moment) -> tuple[Registered, list[Instruction]]:
+    def register(self, registration: Registration, now: Timestamp) -> tuple[Registered, list[Instruction]]:
         """A new agent. One of the same kind, name, process and nonce is replaced: its answer was lost on the way. So is
         a silent one of its name, whose successor it is.
 
@@ -146,7 +146,7 @@ class Controller:
         )
         return answer, orders + self._settle(now)
 
-    def heard(self, agent: str, now: Moment) -> list[Instruction]:
+    def heard(self, agent: str, now: Timestamp) -> list[Instruction]:
         """A heartbeat has arrived. Raises UnknownError."""
         silent_s = self._registry.heard(agent, now)
         if silent_s is None:
@@ -163,7 +163,7 @@ class Controller:
         if known is not None:
             known.hung_up = True
 
-    def leave(self, agent: str, now: Moment, why: str | None = None) -> list[Instruction]:
+    def leave(self, agent: str, now: Timestamp, why: str | None = None) -> list[Instruction]:
         """An agent takes leave, or its parent tells `why` it ended. Raises UnknownError."""
         told = why or "it was ended"
         left = self._lose(self._registry.get(agent), told, now, how="took leave", counts=why is not None)
@@ -181,7 +181,7 @@ class Controller:
             snapshots=[order for lease in told for order in self._runs[lease.job].snapshots.orders(lease)],
         )
 
-    def report(self, allocation: str, report: Report, now: Moment) -> list[Instruction]:
+    def report(self, allocation: str, report: Report, now: Timestamp) -> list[Instruction]:
         """Facts about an allocation. Raises UnknownError, StaleTermError or IllegalReportError."""
         run, lease = self._lease(allocation)
         run.report(lease, report, lambda: self._silent(run, lease, now), now)
@@ -204,37 +204,37 @@ class Controller:
         agent.uploads.discard(lease.id)
         return self._carried_out([Order(agent.id)])
 
-    def check_parameters(self, allocation: str, term: int, step: int, final: bool, now: Moment) -> JobRun:
+    def check_parameters(self, allocation: str, term: int, step: int, final: bool, now: Timestamp) -> JobRun:
         """Whose parameters these are that are about to come; raises a RefusalError when they are not wanted."""
         run, lease = self._lease(allocation)
         run.expect(lease, term, step, final, now)
         return run
 
-    def keep(self, allocation: str, term: int, step: int, final: bool, now: Moment) -> list[Instruction]:
+    def keep(self, allocation: str, term: int, step: int, final: bool, now: Timestamp) -> list[Instruction]:
         """The parameters are in place. Raises a RefusalError when they came too late."""
         run, lease = self._lease(allocation)
         run.keep(lease, term, step, final, now)
         return self.forget_parameters(lease) + self._settle(now)
 
-    def give(self, job: str, given: Given, now: Moment) -> list[Instruction]:
+    def give(self, job: str, given: Given, now: Timestamp) -> list[Instruction]:
         """Parameters of a pending job were given their first values. Raises UnknownError or WrongStateError."""
         run = self._run(job)
         run.values.give(run.state, given)
         return self._settle(now)
 
-    def ask_set(self, job: str, given: Given, now: Moment) -> tuple[int, list[Instruction]]:
+    def ask_set(self, job: str, given: Given, now: Timestamp) -> tuple[int, list[Instruction]]:
         """(number, instructions): the keeper is to set parameters. Raises a RefusalError."""
         run = self._run(job)
         number = run.ask_set(given, now)
         return number, self._settle(now)
 
-    def withdraw_set(self, job: str, number: int, why: str, now: Moment) -> list[Instruction]:
+    def withdraw_set(self, job: str, number: int, why: str, now: Timestamp) -> list[Instruction]:
         """Nobody waits for it any more."""
         if job in self._runs:
             self._run(job).withdraw_set(number, why, now)
         return self._settle(now)
 
-    def snapshot_checked(self, job: str, step: int, error: str | None, now: Moment) -> list[Instruction]:
+    def snapshot_checked(self, job: str, step: int, error: str | None, now: Timestamp) -> list[Instruction]:
         """A snapshot of that step is whole, with its manifest; or why it is not."""
         if job in self._runs:
             self._run(job).snapshot_checked(step, error, now)
@@ -250,7 +250,7 @@ class Controller:
         run, lease = self._lease(allocation)
         return run.job.id, run.values.open_set(lease, term, number)
 
-    def tick(self, now: Moment) -> list[Instruction]:
+    def tick(self, now: Timestamp) -> list[Instruction]:
         """Time has passed: finds silent agents, missed deadlines, progress that is due."""
         instructions: list[Instruction] = []
         lost, suspected = self._registry.silent(now)
@@ -265,7 +265,7 @@ class Controller:
                 self._touch(run)
         return instructions + self._settle(now)
 
-    def waits_for(self, workers: int, shards: int, now: Moment) -> str | None:
+    def waits_for(self, workers: int, shards: int, now: Timestamp) -> str | None:
         """What a job of that size would wait for, behind those that are pending; None where it would start now."""
         asked = PendingJob("", workers, shards, now.seconds)
         return schedule(self._view(asked), now.seconds).waiting.get(asked.id)
@@ -275,7 +275,7 @@ class Controller:
         return agent.model_copy(update={"jobs": [job for job in agent.jobs if job in self._runs]})
 
     def _lose(
-        self, agent: Agent, why: str, now: Moment, *, how: str = "was lost", counts: bool = True
+        self, agent: Agent, why: str, now: Timestamp, *, how: str = "was lost", counts: bool = True
     ) -> list[Instruction]:
         """Its leases' jobs go on or fail without it; `counts`: as a loss."""
         self._registry.lose(agent, now)
@@ -296,7 +296,7 @@ class Controller:
     def _touch(self, run: JobRun) -> None:
         self._touched[run.job.id] = run
 
-    def _settle(self, now: Moment) -> list[Instruction]:
+    def _settle(self, now: Timestamp) -> list[Instruction]:
         """What follows from a change: carries runs' instructions out to the agents, places what fits now."""
         instructions = self._drain()
         if (self._pending or self._vacant) and (self._is_stale or now.seconds >= self._until):
@@ -354,7 +354,7 @@ class Controller:
         silent = self._registry.suspected()
         return View(jobs=[*vacant, *pending, *more], agents=self._registry.views(), silent=silent)
 
-    def _schedule(self, now: Moment) -> None:
+    def _schedule(self, now: Timestamp) -> None:
         """Matches pending jobs and agents. What is placed changes what the others wait for, from the next fact on."""
         decided = schedule(self._view(), now.seconds)
         self._is_stale, self._until = bool(decided.placements), decided.until
@@ -370,7 +370,7 @@ class Controller:
                 run.place(placement, self._registry.get, self._term, now, self._new_pair)
             self._of_allocation.update(dict.fromkeys(run.leases.by_id, run))
 
-    def _silent(self, run: JobRun, reporting: Lease, now: Moment) -> str:
+    def _silent(self, run: JobRun, reporting: Lease, now: Timestamp) -> str:
         """Other agents of the job that miss heartbeats: what one reports may be the other's doing."""
         others = (lease for lease in run.leases.by_id.values() if lease is not reporting)
         return "".join(f"; {late}" for late in (self._registry.late(lease, now) for lease in others) if late)

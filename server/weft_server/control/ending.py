@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from weft.api.event import MetricTaken
 from weft.api.job import KeepBest, StopWhen
-from weft_server.control.clock import Moment
+from weft_server.control.clock import Timestamp
 from weft_server.control.memory import RunState
 
 SHOWN = 3
@@ -23,7 +23,7 @@ class Ending:
     """What is known of the end of one run that has not come to it. It is remembered as `stopping`, `is_asked_to_stop`,
     `end`, `evaluated`, `not_finite` and `ran_s`."""
 
-    def __init__(self, state: RunState, now: Moment) -> None:
+    def __init__(self, state: RunState, now: Timestamp) -> None:
         self._state = state
         self._memory = state.memory
         self._when: KeepBest | None = state.plan.stop_when or state.plan.keep_best
@@ -63,7 +63,7 @@ class Ending:
         """Why a job that was stopped has ended."""
         return None if self._memory.end is None else f"stopped at step {self._memory.end}: {self._memory.stopping}"
 
-    def start(self, now: Moment) -> None:
+    def start(self, now: Timestamp) -> None:
         """The job runs for the first time: seconds count from here."""
         self._counted = now.seconds
 
@@ -72,7 +72,7 @@ class Ending:
         memory = self._memory
         memory.not_finite = {name: at for name, at in memory.not_finite.items() if at <= memory.first_step}
 
-    def take(self, taken: MetricTaken, is_new: bool, now: Moment) -> bool:
+    def take(self, taken: MetricTaken, is_new: bool, now: Timestamp) -> bool:
         """Metrics of a step, `is_new` if they were not told before. Whether the job is to stop from now on."""
         memory, values = self._memory, {f"{taken.split}/{name}": value for name, value in taken.values.items()}
         before, memory.not_finite = memory.not_finite, wrong_since(memory.not_finite, taken)

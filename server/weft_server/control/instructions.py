@@ -1,4 +1,4 @@
-"""What the mind tells the hands to do. They are carried out in order, those of one answer together.
+"""What the state machine has the service do. Instructions are carried out in order, those of one answer together.
 
 All but `Order` are written by the records in one transaction; an agent is told its new orders after that, so nothing
 that an agent was told is unknown to a server that starts again.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from weft.api.agent import Orders, SetDone, Snapshot
 from weft.api.event import Event
 from weft.api.job import Job
-from weft_server.plan import JobPlan
+from weft_server.planning.plan import JobPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """Replace parts of what the mind knows of a job, each a JSON document by name; None: it is not needed any more.
+    """Replace parts of what is remembered of a job, each a JSON document by name; None: it is not needed any more.
 
     They are dropped when the job ends.
     """

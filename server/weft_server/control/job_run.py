@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from weft.api.agent import LOST_AFTER_S, AgentKind, Allocation, Report, SetDone
-from weft.api.event import EventBody, LogLevel, LogLine, StateChanged
-from weft.api.job import Job, Progress
+from weft.api.event import LogLine, StateChanged
+from weft.api.job import Job
 from weft.api.lifecycle import (
     ALLOCATION_TRANSITIONS,
     JOB_TRANSITIONS,
@@ -27,7 +27,7 @@ from weft.api.lifecycle import (
     after,
 )
 from weft.api.store import StoreSpec
-from weft_server.control.clock import Moment
+from weft_server.control.clock import Timestamp
 from weft_server.control.ending import Ending, told_not_finite
 from weft_server.control.instructions import Close, Instruction, Order, Remember, Replan
 from weft_server.control.leases import STARTED, Agent, Lease, Leases, NewPair
@@ -40,8 +40,8 @@ from weft_server.control.recovery import Fail, HandOver, PlaceAnew, after_loss, 
 from weft_server.control.scheduler import Placement
 from weft_server.control.snapshots import RunSnapshots
 from weft_server.control.values import RunValues
-from weft_server.data_check import listed
-from weft_server.plan import Given, JobPlan
+from weft_server.planning.data_check import listed
+from weft_server.planning.plan import Given, JobPlan
 from weft_server.refusals import IllegalReportError, WrongStateError
 
 GOES_ON = "if its keeper has begun with it, it goes on and may still hold later"
@@ -59,7 +59,7 @@ class JobRun:
         plan: JobPlan,
         seq: int,
         limits: TimeLimits,
-        now: Moment,
+        now: Timestamp,
         *,
         written: Mapping[str, str] = MappingProxyType({}),
         snapshots: str | None = None,
@@ -70,7 +70,6 @@ class JobRun:
         Deadlines begin anew.
         """
         memory = RunMemory.model_validate_json(written[RUN]) if RUN in written else RunMemory.of(plan)
-        self.job = job
         self.memory = memory
         self._run = RunState(
             job.id,
@@ -81,7 +80,7 @@ class JobRun:
         self.since = now.seconds
         self.leases = Leases(job.id, memory, written)
         self._limits = limits
-        self._log = JobLog(job.id, plan, seq, told_step=job.progress.step, told=memory.told(now))
+        self.log = JobLog(job, plan, seq, told=memory.told(now))
         self._metrics = RunMetrics(self._run, written)
         self._ending = Ending(self._run, now)
         self.values = RunValues(self._run, self.leases, written)
@@ -101,6 +100,11 @@ class JobRun:
             self.snapshots.begin(now, wanted=self._changes_soon)
         elif self.state is JobState.FINISHING:
             self.snapshots.finish()
+
+    @property
+    def job(self) -> Job:
+        """What is told of it."""
+        return self.log.job
 
     @property
     def plan(self) -> JobPlan:
@@ -140,16 +144,16 @@ class JobRun:
             return f"goes on with {_numbers(self._scaling.plan)} from its next snapshot on"
         return self.values.under_way
 
-    def tell_beginning(self, now: Moment) -> None:
+    def tell_beginning(self, now: Timestamp) -> None:
         """Says what it begins with, where that is not its graph's."""
         if self.plan.beginning is not None:
-            self._say(f"the job {self.plan.beginning}", now)
+            self.log.say(f"the job {self.plan.beginning}", now)
 
     def wait(self, reason: str) -> bool:
         """What a job that waits to be placed waits for: whether that is new."""
         is_new = (self.state.is_waiting or self.lacks_workers) and reason != self.job.reason
         if is_new:
-            self._set(reason=reason)
+            self.log.set(reason=reason)
         return is_new
 
     def place(
@@ -157,7 +161,7 @@ class JobRun:
         placement: Placement,
         agents: Callable[[str], Agent],
         term: int,
-        now: Moment,
+        now: Timestamp,
         new_pair: NewPair | None = None,
     ) -> None:
         """PLACED: gives every place to an agent, and tells the shards."""
@@ -165,17 +169,17 @@ class JobRun:
         self._move(JobEvent.PLACED, now)
         who = ", ".join(lease.who for lease in self.leases.by_id.values())
         keeper = self.leases.keeper
-        self._say(f"placed on {who}; {keeper.who if keeper else 'nobody'} saves the parameters", now)
+        self.log.say(f"placed on {who}; {keeper.who if keeper else 'nobody'} saves the parameters", now)
         self.leases.tell(self.leases.shards)
         self._advance(now)  # A job without shards waits for none.
 
-    def refill(self, placement: Placement, agents: Callable[[str], Agent], now: Moment) -> None:
+    def refill(self, placement: Placement, agents: Callable[[str], Agent], now: Timestamp) -> None:
         """Other agents go on in the slots of workers that were lost."""
         for lease in self.leases.refill(placement, agents):
-            self._say(
+            self.log.say(
                 f"{lease.who} takes over, and repeats the step that was interrupted; no other step is repeated", now
             )
-        self._set(reason=self._standing)
+        self.log.set(reason=self._standing)
         self._refilled = now.seconds
         self._await(self.state, now)
 
@@ -202,7 +206,7 @@ class JobRun:
         )
         return told if memory.keys is None else with_keys(told, memory.keys)
 
-    def report(self, lease: Lease, report: Report, silent: Callable[[], str], now: Moment) -> None:
+    def report(self, lease: Lease, report: Report, silent: Callable[[], str], now: Timestamp) -> None:
         """Facts from an agent. `silent()` names agents not heard of, for the reason of a failure; '' for none.
 
         Raises StaleTermError or IllegalReportError and changes nothing. A repeated report is ignored.
@@ -219,28 +223,28 @@ class JobRun:
         lease.take(report, self.plan.steps)
         self._take_metrics(lease, report, now)
         for line in report.logs:
-            self._append(LogLine(level=line.level, source=lease.source, message=line.message), now)
+            self.log.append(LogLine(level=line.level, source=lease.source, message=line.message), now)
         for done in report.sets:
             self._take_set(lease, done, now)
         if report.snapshot is not None:
-            self._tell(self.snapshots.take(lease, report.snapshot, now), now)
+            self.log.add(self.snapshots.take(lease, report.snapshot, now), now)
             self._go_on_finishing(now)
         self._judge(now)
         if report.event is not None and lease.is_held:
             self._take_event(lease, report.event, report, silent, now)
 
-    def snapshot_checked(self, step: int, error: str | None, now: Moment) -> None:
+    def snapshot_checked(self, step: int, error: str | None, now: Timestamp) -> None:
         """A snapshot of that step is whole, with its manifest; or why it is not."""
-        self._tell(self.snapshots.checked(step, error), now)
+        self.log.add(self.snapshots.checked(step, error), now)
         newest = self.snapshots.newest
         if newest is not None and newest.step != self.job.snapshot:
-            self._set(snapshot=newest.step, snapshot_bytes=self.snapshots.nbytes)
+            self.log.set(snapshot=newest.step, snapshot_bytes=self.snapshots.nbytes)
         self._judge(now)
         if error is None and self.state is JobState.RUNNING:
             self._change_plan(step, now)
         self._advance(now)
 
-    def _change_plan(self, step: int, now: Moment) -> None:
+    def _change_plan(self, step: int, now: Timestamp) -> None:
         """At the snapshot of that step: the job ends there, or goes on from it with other numbers of processes."""
         if self.memory.stopping is not None and self.memory.end is None:
             self._end_at(step, now)
@@ -248,16 +252,16 @@ class JobRun:
             done, numbers = self.leases.step, _numbers(self._scaling.plan)
             self._place_anew(f"goes on with {numbers} from step {step}", now, JobEvent.SCALED)
             again = max(0, done - step)
-            self._say(f"the job goes on with {numbers} from step {step}: {again} steps are done again", now)
+            self.log.say(f"the job goes on with {numbers} from step {step}: {again} steps are done again", now)
 
-    def expect(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
+    def expect(self, lease: Lease, term: int, step: int, final: bool, now: Timestamp) -> None:
         """The parameters of `step` are to come. A keeper that tries has its whole time again: the disk may be full.
         Raises what `RunValues.check_brought` raises."""
         self.values.check_brought(lease, term, step, final)
         if final:
             self._await(self.state, now)
 
-    def keep(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
+    def keep(self, lease: Lease, term: int, step: int, final: bool, now: Timestamp) -> None:
         """The server has the parameters of `step`. Raises what `RunValues.check_brought` raises."""
         self.values.check_brought(lease, term, step, final)
         if final:
@@ -265,46 +269,46 @@ class JobRun:
             self._deadline = None  # What it waits for yet has a deadline of its own.
             self._advance(now)
 
-    def ask_set(self, given: Given, now: Moment) -> int:
+    def ask_set(self, given: Given, now: Timestamp) -> int:
         """The keeper is to set these values: the set's number. Raises WrongStateError or FullError."""
         number = self.values.ask_set(self.state, given)
         keeper = self.leases.keeper
         who = "nobody" if keeper is None else keeper.who
-        self._say(f"set {number} was asked for: {who} is to set {listed(given.names)} between two steps", now)
-        self._set(reason=self.values.under_way)
+        self.log.say(f"set {number} was asked for: {who} is to set {listed(given.names)} between two steps", now)
+        self.log.set(reason=self.values.under_way)
         return number
 
-    def withdraw_set(self, number: int, why: str, now: Moment) -> None:
+    def withdraw_set(self, number: int, why: str, now: Timestamp) -> None:
         """Nobody waits for it any more; what the keeper has begun of it goes on."""
         given = self.values.give_up_set(number, why)
         if given is not None:
-            self._say(f"set {number} of {listed(given.names)} was given up: {why}; {GOES_ON}", now, "warning")
-            self._set(reason=f"set {number} was given up; {GOES_ON}")
+            self.log.say(f"set {number} of {listed(given.names)} was given up: {why}; {GOES_ON}", now, "warning")
+            self.log.set(reason=f"set {number} was given up; {GOES_ON}")
 
-    def agent_silent(self, lease: Lease, silent_s: float, limit_s: float, now: Moment) -> None:
+    def agent_silent(self, lease: Lease, silent_s: float, limit_s: float, now: Timestamp) -> None:
         """The lease's agent misses heartbeats: the job waits for it, and its deadlines wait too."""
         lease.is_silent = True
-        self._say(
+        self.log.say(
             f"{lease.who} has been silent for {silent_s:.1f} s; it is waited for, up to {limit_s:g} s", now, "warning"
         )
 
-    def agent_heard(self, lease: Lease, silent_s: float, now: Moment) -> None:
+    def agent_heard(self, lease: Lease, silent_s: float, now: Timestamp) -> None:
         """The lease's agent is there again."""
         lease.is_silent = False
         self._await(self.state, now)
-        self._say(f"{lease.who} is heard again after {silent_s:.1f} s; the job goes on", now)
+        self.log.say(f"{lease.who} is heard again after {silent_s:.1f} s; the job goes on", now)
 
-    def agent_lost(self, lease: Lease, why: str, now: Moment, *, how: str = "was lost", counts: bool = True) -> None:
+    def agent_lost(self, lease: Lease, why: str, now: Timestamp, *, how: str = "was lost", counts: bool = True) -> None:
         """The job recovers from a lost agent, or fails; a worker that has done its part and keeps nothing is not
         missed."""
         if is_dispensable(self._run, self.job, lease):
-            self._say(f"{lease.who} {how} after its last step: {why}", now, "warning")
+            self.log.say(f"{lease.who} {how} after its last step: {why}", now, "warning")
             lease.apply(AllocationEvent.RELEASED)
             self._go_on_finishing(now)
             return
         self._recover(lease, f"{lease.who} {how}: {why}, {self._at(lease)}", now, counts=counts)
 
-    def cancel(self, now: Moment, *, discard: bool = False) -> None:
+    def cancel(self, now: Timestamp, *, discard: bool = False) -> None:
         """Ends the job, and keeps its newest snapshot unless that is to be discarded. A cancelled one stays so. Raises
         WrongStateError once it has ended otherwise."""
         if self.state.is_terminal:
@@ -312,7 +316,7 @@ class JobRun:
         self._discards = discard
         self._move(JobEvent.CANCELLED, now, "by a client")
 
-    def stop(self, why: str, now: Moment) -> None:
+    def stop(self, why: str, now: Timestamp) -> None:
         """The job ends at a step soon, and what it has trained by then is its result. Raises WrongStateError."""
         if self.memory.stopping is not None:
             return
@@ -327,7 +331,7 @@ class JobRun:
         self.memory.stopping, self.memory.is_asked_to_stop = why, True
         self._change_at_next_snapshot(f"the job is to stop at its next snapshot: {why}", now)
 
-    def scale(self, scaling: Scaling, now: Moment) -> None:
+    def scale(self, scaling: Scaling, now: Timestamp) -> None:
         """The job goes on with other numbers of workers and shards, from a step soon. Raises WrongStateError."""
         if self.state is not JobState.RUNNING or self.memory.stopping is not None:
             raise WrongStateError(
@@ -348,17 +352,17 @@ class JobRun:
             told = f"waits for a worker to take slot {slots} over, and has no snapshot yet"
             raise WrongStateError(f"job {self.job.id} {told}: start a worker, or cancel the job")
 
-    def _change_at_next_snapshot(self, told: str, now: Moment) -> None:
+    def _change_at_next_snapshot(self, told: str, now: Timestamp) -> None:
         self.snapshots.want(now)
-        self._say(told, now)
-        self._set(reason=self._standing)
+        self.log.say(told, now)
+        self.log.set(reason=self._standing)
         if self.lacks_workers and (newest := self.snapshots.newest) is not None:
             self._change_plan(newest.step, now)  # No other will come before somebody takes the slot over.
 
-    def fail(self, reason: str, now: Moment) -> None:
+    def fail(self, reason: str, now: Timestamp) -> None:
         self._move(JobEvent.FAILED, now, reason)
 
-    def tick(self, now: Moment) -> bool:
+    def tick(self, now: Timestamp) -> bool:
         """Deadlines, and progress that is due: whether there was any."""
         if self._deadline is not None and now.seconds >= self._deadline and not self._waits_for_silent:
             self.fail(overdue(self.state, self.leases, self._limits), now)
@@ -371,7 +375,7 @@ class JobRun:
         if late := self._late_successor(now):
             self._recover(late, f"{late.who} did not begin within {self._limits.start_s:g} s", now)
             return True
-        self._tell(self.snapshots.tick(now), now)
+        self.log.add(self.snapshots.tick(now), now)
         return self._progress(now) or self.snapshots.has_work
 
     @property
@@ -380,8 +384,8 @@ class JobRun:
 
     def drain(self) -> list[Instruction]:
         """The instructions since the last call."""
-        out = self._log.drain()
-        self.memory.told_at = self._log.told_at
+        out = self.log.drain()
+        self.memory.told_at = self.log.told_at
         self.memory.write(self._run.parts)
         self.leases.write(self._run.parts)
         out += self._replanned
@@ -396,7 +400,7 @@ class JobRun:
             out.append(Close(self.job.id, self.state is JobState.SUCCEEDED))
         return out
 
-    def _take_metrics(self, lease: Lease, report: Report, now: Moment) -> None:
+    def _take_metrics(self, lease: Lease, report: Report, now: Timestamp) -> None:
         if lease.kind is not AgentKind.WORKER:
             return
         for metric in report.metrics:
@@ -407,16 +411,16 @@ class JobRun:
             # The other split's stay; of this one, what is reported now is all there is.
             others = {name: one for name, one in self.job.metrics.items() if not name.startswith(f"{metric.split}/")}
             newest = {f"{means.split}/{name}": value for name, value in means.values.items()}
-            self._set(metrics={**others, **newest})
+            self.log.set(metrics={**others, **newest})
             if is_new:
-                self._append(means, now)
+                self.log.append(means, now)
             is_stopping = self._ending.take(means, is_new, now)
             if is_new and self._ending.warning is not None:
-                self._say(self._ending.warning, now, "warning")
+                self.log.say(self._ending.warning, now, "warning")
             if is_stopping:
-                self._say(f"the job stops: {self.memory.stopping}", now)
+                self.log.say(f"the job stops: {self.memory.stopping}", now)
 
-    def _judge(self, now: Moment) -> None:
+    def _judge(self, now: Timestamp) -> None:
         """Ends the job where its metrics say so: by failing, or with its best snapshot once that is there."""
         if self.state is not JobState.RUNNING:
             return
@@ -430,29 +434,29 @@ class JobRun:
             else:
                 self.snapshots.want(now)
 
-    def _take_set(self, lease: Lease, done: SetDone, now: Moment) -> None:
+    def _take_set(self, lease: Lease, done: SetDone, now: Timestamp) -> None:
         if lease is not self.leases.keeper:
             return
         self._set_ended(done, lease, now)
         self.memory.set_at = max(self.memory.set_at, done.step)
         if self.job.reason is not None:
-            self._set(reason=self._standing)
+            self.log.set(reason=self._standing)
 
-    def _set_ended(self, done: SetDone, lease: Lease, now: Moment) -> None:
+    def _set_ended(self, done: SetDone, lease: Lease, now: Timestamp) -> None:
         line = self.values.end_set(done)
         if line is None:
             how = f"at step {done.step}" if done.error is None else f"not: {done.error}"
-            self._say(f"{lease.who} has carried out set {done.number} though it was given up, {how}", now, "warning")
+            self.log.say(f"{lease.who} has carried out set {done.number} though it was given up, {how}", now, "warning")
         else:
-            self._append(line, now)
+            self.log.append(line, now)
 
     def _take_event(
-        self, lease: Lease, event: AllocationEvent, report: Report, silent: Callable[[], str], now: Moment
+        self, lease: Lease, event: AllocationEvent, report: Report, silent: Callable[[], str], now: Timestamp
     ) -> None:
         has_done_its_part = is_dispensable(self._run, self.job, lease)
         lease.apply(event)
         if has_done_its_part and event in {AllocationEvent.FAILED, AllocationEvent.RELEASED}:
-            self._say(f"{lease.who} ended after the last step: {report.reason}", now, "warning")
+            self.log.say(f"{lease.who} ended after the last step: {report.reason}", now, "warning")
             if lease.is_held:
                 lease.apply(AllocationEvent.RELEASED)
             self._go_on_finishing(now)
@@ -470,7 +474,7 @@ class JobRun:
         else:
             self._advance(now)
 
-    def _recover(self, lease: Lease, reason: str, now: Moment, *, counts: bool = True) -> None:
+    def _recover(self, lease: Lease, reason: str, now: Timestamp, *, counts: bool = True) -> None:
         """A process or an agent was lost: the job goes on with agents that live, or fails where it may not."""
         match after_loss(self._run, self.job, self.leases, lease, reason, counts=counts):
             case Fail(why):
@@ -479,17 +483,17 @@ class JobRun:
                 self.leases.vacate(lease)
                 self.vacant_since = now.seconds
                 what = f"another worker is to take slot {lease.place} over ({left} more times)"
-                self._say(f"{reason}; {what}", now, "warning")
-                self._set(restarts=restarts, reason=reason)
+                self.log.say(f"{reason}; {what}", now, "warning")
+                self.log.set(restarts=restarts, reason=reason)
             case PlaceAnew(restarts, left):
                 done = self.leases.step
-                self._set(restarts=restarts)
+                self.log.set(restarts=restarts)
                 self._place_anew(reason, now)
                 first = self.memory.first_step
                 again = max(0, done - first)
                 how = f"goes on from step {first}" if self.memory.began_with else "begins again with step 0"
                 what = f"{again} steps are done again" if again else "no step is done again"
-                self._say(f"the job {how}: {what}; it may {left} more times", now, "warning")
+                self.log.say(f"the job {how}: {what}; it may {left} more times", now, "warning")
 
     @property
     def _is_handing_over(self) -> bool:
@@ -497,13 +501,13 @@ class JobRun:
         is_late = any(worker.state in _BEGINNING for worker in self.leases.workers)
         return self.lacks_workers or (self.state is JobState.RUNNING and is_late)
 
-    def _late_successor(self, now: Moment) -> Lease | None:
+    def _late_successor(self, now: Timestamp) -> Lease | None:
         """A worker that took a slot over, and has not begun for too long."""
         if now.seconds < self._refilled + self._limits.start_s or self._waits_for_silent:
             return None
         return next((worker for worker in self.leases.workers if worker.state in _BEGINNING), None)
 
-    def _end_at(self, step: int, now: Moment) -> None:
+    def _end_at(self, step: int, now: Timestamp) -> None:
         """The values after so many steps are the result. A run that goes on from the newest snapshot up to there brings
         them: it has the same bits."""
         self.memory.end = step
@@ -513,9 +517,9 @@ class JobRun:
         first = 0 if newest is None else newest.step
         how = "its result is brought" if first == step else f"it is trained again from step {first} up to there"
         self._place_anew(f"stopped at step {step}: {self.memory.stopping}; {how}", now, JobEvent.STOPPED)
-        self._set(snapshot=None if newest is None else newest.step)
+        self.log.set(snapshot=None if newest is None else newest.step)
 
-    def _place_anew(self, reason: str, now: Moment, event: JobEvent = JobEvent.LOST) -> None:
+    def _place_anew(self, reason: str, now: Timestamp, event: JobEvent = JobEvent.LOST) -> None:
         """Every lease is released, and the job is placed again, with its newest snapshot."""
         self._progress(now, last=True)
         self.memory.began_with = self.snapshots.newest
@@ -526,11 +530,11 @@ class JobRun:
         self._metrics.begin_anew()
         self._ending.begin_anew()
         first = self.memory.first_step
-        self._log.begin_anew(first)
+        self.log.begin_anew(first)
         self.memory.has_final = False
         self._store = None
         done = {"step": first, "epoch": self.plan.epochs_begun(first)}
-        self._set(progress=self.job.progress.model_copy(update=done))
+        self.log.set(progress=self.job.progress.model_copy(update=done))
         self._move(event, now, reason)
 
     def _rescale(self, scaling: Scaling) -> None:
@@ -541,14 +545,14 @@ class JobRun:
         self._scaling = None
         self._run.parts.drop(SCALING)
         self._run.plan = plan.model_copy(update={"steps": self.plan.steps})
-        self._set(workers=plan.workers, shards=plan.shards)
+        self.log.set(workers=plan.workers, shards=plan.shards)
 
-    def _advance(self, now: Moment) -> None:
+    def _advance(self, now: Timestamp) -> None:
         """Takes every step of the lifecycle that the leases' states allow."""
         if self.state is JobState.STARTING and self.leases.shards_are_ready:
             self.leases.tell(self.leases.workers)
             if all(worker.state in STARTED for worker in self.leases.workers):
-                self._log.start_rate(now)
+                self.log.start_rate(now)
                 self.snapshots.begin(now, wanted=self._changes_soon)
                 self._move(JobEvent.STARTED, now, self._standing)
         if self.state is JobState.RUNNING and self.leases.workers_are_done:
@@ -563,7 +567,7 @@ class JobRun:
             wrong = told_not_finite(self.job.metrics, self.memory.not_finite)
             self._move(JobEvent.KEPT, now, self._ending.why or (f"trained, but {wrong}" if wrong else None))
 
-    def _move(self, event: JobEvent, now: Moment, reason: str | None = None) -> None:
+    def _move(self, event: JobEvent, now: Timestamp, reason: str | None = None) -> None:
         state = after(JOB_TRANSITIONS, self.state, event)
         if event in _ENDING:
             self._progress(now, last=True)
@@ -575,12 +579,12 @@ class JobRun:
             self.leases.release()
             self.snapshots.end(keep=not self._discards)
             newest = self.snapshots.newest
-            self._set(snapshot=None if newest is None else newest.step, snapshot_bytes=self.snapshots.nbytes)
+            self.log.set(snapshot=None if newest is None else newest.step, snapshot_bytes=self.snapshots.nbytes)
         self._await(state, now)
-        self._set(state=state, reason=reason, started_at=started, ended_at=ended, traffic=self.leases.traffic)
-        self._append(StateChanged(state=state, reason=reason), now)
+        self.log.set(state=state, reason=reason, started_at=started, ended_at=ended, traffic=self.leases.traffic)
+        self.log.append(StateChanged(state=state, reason=reason), now)
 
-    def _await(self, state: JobState, now: Moment) -> None:
+    def _await(self, state: JobState, now: Timestamp) -> None:
         """The deadline of a state."""
         limit = {JobState.STARTING: self._limits.start_s, JobState.FINISHING: self._limits.keep_s}.get(state)
         self._deadline = None if limit is None else now.seconds + limit
@@ -592,34 +596,14 @@ class JobRun:
         step = lease.step if lease.kind is AgentKind.WORKER else self.leases.step
         return f"at step {min(step + ahead, self.plan.steps)} of {self.plan.steps}"
 
-    def _go_on_finishing(self, now: Moment) -> None:
+    def _go_on_finishing(self, now: Timestamp) -> None:
         """A job that has its last step behind it ends once its last snapshot is there, or will not come."""
         if self.state is JobState.FINISHING:
-            self._tell(self.snapshots.tick(now), now)
+            self.log.add(self.snapshots.tick(now), now)
             self._advance(now)
 
-    def _progress(self, now: Moment, *, last: bool = False) -> bool:
-        done = self._log.step(self.leases.step, now, last=last)
-        if done is None:
-            return False
-        progress = Progress(step=done.step, steps=done.steps, epoch=done.epoch)
-        self._set(progress=progress, traffic=self.leases.traffic)
-        self._append(done, now)
-        return True
-
-    def _set(self, **changes: object) -> None:
-        self.job = self.job.model_copy(update=changes)
-        self._log.save(self.job)
-
-    def _append(self, body: EventBody, now: Moment) -> None:
-        self._log.append(body, now)
-
-    def _say(self, message: str, now: Moment, level: LogLevel = "info") -> None:
-        self._tell(LogLine(level=level, source="server", message=message), now)
-
-    def _tell(self, line: LogLine | None, now: Moment) -> None:
-        if line is not None:
-            self._append(line, now)
+    def _progress(self, now: Timestamp, *, last: bool = False) -> bool:
+        return self.log.progress(self.leases.step, lambda: self.leases.traffic, now, last=last)
 
 
 def _numbers(plan: JobPlan) -> str:

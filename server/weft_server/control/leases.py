@@ -19,7 +19,7 @@ from weft.api.lifecycle import (
     AllocationState,
     after,
 )
-from weft_server.control.clock import Moment
+from weft_server.control.clock import Timestamp
 from weft_server.control.memory import LEASE, AgentMemory, JobKeys, LeaseMemory, Parts, RunMemory, under
 from weft_server.control.scheduler import Placement
 from weft_server.refusals import IllegalReportError, NotKeeperError, StaleTermError
@@ -126,7 +126,7 @@ class Agent:
     number: int
     """Counts registrations: the older of two equals comes first."""
     registration: Registration
-    registered: Moment
+    registered: Timestamp
     heard: float
     """Seconds of the last heartbeat's arrival."""
     version: int
@@ -158,7 +158,7 @@ class Agent:
     @classmethod
     def restored(cls, memory: AgentMemory, heard: float, version: int) -> Self:
         """As an earlier process has written it down. It is suspected until it calls, and silent from `heard` on."""
-        registered = Moment(memory.registered_at, heard)
+        registered = Timestamp(memory.registered_at, heard)
         state = AgentState.SUSPECTED
         return cls(memory.id, memory.number, memory.registration, registered, heard, version, state)
 
@@ -168,7 +168,7 @@ class Agent:
             id=self.id, number=self.number, registration=self.registration, registered_at=self.registered.at
         )
 
-    def describe(self, now: Moment) -> AgentInfo:
+    def describe(self, now: Timestamp) -> AgentInfo:
         return AgentInfo(
             id=self.id,
             kind=self.registration.kind,

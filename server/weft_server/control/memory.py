@@ -1,4 +1,4 @@
-"""What the mind writes down of itself, so that a server that starts again goes on where it was.
+"""What is remembered of jobs and agents, so that a server that starts again goes on where it was.
 
 A job's memory is parts by name: `run`, `lease/ID` for each place, `sum/SPLIT/STEP/SLOT` for each metric that waits for
 other slots, `set/NUMBER` for parameters that are to be set, `scaling` for a plan with other numbers of
@@ -19,8 +19,8 @@ from weft.api.agent import AgentKind, CurvePair, Registration, Snapshot, Snapsho
 from weft.api.base import Model
 from weft.api.job import Job, Traffic
 from weft.api.lifecycle import AllocationState
-from weft_server.control.clock import Moment
-from weft_server.plan import Given, JobPlan
+from weft_server.control.clock import Timestamp
+from weft_server.planning.plan import Given, JobPlan
 
 RUN = "run"
 SCALING = "scaling"
@@ -125,11 +125,11 @@ class RunMemory(Model, frozen=False):
         """The newest snapshot that is not after that step."""
         return next((each for each in reversed(self.snapshots) if step is not None and each.step <= step), None)
 
-    def told(self, now: Moment) -> Moment | None:
+    def told(self, now: Timestamp) -> Timestamp | None:
         """`told_at` in this process's seconds: another's mean nothing here, what has passed is of the calendar."""
         if self.told_at is None:
             return None
-        return Moment(self.told_at, now.seconds - max(0.0, (now.at - self.told_at).total_seconds()))
+        return Timestamp(self.told_at, now.seconds - max(0.0, (now.at - self.told_at).total_seconds()))
 
 
 class SetMemory(Model):
@@ -167,7 +167,7 @@ class AgentMemory(Model):
 
 @dataclass(frozen=True, slots=True)
 class KeptJob:
-    """A job that had not ended when the server did: its newest event's number, and what the mind wrote down of it."""
+    """A job that had not ended when the server did: its newest event's number, and what was remembered of it."""
 
     job: Job
     plan: JobPlan

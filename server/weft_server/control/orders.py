@@ -8,7 +8,7 @@ from weft.api.agent import LOST_AFTER_S, AgentKind, Allocation, ShardAllocation,
 from weft.api.store import StoreSpec
 from weft_server.control.leases import Lease
 from weft_server.control.memory import JobKeys
-from weft_server.plan import JobPlan
+from weft_server.planning.plan import JobPlan
 
 
 def allocation_of(

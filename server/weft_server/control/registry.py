@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from weft.api.agent import AgentInfo, AgentKind, Registration
 from weft.api.lifecycle import AgentEvent, AgentState
-from weft_server.control.clock import Moment
+from weft_server.control.clock import Timestamp
 from weft_server.control.leases import Agent, Lease, process_of
 from weft_server.control.limits import Limits
 from weft_server.control.memory import AgentMemory
@@ -44,7 +44,7 @@ class Registry:
             raise UnknownError("agent", agent)
         return self._agents[agent]
 
-    def describe(self, now: Moment) -> list[AgentInfo]:
+    def describe(self, now: Timestamp) -> list[AgentInfo]:
         """Those that live in the order of their registration, then those lost, newest first."""
         return [agent.describe(now) for agent in self] + list(self._lost)
 
@@ -65,7 +65,7 @@ class Registry:
         """Agents' orders have versions above this one: every process of the server counts from a higher one."""
         self._version = version
 
-    def restore(self, memories: Sequence[AgentMemory], now: Moment) -> None:
+    def restore(self, memories: Sequence[AgentMemory], now: Timestamp) -> None:
         """Takes up the agents of an earlier process. They are silent only after a grace."""
         heard = now.seconds + self._limits.restart_grace_s
         self._agents = {each.id: Agent.restored(each, heard, self._version) for each in memories}
@@ -80,20 +80,20 @@ class Registry:
             raise FullError("agent", self._limits.most_agents)
         return same
 
-    def add(self, registration: Registration, now: Moment) -> Agent:
+    def add(self, registration: Registration, now: Timestamp) -> Agent:
         """A new agent of a registration that was checked."""
         self._number += 1
         agent = Agent(self._new_id(), self._number, registration, now, now.seconds, self._version)
         self._agents[agent.id] = agent
         return agent
 
-    def lose(self, agent: Agent, now: Moment) -> None:
+    def lose(self, agent: Agent, now: Timestamp) -> None:
         """It lives no more; it is listed for a while."""
         agent.apply(AgentEvent.GONE)
         self._lost.appendleft(agent.describe(now))
         del self._agents[agent.id]
 
-    def heard(self, agent: str, now: Moment) -> float | None:
+    def heard(self, agent: str, now: Timestamp) -> float | None:
         """A heartbeat has arrived. The seconds of silence that it ends, where the agent was suspected; None where work
         could be given to it all the time. Raises UnknownError."""
         known = self.get(agent)
@@ -103,7 +103,7 @@ class Registry:
         known.heard, known.hung_up = now.seconds, False
         return silent_s if was_suspected else None
 
-    def silent(self, now: Moment) -> tuple[list[tuple[Agent, str]], list[tuple[Agent, float]]]:
+    def silent(self, now: Timestamp) -> tuple[list[tuple[Agent, str]], list[tuple[Agent, float]]]:
         """Those that are lost from now on, and why; and those that are suspected from now on, silent for so long. To be
         asked at every tick.
 
@@ -128,7 +128,7 @@ class Registry:
                 suspected.append((agent, silent_s))
         return lost, suspected
 
-    def late(self, lease: Lease, now: Moment) -> str:
+    def late(self, lease: Lease, now: Timestamp) -> str:
         """What to say of a lease whose agent misses heartbeats; '' where it does not."""
         agent = self._agents.get(lease.agent)
         silent_s = 0.0 if agent is None else now.seconds - agent.heard

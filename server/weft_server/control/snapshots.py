@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 
 from weft.api.agent import Snapshot, SnapshotDone, SnapshotFile, SnapshotOrder, report_interval
 from weft.api.event import LogLine
-from weft.api.job import Mode, UpdateBy
-from weft_server.control.clock import Moment
+from weft.api.job import UpdateBy
+from weft_server.control.clock import Timestamp
 from weft_server.control.instructions import Instruction, KeepSnapshot, TidySnapshots
 from weft_server.control.leases import Lease, Leases
 from weft_server.control.memory import RunState
-from weft_server.plan import JobPlan
 
 KEPT = 2
 """Of a job that runs: the newest may turn out not to be readable."""
@@ -76,16 +75,6 @@ def folders_of(snapshot: Snapshot) -> list[str]:
     return list(dict.fromkeys([snapshot.folder, *(beside(snapshot.folder, file.folder) for file in snapshot.files)]))
 
 
-def no_snapshots(plan: JobPlan, location: str | None, *, asked_for: bool = False) -> str | None:
-    """Why a job has no snapshots that it could go on from exactly, kept at that location; None where it has. A job that
-    takes none by itself takes one that is `asked_for`."""
-    if plan.mode is not Mode.SYNC:
-        return f"its mode is {plan.mode.value}"
-    if location is None:
-        return "the server keeps none"
-    return "snapshot_every_s is null" if plan.snapshot_every_s is None and not asked_for else None
-
-
 # --- One at a time ----------------------------------------------------------------------------------------------------
 
 
@@ -106,7 +95,7 @@ class _Capture:
     asked: float = 0.0
     """Since when it does."""
 
-    def put_together(self, now: Moment) -> Snapshot:
+    def put_together(self, now: Timestamp) -> Snapshot:
         """All that it needs, once all files are there: of each process the earlier ones first."""
         done = sorted(self.files.values(), key=lambda one: one.file.name if one.file is not None else "")
         scaled = next((one for one in done if one.loss_scale is not None), done[0])
@@ -141,7 +130,7 @@ class RunSnapshots:
         state: RunState,
         leases: Leases,
         location: str | None,
-        now: Moment,
+        now: Timestamp,
         needed: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._state = state
@@ -168,7 +157,7 @@ class RunSnapshots:
     @property
     def lacking(self) -> str | None:
         """Why the job has none, not even one that is asked for; None where it may."""
-        return no_snapshots(self._state.plan, self._location, asked_for=True)
+        return self._state.plan.no_snapshots(self._location, asked_for=True)
 
     @property
     def newest(self) -> Snapshot | None:
@@ -198,7 +187,7 @@ class RunSnapshots:
         """The same, for a worker that holds what goes with its process."""
         return self.last_folder if worker in self._holders else None
 
-    def begin(self, now: Moment, *, wanted: bool = False) -> None:
+    def begin(self, now: Timestamp, *, wanted: bool = False) -> None:
         """The job runs: there is a place for its snapshots, and the interval begins. Somebody may have `wanted` one."""
         self._tidy()
         self._wait(now)
@@ -213,7 +202,7 @@ class RunSnapshots:
         self._take_last()
         self._tidy()
 
-    def tick(self, now: Moment) -> LogLine | None:
+    def tick(self, now: Timestamp) -> LogLine | None:
         """Orders a snapshot that is due, and has one looked at that is written. What to say, if anything."""
         capture, interval = self._capture, self._state.plan.snapshot_every_s or WAIT_S
         if self._folder is None:
@@ -241,7 +230,7 @@ class RunSnapshots:
             return None
         return self._not_kept(capture.step, f"{who} did not write it within {limit:g} s")
 
-    def want(self, now: Moment) -> None:
+    def want(self, now: Timestamp) -> None:
         """One is to be taken as soon as may be, and not only where metrics are told."""
         self._due = now.seconds
         capture, soon = self._written, AHEAD_STEPS + math.ceil(2 * AHEAD_S * self._pace(now))
@@ -257,7 +246,7 @@ class RunSnapshots:
         since = None if capture.base is None else capture.base.step
         return [SnapshotOrder(allocation=lease.id, step=capture.step, folder=capture.folder, since=since)]
 
-    def take(self, lease: Lease, done: SnapshotDone, now: Moment) -> LogLine | None:
+    def take(self, lease: Lease, done: SnapshotDone, now: Timestamp) -> LogLine | None:
         """What became of a file. What to say, if anything."""
         capture, memory = self._written, self._memory
         is_last, is_captured = done.step == self._state.plan.steps, capture is not None and capture.step == done.step
@@ -354,16 +343,16 @@ class RunSnapshots:
         """Steps that the fastest worker has finished."""
         return max(worker.step for worker in self._leases.workers)
 
-    def _pace(self, now: Moment) -> float:
+    def _pace(self, now: Timestamp) -> float:
         """Steps a second since the job was placed."""
         since, step = self._since
         return (self._furthest - step) / max(now.seconds - since, 0.1)
 
-    def _wait(self, now: Moment) -> None:
+    def _wait(self, now: Timestamp) -> None:
         self._since = (now.seconds, self._leases.step)
         self._due = now.seconds + (self._state.plan.snapshot_every_s or math.inf)
 
-    def _order(self, now: Moment, interval: float) -> None:
+    def _order(self, now: Timestamp, interval: float) -> None:
         """Chooses a step that nobody has reached; at the end of a report's steps where that is not far, so that a job
         that goes on tells the same metrics."""
         steps, furthest, pace = self._state.plan.steps, self._furthest, self._pace(now)

@@ -13,8 +13,8 @@ from weft.api.lifecycle import JobState
 from weft_server.control.instructions import SetEnded
 from weft_server.control.leases import Lease, Leases
 from weft_server.control.memory import SET, RunState, SetMemory, under
-from weft_server.data_check import listed
-from weft_server.plan import Given
+from weft_server.planning.data_check import listed
+from weft_server.planning.plan import Given
 from weft_server.refusals import FullError, NotKeeperError, WrongStateError
 
 MOST_SETS = 16

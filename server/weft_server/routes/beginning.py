@@ -15,13 +15,14 @@ from weft.api.lifecycle import JobState
 from weft.api.problem import FieldError
 from weft.api.values import STATE
 from weft_graph.ir import GIVEN
-from weft_server.access import User
-from weft_server.control.snapshots import no_snapshots
-from weft_server.data_check import listed
-from weft_server.job_files import OF_UPLOAD
-from weft_server.job_refused import JobRefusedError
 from weft_server.keeper_values import KeeperSilentError
-from weft_server.parameter_file import (
+from weft_server.planning.data_check import listed
+from weft_server.planning.job_refused import JobRefusedError
+from weft_server.planning.plan import Given, JobPlan
+from weft_server.refusals import NotWrittenError, RefusalError, UnknownError, WrongStateError
+from weft_server.routes.context import Context
+from weft_server.storage.job_files import OF_UPLOAD
+from weft_server.storage.parameter_file import (
     MOST_ERRORS,
     Header,
     ParameterFileError,
@@ -29,11 +30,9 @@ from weft_server.parameter_file import (
     part_errors,
     read_header,
 )
-from weft_server.plan import Given, JobPlan
-from weft_server.refusals import NotWrittenError, RefusalError, UnknownError, WrongStateError
-from weft_server.routes.context import Context
-from weft_server.snapshot_files import SnapshotIncompleteError, is_there, newest
-from weft_server.uploads import LARGEST_HEADER_BYTES
+from weft_server.storage.snapshot_files import SnapshotIncompleteError, is_there, newest
+from weft_server.storage.uploads import LARGEST_HEADER_BYTES
+from weft_server.users import User
 
 TRIES = 3
 """A document may go between the moment it is found and the moment it is copied; a second look finds where it is."""
@@ -137,7 +136,7 @@ async def _resumed(use: Context, caller: User, job: str, plan: JobPlan) -> tuple
 
 def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldError]:
     """What of a job does not fit the snapshot of an earlier one, which is of that step and at some location."""
-    if why := no_snapshots(plan, location="", asked_for=True):
+    if why := plan.no_snapshots(location="", asked_for=True):
         yield FieldError(pointer="/resume", detail=f"such a job has no snapshots to go on from: {why}")
         return
     held = {key.key: key for key in before.keys}

@@ -9,15 +9,16 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 
 from weft.api.job import Job
-from weft_server.access import ANYONE, USER, Tokens, User
-from weft_server.checks import Checks
+from weft_server.access import USER, Tokens
 from weft_server.credentials import Credentials
-from weft_server.models.places import ModelPlaces
-from weft_server.models.pool import ModelReaders
+from weft_server.onnx_import.places import ModelPlaces
+from weft_server.onnx_import.pool import ModelReaders
+from weft_server.planning.turns import Turns
 from weft_server.refusals import UnknownError
 from weft_server.service import Service
 from weft_server.settings import Settings
-from weft_server.uploads import Uploads
+from weft_server.storage.uploads import Uploads
+from weft_server.users import ANYONE, User
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,9 @@ class Context:
     service: Service
     uploads: Uploads
     settings: Settings
-    checks: Checks
+    checks: Turns
     """Whose submitted job is checked next."""
-    models: Checks
+    models: Turns
     """Whose ONNX file is read next."""
     places: ModelPlaces
     """Whose ONNX file may come."""

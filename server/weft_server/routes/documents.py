@@ -8,9 +8,9 @@ from typing import Any
 
 from fastapi.responses import StreamingResponse
 
-from weft_server.parameter_file import Selection
 from weft_server.refusals import NotKeeperError
 from weft_server.routes.context import Context
+from weft_server.storage.parameter_file import Selection
 
 MEDIA_TYPE = "application/octet-stream"
 _CONTENT: dict[str, Any] = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
@@ -33,7 +33,7 @@ def answer(selection: Selection, **headers: str) -> StreamingResponse:
 
 
 async def document(use: Context, path: Path, names: Sequence[str]) -> StreamingResponse:
-    """Tensors of a file that the mind knows of. Raises NotKeeperError where it has gone meanwhile."""
+    """Tensors of a file that the controller knows of. Raises NotKeeperError where it has gone meanwhile."""
     try:
         return answer(await use.service.threads.on_files(Selection, path, names))
     except FileNotFoundError as error:

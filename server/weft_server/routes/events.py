@@ -9,11 +9,11 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
 
 from weft.api.event import Event, EventPage, StateChanged
-from weft_server.bells import heard
 from weft_server.bodies import StrictRoute
+from weft_server.notify import notified
 from weft_server.problems import OF_JOB, sends
 from weft_server.routes.context import PathId, Use
-from weft_server.service import Service, job_bell
+from weft_server.service import Service, job_topic
 
 router = APIRouter(prefix="/v1/jobs", tags=["events"], route_class=StrictRoute)
 
@@ -51,7 +51,7 @@ async def _stream(service: Service, job: str, newest: int) -> AsyncIterator[byte
     # A first comment brings the headers to the client, also when nothing has happened yet.
     yield format_sse_event(comment=f"events of {job}")
     while not service.closing:
-        bell = service.bells.listen(job_bell(job))
+        changed = service.notifier.subscribe(job_topic(job))
         ended = (await service.recorded(job)).state.is_terminal
         page = await service.threads.read(service.records.events, job, newest, PAGE)
         if page:
@@ -62,7 +62,7 @@ async def _stream(service: Service, job: str, newest: int) -> AsyncIterator[byte
                 return
         if not page and ended:
             return
-        if not page and not await heard(bell, KEEP_ALIVE_S):
+        if not page and not await notified(changed, KEEP_ALIVE_S):
             yield format_sse_event(comment="still here")
 
 

@@ -15,18 +15,18 @@ from weft.api.dry_run import DryRun, Passes
 from weft.api.earlier import in_earlier_words, is_earlier
 from weft.api.job import Job, JobPage, JobSpec, ParameterList, Scale
 from weft.api.lifecycle import JobState
-from weft_server.access import User
 from weft_server.bodies import StrictRoute
-from weft_server.checks import checked
 from weft_server.control.memory import Scaling
-from weft_server.dry_run import dry_run_of
-from weft_server.plan import JobPlan
+from weft_server.planning.dry_run import dry_run_of
+from weft_server.planning.plan import JobPlan
+from weft_server.planning.reading import read_and_check
+from weft_server.planning.turns import checked
 from weft_server.problems import CHECKED, OF_JOB, ProblemError, sends
-from weft_server.reading import read_and_check
-from weft_server.records import KeyReusedError
 from weft_server.routes.beginning import begun, check_scaled, refused_scale
 from weft_server.routes.context import Caller, Context, PathId, Use, user_of
 from weft_server.service import new_id
+from weft_server.storage.records import KeyReusedError
+from weft_server.users import User
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
 

@@ -20,10 +20,10 @@ from starlette.background import BackgroundTask
 from weft.api.model import ReadModel, ReadRequest
 from weft_server.bodies import StrictRoute, received
 from weft_server.gate import too_late
-from weft_server.job_files import Upload
-from weft_server.models.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
+from weft_server.onnx_import.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
 from weft_server.problems import DOCUMENT, ProblemError, sends
 from weft_server.routes.context import Caller, Context, Use, user_of
+from weft_server.storage.job_files import Upload
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=StrictRoute)
 

@@ -12,10 +12,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from weft_graph.json_form import graph_schema
 from weft_graph.program_json import programs_from_json
 from weft_server.bodies import StrictRoute
-from weft_server.checks import checked
+from weft_server.planning.telling import told_passes, told_programs
+from weft_server.planning.turns import checked
 from weft_server.problems import CHECKED, OF_JOB, sends
 from weft_server.routes.context import PathId, Use, user_of
-from weft_server.telling import told_passes, told_programs
 
 router = APIRouter(prefix="/v1", tags=["programs"], route_class=StrictRoute)
 

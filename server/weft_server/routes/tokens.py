@@ -10,11 +10,12 @@ from fastapi import APIRouter, Path
 from sqlalchemy.exc import IntegrityError
 
 from weft.api.token import NewToken, TokenCreated, TokenInfo, TokenList
-from weft_server.access import Tokens, User, digest, new_secret, told
+from weft_server.access import Tokens, digest, new_secret, told
 from weft_server.bodies import StrictRoute
 from weft_server.problems import ProblemError, sends
 from weft_server.refusals import UnknownError, WrongStateError
 from weft_server.routes.context import Caller, Context, Use
+from weft_server.users import User
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=StrictRoute)
 

@@ -10,12 +10,12 @@ from fastapi import APIRouter, Query, Request, Response
 
 from weft.api.values import STEP_HEADER, ValuesSet
 from weft_server.bodies import StrictRoute, received
-from weft_server.job_files import Upload
-from weft_server.parameter_file import Selection, largest_document
 from weft_server.problems import DOCUMENT, OF_JOB, ProblemError, sends
 from weft_server.refusals import NotWrittenError, RefusalError, WrongStateError
 from weft_server.routes.context import Context, PathId, Use
 from weft_server.routes.documents import BODY, answer, document_answer
+from weft_server.storage.job_files import Upload
+from weft_server.storage.parameter_file import Selection, largest_document
 
 router = APIRouter(prefix="/v1/jobs", tags=["values"], route_class=StrictRoute)
 

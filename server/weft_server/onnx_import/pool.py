@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Final
 
-from weft_server.models.request import ModelOutcome, ModelRequest
+from weft_server.onnx_import.request import ModelOutcome, ModelRequest
 
 _log = logging.getLogger("weft.server")
 
@@ -60,12 +60,12 @@ class ModelReaders:
 
 
 class _Reader:
-    """One process of `weft_server.models.fork`."""
+    """One process of `weft_server.onnx_import.fork`."""
 
     def __init__(self) -> None:
         kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "weft_server.models.fork"],
+            [sys.executable, "-m", "weft_server.onnx_import.fork"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**kept, **_ONE_THREAD},

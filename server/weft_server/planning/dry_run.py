@@ -5,9 +5,9 @@ from __future__ import annotations
 from weft.api.dry_run import DryRun, Passes
 from weft.api.job import JobSpec
 from weft_graph.program_json import programs_from_json
-from weft_server.memory_estimate import snapshot_cost, step_traffic, store_memory, worker_memory
-from weft_server.plan import JobPlan
-from weft_server.telling import told_passes, told_programs
+from weft_server.planning.memory_estimate import snapshot_cost, step_traffic, store_memory, worker_memory
+from weft_server.planning.plan import JobPlan
+from weft_server.planning.telling import told_passes, told_programs
 
 
 def dry_run_of(

@@ -1,8 +1,8 @@
 """The files that are kept of jobs: `jobs/ID/parameters.safetensors`, a running job's newest values, values to be set.
 
-Values that were given are called `given-TOKEN.safetensors`; the mind knows the token. They go when the job ends, but
-for those of an upload, `given-upload-ID.safetensors`, of a job that has not succeeded: it may be submitted again. What
-is left then goes when the job is removed.
+Values that were given are called `given-TOKEN.safetensors`; the controller knows the token. They go when the job ends,
+but for those of an upload, `given-upload-ID.safetensors`, of a job that has not succeeded: it may be submitted again.
+What is left then goes when the job is removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from weft.api.job import ParameterInfo
-from weft_server.parameter_file import (
+from weft_server.planning.plan import Given
+from weft_server.storage.parameter_file import (
     MOST_ERRORS,
     ParameterFileError,
     check_document,
@@ -26,7 +27,6 @@ from weft_server.parameter_file import (
     part_errors,
     read_header,
 )
-from weft_server.plan import Given
 
 FINAL = "parameters.safetensors"
 OF_UPLOAD = "upload-"

@@ -95,6 +95,15 @@ class JobPlan(Renamed):
             and not any(key.rows for key in self.keys)
         )
 
+    def no_snapshots(self, location: str | None, *, asked_for: bool = False) -> str | None:
+        """Why the job has no snapshots that it could go on from exactly, kept at that location; None where it has. A
+        job that takes none by itself takes one that is `asked_for`."""
+        if self.mode is not Mode.SYNC:
+            return f"its mode is {self.mode.value}"
+        if location is None:
+            return "the server keeps none"
+        return "snapshot_every_s is null" if self.snapshot_every_s is None and not asked_for else None
+
     @property
     def kept_arrays(self) -> int:
         """Arrays that go beside each trained parameter in documents: the optimizer's state, or the average alone."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from weft.api.token import ALL_PROJECTS, DEFAULT_PROJECT
 from weft.api.values import Uploaded, UploadInfo, UploadList
-from weft_server.job_files import Upload
-from weft_server.parameter_file import ParameterFileError, read_header
 from weft_server.refusals import FullError, UnknownError
+from weft_server.storage.job_files import Upload
+from weft_server.storage.parameter_file import ParameterFileError, read_header
 
 LARGEST_HEADER_BYTES = 16 << 20
 """Of a document of which nothing is known: some hundred thousand tensors."""

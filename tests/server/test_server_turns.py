@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from weft_server.checks import Checks, checked
-from weft_server.job_refused import JobRefusedError
+from weft_server.planning.job_refused import JobRefusedError
+from weft_server.planning.turns import Turns, checked
 from weft_server.refusals import CallerLeftError, FullError
 
 
@@ -23,7 +23,7 @@ async def gone() -> bool:
 class Held:
     """Callers of `checks`, who hold their turns until they are let go."""
 
-    def __init__(self, checks: Checks) -> None:
+    def __init__(self, checks: Turns) -> None:
         self.checks = checks
         self.began: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
@@ -59,7 +59,7 @@ async def settled() -> None:
 
 def test_submits_come_before_dry_runs_and_those_in_their_order() -> None:
     async def scenario() -> None:
-        held = Held(Checks(1, 10))
+        held = Held(Turns(1, 10))
         await held.come("first")
         for name, behind in (("dry 1", True), ("dry 2", True), ("submit 1", False), ("submit 2", False)):
             await held.come(name, behind=behind)
@@ -74,7 +74,7 @@ def test_submits_come_before_dry_runs_and_those_in_their_order() -> None:
 
 def test_what_a_caller_left_is_never_begun() -> None:
     async def scenario() -> None:
-        held = Held(Checks(1, 10))
+        held = Held(Turns(1, 10))
         await held.come("first")
         left = [await held.come(f"left {number}", gone) for number in range(5)]
         await held.come("there")
@@ -89,7 +89,7 @@ def test_what_a_caller_left_is_never_begun() -> None:
 
 def test_the_line_is_bounded_and_those_that_left_make_room() -> None:
     async def scenario() -> None:
-        held = Held(Checks(1, 2))
+        held = Held(Turns(1, 2))
         await held.come("first")
         await held.come("second", behind=True)
         third = await held.come("third", gone)
@@ -105,7 +105,7 @@ def test_the_line_is_bounded_and_those_that_left_make_room() -> None:
 
 def test_a_caller_that_is_cancelled_gives_its_turn_on() -> None:
     async def scenario() -> None:
-        held = Held(Checks(1, 10))
+        held = Held(Turns(1, 10))
         await held.come("first")
         waiting = await held.come("cancelled in line")
         running = await held.come("cancelled at its turn")
@@ -123,7 +123,7 @@ def test_a_caller_that_is_cancelled_gives_its_turn_on() -> None:
 
 def test_slow_checks_of_one_user_leave_a_turn_to_others_who_come_in_turn() -> None:
     async def scenario() -> None:
-        held = Held(Checks(2, 10))
+        held = Held(Turns(2, 10))
         for number in range(4):
             await held.come(f"ann {number}", user="ann")
         assert held.began == ["ann 0"]
@@ -140,7 +140,7 @@ def test_slow_checks_of_one_user_leave_a_turn_to_others_who_come_in_turn() -> No
 
 def test_a_user_who_fills_the_line_makes_room_for_others() -> None:
     async def scenario() -> None:
-        held = Held(Checks(1, 3))
+        held = Held(Turns(1, 3))
         tasks = [await held.come(f"ann {number}", user="ann") for number in range(4)]
         await held.come("ben", user="ben")
         with pytest.raises(FullError):

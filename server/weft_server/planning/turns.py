@@ -16,7 +16,7 @@ from typing import TypeVar
 from anyio import to_thread
 
 from weft.api.problem import FieldError
-from weft_server.job_refused import JobRefusedError
+from weft_server.planning.job_refused import JobRefusedError
 from weft_server.refusals import CallerLeftError, FullError
 
 _T = TypeVar("_T")
@@ -36,7 +36,7 @@ class _Waiting:
     turn: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class Checks:
+class Turns:
     """Turns, of which `at_once` are taken at the same time, and at most `most` callers wait. Belongs to one loop.
 
     A user takes all of them but one, so that slow checks of one leave a turn to others; who has had fewest is next.

@@ -13,10 +13,10 @@ from weft_data.errors import DataError
 from weft_data.numpy_source import open_source
 from weft_data.source import Description
 from weft_graph.json_place import escape_token
-from weft_server.check import check, read_graph
-from weft_server.job_refused import JobRefusedError
-from weft_server.memory_check import Bounds
-from weft_server.plan import JobPlan
+from weft_server.planning.check import check, read_graph
+from weft_server.planning.job_refused import JobRefusedError
+from weft_server.planning.memory_check import Bounds
+from weft_server.planning.plan import JobPlan
 
 
 def read_and_check(spec: JobSpec, roots: Sequence[Path] | None, bounds: Bounds) -> JobPlan:

@@ -1,4 +1,4 @@
-"""Drives the server's mind in tests: a clock that is set by hand, agents without processes, jobs without records."""
+"""Drives the server's state machine in tests: a clock set by hand, agents without processes, jobs without records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.api.agent import AgentKind, LogReport, MetricReport, Orders, Registrat
 from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server.control.clock import Moment
+from weft_server.control.clock import Timestamp
 from weft_server.control.controller import Controller
 from weft_server.control.instructions import (
     Append,
@@ -29,7 +29,7 @@ from weft_server.control.instructions import (
 from weft_server.control.leases import Lease
 from weft_server.control.limits import Limits
 from weft_server.control.memory import KeptJob
-from weft_server.plan import JobPlan
+from weft_server.planning.plan import JobPlan
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -52,7 +52,7 @@ class World:
     """By job: the folders of snapshots that were not deleted when it was tidied up last; None: all were."""
     replanned: list[Replan] = field(default_factory=list)
     parts: dict[str, dict[str, str]] = field(default_factory=dict)
-    """What the mind wrote down of jobs."""
+    """What is remembered of jobs."""
     seqs: dict[str, Iterator[int]] = field(default_factory=dict)
     pids: Iterator[int] = field(default_factory=lambda: count(100))
 
@@ -61,11 +61,11 @@ class World:
         self.controller = Controller(self.limits, lambda: next(ids))
 
     @property
-    def now(self) -> Moment:
-        return Moment(EPOCH + timedelta(seconds=self.seconds + self.set_by_s), self.seconds)
+    def now(self) -> Timestamp:
+        return Timestamp(EPOCH + timedelta(seconds=self.seconds + self.set_by_s), self.seconds)
 
     def carry_out(self, instructions: Sequence[Instruction]) -> None:
-        """Does what the hands would do, in memory, and checks what must always hold."""
+        """Does what the service would do, in memory, and checks what must always hold."""
         for each in instructions:
             match each:
                 case Append(job, event):

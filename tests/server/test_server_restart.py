@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from server_mind import World
+from server_control import World
 from server_specs import plan
 from weft.api.agent import AgentKind, MetricReport, Report, SetDone, WorkerAllocation
 from weft.api.event import Event, StateChanged
@@ -18,10 +18,10 @@ from weft.api.job import Job, Progress, Traffic
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server.control.controller import Controller
 from weft_server.control.instructions import Instruction, Remember, SetEnded
-from weft_server.database import open_database
-from weft_server.plan import Given
-from weft_server.records import Records, Submission
+from weft_server.planning.plan import Given
 from weft_server.refusals import NotKeeperError, UnknownError
+from weft_server.storage.database import open_database
+from weft_server.storage.records import Records, Submission
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
 READY, RUNNING, DONE = AllocationEvent.READY, AllocationEvent.RUNNING, AllocationEvent.DONE
@@ -50,7 +50,7 @@ class Killed(World):
         self.agents_there = [*workers, *shards]
 
     def begin(self) -> None:
-        """Submits the job, as the service does: the records have it before the mind."""
+        """Submits the job, as the service does: the records have it before the controller."""
         job_plan = plan(workers=3, shards=2)
         job = Job(
             id="job",

@@ -19,7 +19,7 @@ from weft.api.job import ParameterInfo
 from weft.api.problem import FieldError
 from weft.api.values import STATE, state_key, state_tensor
 from weft_graph.json_place import escape_token
-from weft_server.plan import nbytes
+from weft_server.planning.plan import nbytes
 
 DTYPES = {
     "bool": "BOOL",

@@ -22,8 +22,8 @@ from weft_graph.losses.with_loss import WithLoss, losses_of, with_loss
 from weft_graph.onnx_form.errors import Imported, OnnxError, ReadOptions, TrainingStep
 from weft_graph.onnx_form.files import read_bytes, read_file
 from weft_graph.types import TensorType
-from weft_server.models.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
-from weft_server.parameter_file import write_arrays
+from weft_server.onnx_import.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
+from weft_server.storage.parameter_file import write_arrays
 
 _MOST_PARTS: Final = 1000
 _MOST_NAME: Final = 1000

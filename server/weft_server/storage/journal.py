@@ -1,4 +1,4 @@
-"""What the mind has decided and the records do not have yet: in order, and nothing is dropped before they have it."""
+"""What the controller has decided and the records do not have yet: in order, and nothing is dropped until they do."""
 
 from __future__ import annotations
 

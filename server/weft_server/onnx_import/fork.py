@@ -1,6 +1,6 @@
-"""`python -m weft_server.models.fork`: reads models that nobody vouches for, each in a fork of its own with bounds.
+"""`python -m weft_server.onnx_import.fork`: reads models that nobody vouches for, in a fork of its own with bounds.
 
-A request is a line on standard input, `weft_server.models.request.ModelRequest` as JSON; its outcome is a line on
+A request is a line on standard input, `weft_server.onnx_import.request.ModelRequest` as JSON; its outcome is a line on
 standard output. The process ends when its input does, in the middle of a model too. It does one thing at a
 time, and holds nothing of what it read.
 """
@@ -19,8 +19,8 @@ from typing import Final
 
 from weft.api.problem import FieldError
 from weft_graph.schema import schemas
-from weft_server.models.reading import outcome_of
-from weft_server.models.request import ModelLimits, ModelOutcome, ModelRequest
+from weft_server.onnx_import.reading import outcome_of
+from weft_server.onnx_import.request import ModelLimits, ModelOutcome, ModelRequest
 
 OUTCOME: Final = "outcome.json"
 

@@ -12,10 +12,10 @@ from weft_graph.program_text.listing import Setting
 from weft_graph.program_text.passes import Recorder, passes_text
 from weft_graph.program_text.program import programs_text
 from weft_graph.types import BATCH
-from weft_server.converter_options import options_of
-from weft_server.memory_estimate import train_samples
-from weft_server.plan import JobPlan, key_slices
-from weft_server.rule_planning import plan_rule
+from weft_server.planning.converter_options import options_of
+from weft_server.planning.memory_estimate import train_samples
+from weft_server.planning.plan import JobPlan, key_slices
+from weft_server.planning.rule_planning import plan_rule
 
 
 def told_programs(plan: JobPlan, programs: Programs) -> str:

@@ -9,7 +9,7 @@ from weft.api.problem import FieldError
 from weft_graph.ir import Graph
 from weft_graph.json_place import escape_token
 from weft_graph.passes.places import place_of
-from weft_server.data_check import listed
+from weft_server.planning.data_check import listed
 
 _FIELD = "/parallelism/placement"
 

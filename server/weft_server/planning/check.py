@@ -22,16 +22,16 @@ from weft_graph.json_place import escape_token
 from weft_graph.rules.schedule import MOST_STEPS
 from weft_graph.spelling import did_you_mean
 from weft_graph.types import BATCH
-from weft_server.converter_options import options_of
-from weft_server.data_check import column_errors, listed, row_errors
-from weft_server.first_value_check import first_value_errors
-from weft_server.job_refused import JobRefusedError
-from weft_server.memory_check import Bounds, memory_errors
-from weft_server.placement_check import placement_errors
-from weft_server.plan import JobPlan, nbytes
-from weft_server.planning import dims_of, plan_of
-from weft_server.rule_check import read_rule, rule_errors
-from weft_server.training_check import training_errors
+from weft_server.planning.converter_options import options_of
+from weft_server.planning.data_check import column_errors, listed, row_errors
+from weft_server.planning.first_value_check import first_value_errors
+from weft_server.planning.job_refused import JobRefusedError
+from weft_server.planning.memory_check import Bounds, memory_errors
+from weft_server.planning.placement_check import placement_errors
+from weft_server.planning.plan import JobPlan, nbytes
+from weft_server.planning.planning import dims_of, plan_of
+from weft_server.planning.rule_check import read_rule, rule_errors
+from weft_server.planning.training_check import training_errors
 
 MOST_ERRORS = 50
 """What one answer lists; who has more wrong than that mends the first ones first."""

@@ -47,7 +47,7 @@ class PlanRow(Base):
     spec: Mapped[str] = mapped_column(Text)
     """JSON form of `weft.api.job.JobSpec`."""
     plan: Mapped[str] = mapped_column(Text)
-    """JSON form of `weft_server.plan.JobPlan`."""
+    """JSON form of `weft_server.planning.plan.JobPlan`."""
 
 
 class EventRow(Base):
@@ -87,7 +87,7 @@ class TokenRow(Base):
 
 
 class PartRow(Base):
-    """What the mind has written down of a job that has not ended; see `weft_server.control.memory`."""
+    """What is remembered of a job that has not ended; see `weft_server.control.memory`."""
 
     __tablename__ = "parts"
 

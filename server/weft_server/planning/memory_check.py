@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from weft.api.problem import FieldError
 from weft_graph.program import Programs
 from weft_graph.rules.built_in import rule_name
-from weft_server.memory_estimate import evaluate_samples, peak, store_memory, train_samples
-from weft_server.plan import JobPlan
+from weft_server.planning.memory_estimate import evaluate_samples, peak, store_memory, train_samples
+from weft_server.planning.plan import JobPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from weft_graph.ir import Input
 from weft_graph.program import KeyPlan, Programs, Update
 from weft_graph.program_json import programs_to_json
 from weft_graph.weft_domain import SEND, SEND_ROWS
-from weft_server.plan import JobPlan
-from weft_server.rule_planning import RulePlan
-from weft_server.training_check import commit_of
+from weft_server.planning.plan import JobPlan
+from weft_server.planning.rule_planning import RulePlan
+from weft_server.planning.training_check import commit_of
 
 
 def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Description) -> JobPlan:

@@ -19,11 +19,11 @@ from weft.api.event import Event
 from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
 from weft.api.token import ALL_PROJECTS, Scope, TokenInfo
-from weft_server.access import User
 from weft_server.control.instructions import Append, Instruction, Remember, RememberAgent, Replan, Save
 from weft_server.control.memory import AgentMemory, KeptJob
-from weft_server.plan import JobPlan
-from weft_server.tables import AgentRow, EventRow, JobRow, PartRow, PlanRow, StartRow, SubmissionRow, TokenRow
+from weft_server.planning.plan import JobPlan
+from weft_server.storage.tables import AgentRow, EventRow, JobRow, PartRow, PlanRow, StartRow, SubmissionRow, TokenRow
+from weft_server.users import User
 
 
 class KeyReusedError(Exception):
@@ -154,7 +154,7 @@ class Records:
             return None if found is None else found.spec
 
     def unfinished(self) -> list[KeptJob]:
-        """Jobs that have not ended, oldest first, with what the mind wrote down of them."""
+        """Jobs that have not ended, oldest first, with what is remembered of them."""
         ended = [state.value for state in JobState if state.is_terminal]
         query = (
             select(JobRow, PlanRow.plan)
@@ -240,7 +240,7 @@ def _job(row: JobRow) -> Job:
 
 
 def _remember(session: Session, instructions: Sequence[Instruction]) -> None:
-    """Writes what the mind remembers; of what changed more than once, the newest."""
+    """Writes what is to be remembered; of what changed more than once, the newest."""
     agents = {each.agent: each.document for each in instructions if isinstance(each, RememberAgent)}
     parts = {
         (each.job, part): document

@@ -18,10 +18,9 @@ from weft_graph.memory import program_memory
 from weft_graph.program import Program, Programs, Update
 from weft_graph.types import BATCH, TensorType
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, ID_BYTES, SEND, SEND_ROWS
-from weft_server.control.snapshots import no_snapshots
-from weft_server.converter_options import options_of
-from weft_server.plan import JobPlan, nbytes
-from weft_server.rule_planning import plan_rule
+from weft_server.planning.converter_options import options_of
+from weft_server.planning.plan import JobPlan, nbytes
+from weft_server.planning.rule_planning import plan_rule
 
 SEEN_BYTES: Final = 8
 """Of each row of a table with standard semantics: which update it has seen."""
@@ -138,7 +137,7 @@ def snapshot_cost(plan: JobPlan, location: str | None) -> SnapshotCost:
         files=plan.shards or 1,
         every_s=plan.snapshot_every_s,
         location=location,
-        lacking=no_snapshots(plan, location),
+        lacking=plan.no_snapshots(location),
     )
 
 

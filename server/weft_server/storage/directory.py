@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weft_server.database import open_database
-from weft_server.job_files import JobFiles
-from weft_server.records import Records
+from weft_server.storage.database import open_database
+from weft_server.storage.job_files import JobFiles
+from weft_server.storage.records import Records
 
 
 class UnknownResultsError(Exception):

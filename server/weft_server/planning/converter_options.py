@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from weft.api.job import JobSpec
 from weft_graph.passes.draft import Options, Precision, Recompute
-from weft_server.rule_planning import RulePlan
+from weft_server.planning.rule_planning import RulePlan
 
 
 def options_of(spec: JobSpec, rule: RulePlan, dims: Mapping[str, int]) -> Options:

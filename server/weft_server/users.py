@@ -1,0 +1,28 @@
+"""Who calls, as far as records and routes go by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.api.token import ALL_PROJECTS, DEFAULT_PROJECT, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who calls: the token's name, what it may do, and in which project."""
+
+    name: str
+    scope: Scope
+    project: str
+
+    @property
+    def home(self) -> str:
+        """The project of what this user brings."""
+        return DEFAULT_PROJECT if self.project == ALL_PROJECTS else self.project
+
+    def sees(self, project: str) -> bool:
+        return self.project in {ALL_PROJECTS, project}
+
+
+ANYONE = User("", Scope.ADMIN, ALL_PROJECTS)
+"""Who calls a server that asks for no token."""
