@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from weft.cluster import SERVER, Cluster
 from weft.command_line import command
+from weft.http import Retry
 from weft.process import Process
 
 
@@ -46,7 +47,7 @@ class Revivals:
         self._rows[name] = row
         if row > self.limits.most and name not in self._always:
             return None
-        pause_s = min(self.limits.first_s * 2.0 ** min(row - 1, 32), self.limits.longest_s)
+        pause_s = Retry(first_s=self.limits.first_s, longest_s=self.limits.longest_s).pause_s(row)
         self._due[name] = now + pause_s
         return pause_s
 
