@@ -94,8 +94,8 @@ class World:
         )
         if "{upload}" in path:
             path = path.replace("{upload}", self.upload(project))
-        if "{token}" in path:
-            path = path.replace("{token}", self.token(project))
+        if "{name}" in path:
+            path = path.replace("{name}", self.token(project))
         return path.replace("{agent}", "nobody").replace("{allocation}", "nothing")
 
 
