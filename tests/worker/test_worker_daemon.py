@@ -239,13 +239,18 @@ def test_a_run_that_ignores_its_end_is_killed_and_the_next_one_starts(served, jo
     assert [name for name, _, _ in served.heard(3)] == ["b"] * 3
 
 
-def test_a_run_whose_process_dies_is_told_as_failed_and_the_next_one_starts(served, job):
+@pytest.mark.parametrize(
+    ("number", "cause"),
+    [(signal.SIGKILL, "out of memory, if nobody sent it"), (signal.SIGBUS, "a data file that it was reading was cut")],
+)
+def test_a_run_whose_process_dies_is_told_as_failed_and_the_next_one_starts(served, job, number, cause):
+    """SIGBUS is what reading a page of a mapped file brings that was cut short."""
     served.order(endless(job, "a"))
     served.heard(2)
-    os.kill(process_of_a_run(), signal.SIGKILL)
+    os.kill(process_of_a_run(), number)
     ((name, event, reason),) = served.heard(1)
     assert (name, event) == ("a", FAILED)
-    assert reason.startswith("its process was ended by SIGKILL; out of memory, if nobody sent it")
+    assert reason.startswith(f"its process was ended by {number.name}; {cause}")
     served.order(renamed(job, "b"))
     assert [event for _, event, _ in served.heard(3)] == [READY, RUNNING, DONE]
 

@@ -240,14 +240,21 @@ def _whole(reader: Any) -> Iterator[dict[str, Any]]:
         return
 
 
+_CAUSES = {
+    signal.SIGKILL: "; out of memory, if nobody sent it: see the system's log",
+    signal.SIGBUS: "; a data file that it was reading was cut short, or its disk cannot be read: write new data under "
+    "another name",
+}
+"""What the usual cause of a signal is, and what to do."""
+
+
 def ending(status: int) -> str:
     """How a process ended, in words, by the status that `waitpid` gave."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"its process ended with status {code}"
     name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
-    out = "; out of memory, if nobody sent it: see the system's log" if -code == signal.SIGKILL else ""
-    return f"its process was ended by {name}{out}"
+    return f"its process was ended by {name}{_CAUSES.get(-code, '')}"
 
 
 # --- The forkserver ---------------------------------------------------------------------------------------------------
