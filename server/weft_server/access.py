@@ -81,7 +81,7 @@ RULES: Mapping[str, Rule] = {
     "GET /v1/schemas/graph": VIEW,
     "GET /v1/tokens": MANAGE,
     "POST /v1/tokens": MANAGE,
-    "DELETE /v1/tokens/{token}": MANAGE,
+    "DELETE /v1/tokens/{name}": MANAGE,
     "GET /v1/agents": VIEW,
     "POST /v1/agents": Rule(joining=True),
     "POST /v1/agents/{agent}/heartbeat": Rule(holder="agents"),

@@ -18,7 +18,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from weft.api.base import RepeatedKeyError, check_keys
 from weft_server.gate import too_large
@@ -78,10 +78,36 @@ class _JsonRequest(Request):
         except ValueError as error:
             raise ProblemError("malformed-json", f"the body is not JSON: {error}") from error
         try:
-            return self._model.validate_json(body, strict=True)
+            return self._validated(body, document)
         except ValidationError as error:
             found = error.errors(include_url=False, include_input=False, include_context=False)
             raise invalid_request([{**each, "loc": ("body", *each["loc"])} for each in found], document) from error
+
+    def _validated(self, body: bytes, document: Any) -> Any:
+        """The model. Raises ValidationError."""
+        try:
+            return self._model.validate_json(body, strict=True)
+        except ValidationError as error:
+            if not _make_whole(document, error):
+                raise
+        return self._model.validate_json(to_json(document), strict=True)
+
+
+def _make_whole(document: Any, error: ValidationError) -> bool:
+    """Writes `3.0` as `3` where an integer is wanted: JSON Schema takes both for one. Whether there was any."""
+    is_changed = False
+    for each in error.errors(include_url=False, include_context=False):
+        value = each["input"]
+        if each["type"] != "int_type" or not isinstance(value, float) or not value.is_integer():
+            continue
+        place, here = None, document
+        for step in each["loc"]:  # which names the tags of unions too
+            if (isinstance(here, dict) and step in here) or (isinstance(here, list) and isinstance(step, int)):
+                place, here = (here, step), here[step]
+        if place is not None and here == value:
+            place[0][place[1]] = int(value)
+            is_changed = True
+    return is_changed
 
 
 def _names(route: APIRoute) -> frozenset[str]:

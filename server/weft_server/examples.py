@@ -19,7 +19,6 @@ PARAMETERS: Final[Mapping[str, Json]] = {
     "agent": _AGENT_ID,
     "allocation": _ALLOCATION_ID,
     "term": 1,
-    "token": "reader",
 }
 """By the parameter's name."""
 

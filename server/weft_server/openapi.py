@@ -143,6 +143,7 @@ def describe(audience: Audience, *, tokens: bool, is_loopback: bool) -> Json:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     schemas.update(_problem_schemas())
+    _close_patterns(schemas)
     _open_answers(described, operations)
     described["components"]["examples"] = {
         code: {"summary": kind.meaning, "value": problem(code, kind.example).model_dump(mode="json")}
@@ -230,6 +231,11 @@ def _add_links(name: str, call: Json) -> None:
 
 def _add_examples(name: str, call: Json) -> None:
     for parameter in call.get("parameters", ()):
+        kinds = parameter["schema"].get("anyOf", ())
+        if {"type": "null"} in kinds:  # what is not given: no header and no query parameter is null
+            (kind,) = (each for each in kinds if each != {"type": "null"})
+            parameter["schema"] = {**parameter["schema"], **kind}
+            del parameter["schema"]["anyOf"]
         if parameter["name"] in PARAMETERS:
             parameter["example"] = PARAMETERS[parameter["name"]]
     examples = EXAMPLES.get(name, {})
@@ -243,6 +249,16 @@ def _add_examples(name: str, call: Json) -> None:
 def _problem_schemas() -> Json:
     schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     return {**schema.pop("$defs"), "Problem": schema}
+
+
+def _close_patterns(part: Any) -> None:
+    """Keys of another pattern are refused, which pydantic does not say."""
+    if isinstance(part, dict):
+        if "patternProperties" in part:
+            part["additionalProperties"] = False
+        part = list(part.values())
+    for each in part if isinstance(part, list) else ():
+        _close_patterns(each)
 
 
 def _open_answers(described: Json, operations: Iterable[tuple[str, str, Json]]) -> None:

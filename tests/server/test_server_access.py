@@ -29,7 +29,7 @@ ADMIN, AGENTS = "an-admin-by-the-settings", "a-token-to-join-with"
 
 
 def bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
+    return {"Authorization": f"Bearer {name}"}
 
 
 def routes(app: FastAPI) -> list[str]:
@@ -94,8 +94,8 @@ class World:
         )
         if "{upload}" in path:
             path = path.replace("{upload}", self.upload(project))
-        if "{token}" in path:
-            path = path.replace("{token}", self.token(project))
+        if "{name}" in path:
+            path = path.replace("{name}", self.token(project))
         return path.replace("{agent}", "nobody").replace("{allocation}", "nothing")
 
 

@@ -117,7 +117,18 @@ def test_a_number_in_quotes_is_no_number(client: httpx.Client, document: dict[st
     """The schema says integer, so what it refuses is refused: nobody comes to rely on a conversion."""
     wrong = {**document, "seed": "3", "keep_state": 1, "parallelism": {"workers": True, "shards": 1.0}}
     found = problem(submit(client, wrong), 422, "invalid-request")
-    assert {"/seed", "/keep_state", "/parallelism/workers"} <= pointers(found)
+    assert pointers(found) == {"/seed", "/keep_state", "/parallelism/workers"}
+
+
+def test_a_whole_number_may_be_written_with_a_point(client: httpx.Client, document: dict[str, Any]) -> None:
+    """JSON Schema knows one number, however it is written."""
+    written = {**document, "seed": 3.0, "run": {"steps": 2.0}, "parallelism": {"workers": 2.0, "shards": 1}}
+    job = submit(client, written)
+    assert job.status_code == 201, job.text
+    kept = client.get(f"/v1/jobs/{job.json()['id']}/spec").json()
+    assert (kept["seed"], kept["run"]["steps"], kept["parallelism"]["workers"]) == (3, 2, 2)
+    found = problem(submit(client, {**written, "seed": 3.5}), 422, "invalid-request")
+    assert pointers(found) == {"/seed"}
 
 
 def test_a_query_parameter_that_a_call_does_not_have_is_refused(client: httpx.Client, document: dict[str, Any]) -> None:

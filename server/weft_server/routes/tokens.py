@@ -48,17 +48,17 @@ async def create_token(new: NewToken, use: Use, caller: Caller) -> TokenCreated:
 
 
 @router.delete(
-    "/{token}",
+    "/{name}",
     status_code=HTTPStatus.NO_CONTENT,
     openapi_extra=sends("unknown-token", "wrong-state", "records-unavailable"),
 )
-async def remove_token(token: Annotated[str, Path(max_length=128)], use: Use, caller: Caller) -> None:
+async def remove_token(name: Annotated[str, Path(max_length=128)], use: Use, caller: Caller) -> None:
     """The token opens nothing from now on. A stream of events that it has opened goes on to its end."""
     tokens = _asked_for(use)
-    if token not in [each.name for each in await _seen(use, caller)]:
-        raise UnknownError("token", token)
-    tokens.load(await use.service.threads.write(use.service.records.remove_token, token))
-    _log.info("token %s was removed by %s", token, caller.name)
+    if name not in [each.name for each in await _seen(use, caller)]:
+        raise UnknownError("token", name)
+    tokens.load(await use.service.threads.write(use.service.records.remove_token, name))
+    _log.info("token %s was removed by %s", name, caller.name)
 
 
 async def _seen(use: Context, caller: User) -> list[TokenInfo]:
