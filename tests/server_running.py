@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 from safetensors.numpy import save
 
+from documented import checker
 from server_specs import CLASSES, FEATURES
 from weft.agent.membership import Membership
 from weft.agent.reporter import Reporter, UploadError
@@ -27,7 +28,8 @@ DEADLINE_S = 60.0
 
 @contextmanager
 def running(directory: Path, **settings: Any) -> Iterator[httpx.Client]:
-    """A client of a server that works in `directory`; heartbeats come ten times a second."""
+    """A client of a server that works in `directory`; heartbeats come ten times a second. What it is answered has to be
+    what the server's OpenAPI documents say."""
     quick = {"heartbeat_interval_s": 0.1, "lost_after_s": 2.0, "port": 0}
     chosen = Settings(directory=directory, **{**quick, **settings})
     stop = threading.Event()
@@ -39,7 +41,9 @@ def running(directory: Path, **settings: Any) -> Iterator[httpx.Client]:
         try:
             eventually(lambda: server.started or not thread.is_alive(), "the server listens")
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            with httpx.Client(base_url=url, timeout=DEADLINE_S) as client:
+            hooks = {"response": [checker(chosen)]}
+            name = {"User-Agent": "weft-tests"}  # the SDK of the release before did not say its name
+            with httpx.Client(base_url=url, timeout=DEADLINE_S, headers=name, event_hooks=hooks) as client:
                 yield client
         finally:
             stop.set()

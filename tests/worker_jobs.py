@@ -11,8 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from weft.agent.document import Document
-from weft.agent.transfer import DownloadError
+from weft.agent.transfer import Document, DownloadError
 from weft.api.agent import LogReport, MetricReport, SetDone, Snapshot, SnapshotDone, WorkerAllocation
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec, NumpySource, Rows

@@ -12,10 +12,9 @@ from pydantic import ValidationError
 
 from weft.agent.startup import start_daemon
 from weft_server.app import create_app
-from weft_server.serving import DirectoryInUseError, serve
+from weft_server.serving import DirectoryInUseError, UnknownResultsError, serve
 from weft_server.settings import Settings
 from weft_server.storage.database import DatabaseRefusedError
-from weft_server.storage.directory import UnknownResultsError
 
 EXIT_REFUSED = 2
 

@@ -11,7 +11,6 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -25,7 +24,6 @@ from weft_server.users import User
 
 USER = "weft.user"
 """Where a call's ASGI scope has its user."""
-CHALLENGE = {"WWW-Authenticate": "Bearer"}
 PREFIX = "weft_"
 """What users' secrets begin with, so that tools that look for leaked ones find them."""
 SECRET_BYTES = 32
@@ -83,7 +81,7 @@ RULES: Mapping[str, Rule] = {
     "GET /v1/schemas/graph": VIEW,
     "GET /v1/tokens": MANAGE,
     "POST /v1/tokens": MANAGE,
-    "DELETE /v1/tokens/{token}": MANAGE,
+    "DELETE /v1/tokens/{name}": MANAGE,
     "GET /v1/agents": VIEW,
     "POST /v1/agents": Rule(joining=True),
     "POST /v1/agents/{agent}/heartbeat": Rule(holder="agents"),
@@ -96,7 +94,10 @@ RULES: Mapping[str, Rule] = {
     "GET /readyz": OPEN,
     "GET /docs": VIEW,
     "GET /openapi.json": VIEW,
-    "HEAD /openapi.json": VIEW,
+    "GET /agents/docs": VIEW,
+    "GET /agents/openapi.json": VIEW,
+    "GET /problems": OPEN,
+    "GET /problems/{code}": OPEN,
 }
 """The rule of each route. One that is not here is not there for anybody; a test finds it."""
 
@@ -173,21 +174,21 @@ class TokenGate:
         if user is not None and rule.scope is not None:
             if not user.scope.covers(rule.scope) or (rule.of_all_projects and user.project != ALL_PROJECTS):
                 detail = f"the call needs {rule.told(identifier)}; {told(user)}"
-                return respond(problem(HTTPStatus.FORBIDDEN, "scope-needed", detail))
+                return respond(problem("scope-needed", detail))
             if found is None:
                 detail = f"{method} {path}: not found"
-                return respond(problem(HTTPStatus.NOT_FOUND, "not-found", detail))
+                return respond(problem("not-found", detail))
             scope[USER] = user
             return None
         if holder is not None or user is not None or joins:
             whose = f"the credential of {holder[0]} {holder[1]}" if holder is not None else "another token"
             detail = f"the call came with {whose}, and wants {rule.told(identifier)}"
-            return respond(problem(HTTPStatus.FORBIDDEN, "wrong-credential", detail))
+            return respond(problem("wrong-credential", detail))
         if is_credential(token):
             detail = "the server does not know this credential: it has another key now; register again"
-            return respond(problem(HTTPStatus.UNAUTHORIZED, "unknown-credential", detail), CHALLENGE)
+            return respond(problem("unknown-credential", detail))
         detail = "the call needs the header 'Authorization: Bearer TOKEN' with a token that this server knows"
-        return respond(problem(HTTPStatus.UNAUTHORIZED, "unauthorized", detail), CHALLENGE)
+        return respond(problem("unauthorized", detail))
 
 
 def told(user: User) -> str:

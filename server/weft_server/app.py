@@ -5,32 +5,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
 
 from weft.agent.private import make_directory
+from weft_server import pages
 from weft_server.access import TokenGate, Tokens
 from weft_server.control.clock import Clock, ProcessClock
 from weft_server.credentials import Credentials
 from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate
-from weft_server.onnx_import.places import ModelPlaces
-from weft_server.onnx_import.pool import ModelReaders
+from weft_server.onnx_import.pool import ModelPlaces, ModelReaders
+from weft_server.openapi import ROUTERS
 from weft_server.planning.turns import Turns
 from weft_server.problems import add_handlers
-from weft_server.routes import (
-    agents,
-    allocations,
-    docs,
-    events,
-    health,
-    jobs,
-    models,
-    programs,
-    tokens,
-    uploads,
-    values,
-)
 from weft_server.routes.context import Context, check_project
 from weft_server.service import Service
 from weft_server.settings import Settings
@@ -76,17 +63,10 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
 
     credentials = None if settings.token is None else Credentials(settings.directory)
     known = None if settings.token is None else Tokens(settings.token.get_secret_value())
-    # FastAPI's own pages load scripts from other hosts; `/docs` is a page of ours.
-    app = FastAPI(
-        title="weft",
-        version=version("weft"),
-        lifespan=lifespan,
-        redirect_slashes=False,
-        docs_url=None,
-        redoc_url=None,
-    )
-    for each in (jobs, events, values, uploads, models, programs, tokens, agents, allocations, health, docs):
-        app.include_router(each.router, dependencies=[Depends(check_project)])
+    # FastAPI's own pages load scripts from other hosts, and its document knows no problems: `pages` has ours.
+    app = FastAPI(lifespan=lifespan, redirect_slashes=False, openapi_url=None)
+    for router in (*ROUTERS["users"], *ROUTERS["agents"], pages.router):
+        app.include_router(router, dependencies=[Depends(check_project)])
     add_handlers(app)
     _add_gates(app, settings, credentials, known)
     return app

@@ -1,18 +1,28 @@
-"""Bodies of requests that are files: written to the disk as they come, within a limit."""
+"""Bodies of requests: JSON that is read strictly, and files that are written to the disk as they come.
+
+Strict is: RFC 8259 to the letter for what users send, each key once, bounded nesting, the types of the schema without
+conversions (no `"3"` where a number is wanted), no field or query parameter that is unknown.
+"""
 
 from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from http import HTTPStatus
+from difflib import get_close_matches
+from email.message import Message
 from pathlib import Path
+from typing import Any
 
-from fastapi import Request
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import from_json, to_json
 
+from weft.api.base import RepeatedKeyError, check_keys
 from weft_server.gate import too_large
-from weft_server.problems import ProblemError
+from weft_server.problems import ProblemError, invalid_request
 from weft_server.storage.job_files import Upload
 from weft_server.storage.parameter_file import PIECE_BYTES, ParameterFileError
 from weft_server.threads import Threads
@@ -20,6 +30,119 @@ from weft_server.threads import Threads
 KEPT_FREE_BYTES = 64 << 20
 """Of the disk, which documents leave free: the records of jobs go on where no document is taken."""
 REMEDY = "make room on it (`DELETE /v1/uploads/ID` frees what was brought for jobs to begin with), then send it again"
+
+
+class StrictRoute(APIRoute):
+    """A route whose query and JSON body are read strictly."""
+
+    allows_nan = False
+    """Whether a body may have numbers that JSON has no word for."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+        model = None if self.body_field is None else TypeAdapter(self.body_field.field_info.annotation)
+        known = _names(self)
+
+        async def strict(request: Request) -> Response:
+            _check_query(request, known)
+            if model is None:
+                return await handler(request)
+            _check_media_type(request)
+            return await handler(_JsonRequest(request, model, self.allows_nan))
+
+        return strict
+
+
+class ReportRoute(StrictRoute):
+    """An agent's: a diverging run reports a loss that is NaN."""
+
+    allows_nan = True
+
+
+class _JsonRequest(Request):
+    """A request whose JSON is read as the model of its route."""
+
+    def __init__(self, request: Request, model: TypeAdapter[Any], allows_nan: bool) -> None:
+        super().__init__(request.scope, request.receive)
+        self._model = model
+        self._allows_nan = allows_nan
+
+    async def json(self) -> Any:
+        """Raises ProblemError."""
+        body = await self.body()
+        try:
+            document = from_json(body, allow_inf_nan=self._allows_nan, cache_strings="keys")  # 200 levels at most
+            check_keys(body)
+        except RepeatedKeyError as error:
+            raise ProblemError("repeated-key", str(error)) from error
+        except ValueError as error:
+            raise ProblemError("malformed-json", f"the body is not JSON: {error}") from error
+        try:
+            return self._validated(body, document)
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_input=False, include_context=False)
+            raise invalid_request([{**each, "loc": ("body", *each["loc"])} for each in found], document) from error
+
+    def _validated(self, body: bytes, document: Any) -> Any:
+        """The model. Raises ValidationError."""
+        try:
+            return self._model.validate_json(body, strict=True)
+        except ValidationError as error:
+            if not _make_whole(document, error):
+                raise
+        return self._model.validate_json(to_json(document), strict=True)
+
+
+def _make_whole(document: Any, error: ValidationError) -> bool:
+    """Writes `3.0` as `3` where an integer is wanted: JSON Schema takes both for one. Whether there was any."""
+    is_changed = False
+    for each in error.errors(include_url=False, include_context=False):
+        value = each["input"]
+        if each["type"] != "int_type" or not isinstance(value, float) or not value.is_integer():
+            continue
+        place, here = None, document
+        for step in each["loc"]:  # which names the tags of unions too
+            if (isinstance(here, dict) and step in here) or (isinstance(here, list) and isinstance(step, int)):
+                place, here = (here, step), here[step]
+        if place is not None and here == value:
+            place[0][place[1]] = int(value)
+            is_changed = True
+    return is_changed
+
+
+def _names(route: APIRoute) -> frozenset[str]:
+    """The query parameters that a route knows."""
+    names: set[str] = set()
+    for field in route.dependant.query_params:
+        kind = field.field_info.annotation
+        is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
+        names.update(kind.model_fields if is_model else [field.alias])
+    return frozenset(names)
+
+
+def _check_query(request: Request, known: Collection[str]) -> None:
+    """Raises ProblemError: `?dryrun=true` must not submit a job."""
+    unknown = [each for each in request.query_params if each not in known]
+    if not unknown:
+        return
+    near = get_close_matches(unknown[0], known, n=1)
+    advice = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(sorted(known)) or 'none'}"
+    message = f"the call has no such parameter: {advice}"
+    raise invalid_request([{"loc": ("query", unknown[0][:200]), "msg": message, "type": "extra_forbidden"}], None)
+
+
+def _check_media_type(request: Request) -> None:
+    """Raises ProblemError for a body that is not declared as JSON."""
+    told = request.headers.get("content-type", "")
+    message = Message()
+    message["content-type"] = told
+    kind, subtype = message.get_content_maintype(), message.get_content_subtype()
+    is_json = kind == "application" and (subtype == "json" or subtype.endswith("+json"))
+    has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+    if has_body and not is_json:
+        what = f"Content-Type {told[:100]!r}" if told else "no Content-Type"
+        detail = f"{what}: send JSON, with the header 'Content-Type: application/json'"
+        raise ProblemError("unknown-media-type", detail)
 
 
 @asynccontextmanager
@@ -40,13 +163,12 @@ async def received(
         await _write(threads, upload, request.stream(), limit)
         yield upload
     except ParameterFileError as error:
-        code = HTTPStatus.UNPROCESSABLE_ENTITY
-        raise ProblemError(code, "wrong-values", f"the document is not taken: {error}", errors=error.errors) from error
+        raise ProblemError("wrong-values", f"the document is not taken: {error}", errors=error.errors) from error
     except OSError as error:
         detail = f"the document cannot be kept: {error.strerror or error}"
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             detail += f"; {REMEDY}"
-        raise ProblemError(HTTPStatus.INSUFFICIENT_STORAGE, "not-stored", detail) from error
+        raise ProblemError("not-stored", detail) from error
     finally:
         if upload is not None:
             await threads.on_files(discard, upload)
@@ -60,7 +182,7 @@ def check_room(folder: Path, nbytes: int) -> None:
             f"the document's {nbytes} bytes do not fit: the server's disk has {free} bytes free, of which it keeps "
             f"{KEPT_FREE_BYTES} for its records; {REMEDY}"
         )
-        raise ProblemError(HTTPStatus.INSUFFICIENT_STORAGE, "not-stored", detail)
+        raise ProblemError("not-stored", detail)
 
 
 async def _write(threads: Threads, upload: Upload, stream: AsyncIterator[bytes], limit: int) -> None:

@@ -16,7 +16,10 @@ import socket
 import time
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from weft_server.problems import MEDIA_TYPE, problem
 
 _log = logging.getLogger("weft.server")
 
@@ -86,6 +89,18 @@ class Bounded(H11Protocol):
         super().on_response_complete()
         if not self.cycle.response_complete:  # the next request was here already
             self._waiting.pop(self, None)
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP is answered as all else that is refused: by a problem."""
+        document = problem("malformed-request", "the request is not valid HTTP").model_dump_json().encode()
+        headers = [("Content-Type", MEDIA_TYPE), ("Content-Length", str(len(document))), ("Connection", "close")]
+        for event in (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=document),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def _expect(self) -> None:
         """What has begun ends within its time, however many bytes come meanwhile."""

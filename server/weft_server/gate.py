@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from http import HTTPStatus
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,7 +37,7 @@ class HostGate:
             name = host if host.endswith("]") else host.rsplit(":", 1)[0]
             if name.lower() not in self._names:
                 detail = f"Host {host!r} is none of {', '.join(sorted(self._names))}"
-                await respond(problem(HTTPStatus.MISDIRECTED_REQUEST, "wrong-host", detail))(scope, receive, send)
+                await respond(problem("wrong-host", detail))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -59,7 +58,7 @@ class OriginGate:
             foreign = [each for each in headers.getlist("origin") if each.lower().partition("://")[2] != own]
             if foreign:
                 detail = f"Origin {foreign[0][:200]!r} is another site than {own!r}: its pages change nothing here"
-                await respond(problem(HTTPStatus.FORBIDDEN, "wrong-origin", detail))(scope, receive, send)
+                await respond(problem("wrong-origin", detail))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -74,7 +73,7 @@ class BodyGate:
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["method"] in READING:  # nobody reads the body of one that reads
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -82,7 +81,7 @@ class BodyGate:
         if encoding not in {"", "identity"}:
             detail = f"Content-Encoding {encoding[:100]!r}: bodies are taken as they are, without the header"
             more = {"Accept-Encoding": "identity", "Connection": "close"}
-            answer = respond(problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unknown-encoding", detail), more)
+            answer = respond(problem("unknown-encoding", detail), more)
             await answer(scope, receive, send)
             return
         limit = self._limit(scope["method"], scope["path"])
@@ -135,19 +134,19 @@ def _paced(receive: Receive, grace_s: float) -> Receive:
 def too_slow(grace_s: float) -> ProblemError:
     """The refusal of a body that does not come; the connection is closed, since the rest of it is not read."""
     detail = f"the body came at less than {SLOWEST} bytes a second for {grace_s:g} s"
-    return ProblemError(HTTPStatus.REQUEST_TIMEOUT, "too-slow", detail, headers={"Connection": "close"})
+    return ProblemError("too-slow", detail, headers={"Connection": "close"})
 
 
 def too_late(seconds: float) -> ProblemError:
     """The refusal of a body that comes, but not within its time; the connection is closed as by `too_slow`."""
     detail = f"the body did not come whole within {seconds:g} s"
-    return ProblemError(HTTPStatus.REQUEST_TIMEOUT, "too-slow", detail, headers={"Connection": "close"})
+    return ProblemError("too-slow", detail, headers={"Connection": "close"})
 
 
 def too_large(limit: int, what: str) -> ProblemError:
     """The refusal of a body; the connection is closed, since the rest of the body is not read."""
     detail = f"the body has {what}; at most {limit} are taken here"
-    return ProblemError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", detail, headers={"Connection": "close"})
+    return ProblemError("too-large", detail, headers={"Connection": "close"})
 
 
 def _counted(receive: Receive, limit: int) -> Receive:

@@ -11,9 +11,20 @@ RefusalError
 +-- NotRemovedError      the place of a job's snapshots does not answer
 +-- CallerLeftError      who asked has hung up before it was their turn
 +-- NotWrittenError      what was decided is not in the records yet: a crash would lose it
+
+JobRefusedError          a submitted job cannot run; it has everything that is wrong with it
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+from weft.api.problem import FieldError
+
+MOST_NAMES = 20
+"""What a message lists of names; an answer's size does not grow with the graph's."""
+MOST_IN_SUMMARY = 3
+"""Errors that the answer's one line lists."""
 
 
 class RefusalError(Exception):
@@ -88,3 +99,19 @@ class NotWrittenError(RefusalError):
 
     def __init__(self) -> None:
         super().__init__("the records refuse what is written to them; it is tried again, so try again")
+
+
+class JobRefusedError(Exception):
+    """The job cannot run. `errors` has at least one entry."""
+
+    def __init__(self, errors: list[FieldError]) -> None:
+        more = [f"and {len(errors) - MOST_IN_SUMMARY} more"] if len(errors) > MOST_IN_SUMMARY else []
+        super().__init__("; ".join([*(error.detail for error in errors[:MOST_IN_SUMMARY]), *more]))
+        self.errors = errors
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names in quotes, the first few of them where there are many."""
+    all_names = list(names)
+    shown = ", ".join(map(repr, all_names[:MOST_NAMES]))
+    return f"{shown} and {len(all_names) - MOST_NAMES} more" if len(all_names) > MOST_NAMES else shown

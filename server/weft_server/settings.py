@@ -12,7 +12,7 @@ from weft.agent.machine import memory_bytes
 from weft.api.agent import LOST_AFTER_S
 from weft_server.control.limits import Limits, TimeLimits
 from weft_server.onnx_import.request import ModelLimits
-from weft_server.planning.memory_check import Bounds
+from weft_server.planning.estimate import Bounds
 
 
 class Settings(BaseSettings):

@@ -16,8 +16,8 @@ from weft.optimizer_graph import CustomOptimizer
 from weft_graph.rules.schedule import value_at
 from weft_kvstore.description.records import description_from_json
 from weft_kvstore.local.local_store import LocalStore
-from weft_server.planning.memory_check import Bounds
-from weft_server.planning.reading import read_and_check
+from weft_server.planning.check import read_and_check
+from weft_server.planning.estimate import Bounds
 
 WAIT_S = 60.0
 

@@ -18,8 +18,7 @@ from safetensors.numpy import save_file
 import weft
 from acceptance_processes import alive, await_that, descendants
 from weft.api.lifecycle import AgentState
-from weft.revivals import RevivalLimits, Revivals
-from weft.tending import Tending, Told
+from weft.tending import RevivalLimits, Revivals, Tending, Told
 
 LIMITS = RevivalLimits(first_s=1.0, longest_s=3.0, most=4, healthy_s=60.0)
 

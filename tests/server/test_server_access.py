@@ -29,7 +29,7 @@ ADMIN, AGENTS = "an-admin-by-the-settings", "a-token-to-join-with"
 
 
 def bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
+    return {"Authorization": f"Bearer {name}"}
 
 
 def routes(app: FastAPI) -> list[str]:
@@ -53,7 +53,7 @@ def test_viewers_change_nothing_and_runners_make_no_tokens() -> None:
             assert rule.scope.covers(Scope.RUNNER), route
         if path.startswith("/v1/tokens"):
             assert rule.scope is Scope.ADMIN, route
-        assert not rule.open or path in {"/healthz", "/readyz"}, route
+        assert not rule.open or path in {"/healthz", "/readyz", "/problems", "/problems/{code}"}, route
 
 
 class World:
@@ -86,11 +86,16 @@ class World:
 
     def path(self, route: str, project: str) -> str:
         """The route's path, to things of the project."""
-        path = route.partition(" ")[2].replace("{job}", self.jobs[project]).replace("{number}", "1")
+        path = (
+            route.partition(" ")[2]
+            .replace("{job}", self.jobs[project])
+            .replace("{number}", "1")
+            .replace("{code}", "too-large")
+        )
         if "{upload}" in path:
             path = path.replace("{upload}", self.upload(project))
-        if "{token}" in path:
-            path = path.replace("{token}", self.token(project))
+        if "{name}" in path:
+            path = path.replace("{name}", self.token(project))
         return path.replace("{agent}", "nobody").replace("{allocation}", "nothing")
 
 

@@ -21,10 +21,10 @@ from weft_graph.program_json import programs_to_json
 from weft_kvstore.description.check import DescriptionError
 from weft_kvstore.description.form import check_unplaced
 from weft_kvstore.description.records import description_from_json
-from weft_server.planning.job_refused import JobRefusedError
-from weft_server.planning.memory_check import Bounds
-from weft_server.planning.reading import read_and_check
+from weft_server.planning.check import read_and_check
+from weft_server.planning.estimate import Bounds
 from weft_server.planning.rule_planning import plan_rule
+from weft_server.refusals import JobRefusedError
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from server_specs import CLASSES, FEATURES, save_rows, spec_json
 from weft.api.job import Job, JobPage, JobSpec, ParameterList
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.json_form import graph_schema
+from weft_server.planning.check import read_and_check
 from weft_server.planning.plan import JobPlan
-from weft_server.planning.reading import read_and_check
 
 
 @pytest.fixture

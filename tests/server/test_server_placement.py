@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from server_specs import save_rows, spec_json
 from weft.api.job import JobSpec
 from weft_graph.program_json import programs_from_json
-from weft_server.planning.job_refused import JobRefusedError
-from weft_server.planning.memory_check import Bounds
-from weft_server.planning.reading import read_and_check
+from weft_server.planning.check import read_and_check
+from weft_server.planning.estimate import Bounds
+from weft_server.refusals import JobRefusedError
 
 
 @pytest.fixture

@@ -26,13 +26,12 @@ from weft_kvstore.description.records import description_from_json
 from weft_kvstore.local.local_store import LocalStore
 from weft_server.control.leases import Lease
 from weft_server.control.orders import allocation_of
+from weft_server.planning.check import describe, read_and_check
 from weft_server.planning.dry_run import dry_run_of
-from weft_server.planning.job_refused import JobRefusedError
-from weft_server.planning.memory_check import Bounds
-from weft_server.planning.plan import JobPlan
-from weft_server.planning.planning import plan_of
-from weft_server.planning.reading import describe, read_and_check
+from weft_server.planning.estimate import Bounds
+from weft_server.planning.plan import JobPlan, plan_of
 from weft_server.planning.rule_planning import plan_rule
+from weft_server.refusals import JobRefusedError
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
 from worker_graphs import METRICS, normalized

@@ -17,9 +17,8 @@ from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import JobState
 from weft_server.control.instructions import Append, Remember, Save
-from weft_server.storage.database import migrate, open_database
+from weft_server.storage.database import Base, migrate, open_database
 from weft_server.storage.records import KeyReusedError, Records, Submission
-from weft_server.storage.tables import Base
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 

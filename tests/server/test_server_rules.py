@@ -23,12 +23,12 @@ from weft_graph.types import DType, TensorType
 from weft_kernels.rules.lookup import rule_from
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import description_from_json
-from weft_server.planning.job_refused import JobRefusedError
-from weft_server.planning.memory_check import Bounds
+from weft_server.planning.check import read_and_check
+from weft_server.planning.estimate import Bounds
 from weft_server.planning.plan import JobPlan
-from weft_server.planning.reading import read_and_check
 from weft_server.planning.rule_check import read_rule, rule_errors
 from weft_server.problems import field_error
+from weft_server.refusals import JobRefusedError
 
 LINEAR = {"schedule": "linear", "start": 0.1, "steps": 5}
 

@@ -350,6 +350,35 @@ def test_a_worker_without_shards_writes_its_own_the_last_one_before_it_is_done(w
     assert world.in_use["job"] == (allocation.last_snapshot,)
 
 
+def test_an_earlier_snapshot_that_cannot_be_used_does_not_take_that_of_the_last_step_along(world: World) -> None:
+    run(world)
+    earlier = take(world, at=500)
+    world.all_report(WORKER, AllocationEvent.DONE, step=STEPS)
+    world.keep()
+    assert (world.jobs["job"].state, ordered(world)) == (JobState.FINISHING, {})
+    checked(world, earlier, "its place does not answer")
+    assert {step for step, _ in ordered(world).values()} == {STEPS}
+    for shard in range(2):
+        world.report(world.lease(SHARD, shard), snapshot=written(shard, STEPS))
+    checked(world, world.to_check[-1].snapshot)
+    assert (world.jobs["job"].state, world.jobs["job"].snapshot) == (JobState.SUCCEEDED, STEPS)
+
+
+def test_what_a_worker_wrote_of_the_last_step_is_not_deleted_before_it_is_done(world: World) -> None:
+    run(world, long(workers=1, shards=0))
+    worker = world.lease(WORKER, 0)
+    (allocation,) = world.orders(worker.agent).allocations
+    assert isinstance(allocation, WorkerAllocation)
+    world.report(worker, step=500)
+    world.tick(EVERY_S + 0.2)
+    ((step, folder),) = ordered(world).values()
+    world.report(worker, step=step, snapshot=written(0, step))
+    world.tick()
+    world.report(worker, snapshot=written(0, STEPS))
+    checked(world, world.to_check[-1].snapshot)
+    assert world.in_use["job"] == (folder, allocation.last_snapshot)
+
+
 def test_where_workers_update_the_first_of_them_writes_what_all_have(world: World) -> None:
     run(world, JobPlan.model_validate({**long().model_dump(), "update": "workers"}))
     step, _ = due(world, at=500)

@@ -14,11 +14,11 @@ from weft.api.store import CommitSpec, LossScalingSpec
 from weft_kvstore.compression.description import CompressionDescription, Kind
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import description_from_json
+from weft_server.planning.check import read_and_check
 from weft_server.planning.dry_run import dry_run_of
-from weft_server.planning.job_refused import JobRefusedError
-from weft_server.planning.memory_check import Bounds
+from weft_server.planning.estimate import Bounds
 from weft_server.planning.plan import JobPlan
-from weft_server.planning.reading import read_and_check
+from weft_server.refusals import JobRefusedError
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from weft_server.planning.job_refused import JobRefusedError
 from weft_server.planning.turns import Turns, checked
-from weft_server.refusals import CallerLeftError, FullError
+from weft_server.refusals import CallerLeftError, FullError, JobRefusedError
 
 
 async def there() -> bool:

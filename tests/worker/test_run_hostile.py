@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from weft.agent.document import Document
+from weft.agent.transfer import Document
 from weft.api.lifecycle import AllocationEvent
 from weft_data.numpy_source import open_source
 from weft_graph.ir import Constant, Graph, Input, Node

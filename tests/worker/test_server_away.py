@@ -17,11 +17,10 @@ import pytest
 from safetensors.numpy import load
 
 from plain_store import PlainCluster
-from weft.agent.document import Document
 from weft.agent.membership import Membership
 from weft.agent.reporter import Reporter
 from weft.agent.retry import Verdict, verdict
-from weft.agent.transfer import DEADLINE_S, DownloadError, Transfer, UploadError
+from weft.agent.transfer import DEADLINE_S, Document, DownloadError, Transfer, UploadError
 from weft.api.agent import AgentKind, LogReport, MetricReport, Orders, Registration, SetDone, SnapshotDone
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft.agent.document import Document
+from weft.agent.transfer import Document
 from weft.api.values import state_tensor
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array, bytes_of

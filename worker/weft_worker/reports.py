@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import BinaryIO, Literal, Protocol
 
-from weft.agent.document import Document
+from weft.agent.transfer import Document
 from weft.api.agent import LogReport, MetricReport, SetDone, SnapshotDone
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent

@@ -19,9 +19,8 @@ import httpx
 import structlog  # noqa: F401 - `start_daemon` imports it late, in each child anew
 from pydantic import BaseModel, ConfigDict
 
-from weft.agent.document import Document
 from weft.agent.startup import start_daemon
-from weft.agent.transfer import Transfer
+from weft.agent.transfer import Document, Transfer
 from weft.api.agent import LogReport, MetricReport, Report, SetDone, SnapshotDone, WorkerAllocation
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent

@@ -16,8 +16,8 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 STRANGERS: Final = 256
-"""Connections that may be open at a time on which no Hello was welcomed. A client says Hello as soon as it is connected,
-so the one that has been silent for longest is closed for one more."""
+"""Connections that may be open at a time on which no Hello was welcomed. A client says Hello once it is connected, so
+the one that has been silent for longest is closed for one more."""
 
 STRANGER_S: Final = 10.0
 """A stranger is closed after so long. ZeroMQ closes it earlier where its handshake does not end."""

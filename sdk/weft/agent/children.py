@@ -240,7 +240,7 @@ def _whole(reader: Any) -> Iterator[dict[str, Any]]:
         return
 
 
-_CAUSES: dict[int, str] = {
+_CAUSES: Final[Mapping[int, str]] = {
     signal.SIGKILL: "; out of memory, if nobody sent it: see the system's log",
     signal.SIGBUS: "; a data file that it was reading was cut short, or its disk cannot be read: write new data under "
     "another name",

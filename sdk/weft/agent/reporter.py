@@ -13,9 +13,8 @@ from typing import BinaryIO
 
 import httpx
 
-from weft.agent.document import Document
 from weft.agent.retry import UnreachableError, Verdict, retried, verdict
-from weft.agent.transfer import Transfer, UploadError
+from weft.agent.transfer import Document, Transfer, UploadError
 from weft.api.agent import LogReport, MetricReport, Report, SetDone, SnapshotDone
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent

@@ -5,14 +5,28 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO, Final
 
 import httpx
 
-from weft.agent.document import Document
 from weft.agent.retry import UnreachableError, Verdict, retried, verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """`pieces` begins the document anew each time it is called; the pieces have `size` bytes together."""
+
+    size: int
+    pieces: Callable[[], Iterator[bytes]]
+
+    @staticmethod
+    def of(whole: bytes) -> Document:
+        """One that is there already."""
+        return Document(len(whole), lambda: iter((whole,)))
+
 
 _log = logging.getLogger("weft.transfer")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 
 class Model(BaseModel):
@@ -19,6 +19,31 @@ class Model(BaseModel):
         an agent understands a newer server. Raises pydantic.ValidationError."""
         return cls.model_validate_json(document, extra="ignore")
 
+
+def one_of(**types: str) -> dict[str, Any]:
+    """What the JSON Schema of a model says where exactly one of these fields is to be given; of which JSON type."""
+    return {
+        "oneOf": [
+            {"required": [name], "properties": {**{each: {"type": "null"} for each in types}, name: {"type": kind}}}
+            for name, kind in types.items()
+        ]
+    }
+
+
+def some_of(**types: str) -> dict[str, Any]:
+    """The same where at least one of them is to be given."""
+    return {"anyOf": [{"required": [name], "properties": {name: {"type": kind}}} for name, kind in types.items()]}
+
+
+def not_both(*names: str) -> dict[str, Any]:
+    """The same where at most one of two is to be given."""
+    return {"anyOf": [{"properties": {name: {"type": "null"}}} for name in names]}
+
+
+Measured = Annotated[
+    float, WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}, "serialization")
+]
+"""A number that a run has come to: it may have diverged."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}$")]
 """What people call things: letters, digits, `_`, `.` and `-`, at most 128."""

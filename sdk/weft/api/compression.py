@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from weft.api.base import Model
+from weft.api.base import Model, one_of
 
 LEAST_BYTES: Final = 16 << 10
+
+_NONE: Final = {"type": "null"}
+_BY_KIND: Final[dict[str, Any]] = {
+    "oneOf": [
+        {"properties": {"kind": {"enum": ["bf16", "fp16"]}, "threshold": _NONE, "ratio": _NONE, "count": _NONE}},
+        {
+            "required": ["threshold"],
+            "properties": {
+                "kind": {"const": "2bit"},
+                "threshold": {"type": "number"},
+                "ratio": _NONE,
+                "count": _NONE,
+                "residual": {"const": True},
+            },
+        },
+        {
+            "properties": {"kind": {"const": "topk"}, "threshold": _NONE, "residual": {"const": True}},
+            **one_of(ratio="number", count="integer"),
+        },
+    ]
+}
+_WHOLE: Final[dict[str, Any]] = {
+    "properties": {"kind": {"enum": ["bf16", "fp16"]}, "residual": {"const": False}},
+    "required": ["residual"],
+}
 
 
 class CompressionSpec(Model):
@@ -16,6 +41,8 @@ class CompressionSpec(Model):
 
     What a step leaves out is kept by the sender and added to the next one.
     """
+
+    model_config = ConfigDict(json_schema_extra=_BY_KIND)
 
     kind: Literal["bf16", "fp16", "2bit", "topk"]
     threshold: Annotated[float, Field(ge=2.0**-126, le=(2 - 2.0**-23) * 2.0**127)] | None = None
@@ -44,6 +71,10 @@ class CompressionSpec(Model):
 class StoreCompressionSpec(Model):
     """Each direction by itself, none of them unless it is said. Tables, running statistics, types other than float32
     and float64, and small keys travel as they are in any case."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"properties": {"weights": each}} for each in (_NONE, _WHOLE)]}
+    )
 
     gradients: CompressionSpec | None = None
     """From workers to shards."""

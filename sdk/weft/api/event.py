@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, computed_field
 
-from weft.api.base import Model
+from weft.api.base import Measured, Model
 from weft.api.earlier import Renamed
 from weft.api.lifecycle import JobState
 
@@ -45,7 +45,7 @@ class MetricTaken(Model):
     kind: Literal["metric"] = "metric"
     split: Literal["train", "evaluate"]
     step: int
-    values: dict[str, float]
+    values: dict[str, Measured]
     samples: int
     not_finite: dict[str, int] = Field(default_factory=dict)
     """For each value that is not a finite number, the first step of these of which it was none, on any slot."""

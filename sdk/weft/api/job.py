@@ -7,9 +7,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, computed_field, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, computed_field, field_validator, model_validator
 
-from weft.api.base import Count, Identifier, Model, Name, Positive
+from weft.api.base import Count, Identifier, Measured, Model, Name, Positive, not_both, one_of, some_of
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
 from weft.api.earlier import Renamed
@@ -92,6 +92,8 @@ class Parallelism(Model):
 class RunLength(Renamed):
     """How long to train: `epochs`, passes over the training rows, or `steps`. Exactly one of them."""
 
+    model_config = ConfigDict(json_schema_extra=one_of(epochs="integer", steps="integer"))
+
     EARLIER: ClassVar[Mapping[str, str]] = {"passes": "epochs"}
 
     epochs: Positive | None = None
@@ -119,6 +121,8 @@ class KeepBest(Model):
 class StopWhen(KeepBest):
     """When a job ends before its last step. This is looked at after each evaluation, and the result is of the best
     one."""
+
+    model_config = ConfigDict(json_schema_extra=some_of(patience="integer", reaches="number", after_s="number"))
 
     patience: Positive | None = None
     """Evaluations in a row without a better one."""
@@ -148,6 +152,10 @@ class FromUpload(Model):
 
 class JobSpec(Renamed):
     """A job: graph, data, optimizer, parallelism, run length."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"allOf": [not_both("init_from", "resume"), not_both("stop_when", "keep_best")]}
+    )
 
     EARLIER: ClassVar[Mapping[str, str]] = {"rule": "optimizer", "average": "ema", "evaluate_average": "evaluate_ema"}
 
@@ -218,6 +226,8 @@ class JobSpec(Renamed):
 class Scale(Model):
     """Other numbers of workers and shards for a job that runs. What is left out stays as it is."""
 
+    model_config = ConfigDict(json_schema_extra=some_of(workers="integer", shards="integer"))
+
     workers: Annotated[int, Field(ge=1, le=1024)] | None = None
     shards: Annotated[int, Field(ge=0, le=256)] | None = None
 
@@ -269,7 +279,7 @@ class Job(Model):
     reason: str | None = None
     """Why it is in this state: what a pending job waits for, what a failed one died of."""
     progress: Progress
-    metrics: dict[str, float] = Field(default_factory=dict)
+    metrics: dict[str, Measured] = Field(default_factory=dict)
     """The newest value of each metric, by `split/name`: `train/loss`, `evaluate/accuracy`."""
     traffic: Traffic = Field(default_factory=Traffic)
     workers: int

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from weft.api.base import Identifier, Model
 from weft.api.job import FromUpload, ParameterInfo
@@ -47,7 +47,11 @@ def _checked_shape(text: str) -> str:
 
 Word = Annotated[str, Field(max_length=256)]
 Patterns = Annotated[list[str], Field(max_length=_MOST_PATTERNS)]
-ShapeText = Annotated[str, AfterValidator(_checked_shape)]
+ShapeText = Annotated[
+    str,
+    AfterValidator(_checked_shape),
+    WithJsonSchema({"type": "string", "pattern": r"^.+:(([A-Za-z_]\w*|[0-9]{1,15})(,([A-Za-z_]\w*|[0-9]{1,15}))*)?$"}),
+]
 
 
 class ReadRequest(Model):

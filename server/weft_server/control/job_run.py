@@ -40,9 +40,8 @@ from weft_server.control.recovery import Fail, HandOver, PlaceAnew, after_loss, 
 from weft_server.control.scheduler import Placement
 from weft_server.control.snapshots import RunSnapshots
 from weft_server.control.values import RunValues
-from weft_server.planning.data_check import listed
 from weft_server.planning.plan import Given, JobPlan
-from weft_server.refusals import IllegalReportError, WrongStateError
+from weft_server.refusals import IllegalReportError, WrongStateError, listed
 
 GOES_ON = "if its keeper has begun with it, it goes on and may still hold later"
 """Of a set that nobody waits for any more."""
@@ -437,18 +436,15 @@ class JobRun:
     def _take_set(self, lease: Lease, done: SetDone, now: Timestamp) -> None:
         if lease is not self.leases.keeper:
             return
-        self._set_ended(done, lease, now)
-        self.memory.set_at = max(self.memory.set_at, done.step)
-        if self.job.reason is not None:
-            self.log.set(reason=self._standing)
-
-    def _set_ended(self, done: SetDone, lease: Lease, now: Timestamp) -> None:
         line = self.values.end_set(done)
         if line is None:
             how = f"at step {done.step}" if done.error is None else f"not: {done.error}"
             self.log.say(f"{lease.who} has carried out set {done.number} though it was given up, {how}", now, "warning")
         else:
             self.log.append(line, now)
+        self.memory.set_at = max(self.memory.set_at, done.step)
+        if self.job.reason is not None:
+            self.log.set(reason=self._standing)
 
     def _take_event(
         self, lease: Lease, event: AllocationEvent, report: Report, silent: Callable[[], str], now: Timestamp

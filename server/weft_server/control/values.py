@@ -13,9 +13,8 @@ from weft.api.lifecycle import JobState
 from weft_server.control.instructions import SetEnded
 from weft_server.control.leases import Lease, Leases
 from weft_server.control.memory import SET, RunState, SetMemory, under
-from weft_server.planning.data_check import listed
 from weft_server.planning.plan import Given
-from weft_server.refusals import FullError, NotKeeperError, WrongStateError
+from weft_server.refusals import FullError, NotKeeperError, WrongStateError, listed
 
 MOST_SETS = 16
 """Of one job at a time: each is a file as large as its parameters."""

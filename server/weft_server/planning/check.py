@@ -1,17 +1,25 @@
-"""Whether a submitted job can run: a plan, or everything that is wrong with it. Pure; `reading` opens the source.
+"""Whether a submitted job can run: a plan, or everything that is wrong with it.
 
-A pointer leads into the job's JSON; `node` names the graph's node or value that is meant.
+A pointer leads into the job's JSON; `node` names the graph's node or value that is meant. All of it is pure but
+`read_and_check` and `describe`, which open the source, and so block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
+from pathlib import Path
 
+import numpy as np
+
+from weft.api.data import DataSpec
 from weft.api.job import JobSpec, Mode, UpdateBy
 from weft.api.problem import FieldError
 from weft.api.store import gradient_key
 from weft.api.values import STATE
+from weft_data.errors import DataError
+from weft_data.numpy_source import open_source
 from weft_data.source import Description
 from weft_graph.check import problems
 from weft_graph.convert import convert
@@ -21,17 +29,12 @@ from weft_graph.json_form import graph_from_json
 from weft_graph.json_place import escape_token
 from weft_graph.rules.schedule import MOST_STEPS
 from weft_graph.spelling import did_you_mean
-from weft_graph.types import BATCH
-from weft_server.planning.converter_options import options_of
-from weft_server.planning.data_check import column_errors, listed, row_errors
-from weft_server.planning.first_value_check import first_value_errors
-from weft_server.planning.job_refused import JobRefusedError
-from weft_server.planning.memory_check import Bounds, memory_errors
-from weft_server.planning.placement_check import placement_errors
-from weft_server.planning.plan import JobPlan, nbytes
-from weft_server.planning.planning import dims_of, plan_of
+from weft_graph.types import BATCH, DType
+from weft_server.planning.estimate import Bounds, memory_errors
+from weft_server.planning.options import column_errors, options_of, placement_errors, row_errors, training_errors
+from weft_server.planning.plan import JobPlan, dims_of, nbytes, plan_of
 from weft_server.planning.rule_check import read_rule, rule_errors
-from weft_server.planning.training_check import training_errors
+from weft_server.refusals import JobRefusedError, listed
 
 MOST_ERRORS = 50
 """What one answer lists; who has more wrong than that mends the first ones first."""
@@ -40,11 +43,49 @@ MOST_SLICES = 200_000
 """Of one job: each is an object on its shard, which other jobs share, and is counted by every worker at every step."""
 MOST_ROW_BYTES = 1 << 22
 """Of a row of a table: a shard cuts no row, and works for other jobs too."""
-
-
 _NO_EVALUATION = (
     "it needs evaluations: give the data rows for them, such as evaluate=(800, 1000) or --evaluate 800:1000"
 )
+
+
+def read_and_check(spec: JobSpec, roots: Sequence[Path] | None, bounds: Bounds) -> JobPlan:
+    """The plan of a submitted job. Raises JobRefusedError with what is wrong with graph and source, both looked at."""
+    errors: list[FieldError] = []
+    with _gathered(errors):
+        graph = read_graph(spec)
+    with _gathered(errors):
+        source = describe(spec.data, roots)
+    if errors:
+        raise JobRefusedError(errors)
+    return check(spec, graph, source, bounds)
+
+
+def describe(data: DataSpec, roots: Sequence[Path] | None) -> Description:
+    """What the source holds of the columns asked for. Raises JobRefusedError."""
+    try:
+        source = open_source(data.source.type, data.source.path, roots=roots, columns=list(data.columns.values()))
+        try:
+            return source.describe()
+        finally:
+            source.close()
+    except DataError as error:
+        raise JobRefusedError(_data_errors(error, data)) from error
+
+
+def _data_errors(error: DataError, data: DataSpec) -> list[FieldError]:
+    """At the inputs that the column feeds, or at the source where it is not about a column."""
+    fed = [name for name, column in data.columns.items() if column == error.column]
+    if not fed:
+        return [FieldError(pointer="/data/source/path", detail=error.message)]
+    return [FieldError(pointer=f"/data/columns/{escape_token(name)}", detail=error.message, node=name) for name in fed]
+
+
+@contextmanager
+def _gathered(errors: list[FieldError]) -> Iterator[None]:
+    try:
+        yield
+    except JobRefusedError as error:
+        errors += error.errors
 
 
 def read_graph(spec: JobSpec) -> Graph:
@@ -180,3 +221,23 @@ def _slice_errors(plan: JobPlan) -> Iterator[FieldError]:
         if key.rows and key.shape[0] and nbytes(key) // key.shape[0] > MOST_ROW_BYTES:
             detail = f"a row of table {key.key!r} has {nbytes(key) // key.shape[0]} bytes, more than {MOST_ROW_BYTES}"
             yield FieldError(pointer="/graph/parameters", detail=detail, node=key.key)
+
+
+def first_value_errors(graph: Graph) -> Iterator[FieldError]:
+    """Numbers of an initializer, or the width of its range, that are infinite in the parameter's type: so would its
+    first values be, and nothing could be trained from there."""
+    for index, parameter in enumerate(graph.parameters):
+        beyond = _beyond(parameter.initializer.attributes, parameter.type.dtype)
+        if beyond is not None:
+            name, number = beyond
+            detail = f"parameter {parameter.name!r} is {parameter.type}; {name}: {number:g} is infinite there"
+            yield FieldError(pointer=f"/graph/parameters/{index}/initializer", detail=detail, node=parameter.name)
+
+
+def _beyond(attributes: Mapping[str, float], dtype: DType) -> tuple[str, float] | None:
+    """The first number that is infinite in that type."""
+    numbers = dict(attributes)
+    if {"low", "high"} <= numbers.keys():
+        numbers["high - low"] = numbers["high"] - numbers["low"]
+    with np.errstate(over="ignore"):
+        return next((one for one in numbers.items() if not np.isfinite(dtype.numpy.type(one[1]))), None)

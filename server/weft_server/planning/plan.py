@@ -1,9 +1,9 @@
-"""What the checks make of a submitted job: all that is needed to run it, decided before anything starts."""
+"""A job's plan: all that is needed to run it, decided before anything starts. Pure; checks nothing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -11,12 +11,18 @@ from pydantic import Field
 from weft.api.agent import Snapshot
 from weft.api.base import Model, Name
 from weft.api.compression import StoreCompressionSpec
-from weft.api.data import DataSpec
+from weft.api.data import DataSpec, Rows
 from weft.api.earlier import Renamed
-from weft.api.job import KeepBest, Merge, Mode, ParameterInfo, StopWhen, UpdateBy
-from weft.api.store import AverageSpec, CommitSpec, InitializerSpec, KeySpec, StoreSpec
-from weft_graph.ir import GIVEN
+from weft.api.job import JobSpec, KeepBest, Merge, Mode, Parallelism, ParameterInfo, StopWhen, UpdateBy
+from weft.api.store import AverageSpec, CommitSpec, InitializerSpec, KeySpec, StoreSpec, gradient_key
+from weft_data.source import Description
+from weft_graph.ir import GIVEN, Input
+from weft_graph.program import KeyPlan, Programs, Update
+from weft_graph.program_json import programs_to_json
 from weft_graph.types import DType
+from weft_graph.weft_domain import SEND, SEND_ROWS
+from weft_server.planning.options import commit_of
+from weft_server.planning.rule_planning import RulePlan
 
 
 class Given(Model):
@@ -174,3 +180,98 @@ def key_slices(key: KeySpec, slice_bytes: int) -> int:
 def nbytes(parameter: ParameterInfo | KeySpec) -> int:
     """Bytes of a parameter's or key's value."""
     return math.prod(parameter.shape) * DType(parameter.dtype).itemsize
+
+
+def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Description) -> JobPlan:
+    """The plan; training rows that are left out are all of the source's."""
+    train = spec.data.train or Rows(start=0, stop=source.rows)
+    steps_per_epoch = -(-(train.stop - train.start) // spec.data.batch_size)
+    return JobPlan(
+        **_same(spec),
+        **_same(spec.parallelism),
+        programs=programs_to_json(programs),
+        data=spec.data.model_copy(update={"train": train}),
+        steps=spec.run.steps or (spec.run.epochs or 0) * steps_per_epoch,
+        steps_per_epoch=steps_per_epoch,
+        evaluate_every=spec.run.evaluate_every,
+        keys=_keys(programs, spec.parallelism, rule),
+        parameters=[_parameter(key) for key in programs.keys],
+        rule=rule.rule,
+        hyper=rule.hyper,
+        average=spec.ema,
+        evaluate_average=spec.evaluate_ema,
+        commit=commit_of(spec),
+        dims=dims_of(spec, programs.train.inputs, source),
+        content=source.content,
+        state_arrays=len(rule.states) + (spec.ema is not None),
+    )
+
+
+def _same(said: JobSpec | Parallelism) -> dict[str, Any]:
+    """The options that a plan has as they were said, under the same names."""
+    names = type(said).model_fields.keys() & JobPlan.model_fields.keys() - {"data", "resume"}
+    return {name: getattr(said, name) for name in names}
+
+
+def _keys(programs: Programs, parallelism: Parallelism, rule: RulePlan) -> list[KeySpec]:
+    """Every slot contributes to what the train program sends: all run the same one. To another key nobody does.
+
+    Where workers update, the gradients of dense keys have keys of their own, and nobody contributes to the weights.
+    Without shards nothing is merged, and the worker updates either way.
+    """
+    sent = {node.attributes["key"] for node in programs.train.nodes if node.op_type in {SEND, SEND_ROWS}}
+    by_store = parallelism.update is UpdateBy.SHARDS or not parallelism.shards
+    keys: list[KeySpec] = []
+    for key in programs.keys:
+        planned = _key(key, parallelism.workers if key.key in sent else 0, rule)
+        if by_store or key.rows or key.update is not Update.RULE or not planned.slots:
+            keys.append(planned)
+        else:
+            keys += [planned.model_copy(update={"slots": []}), _gradient(planned)]
+    return keys
+
+
+def _gradient(key: KeySpec) -> KeySpec:
+    zeros = InitializerSpec(op_type="ConstantOfShape", attributes={"value": 0.0})
+    changes = {"key": gradient_key(key.key), "initializer": zeros, "update": Update.GRADIENT.value}
+    changes |= {"whole": False, "multipliers": {}}
+    return key.model_copy(update=changes)
+
+
+def dims_of(spec: JobSpec, inputs: Iterable[Input], source: Description) -> dict[str, int]:
+    """Symbolic dimension -> size, from the rows of the columns that feed the graph's inputs."""
+    sizes: dict[str, int] = {}
+    for given in inputs:
+        column = source.column(spec.data.columns.get(given.name, ""))
+        if column is not None:
+            for asked, there in zip(given.type.shape[1:], column.row_shape, strict=True):
+                if isinstance(asked, str):
+                    sizes[asked] = there
+    return sizes
+
+
+def _key(key: KeyPlan, contributing: int, rule: RulePlan) -> KeySpec:
+    by_rule = key.update is Update.RULE
+    made_by = InitializerSpec(op_type=key.initializer.op_type, attributes=dict(key.initializer.attributes))
+    return KeySpec(
+        key=key.key,
+        dtype=key.type.dtype.value,
+        shape=list(key.type.static_shape),
+        initializer=made_by,
+        update=key.update.value,
+        priority=key.priority,
+        slots=list(range(contributing)),
+        rows=key.rows,
+        whole=bool(rule.whole) and by_rule,
+        multipliers=rule.multipliers(key.key) if by_rule else {},
+        sparse="standard" if key.rows and by_rule and contributing and not key.lazy_update else "lazy",
+    )
+
+
+def _parameter(key: KeyPlan) -> ParameterInfo:
+    return ParameterInfo(
+        name=key.key,
+        dtype=key.type.dtype.value,
+        shape=list(key.type.static_shape),
+        trainable=key.update is Update.RULE,
+    )

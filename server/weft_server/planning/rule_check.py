@@ -16,9 +16,8 @@ from weft_graph.rules.cost import check_built_in_for, check_rule_for
 from weft_graph.rules.graph import RuleGraph
 from weft_graph.rules.largest import largest
 from weft_graph.rules.parts import why_whole
-from weft_server.planning.data_check import listed
-from weft_server.planning.job_refused import JobRefusedError
 from weft_server.planning.rule_planning import RulePlan, Stretch, plan_rule, updated_by_rule
+from weft_server.refusals import JobRefusedError, listed
 
 DOCUMENT = "/optimizer/document"
 

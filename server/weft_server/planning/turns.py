@@ -16,8 +16,7 @@ from typing import TypeVar
 from anyio import to_thread
 
 from weft.api.problem import FieldError
-from weft_server.planning.job_refused import JobRefusedError
-from weft_server.refusals import CallerLeftError, FullError
+from weft_server.refusals import CallerLeftError, FullError, JobRefusedError
 
 _T = TypeVar("_T")
 

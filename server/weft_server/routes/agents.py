@@ -1,4 +1,4 @@
-"""`/v1/agents`: workers and shards register, heartbeat and leave; see `weft.api.agent`."""
+"""`/v1/agents`: workers and shards register, heartbeat and leave, and users list them; see `weft.api.agent`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from fastapi import APIRouter, Query, Request
 
 from weft.api.agent import AgentList, Heartbeat, Orders, Registered, Registration
 from weft.api.token import ALL_PROJECTS
+from weft_server.bodies import ReportRoute, StrictRoute
+from weft_server.problems import sends
 from weft_server.routes.context import Caller, PathId, Use
-from weft_server.strict_json import ReportRoute
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"], route_class=ReportRoute)
+listing = APIRouter(prefix="/v1/agents", tags=["cluster"], route_class=StrictRoute)
+"""What users see of agents."""
 
 
-@router.get("")
+@listing.get("", openapi_extra=sends("records-unavailable"))
 async def list_agents(use: Use, caller: Caller) -> AgentList:
     """Agents that live, and those lost lately, with the jobs that the caller sees."""
     agents = use.service.agents()
@@ -29,20 +32,23 @@ async def list_agents(use: Use, caller: Caller) -> AgentList:
     )
 
 
-@router.post("", status_code=HTTPStatus.CREATED)
+@router.post("", status_code=HTTPStatus.CREATED, openapi_extra=sends("too-many-agents", "records-unavailable"))
 async def register(registration: Registration, use: Use) -> Registered:
+    """A new agent. The same process registered again replaces its earlier registration."""
     registered = await use.service.register(registration)
     return registered if use.credentials is None else use.credentials.registered(registered)
 
 
-@router.post("/{agent}/heartbeat")
+@router.post("/{agent}/heartbeat", openapi_extra=sends("unknown-agent"))
 async def heartbeat(agent: PathId, beat: Heartbeat, request: Request, use: Use) -> Orders:
     """The agent lives; the answer is everything that it is to hold, at once when it knows an older version."""
     orders = await use.service.heartbeat(agent, beat, request.is_disconnected)
     return orders if use.credentials is None else use.credentials.orders(orders)
 
 
-@router.delete("/{agent}", status_code=HTTPStatus.NO_CONTENT)
+@router.delete(
+    "/{agent}", status_code=HTTPStatus.NO_CONTENT, openapi_extra=sends("unknown-agent", "records-unavailable")
+)
 async def leave(
     agent: PathId, use: Use, reason: Annotated[str | None, Query(min_length=1, max_length=500)] = None
 ) -> None:

@@ -11,26 +11,36 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from weft.api.agent import Report
 from weft.api.base import Count
-from weft_server.bodies import received
+from weft_server.bodies import ReportRoute, received
+from weft_server.problems import DOCUMENT, sends
 from weft_server.routes.context import PathId, Use
-from weft_server.routes.documents import DOCUMENT, document
+from weft_server.routes.documents import BODY, document, document_answer
 from weft_server.storage.job_files import Upload
 from weft_server.storage.parameter_file import largest_document, state_parameters
-from weft_server.strict_json import ReportRoute
 
 router = APIRouter(prefix="/v1/allocations", tags=["agents"], route_class=ReportRoute)
 
 Term = Annotated[Count, Query()]
+GIVES = ("unknown-allocation", "stale-term", "not-wanted")
+"""What calls about an allocation's values send."""
 
 
-@router.post("/{allocation}/reports", status_code=HTTPStatus.NO_CONTENT)
+@router.post(
+    "/{allocation}/reports",
+    status_code=HTTPStatus.NO_CONTENT,
+    openapi_extra=sends("unknown-allocation", "stale-term", "illegal-report", "records-unavailable"),
+)
 async def report(allocation: PathId, report: Report, use: Use) -> None:
     """Facts about the allocation. A repeated report is accepted and changes nothing."""
     await use.service.report(allocation, report)
 
 
-@router.put("/{allocation}/parameters", status_code=HTTPStatus.NO_CONTENT)
-async def parameters(
+@router.put(
+    "/{allocation}/parameters",
+    status_code=HTTPStatus.NO_CONTENT,
+    openapi_extra=BODY | sends(*GIVES, *DOCUMENT, "wrong-state", "records-unavailable"),
+)
+async def bring_parameters(
     allocation: PathId,
     request: Request,
     use: Use,
@@ -54,13 +64,15 @@ async def parameters(
         await service.values.keep(allocation, term, step, final, place)
 
 
-@router.get("/{allocation}/given", responses=DOCUMENT, response_class=Response)
-async def given(allocation: PathId, use: Use, term: Term) -> Response:
+@router.get("/{allocation}/given", responses=document_answer(), response_class=Response, openapi_extra=sends(*GIVES))
+async def get_first_values(allocation: PathId, use: Use, term: Term) -> Response:
     """The first values that the keeper sets before step 0."""
     return await document(use, *use.service.values.first_values(allocation, term))
 
 
-@router.get("/{allocation}/sets/{number}", responses=DOCUMENT, response_class=Response)
-async def open_set(allocation: PathId, number: Annotated[Count, Path()], use: Use, term: Term) -> Response:
+@router.get(
+    "/{allocation}/sets/{number}", responses=document_answer(), response_class=Response, openapi_extra=sends(*GIVES)
+)
+async def get_set(allocation: PathId, number: Annotated[Count, Path()], use: Use, term: Term) -> Response:
     """Values that the keeper is to set at the next step that no worker has begun."""
     return await document(use, *use.service.values.open_set(allocation, term, number))

@@ -11,8 +11,7 @@ from fastapi import Depends, Path, Request
 from weft.api.job import Job
 from weft_server.access import USER, Tokens
 from weft_server.credentials import Credentials
-from weft_server.onnx_import.places import ModelPlaces
-from weft_server.onnx_import.pool import ModelReaders
+from weft_server.onnx_import.pool import ModelPlaces, ModelReaders
 from weft_server.planning.turns import Turns
 from weft_server.refusals import UnknownError
 from weft_server.service import Service

@@ -13,9 +13,17 @@ from weft_server.routes.context import Context
 from weft_server.storage.parameter_file import Selection
 
 MEDIA_TYPE = "application/octet-stream"
-DOCUMENT: dict[int | str, dict[str, Any]] = {
-    200: {"content": {MEDIA_TYPE: {}}, "description": "One safetensors document"}
+_CONTENT: dict[str, Any] = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
+BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "description": "One safetensors document", "content": _CONTENT}
 }
+"""The `openapi_extra` of a route that takes a document."""
+
+
+def document_answer(header: str | None = None, meaning: str = "") -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that answers with a document, and with a number in a header."""
+    headers = {header: {"description": meaning, "required": True, "schema": {"type": "integer"}}} if header else {}
+    return {200: {"content": _CONTENT, "description": "One safetensors document", "headers": headers}}
 
 
 def answer(selection: Selection, **headers: str) -> StreamingResponse:

@@ -9,10 +9,11 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
 
 from weft.api.event import Event, EventPage, StateChanged
+from weft_server.bodies import StrictRoute
 from weft_server.notify import notified
+from weft_server.problems import OF_JOB, sends
 from weft_server.routes.context import PathId, Use
 from weft_server.service import Service, job_topic
-from weft_server.strict_json import StrictRoute
 
 router = APIRouter(prefix="/v1/jobs", tags=["events"], route_class=StrictRoute)
 
@@ -22,12 +23,12 @@ PAGE = 200
 """Events read at a time; all that is held for a client that reads slowly."""
 
 _FORMS: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {}, "application/json": {}}, "model": EventPage}
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}, "application/json": {}}, "model": EventPage}
 }
 
 
-@router.get("/{job}/events", responses=_FORMS, response_class=Response)
-async def events(
+@router.get("/{job}/events", responses=_FORMS, response_class=Response, openapi_extra=sends(*OF_JOB))
+async def get_events(
     job: PathId,
     use: Use,
     *,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
-
 from fastapi import APIRouter
 from sqlalchemy.exc import SQLAlchemyError
 
-from weft_server.problems import ProblemError
+from weft_server.problems import ProblemError, sends
 from weft_server.routes.context import Use
 
 router = APIRouter(tags=["health"])
@@ -19,7 +17,7 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz")
+@router.get("/readyz", openapi_extra=sends("not-ready"))
 async def readyz(use: Use) -> dict[str, str]:
     """The database answers, takes what is written, and time is being watched."""
     try:
@@ -27,10 +25,10 @@ async def readyz(use: Use) -> dict[str, str]:
         is_moved = await use.service.threads.read(lambda: use.service.records.is_moved)
     except SQLAlchemyError as error:
         detail = "the database does not answer"
-        raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "not-ready", detail) from error
+        raise ProblemError("not-ready", detail) from error
     if is_moved:
         detail = "the database's file was moved or replaced; what is written now is lost"
-        raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "not-ready", detail)
+        raise ProblemError("not-ready", detail)
     if use.service.unready is not None:
-        raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "not-ready", use.service.unready)
+        raise ProblemError("not-ready", use.service.unready)
     return {"status": "ready"}

@@ -15,17 +15,17 @@ from weft.api.dry_run import DryRun, Passes
 from weft.api.earlier import in_earlier_words, is_earlier
 from weft.api.job import Job, JobPage, JobSpec, ParameterList, Scale
 from weft.api.lifecycle import JobState
+from weft_server.bodies import StrictRoute
 from weft_server.control.memory import Scaling
+from weft_server.planning.check import read_and_check
 from weft_server.planning.dry_run import dry_run_of
 from weft_server.planning.plan import JobPlan
-from weft_server.planning.reading import read_and_check
 from weft_server.planning.turns import checked
-from weft_server.problems import ProblemError
+from weft_server.problems import CHECKED, OF_JOB, ProblemError, sends
 from weft_server.routes.beginning import begun, check_scaled, refused_scale
 from weft_server.routes.context import Caller, Context, PathId, Use, user_of
 from weft_server.service import new_id
 from weft_server.storage.records import KeyReusedError
-from weft_server.strict_json import StrictRoute
 from weft_server.users import User
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
@@ -38,8 +38,9 @@ IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
     status_code=HTTPStatus.CREATED,
     response_model=Job,
     responses={200: {"model": DryRun, "description": "A dry run"}},
+    openapi_extra=sends(*CHECKED, "idempotency-key-reused", "too-many-jobs", "not-stored", "records-unavailable"),
 )
-async def submit(
+async def submit_job(
     spec: JobSpec,
     request: Request,
     response: Response,
@@ -75,7 +76,7 @@ async def submit(
     return job
 
 
-@router.get("")
+@router.get("", openapi_extra=sends("records-unavailable"))
 async def list_jobs(
     use: Use,
     caller: Caller,
@@ -88,20 +89,21 @@ async def list_jobs(
     return page.model_copy(update={"jobs": await use.service.with_sizes(page.jobs)})
 
 
-@router.get("/{job}")
+@router.get("/{job}", openapi_extra=sends(*OF_JOB))
 async def get_job(job: PathId, use: Use) -> Job:
+    """A job as it is now."""
     (found,) = await use.service.with_sizes([await use.service.job(job)])
     return found
 
 
-@router.delete("/{job}", status_code=HTTPStatus.NO_CONTENT)
-async def remove(job: PathId, use: Use) -> None:
+@router.delete("/{job}", status_code=HTTPStatus.NO_CONTENT, openapi_extra=sends(*OF_JOB, "wrong-state", "not-removed"))
+async def remove_job(job: PathId, use: Use) -> None:
     """Deletes a job that has ended, with its result, its snapshots and its log: nothing of it is left."""
     await use.service.remove(job)
 
 
-@router.get("/{job}/spec", response_model=JobSpec)
-async def get_spec(
+@router.get("/{job}/spec", response_model=JobSpec, openapi_extra=sends(*OF_JOB))
+async def get_job_spec(
     job: PathId, use: Use, user_agent: Annotated[str, Header(include_in_schema=False)] = ""
 ) -> JobSpec | Response:
     """What was submitted, its graph included: with the job's values, all there is of its model."""
@@ -109,8 +111,8 @@ async def get_spec(
     return JSONResponse(in_earlier_words(spec)) if is_earlier(user_agent) else spec
 
 
-@router.post("/{job}/cancel")
-async def cancel(
+@router.post("/{job}/cancel", openapi_extra=sends(*OF_JOB, "wrong-state", "not-removed"))
+async def cancel_job(
     job: PathId,
     use: Use,
     *,
@@ -120,14 +122,14 @@ async def cancel(
     return await use.service.cancel(job, discard=discard)
 
 
-@router.post("/{job}/stop")
-async def stop(job: PathId, use: Use) -> Job:
+@router.post("/{job}/stop", openapi_extra=sends(*OF_JOB, "wrong-state"))
+async def stop_job(job: PathId, use: Use) -> Job:
     """Has a job that runs end at a step soon; what it has trained by then is its result. It can be resumed."""
     return await use.service.stop_job(job)
 
 
-@router.post("/{job}/scale")
-async def scale(job: PathId, asked: Scale, request: Request, use: Use) -> Job:
+@router.post("/{job}/scale", openapi_extra=sends(*OF_JOB, *CHECKED, "wrong-state"))
+async def scale_job(job: PathId, asked: Scale, request: Request, use: Use) -> Job:
     """Has a job that runs go on with other numbers of workers and shards, from a snapshot at a step soon."""
     before, spec = await use.service.plan(job), await use.service.spec(job)
     try:
@@ -140,7 +142,7 @@ async def scale(job: PathId, asked: Scale, request: Request, use: Use) -> Job:
     return await use.service.scale(job, Scaling(spec=changed.model_dump_json(by_alias=True), plan=plan))
 
 
-@router.get("/{job}/parameters")
+@router.get("/{job}/parameters", openapi_extra=sends(*OF_JOB))
 async def list_parameters(job: PathId, use: Use) -> ParameterList:
     """What the job's parameters are, without values."""
     return ParameterList(parameters=(await use.service.plan(job)).parameters)
@@ -172,5 +174,5 @@ async def _submitted(use: Context, caller: User, key: str | None, digest: str) -
         found = await use.service.threads.read(use.service.records.submitted, caller.home, key, digest)
     except KeyReusedError as error:
         detail = f"Idempotency-Key {key!r} was used before, with another body"
-        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency-key-reused", detail) from error
+        raise ProblemError("idempotency-key-reused", detail) from error
     return None if found is None else await use.service.job(found.id)

@@ -18,13 +18,12 @@ from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 
 from weft.api.model import ReadModel, ReadRequest
-from weft_server.bodies import received
+from weft_server.bodies import StrictRoute, received
 from weft_server.gate import too_late
 from weft_server.onnx_import.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
-from weft_server.problems import RETRY, ProblemError
+from weft_server.problems import DOCUMENT, ProblemError, sends
 from weft_server.routes.context import Caller, Context, Use, user_of
 from weft_server.storage.job_files import Upload
-from weft_server.strict_json import StrictRoute
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=StrictRoute)
 
@@ -37,8 +36,14 @@ _BODY: dict[str, Any] = {
 }
 
 
-@router.post("", status_code=HTTPStatus.CREATED, response_model=ReadModel, openapi_extra=_BODY)
-async def read(
+@router.post(
+    "",
+    status_code=HTTPStatus.CREATED,
+    response_model=ReadModel,
+    openapi_extra=_BODY
+    | sends(*DOCUMENT, "model-refused", "model-not-read", "too-many-models", "too-many-uploads", "caller-left"),
+)
+async def read_model(
     request: Request,
     use: Use,
     caller: Caller,
@@ -98,10 +103,10 @@ async def _read(use: Context, request: Request, identifier: str, folder: Path, o
         outcome = await to_thread.run_sync(use.readers.read, asked)
     if outcome is None:
         detail = "the process that reads models was lost; try again"
-        raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "model-not-read", detail, headers=RETRY)
+        raise ProblemError("model-not-read", detail)
     if outcome.errors:
         detail = "; ".join(error.detail for error in outcome.errors)
-        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "model-refused", detail, errors=outcome.errors)
+        raise ProblemError("model-refused", detail, errors=outcome.errors)
     return outcome
 
 

@@ -11,18 +11,26 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from weft_graph.json_form import graph_schema
 from weft_graph.program_json import programs_from_json
-from weft_server.planning.telling import told_passes, told_programs
+from weft_server.bodies import StrictRoute
+from weft_server.planning.dry_run import told_passes, told_programs
 from weft_server.planning.turns import checked
+from weft_server.problems import CHECKED, OF_JOB, sends
 from weft_server.routes.context import PathId, Use, user_of
-from weft_server.strict_json import StrictRoute
 
 router = APIRouter(prefix="/v1", tags=["programs"], route_class=StrictRoute)
 
-_FORMS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {}, "text/plain": {}}}}
+_FORMS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            "text/plain": {"schema": {"type": "string"}},
+        }
+    }
+}
 
 
-@router.get("/jobs/{job}/programs", responses=_FORMS, response_class=Response)
-async def programs(
+@router.get("/jobs/{job}/programs", responses=_FORMS, response_class=Response, openapi_extra=sends(*OF_JOB, *CHECKED))
+async def get_programs(
     job: PathId,
     use: Use,
     request: Request,
@@ -45,6 +53,6 @@ async def programs(
 
 
 @router.get("/schemas/graph")
-async def schema() -> dict[str, Any]:
+async def get_graph_schema() -> dict[str, Any]:
     """The JSON Schema of a graph's JSON form."""
     return graph_schema()

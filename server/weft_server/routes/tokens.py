@@ -11,10 +11,10 @@ from sqlalchemy.exc import IntegrityError
 
 from weft.api.token import NewToken, TokenCreated, TokenInfo, TokenList
 from weft_server.access import Tokens, digest, new_secret, told
-from weft_server.problems import ProblemError
+from weft_server.bodies import StrictRoute
+from weft_server.problems import ProblemError, sends
 from weft_server.refusals import UnknownError, WrongStateError
 from weft_server.routes.context import Caller, Context, Use
-from weft_server.strict_json import StrictRoute
 from weft_server.users import User
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=StrictRoute)
@@ -22,19 +22,19 @@ router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=StrictRoute
 _log = logging.getLogger("weft.server")
 
 
-@router.get("")
+@router.get("", openapi_extra=sends("records-unavailable"))
 async def list_tokens(use: Use, caller: Caller) -> TokenList:
     """The tokens of the caller's project, or of all, without their secrets."""
     return TokenList(tokens=await _seen(use, caller))
 
 
-@router.post("", status_code=HTTPStatus.CREATED)
-async def create(new: NewToken, use: Use, caller: Caller) -> TokenCreated:
+@router.post("", status_code=HTTPStatus.CREATED, openapi_extra=sends("wrong-state", "records-unavailable"))
+async def create_token(new: NewToken, use: Use, caller: Caller) -> TokenCreated:
     """Makes a token. Its secret is in this answer alone: the server keeps a hash."""
     tokens = _asked_for(use)
     if not caller.sees(new.project):
         detail = f"a token of project {new.project} is made with one of it, or of all projects; {told(caller)}"
-        raise ProblemError(HTTPStatus.FORBIDDEN, "scope-needed", detail)
+        raise ProblemError("scope-needed", detail)
     secret = new_secret()
     created = TokenCreated(**new.model_dump(), created_at=use.service.clock().at, token=secret)
     info = TokenInfo(**created.model_dump(exclude={"token"}))
@@ -47,14 +47,18 @@ async def create(new: NewToken, use: Use, caller: Caller) -> TokenCreated:
     return created
 
 
-@router.delete("/{token}", status_code=HTTPStatus.NO_CONTENT)
-async def remove(token: Annotated[str, Path(max_length=128)], use: Use, caller: Caller) -> None:
+@router.delete(
+    "/{name}",
+    status_code=HTTPStatus.NO_CONTENT,
+    openapi_extra=sends("unknown-token", "wrong-state", "records-unavailable"),
+)
+async def remove_token(name: Annotated[str, Path(max_length=128)], use: Use, caller: Caller) -> None:
     """The token opens nothing from now on. A stream of events that it has opened goes on to its end."""
     tokens = _asked_for(use)
-    if token not in [each.name for each in await _seen(use, caller)]:
-        raise UnknownError("token", token)
-    tokens.load(await use.service.threads.write(use.service.records.remove_token, token))
-    _log.info("token %s was removed by %s", token, caller.name)
+    if name not in [each.name for each in await _seen(use, caller)]:
+        raise UnknownError("token", name)
+    tokens.load(await use.service.threads.write(use.service.records.remove_token, name))
+    _log.info("token %s was removed by %s", name, caller.name)
 
 
 async def _seen(use: Context, caller: User) -> list[TokenInfo]:

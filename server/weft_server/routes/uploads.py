@@ -9,15 +9,16 @@ from uuid import uuid4
 from fastapi import APIRouter, Request
 
 from weft.api.values import Uploaded, UploadList
-from weft_server.bodies import received
+from weft_server.bodies import StrictRoute, received
+from weft_server.problems import DOCUMENT, sends
 from weft_server.routes.context import Caller, PathId, Use
-from weft_server.strict_json import StrictRoute
+from weft_server.routes.documents import BODY
 
 router = APIRouter(prefix="/v1/uploads", tags=["values"], route_class=StrictRoute)
 
 
-@router.post("", status_code=HTTPStatus.CREATED)
-async def upload(request: Request, use: Use, caller: Caller) -> Uploaded:
+@router.post("", status_code=HTTPStatus.CREATED, openapi_extra=BODY | sends(*DOCUMENT, "too-many-uploads"))
+async def create_upload(request: Request, use: Use, caller: Caller) -> Uploaded:
     """Keeps a safetensors document for some hours, for jobs' `init_from`."""
     service, uploads, identifier = use.service, use.uploads, uuid4().hex
     start = partial(uploads.start, identifier, service.clock().at)
@@ -31,7 +32,7 @@ async def list_uploads(use: Use, caller: Caller) -> UploadList:
     return await use.service.threads.on_files(use.uploads.describe, use.service.clock().at, caller.project)
 
 
-@router.delete("/{upload}", status_code=HTTPStatus.NO_CONTENT)
-async def delete(upload: PathId, use: Use, caller: Caller) -> None:
+@router.delete("/{upload}", status_code=HTTPStatus.NO_CONTENT, openapi_extra=sends("unknown-upload"))
+async def delete_upload(upload: PathId, use: Use, caller: Caller) -> None:
     """The document is not needed any more. Jobs that were submitted with it keep their own copy."""
     await use.service.threads.on_files(use.uploads.delete, upload, caller.project)

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from functools import partial
-from http import HTTPStatus
 from typing import Annotated
 from uuid import uuid4
 
 from fastapi import APIRouter, Query, Request, Response
 
 from weft.api.values import STEP_HEADER, ValuesSet
-from weft_server.bodies import received
-from weft_server.problems import ProblemError
+from weft_server.bodies import StrictRoute, received
+from weft_server.problems import DOCUMENT, OF_JOB, ProblemError, sends
 from weft_server.refusals import NotWrittenError, RefusalError, WrongStateError
 from weft_server.routes.context import Context, PathId, Use
-from weft_server.routes.documents import DOCUMENT, answer
+from weft_server.routes.documents import BODY, answer, document_answer
 from weft_server.storage.job_files import Upload
 from weft_server.storage.parameter_file import Selection, largest_document
-from weft_server.strict_json import StrictRoute
 
 router = APIRouter(prefix="/v1/jobs", tags=["values"], route_class=StrictRoute)
 
 
-@router.get("/{job}/values", responses=DOCUMENT, response_class=Response)
-async def values(
+@router.get(
+    "/{job}/values",
+    responses=document_answer(STEP_HEADER, "How many steps were finished when the values held"),
+    response_class=Response,
+    openapi_extra=sends(*OF_JOB, "unknown-parameter", "wrong-state", "keeper-silent"),
+)
+async def get_values(
     job: PathId,
     use: Use,
     name: Annotated[list[str] | None, Query()] = None,
@@ -39,7 +42,7 @@ async def values(
     unknown = [each for each in name or [] if each not in known]
     if unknown:
         detail = f"job {job} has no parameter {', '.join(map(repr, unknown))}"
-        raise ProblemError(HTTPStatus.NOT_FOUND, "unknown-parameter", detail)
+        raise ProblemError("unknown-parameter", detail)
     if state and not plan.kept_arrays:
         raise WrongStateError(f"job {job} was submitted with neither keep_state nor average: no state is kept")
     found = await use.service.job(job)
@@ -48,7 +51,10 @@ async def values(
     return answer(selection, **{STEP_HEADER: str(step)})
 
 
-@router.put("/{job}/values")
+@router.put(
+    "/{job}/values",
+    openapi_extra=BODY | sends(*OF_JOB, *DOCUMENT, "wrong-state", "values-not-set", "too-many-sets", "keeper-silent"),
+)
 async def set_values(job: PathId, request: Request, use: Use) -> ValuesSet:
     """Sets some or all parameters of a job that has not ended: a safetensors document of their names and shapes.
 

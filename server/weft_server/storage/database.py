@@ -1,4 +1,4 @@
-"""Opens the SQLite database: write-ahead log, foreign keys, and every migration that is lacking."""
+"""The SQLite database: its tables, and how it is opened. A change of a table needs a migration in `migrations`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import JSON, Engine, ForeignKey, Index, Integer, MetaData, String, Text, create_engine, event
 from sqlalchemy.exc import DatabaseError
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 BUSY_TIMEOUT_MS = 10_000
 """How long a statement waits for a lock; only somebody else's tool on the same file ever holds one that long."""
@@ -42,7 +43,7 @@ def open_database(path: Path) -> Engine:
 def migrate(engine: Engine, revision: str = "head") -> None:
     """Brings the schema up to `revision`."""
     config = Config()
-    config.set_main_option("script_location", str(resources.files("weft_server") / "migrations"))
+    config.set_main_option("script_location", str(resources.files("weft_server.storage") / "migrations"))
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
@@ -56,3 +57,111 @@ def _set_up(connection: Any, _record: object) -> None:
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
     cursor.close()
+
+
+NAMING = {
+    "ix": "ix_%(column_0_label)s",
+    "uq": "uq_%(table_name)s_%(column_0_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(naming_convention=NAMING)
+
+
+class JobRow(Base):
+    """A job as it is told. `number` counts submissions; it is the cursor of a listing."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        Index("ix_jobs_state_number", "state", "number"),
+        Index("ix_jobs_project_number", "project", "number"),
+    )
+
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    id: Mapped[str] = mapped_column(String(64), unique=True)
+    state: Mapped[str] = mapped_column(String(16))
+    document: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """JSON form of `weft.api.job.Job`."""
+    events: Mapped[int] = mapped_column(Integer)
+    """The newest event's number."""
+    project: Mapped[str] = mapped_column(String(128), server_default="default")
+
+
+class PlanRow(Base):
+    """What a job was submitted as and what is run; apart from `jobs`, since it is large and rarely read."""
+
+    __tablename__ = "plans"
+
+    job: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    spec: Mapped[str] = mapped_column(Text)
+    """JSON form of `weft.api.job.JobSpec`."""
+    plan: Mapped[str] = mapped_column(Text)
+    """JSON form of `weft_server.planning.plan.JobPlan`."""
+
+
+class EventRow(Base):
+    """An entry of a job's log; rows are only ever added."""
+
+    __tablename__ = "events"
+
+    job: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    seq: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    document: Mapped[str] = mapped_column(Text)
+    """JSON form of `weft.api.event.Event`."""
+
+
+class SubmissionRow(Base):
+    """An idempotency key of a project and what was submitted under it."""
+
+    __tablename__ = "submissions"
+
+    project: Mapped[str] = mapped_column(String(128), primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64))
+    """SHA-256 of the body, hexadecimal."""
+    job: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+
+
+class TokenRow(Base):
+    """A user's token; its secret is nowhere."""
+
+    __tablename__ = "tokens"
+
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64))
+    """SHA-256 of the secret, hexadecimal."""
+    scope: Mapped[str] = mapped_column(String(16))
+    project: Mapped[str] = mapped_column(String(128))
+    created_at: Mapped[str] = mapped_column(String(40))
+
+
+class PartRow(Base):
+    """What is remembered of a job that has not ended; see `weft_server.control.memory`."""
+
+    __tablename__ = "parts"
+
+    job: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    part: Mapped[str] = mapped_column(String(128), primary_key=True)
+    document: Mapped[str] = mapped_column(Text)
+
+
+class AgentRow(Base):
+    """A registered agent."""
+
+    __tablename__ = "agents"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    document: Mapped[str] = mapped_column(Text)
+    """JSON form of `weft_server.control.memory.AgentMemory`."""
+
+
+class StartRow(Base):
+    """A start of a server on these records. Numbers that have to grow over all of them are counted from it."""
+
+    __tablename__ = "starts"
+
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    at: Mapped[str] = mapped_column(String(40))

@@ -22,7 +22,7 @@ from weft.api.token import ALL_PROJECTS, Scope, TokenInfo
 from weft_server.control.instructions import Append, Instruction, Remember, RememberAgent, Replan, Save
 from weft_server.control.memory import AgentMemory, KeptJob
 from weft_server.planning.plan import JobPlan
-from weft_server.storage.tables import AgentRow, EventRow, JobRow, PartRow, PlanRow, StartRow, SubmissionRow, TokenRow
+from weft_server.storage.database import AgentRow, EventRow, JobRow, PartRow, PlanRow, StartRow, SubmissionRow, TokenRow
 from weft_server.users import User
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.sse import MAX_LINE_BYTES, Message, SseFormatError, SseParser
+from weft.event_stream import MAX_LINE_BYTES, Message, SseFormatError, SseParser
 
 
 def parse(*chunks: bytes, parser: SseParser | None = None) -> list[Message]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from weft_server.storage.tables import Base
+from weft_server.storage.database import Base
 
 context.configure(
     connection=context.config.attributes["connection"], target_metadata=Base.metadata, render_as_batch=True
