@@ -29,7 +29,7 @@ ADMIN, AGENTS = "an-admin-by-the-settings", "a-token-to-join-with"
 
 
 def bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {name}"}
+    return {"Authorization": f"Bearer {token}"}
 
 
 def routes(app: FastAPI) -> list[str]:
