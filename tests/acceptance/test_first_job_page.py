@@ -16,8 +16,8 @@ from acceptance_processes import ROOT
 def test_the_page_runs_from_top_to_bottom(place: Place, client: weft.Client) -> None:
     blocks = re.findall(r"```python\n(.*?)```", Path(ROOT / "docs" / "first-job.md").read_text(), flags=re.DOTALL)
     assert len(blocks) == 6
-    blocks[-1] = shorter = blocks[-1].replace("passes=40", "passes=20")
-    assert "passes=20," in shorter
+    blocks[-1] = shorter = blocks[-1].replace("epochs=40", "epochs=20")
+    assert "epochs=20," in shorter
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(blocks)],
         cwd=place.folder,

@@ -28,7 +28,7 @@ def test_the_readme_example_is_clean_by_the_projects_own_rules_when_it_is_saved_
 
 
 def test_the_readme_example_trains_when_pasted(place: Place) -> None:
-    shorter = snippet().replace("passes=40", "passes=10")
+    shorter = snippet().replace("epochs=40", "epochs=10")
     assert shorter != snippet()
     done = subprocess.run(
         [sys.executable, "-c", shorter],
