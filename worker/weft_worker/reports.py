@@ -97,5 +97,9 @@ class RunReports:
         self._reporter.download(what, into, stop)
 
     def _traffic(self) -> Traffic:
+        """Both ways to the shards count: sockets, and memory shared with those of this host."""
         counted = self._statistics()
-        return Traffic(sent_bytes=counted.bytes_sent, received_bytes=counted.bytes_received)
+        return Traffic(
+            sent_bytes=counted.bytes_sent + counted.shared_bytes_sent,
+            received_bytes=counted.bytes_received + counted.shared_bytes_received,
+        )

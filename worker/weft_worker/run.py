@@ -74,9 +74,8 @@ def open_store(task: Task, device: Device | None = None) -> Store:
     if not task.description.shards:
         return LocalStore(task.description, snapshot=task.snapshot)
     allocation, keys = task.allocation, task.allocation.curve
-    # A job's bytes are those at its store's sockets; what passed through shared memory would be missing among them.
     patience_s = LinkSettings().request_timeout_s + allocation.lost_after_s
-    settings = LinkSettings(same_host=False, silence_s=allocation.lost_after_s, request_timeout_s=patience_s)
+    settings = LinkSettings(silence_s=allocation.lost_after_s, request_timeout_s=patience_s)
     client = StoreClient(
         task.description,
         allocation.slot,

@@ -26,9 +26,9 @@ Types = Mapping[str, TensorType]
 
 _log = logging.getLogger(__name__)
 
-CUT_OPERATIONS: Final = 1 << 25
-"""Operations after which a segment may wait for a value, or let one leave: a millisecond of one core, against some
-hundred microseconds for another piece of work."""
+CUT_OPERATIONS: Final = 1 << 27
+"""Operations after which a segment may wait for a value, or let one leave: some four milliseconds of one core, against
+one for another message, its merge and its answer."""
 
 LONG_OPERATIONS: Final = CUT_OPERATIONS >> 4
 """Operations of a node that what can leave does not wait for."""

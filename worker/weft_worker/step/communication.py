@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby
+from typing import Any
 
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array
@@ -61,8 +62,14 @@ def _fetch(run: StepRun, bounds: Sequence[BoundNode]) -> None:
             assert place is not None
             run.table.put(place, value)
 
+    many = run.hands.many if there is None and run.reads is run.hands.store and len(bounds) > 1 else None
+
     def start(on_complete: OnComplete) -> None:
-        together([pulled(bound) for bound in bounds], called).add_done_callback(completing(on_complete, keep))
+        if many is not None:
+            came = many.pull_many([bound.key for bound in bounds], run.context.step, settled=run.context.settled)
+        else:
+            came = together([pulled(bound) for bound in bounds], called)
+        came.add_done_callback(completing(on_complete, keep))
 
     variable = run.define(places, bounds[0].key)
     _push_io(run, bounds, start, (), variable)
@@ -137,10 +144,14 @@ def _send(run: StepRun, bounds: Sequence[BoundNode]) -> None:
             _push_last(run, bound, push_sum(run, bound, place, run.part))
         return
 
+    many = run.hands.many if len(bounds) > 1 else None
+
     def called(number: int) -> str:
         return run.name_of(bounds[number])
 
-    def push(host: list[Array]) -> Future[list[None]]:
+    def push(host: list[Array]) -> Future[Any]:
+        if many is not None:
+            return many.push_many([bound.key for bound in bounds], run.context.step, host)
         pushed = zip(bounds, host, strict=True)
         return together([run.hands.store.push(bound.key, run.context.step, array) for bound, array in pushed], called)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from weft_kernels.kernel import Array
+from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.store import Store
 from weft_worker.device import CpuDevice, Device
 from weft_worker.engine.face import Engine
@@ -48,3 +49,8 @@ class Hands:
     there: KeysThere | None = None
     own: Own | None = None
     checkpoint: Callable[[], None] | None = None
+
+    @property
+    def many(self) -> StoreCalls | None:
+        """The store, where it takes many keys in one call."""
+        return self.store if isinstance(self.store, StoreCalls) else None
