@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help demo test check unit format clean
+.PHONY: help demo test check unit format docs clean
 
 help:
 	@echo "make demo    train a conv net, then a table of a million rows: 2 workers, 2 shards, on this machine"
@@ -14,6 +14,7 @@ help:
 	@echo "make check   the same without the tests"
 	@echo "make unit    the tests alone;  ARGS='-k store' passes arguments to pytest"
 	@echo "make format  write the code in its format"
+	@echo "make docs    build the documentation into site/, the reference from the code"
 	@echo "make clean   remove $(VENV) and what tools left behind"
 
 demo: $(VENV)/.demo
@@ -46,6 +47,10 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# mkdocs-material says at each build that it will end one day.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 # A stamp for each set of extras; a change of pyproject.toml makes it again. Modules are compiled as they are imported,
 # which most of what PyTorch and JAX bring never are.
 $(VENV)/.%: pyproject.toml
@@ -56,5 +61,5 @@ $(VENV)/.%: pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -49,8 +49,8 @@ PAGE = 100
 class Client:
     """A server's API. A context manager; safe to share between threads.
 
-    `url` and `token` are those of `WEFT_URL` and `WEFT_TOKEN` where left out. `transport` replaces the network.
-    `timeout_s` bounds each attempt of a call, not the life of a stream.
+    `url` and `token` default to the environment variables `WEFT_URL` and `WEFT_TOKEN`. `timeout_s` limits each attempt
+    of a call. `transport`, `retry` and `clock` are for tests.
     """
 
     def __init__(
@@ -79,38 +79,49 @@ class Client:
 
     @shown_with_keywords_of(job_spec)
     def submit(self, loss: Expression | Trainable, **arguments: Unpack[JobArguments]) -> JobHandle:
-        """Train the parameters of `loss`, a scalar that is the mean over the batch; returns once the job is accepted.
+        """Submit a job and return once the server has accepted it.
 
-        A model that was read trains as `model.with_loss(...)`, or by a loss built on its values; its parameters' values
-        go up first. `metrics` are further such scalars by name, `outputs` what else the graph is to give later, when it
-        is exported. `batch_size` samples make a step, over all workers; the data's own count
-        where left out. The run lasts `epochs` over the training rows or `steps`. Metrics are taken on the rows kept for
-        evaluation after each epoch, or each `evaluate_every` steps. `optimizer` is plain SGD unless set. A path as
-        `data` is `weft.numpy_data(path)`.
+        What to train:
 
-        `mode` "async" applies each worker's part as it arrives. `update` "workers" leaves the optimizer to the workers,
-        and merged gradients to the shards. `merge` "arrival" gives up equal bits for sums in any order. `slice_bytes`
-        are merged and retried as one.
+        - `loss`: a scalar expression, the mean over the batch; or `model.with_loss(...)`. Values of a model from
+          PyTorch or ONNX are uploaded first.
+        - `metrics`: more scalar expressions by name. `outputs`: values to be exported later.
+        - `data`: `weft.numpy_data(...)`, or the path of a `.npz` file.
+        - `batch_size`: samples of a step over all workers; 64 unless the data says otherwise.
+        - `epochs` or `steps`: exactly one of them. `evaluate_every`: steps between evaluations, an epoch by default.
+        - `optimizer`: `weft.SGD()` by default. `seed` determines initial values, sample order and dropout.
 
-        `init_from` is where parameters of the same name begin: a job's handle or id, or the path of a safetensors file,
-        which is uploaded first; it replaces the values of a model that was read. `keep_state` keeps the optimizer's
-        state beside the parameters. `resume` is a job that has ended, from whose last snapshot this one goes on, see
-        `Client.resume`. Where one of the job's processes is lost, it goes on from its newest snapshot, as often as
-        `max_restarts`, and its result is the same; a snapshot is taken each `snapshot_every_s`. `recompute` "cheap" or
-        "segments" has workers hold less of a step, and compute it again.
+        Where it runs:
 
-        `stop_when="accuracy:3:max"` ends the job once three evaluations in a row brought no better accuracy, with the
-        values of the best one; `keep_best="accuracy:max"` trains to the end, and has those values too. `on_nan` "go_on"
-        has it train on though its loss is not finite, "skip" leaves such a step out.
+        - `workers`, `shards`: numbers of processes. One worker needs no shard.
+        - `mode`: "sync", or "async", which applies each gradient as it arrives.
+        - `update`: who runs the optimizer, "shards" or "workers".
+        - `merge`: "slot" sums gradients in the order of workers, so results are bit-equal; "arrival" does not.
+        - `slice_bytes`: size of the slices that parameters are cut into.
 
-        `precision` "bfloat16" or "float16" computes products in that type. `clip_norm` bounds the whole norm of a
-        step's gradient. `accumulate` computes a worker's samples of a step in parts. `ema` keeps averages of the
-        parameters, 0.999 (a decay) or `{"start": 1000}`, which `evaluate_ema` has evaluations read, and
-        `JobHandle.values(ema=True)` brings. `compression`, `{"gradients": {"kind": "2bit", "threshold": 0.5}}`, has
-        gradients travel in fewer bytes.
+        What it starts from:
 
-        Raises ArgumentError for what makes no sense here, InvalidRequestError, with a pointer for each thing that the
-        server finds wrong, before anything starts. `weft.job_spec` makes the same job without sending it.
+        - `init_from`: a job, its id, or a safetensors file. Parameters of the same name are copied.
+        - `resume`: a job that has ended, to be continued exactly; see `Client.resume`.
+
+        How it trains:
+
+        - `precision`: "bfloat16" or "float16" for products. `loss_scale`: settings for float16.
+        - `clip_norm`: limit of the gradient's global norm. `accumulate`: parts that a step is computed in.
+        - `recompute`: "cheap" or "segments" saves memory by computing values again in the backward pass.
+        - `ema`: averages of the parameters, such as 0.999 (decay) or `{"start": 1000}`; `evaluate_ema` evaluates them.
+        - `compression`: fewer bytes for gradients, `{"gradients": {"kind": "2bit", "threshold": 0.5}}`.
+
+        When it ends, and what is kept:
+
+        - `stop_when`: "accuracy:3:max" ends after 3 evaluations without a better accuracy, and keeps the best.
+        - `keep_best`: "accuracy:max" trains to the end and keeps the best evaluation's values.
+        - `on_nan`: "fail"; "skip" leaves out steps whose gradient is not finite; "go_on" ignores it.
+        - `max_restarts`: how often the job may recover from a lost process. `snapshot_every_s`: how often it is saved.
+        - `keep_state`: whether the optimizer's state is kept in the result.
+
+        Raises ArgumentError for wrong arguments, and InvalidRequestError if the server rejects the job, with a JSON
+        pointer for each error. `weft.job_spec` takes the same arguments and sends nothing.
         """
         begins = arguments.get("init_from")
         file = file_of(begins)
@@ -126,11 +137,11 @@ class Client:
         return self.submit_spec(spec)
 
     def dry_run(self, spec: JobSpec | str | bytes, *, passes: Passes | None = None) -> DryRun:
-        """What the job would be, which `weft.job_spec` makes: programs, memory, bytes of a step. Nothing is stored.
+        """Validate a job and return what it needs: programs, memory, bytes per step. Nothing is stored or started.
 
-        With `passes`, also what each pass of the converter does to the graph, as text.
+        `spec` is what `weft.job_spec` returns, or JSON. With `passes`, the converter's passes are included as text.
 
-        Raises InvalidRequestError as `submit_spec` does.
+        Raises InvalidRequestError for a job that cannot run.
         """
         headers = {"Content-Type": "application/json"}
         content = spec.model_dump_json() if isinstance(spec, JobSpec) else spec
@@ -138,10 +149,10 @@ class Client:
         return self.http.call(DryRun, "POST", "/v1/jobs", params=params, content=content, headers=headers)
 
     def upload(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> FromUpload:
-        """Bring a safetensors file to the server, to begin a job with: `init_from`. It is kept for a while.
+        """Upload a safetensors file, to be `init_from` of a job. The server keeps it for some hours.
 
-        `progress` is told bytes sent and bytes in all. Raises InvalidRequestError where the file is none, OSError where
-        it cannot be read.
+        `progress` is called with the bytes sent and the total. Raises InvalidRequestError for a file of another format,
+        OSError for one that cannot be read.
         """
         with open(path, "rb") as file:
             uploaded = self.http.upload(
@@ -150,14 +161,14 @@ class Client:
         return FromUpload(upload=uploaded.id)
 
     def upload_values(self, values: Mapping[str, Array], *, progress: Progress | None = None) -> FromUpload:
-        """Bring arrays by name, as `upload` does a file, by way of one in the folder for temporary files."""
+        """Upload arrays by name, through a temporary file."""
         with tempfile.TemporaryDirectory(prefix="weft-") as folder:
             path = Path(folder) / "values.safetensors"
             save_values(values, path)
             return self.upload(path, progress=progress)
 
     def submit_spec(self, spec: JobSpec | str | bytes, *, idempotency_key: str | None = None) -> JobHandle:
-        """Submit a job as it is, or its JSON, which the server checks. A repeated key brings back the first job."""
+        """Submit what `weft.job_spec` returned, or JSON. The same `idempotency_key` returns the first job again."""
         headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         content = spec.model_dump_json() if isinstance(spec, JobSpec) else spec
         return JobHandle(self.http, self.http.call(Job, "POST", "/v1/jobs", content=content, headers=headers))
@@ -174,12 +185,11 @@ class Client:
         stop_when: StopWhen | Mapping[str, Any] | str | None = None,
         name: str | None = None,
     ) -> JobHandle:
-        """Submit a job that goes on from the last snapshot of one that has ended, exactly where it was: parameters,
-        optimizer, step, schedule and data order. `job` is a handle or an id.
+        """Continue a job that has ended from its last snapshot: parameters, optimizer state, step and data order.
 
-        What is given replaces what that job had. `steps` or `epochs` is the length of both together; `stop_when="none"`
-        has it end with its last step. Only its own evaluations are compared. Raises
-        NotFoundError, InvalidRequestError where there is no snapshot, ArgumentError.
+        `job` is a handle or an id. The result is a new job. Arguments replace those of the first job: `steps` or
+        `epochs` is the total length of both, `stop_when="none"` removes its early stop. Raises NotFoundError,
+        InvalidRequestError if there is no snapshot, ArgumentError.
         """
         identifier = job.id if isinstance(job, JobHandle) else job
         said = self.http.send("GET", f"/v1/jobs/{quote(identifier, safe='')}/spec").content
@@ -206,17 +216,17 @@ class Client:
         return self.submit_spec(json.dumps({**json.loads(said), **changed}))  # With what only the server knows of.
 
     def job(self, id: str) -> JobHandle:  # noqa: A002 - what the API calls it
-        """The job of this id. Raises NotFoundError."""
+        """The job with this id. Raises NotFoundError."""
         return JobHandle(self.http, self.http.call(Job, "GET", f"/v1/jobs/{quote(id, safe='')}"))
 
     def remove(self, *jobs: JobHandle | str) -> None:
-        """Delete jobs that have ended, of these handles or ids, as `JobHandle.remove` does. Raises NotFoundError."""
+        """Delete jobs that have ended, given as handles or ids; see `JobHandle.remove`. Raises NotFoundError."""
         for job in jobs:
             identifier = job.id if isinstance(job, JobHandle) else job
             self.http.send("DELETE", f"/v1/jobs/{quote(identifier, safe='')}")
 
     def jobs(self, *, state: JobState | Sequence[JobState] | None = None) -> Iterator[JobHandle]:
-        """Jobs, newest first, of these states; pages are fetched as they are gone through."""
+        """Iterate over jobs, newest first; only those in `state`, if given. Pages are fetched as needed."""
         states = [state] if isinstance(state, JobState) else state
         params: dict[str, str | int | list[str]] = {"limit": PAGE}
         if states is not None:
@@ -229,16 +239,16 @@ class Client:
             params["cursor"] = page.next
 
     def agents(self) -> list[AgentInfo]:
-        """The workers and shards that the server knows."""
+        """The registered workers and shards."""
         return self.http.call(AgentList, "GET", "/v1/agents").agents
 
     def create_token(
         self, name: str, *, scope: Scope | str = Scope.RUNNER, project: str = DEFAULT_PROJECT
     ) -> TokenCreated:
-        """Make a user's token, whose secret is in this answer alone.
+        """Create a user's token. Only this result has its secret.
 
-        `scope` is "viewer", "runner" or "admin". The token sees and changes only jobs of `project`, or of all where it
-        is "*". Raises ForbiddenError without an admin's token, ConflictError where the name is taken.
+        `scope` is "viewer", "runner" or "admin". The token sees and changes only jobs of `project`, "*" for all.
+        Raises ForbiddenError without an admin's token, ConflictError if the name is taken.
         """
         with checked("create_token"):
             new = NewToken(name=name, scope=Scope(scope), project=project)
@@ -249,7 +259,7 @@ class Client:
         return self.http.call(TokenList, "GET", "/v1/tokens").tokens
 
     def remove_token(self, name: str) -> None:
-        """Remove a user's token: it opens nothing from now on. Raises NotFoundError, ForbiddenError."""
+        """Remove a user's token. Raises NotFoundError, ForbiddenError."""
         self.http.send("DELETE", f"/v1/tokens/{quote(name, safe='')}")
 
     def close(self) -> None:

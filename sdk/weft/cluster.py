@@ -62,11 +62,11 @@ class Listening(BaseModel):
 class Cluster:
     """A server, shards and workers on this machine; a context manager.
 
-    Entering starts them and returns once all have registered; leaving ends them, and none is left however this process
-    ends. `port` 0 takes a free one. `directory` holds database, logs and parameters: a temporary one, gone at the end,
-    where left out. Jobs read data below `data_root`, and relative paths from there. `progress` is told what is waited
-    for. Where `WEFT_SERVER_TOKEN` and `WEFT_SERVER_AGENT_TOKEN` are set, the daemons and `client` use them. Raises
-    ClusterError, which names the daemon and shows the end of its log.
+    Entering starts the processes and waits until all have registered; leaving stops them. They also end when this
+    process dies. `port` 0 takes a free port. `directory` holds database, logs and parameters; by default a temporary
+    one, deleted at the end. Jobs read data below `data_root`, which relative paths start from. `progress` is called
+    with what is being waited for. The environment variables `WEFT_SERVER_TOKEN` and `WEFT_SERVER_AGENT_TOKEN` are used
+    if set. Raises ClusterError with the daemon's name and the end of its log.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Cluster:
         return self._directory
 
     def client(self) -> Client:
-        """A new client of this cluster's server; the caller closes it."""
+        """A new client of this cluster. The caller closes it."""
         return Client(self.url, token=self._token)
 
     def start(self) -> None:

@@ -22,10 +22,10 @@ def numpy_data(
 ) -> DataSpec:
     """A `.npz` file: each array is a column, with a row for each sample along its first axis.
 
-    `path` is read by server and workers, below their data root. `columns` maps graph inputs to columns; an input that
-    it lacks is fed by the column of its own name. `train` and `evaluate` are rows from (included) to (excluded).
-    Without `evaluate` there is no evaluation; without `train` training reads the rows before the evaluated ones, or
-    all. Raises ArgumentError for rows that are none, or are both trained on and evaluated.
+    The server and the workers read `path`, below their data root. `columns` maps inputs of the graph to columns; other
+    inputs take the column of their own name. `train` and `evaluate` are ranges of rows, (first, last + 1). Without
+    `evaluate` there is no evaluation. Without `train`, training reads the rows before `evaluate`, or all. Raises
+    ArgumentError for empty or overlapping ranges.
     """
     train, evaluate = _rows("train", train), _rows("evaluate", evaluate)
     if train is None and evaluate is not None:

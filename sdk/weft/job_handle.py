@@ -48,7 +48,7 @@ class Values(dict[str, Array]):
 
 
 class JobHandle:
-    """One job of one server. `state` and its like are as of the last `refresh`."""
+    """A submitted job. `state` and other properties are as of the last `refresh`."""
 
     def __init__(self, http: Http, job: Job) -> None:
         self._http = http
@@ -56,7 +56,7 @@ class JobHandle:
 
     @property
     def id(self) -> str:
-        """What the server calls the job."""
+        """The job's id."""
         return self.job.id
 
     @property
@@ -66,26 +66,26 @@ class JobHandle:
 
     @property
     def traffic(self) -> Traffic:
-        """Bytes at the workers' store sockets since the job's start, as of the last `refresh`."""
+        """Bytes between workers and shards since the job's start, as of the last `refresh`."""
         return self.job.traffic
 
     def refresh(self) -> Job:
-        """The job as it is now. Raises NotFoundError when the server does not know it any more."""
+        """Fetch the job's present state. Raises NotFoundError if it was removed."""
         self.job = self._http.call(Job, "GET", self._path())
         return self.job
 
     def stop(self) -> Job:
-        """Have the job end at a step soon, with what it has trained by then as its result: `wait` returns, and `values`
-        are those. It can be resumed. Raises ConflictError where it does not run, or takes no snapshots."""
+        """End the job within seconds. Its result is what it has trained so far, and it can be resumed.
+
+        Raises ConflictError if the job is not running, or takes no snapshots."""
         self.job = self._http.call(Job, "POST", self._path("/stop"))
         return self.job
 
     def scale(self, *, workers: int | None = None, shards: int | None = None) -> Job:
-        """Have the job go on with other numbers of workers and shards, from a snapshot at a step soon: the same job,
-        with the same values, optimizer and data order. On other numbers of shards it has the same bits.
+        """Continue the same job on other numbers of workers and shards, from a snapshot a few seconds ahead.
 
-        Raises ArgumentError; ConflictError where the job does not run or takes no snapshots, or the cluster has not so
-        many; InvalidRequestError where the job cannot run so.
+        Another number of shards gives the same bits. Raises ArgumentError; ConflictError if the job is not running,
+        takes no snapshots, or the cluster has too few agents; InvalidRequestError if the job cannot run so.
         """
         with checked("scale"):
             asked = Scale(workers=workers, shards=shards)
@@ -96,21 +96,21 @@ class JobHandle:
 
     def cancel(self, *, discard: bool = False) -> Job:
         """End the job at once, without a result; it can be resumed from its last snapshot, unless that is discarded.
-        ConflictError where it has ended already in another state."""
+        Raises ConflictError if it has already ended otherwise."""
         self.job = self._http.call(Job, "POST", self._path("/cancel"), params={"discard": "true"} if discard else {})
         return self.job
 
     def remove(self) -> None:
-        """Delete the job, which has ended, from the server: result, snapshots and log. Nothing of it is left.
+        """Delete a job that has ended, with its result, snapshots and log.
 
-        Raises ConflictError where it has not ended, or another one goes on from its snapshot just now.
+        Raises ConflictError if it has not ended, or another job is starting from its snapshot.
         """
         self._http.send("DELETE", self._path())
 
     def wait(self, timeout_s: float | None = None) -> Job:
-        """The job once it has succeeded; asks the server now and then, also one that is away for a minute.
+        """Wait until the job has succeeded, and return it. Tolerates a server restart.
 
-        Raises JobFailedError, JobCancelledError, and WaitTimeoutError once `timeout_s` have passed.
+        Raises JobFailedError, JobCancelledError, and WaitTimeoutError after `timeout_s` seconds.
         """
         clock, absence = self._http.clock, Absence(self._http)
         deadline = None if timeout_s is None else clock.now() + timeout_s
@@ -140,7 +140,7 @@ class JobHandle:
         return ended
 
     def succeeded(self) -> Job:
-        """The job, which has ended, if it succeeded. Raises JobFailedError, JobCancelledError."""
+        """Return a job that has ended, if it succeeded. Raises JobFailedError, JobCancelledError."""
         if self.state is JobState.FAILED:
             raise JobFailedError(self.job)
         if self.state is JobState.CANCELLED:
@@ -148,17 +148,17 @@ class JobHandle:
         return self.job
 
     def events(self, after: int = 0) -> Iterator[Event]:
-        """Events with `seq` > `after` as they happen, until the job's last. A broken stream is taken up again."""
+        """Events with `seq` > `after` as they happen, until the job ends. Reconnects by itself."""
         return follow(self._http, self.id, after=after)
 
     def narrated(self, after: int = 0) -> Iterator[Event | Notice]:
-        """`events`, and between them why the job waits and that the server does not answer, for people."""
+        """`events`, with notices of why the job waits and of a server that does not answer."""
         if self.state is JobState.PENDING:
             yield from await_placement(self._http, self.id)
         yield from narrate(self._http, self.id, after=after)
 
     def log(self, after: int = 0) -> Iterator[Event]:
-        """Events with `seq` > `after` that are there now, in order; pages are fetched as they are gone through."""
+        """Events with `seq` > `after` so far, in order. Pages are fetched as needed."""
         while True:
             page = self._http.call(EventPage, "GET", self._path("/events"), params={"format": "json", "after": after})
             if not page.events:
@@ -169,8 +169,8 @@ class JobHandle:
     def watch(self, console: Console | None = None) -> Job:
         """Show steps, rate, loss and evaluations until the job ends: a progress bar on a terminal, else plain lines.
 
-        A job that waits says what for. Raises JobFailedError with the reason, JobCancelledError. Leaving it by Ctrl-C
-        does not stop the job.
+        Shows why a pending job waits. Ctrl-C stops the display, not the job. Raises JobFailedError with the reason,
+        JobCancelledError.
         """
         from weft.watch import watch  # rich is needed by who watches alone
 
@@ -183,11 +183,11 @@ class JobHandle:
         return self._http.call(ParameterList, "GET", self._path("/parameters")).parameters
 
     def values(self, names: Iterable[str] | None = None, *, state: bool = False, ema: bool = False) -> Values:
-        """Values of the named parameters, of all where left out, as of one step; also of a job that runs.
+        """Values of the named parameters, or of all, at one step; also while the job runs.
 
-        With `state` the optimizer's state too, as `weft.state/NAME/KEY`, of a job that was submitted with `keep_state`.
-        With `ema` the averages that a job submitted so keeps, in the place of the parameters.
-        Raises NotFoundError for a name that the job has not, ConflictError while there are no values yet.
+        `state` adds the optimizer's state as `weft.state/NAME/KEY`, for a job with `keep_state`. `ema` gives averages
+        in place of the parameters, for a job with `ema`. Raises NotFoundError for an unknown name, ConflictError while
+        there are no values yet.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load
@@ -208,10 +208,9 @@ class JobHandle:
         state: bool = False,
         ema: bool = False,
     ) -> int:
-        """Write the values to `path` as safetensors and return the step that they are of; `state` and `ema` as for
-        `values`. Averages are held in memory, all at once.
+        """Write the values to a safetensors file and return their step; `state` and `ema` as for `values`.
 
-        A file that was there is replaced in one move, once all has come. Raises OSError where it cannot be written.
+        An existing file is replaced at once, after the download. Raises OSError if it cannot be written.
         """
         if ema:
             from safetensors.numpy import save
@@ -230,17 +229,16 @@ class JobHandle:
         return self.set_all({name: value})
 
     def set_all(self, values: Mapping[str, Any]) -> int:
-        """Set parameters, all at one step, and return the step from which on they hold: 0 before the first one.
+        """Set parameters, all at one step, and return the first step that uses them.
 
-        A number stands for all elements of a parameter. The optimizer's state stays. Raises ArgumentError for a name
-        that the job has not, another shape, or elements that would lose their meaning; ConflictError once the job has
-        ended.
+        A number fills the parameter. The optimizer's state is kept. Raises ArgumentError for an unknown name, another
+        shape, or a dtype that cannot be converted; ConflictError once the job has ended.
         """
         document = io.BytesIO(document_of(values, self.parameters()))
         return self._put(document)
 
     def load(self, path: str | os.PathLike[str]) -> int:
-        """Set the parameters that a safetensors file has, as `set_all`. Raises OSError where it cannot be read."""
+        """Set the parameters in a safetensors file, as `set_all` does. Raises OSError if it cannot be read."""
         with open(path, "rb") as file:
             return self._put(file)
 
@@ -249,7 +247,7 @@ class JobHandle:
         return done.step
 
     def spec(self) -> JobSpec:
-        """What was submitted."""
+        """The job as it was submitted."""
         return self._http.call(JobSpec, "GET", self._path("/spec"))
 
     def model(self, outputs: Iterable[str] | None = None, *, ema: bool = False) -> Model:
@@ -281,16 +279,16 @@ class JobHandle:
         self.model(outputs, ema=ema).export_onnx(path, opset=opset, training=training)
 
     def programs(self) -> dict[str, Any]:
-        """What the converter made of the graph, as JSON: what workers and shards get."""
+        """The programs of workers and shards that the graph was converted to, as JSON."""
         document: dict[str, Any] = self._http.send("GET", self._path("/programs")).json()
         return document
 
     def programs_text(self) -> str:
-        """The programs as text for people: sentences on what travels and what is held, and a line for each node."""
+        """The programs as readable text: what is fetched, sent and held, and a line for each node."""
         return self._http.send("GET", self._path("/programs"), params={"format": "text"}).text
 
     def passes_text(self, passes: Passes = Passes.SHORT) -> str:
-        """What each pass of the converter did to the graph, for people."""
+        """What each pass of the converter changed, as readable text."""
         form = "passes-full" if passes is Passes.FULL else "passes"
         return self._http.send("GET", self._path("/programs"), params={"format": form}).text
 

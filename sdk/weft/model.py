@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
-    """A graph and the first values of its parameters. Immutable; `str` of it says what is in it.
+    """A graph with initial values of its parameters. Immutable; `print(model)` shows what is in it.
 
-    `model["logits"]` is a value as an expression, on which losses and metrics can be built; `with_loss` adds a common
-    one. `warnings` are sentences about what the reader could not take as it was.
+    `model["logits"]` is a value as an expression, for your own losses and metrics; `with_loss` adds a common loss.
+    `warnings` says what could not be read exactly.
     """
 
     graph: Graph
@@ -93,9 +93,9 @@ class Model:
         seed: int = 0,
         training: bool = False,
     ) -> dict[str, Array]:
-        """The outputs by name, computed here and now; as `Expression.eval`, which says what is raised.
+        """Compute the outputs, by name, on this machine; raises what `Expression.eval` raises.
 
-        `parameters` replace the model's own values, all or some of them.
+        `parameters` replaces some or all of the model's values.
         """
         outputs = self.outputs
         kept = {**self.values, **parameters} if parameters else self.values
@@ -105,9 +105,9 @@ class Model:
         return dict(zip(outputs, found, strict=True))
 
     def with_values(self, values: Mapping[str, Any]) -> Model:
-        """The same model with other parameters, as `JobHandle.values()` and `weft.load` bring them.
+        """The same model with other parameters, such as `JobHandle.values()` or `weft.load`.
 
-        Raises GraphRefusedError for a name or a shape that the model has not.
+        Raises GraphRefusedError for an unknown name or another shape.
         """
         known = self.parameters
         for name, value in values.items():
@@ -129,7 +129,7 @@ class Model:
         ignore_index: int | None = None,
         metrics: str | Sequence[str] = (),
     ) -> Trainable:
-        """The model with what it trains by: a loss, or the sum of several.
+        """Add a loss, or the weighted sum of several, so that the model can be trained.
 
         A loss is `cross_entropy` (of logits), `log_loss` (the same of probabilities), `nll` (of log-probabilities),
         `mse`, `l1`, `bce_with_logits`, `bce` (of probabilities), or the name of an output that is the loss already.
@@ -172,8 +172,8 @@ class Model:
         )
 
     def export_onnx(self, path: str | os.PathLike[str], *, opset: int = 0, training: bool = False) -> None:
-        """Write the model, with its values, for inference; with `training`, BatchNormalization and Dropout as they
-        train, to go on from. Raises OnnxError, OSError.
+        """Write the model with its values to an ONNX file for inference. `training` keeps BatchNorm and Dropout
+        in training mode. Raises OnnxError, OSError.
         """
         from weft.onnx_package import onnx_form
 

@@ -34,16 +34,15 @@ def from_onnx(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     sequences: Mapping[str, int | None] | None = None,
 ) -> Model:
-    """The model in a file, in its bytes or in a `ModelProto`; elements in files beside it are read from there.
+    """Read an ONNX model: a path, bytes, or a `ModelProto`. External data beside the file is read too.
 
-    Floats that lead to an output become parameters. Patterns such as `encoder.*` say otherwise: `parameters` train,
-    `constants` become part of the graph, `untrained` are kept by the store, whatever they are read for. Parameters that
-    are `frozen` do not train, and nodes that are stay in inference; all other BatchNormalization and Dropout is
-    switched to training by `training`, and a model's own optimizer becomes `Model.optimizer`. Tables that are `lazy`
-    keep rows that a step does not read as they are, others do to them what a gradient of zeros does. A file that is
-    known to train otherwise than the PyTorch module that it was written from is refused unless `verify` is off. `batch`
-    is what the file calls the dimension of the samples; `shapes` are inputs' shapes in the place of the file's,
-    `sequences` the lengths of inputs that are sequences.
+    Float initializers that lead to an output become parameters. Patterns such as `encoder.*` override this:
+    `parameters` train, `constants` become part of the graph, `untrained` are kept as parameters that do not train.
+    `frozen` parameters do not train, and `frozen` nodes stay in inference mode. `training` switches all other
+    BatchNormalization and Dropout to training mode; a model's own optimizer becomes `Model.optimizer`. `lazy` tables
+    update only the rows that a step reads. `verify` rejects a file that is known to train differently from the PyTorch
+    module it came from. `batch` names the batch dimension; `shapes` replaces shapes of inputs, and `sequences` gives
+    the lengths of sequence inputs.
 
     Raises OnnxError and its kin, which name the node or value, ArgumentError, and MissingPackageError where `onnx` is
     not installed.

@@ -122,19 +122,19 @@ def custom_optimizer(
     name: str | None = None,
     **hyper: float,
 ) -> Callable[[Function], CustomOptimizer]:
-    """Makes an optimizer of a function of expressions: `@weft.custom_optimizer(state={"velocity": 0.0}, lr=0.1,
+    """Makes an optimizer from a function of expressions: `@weft.custom_optimizer(state={"velocity": 0.0}, lr=0.1,
     momentum=0.9)`.
 
     The function takes what it needs of `weight`, `gradient`, each state, `step` (a parameter's updates, from 1) and
     each hyper-parameter by these names, and returns the next weight, or (next weight, {state: its next}). `state` has
     what each state starts at, the other arguments are hyper-parameters with their defaults.
 
-    Weight, gradient and states are the elements of a parameter in one row, so that it is for any shape; with
-    `shape=("rows", "columns")` it is for matrices alone, and may reduce them by row. Numbers that are made of numbers
-    alone are float64, all else has the parameter's element type; `ops.cast(x, weight.dtype)` casts to it. One that
-    goes element by element may be cut over shards and train tables; another one keeps each parameter in one piece.
+    Weight, gradient and states are flattened, so it works for any shape; with `shape=("rows", "columns")` it is for
+    matrices only. Numbers computed from numbers alone are float64, all else has the parameter's dtype;
+    `ops.cast(x, weight.dtype)` converts. An element-wise optimizer may be cut over shards and train tables; any other
+    keeps each parameter on one shard.
 
-    Raises ArgumentError for a function of other parameters or results, GraphError for what no optimizer can do.
+    Raises ArgumentError for other parameters or results, GraphError for operators that an optimizer cannot use.
     """
 
     def made(function: Function) -> CustomOptimizer:

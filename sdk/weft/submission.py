@@ -87,11 +87,10 @@ def job_spec(
     seed: int = 0,
     name: str = "job",
 ) -> JobSpec:
-    """The job that `Client.submit` sends for these arguments; its `model_dump_json(indent=2)` is a job file.
+    """Return the job that `Client.submit` would send; `model_dump_json(indent=2)` makes it a job file.
 
-    Inputs that `data` has no column for are fed by the column of their own name. `init_from` is a job here, or what
-    `Client.upload` gave; without it, a job of a model that was read lacks the model's values, which only
-    `Client.submit` brings. Raises ArgumentError.
+    `init_from` is a job, or what `Client.upload` returned. Values of a model from PyTorch or ONNX are not in the job:
+    `Client.submit` uploads them, or use `Client.upload_values(model.values)`. Raises ArgumentError.
     """
     from weft.optimizer_graph import CustomOptimizer
 

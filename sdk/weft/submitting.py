@@ -16,5 +16,5 @@ if TYPE_CHECKING:
 
 @shown_with_keywords_of(job_spec)
 def submit(loss: Expression | Trainable, **arguments: Unpack[JobArguments]) -> JobHandle:
-    """`Client.submit` at the server of `WEFT_URL`. The connection stays open for the job's handle."""
+    """Submit a job to the server at `WEFT_URL`, as `Client.submit` does, which explains the arguments."""
     return Client().submit(loss, **arguments)

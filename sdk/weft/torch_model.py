@@ -50,17 +50,17 @@ def from_torch(
     verify: bool = True,
     opset: int | None = None,
 ) -> Model:
-    """The model that the module computes for inputs like `example`: a tensor, a tuple of them, or a mapping by name.
+    """Export a PyTorch module. `example` is an input: a tensor, a tuple of tensors, or a mapping by argument name.
 
     The first dimension of every input is the batch, of any size, unless `dynamic` is False; `dynamic` may also be what
-    `torch.export` takes as `dynamic_shapes`. A module in `train()` is exported as it is, with what it holds in
-    `eval()`; one in `eval()` is switched to training whole. It is as it was afterwards. Parameters that do not require
-    a gradient are kept as they are; buffers are constants, but for running statistics. Embeddings with `sparse=True`
-    are updated lazily, at the rows that a step reads, as by `SparseAdam`; others as PyTorch's optimizers do it.
+    `torch.export` takes as `dynamic_shapes`. In a module in `train()`, parts in `eval()` stay so; a module
+    in `eval()` is switched to training. The module itself is not changed. Parameters without `requires_grad` do not
+    train; buffers are constants, except running statistics. Embeddings with `sparse=True` update only the rows that a
+    step reads, as `SparseAdam` does.
 
-    With `verify` a module that is to train runs on the example, forward and backward, and its outputs and gradients are
-    compared with the graph's, by parameter; a line on standard error says what was compared. The other options are
-    those of `from_onnx`; `frozen` and its like are patterns of the module's own names.
+    With `verify` the module runs on the example, forward and backward, and outputs and each parameter's gradient are
+    compared with the graph's; a line on standard error has the result. The other options are those of `from_onnx`;
+    `frozen` and the like are patterns of the module's names.
 
     Raises ModuleRefusedError for a module that cannot be exported, or whose graph would train or evaluate otherwise,
     MissingPackageError where PyTorch or its exporter is not installed, OnnxError and its kin for what weft cannot take.

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import zmq
 
-from weft.api.agent import AgentInfo, CurvePair, Heartbeat, Orders, Registered, Registration, Report
+from weft.api.agent import AgentInfo, AgentKind, CurvePair, Heartbeat, Orders, Registered, Registration, Report
 from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, JobSpec, Progress
 from weft.api.lifecycle import JobState
@@ -210,9 +210,13 @@ class Service:
         if submission is not None:
             await asyncio.wait([submission])
 
-    def waits_for(self, workers: int, shards: int) -> str | None:
-        """What a job of that size would wait for if it were submitted now; None where it would start."""
-        return self._controller.waits_for(workers, shards, self.clock())
+    def waits_for(self, plan: JobPlan) -> str | None:
+        """What a job of that plan would wait for if it were submitted now; None where it would start."""
+        return self._controller.waits_for(plan, self.clock())
+
+    def most_memory(self, kind: AgentKind) -> int | None:
+        """The most that a job's process may take on any agent of that kind; None where nobody knows."""
+        return self._controller.most_memory(kind)
 
     async def cancel(self, job: str, *, discard: bool = False) -> Job:
         """Raises UnknownError, or WrongStateError for a job that has ended otherwise. A cancelled one stays so."""

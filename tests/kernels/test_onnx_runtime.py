@@ -13,7 +13,7 @@ from weft_graph.types import DType, TensorType
 from weft_kernels.kernel import KernelContext
 from weft_kernels.onnx_runtime.lowering import Lowered, lowered
 from weft_kernels.onnx_runtime.session import Session, SessionError
-from weft_kernels.run import run_nodes
+from weft_kernels.run import run_node, run_nodes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -70,6 +70,17 @@ def test_a_relus_gradient_keeps_infinities_where_it_passes_and_drops_them_where_
     output = np.array([0, 1, 0, 1, 1, 0], np.float32)
     (found,) = session(KernelContext(""), [gradient, output], {})
     np.testing.assert_array_equal(found, [0, inf, 0, -inf, nan, 0])
+
+
+def test_gelus_gradient_is_that_of_its_body() -> None:
+    node = Node("GeluGrad", "back", ("g", "x"), ("d",), {}, WEFT_DOMAIN)
+    session = session_of([node], types_of(g=(4001,), x=(4001,), d=(4001,)), "g x", "d")
+    x = np.linspace(-20, 20, 4001, dtype=np.float32)
+    gradient = np.random.default_rng(2).standard_normal(4001).astype(np.float32)
+    (found,) = session(KernelContext(""), [gradient, x], {})
+    np.testing.assert_allclose(found, run_node(KernelContext(""), node, [gradient, x])[0], rtol=2e-6, atol=1e-6)
+    tanh = Node("GeluGrad", "back", ("g", "x"), ("d",), {"approximate": "tanh"}, WEFT_DOMAIN)
+    assert not lowered(tanh, Lowered(types_of(g=(3,), x=(3,), d=(3,))))
 
 
 def test_a_body_of_pointwise_nodes_is_computed_node_by_node() -> None:

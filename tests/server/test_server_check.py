@@ -227,6 +227,17 @@ def test_a_job_that_takes_more_memory_than_the_one_machine_has_is_refused_with_w
         read_and_check(spec, None, Bounds(machine_bytes=together))
 
 
+def test_a_process_that_takes_more_memory_than_any_agent_gives_is_refused_by_what_takes_it(rows: Path) -> None:
+    spec = spec_json(rows, parallelism={"workers": 2, "shards": 2}, optimizer={"name": "adam"})
+    plan = read_and_check(JobSpec.model_validate(spec), None, Bounds())
+    assert plan.shard_bytes == (12 + 3) * 4 * 3 // 2
+    least = Bounds(worker_bytes=plan.worker_bytes, shard_bytes=plan.shard_bytes)
+    read_and_check(JobSpec.model_validate(spec), None, least)
+    found = refused(spec, Bounds(worker_bytes=plan.worker_bytes - 1, shard_bytes=plan.shard_bytes - 1))
+    assert found.keys() == {"/data/batch_size", "/parallelism/shards"}
+    assert f"takes {plan.shard_bytes} bytes of memory" in found["/parallelism/shards"]
+
+
 def test_a_workers_step_is_bounded(rows: Path) -> None:
     found = refused(spec_json(rows), Bounds(step_bytes=100))
     assert found.keys() == {"/data/batch_size"}

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from server_hands import refused
 from server_running import DEADLINE_S, Actor, eventually, parameters, running, state, submit
-from server_specs import save_rows, spec_json
+from server_specs import FEATURES, save_rows, spec_json
 from weft.api.agent import AgentKind
 from weft.api.lifecycle import AllocationEvent
 from weft_server.credentials import KEY_FILE
@@ -117,25 +118,55 @@ def test_credentials_outlive_the_server_and_an_agent_of_a_lost_key_registers_ane
         refused(beat, 401, "unknown-credential")
 
 
-def test_processes_that_have_credentials_train_a_job(tmp_path: Path) -> None:
-    """The worker's child brings the final values by itself, with its allocation's credential."""
-    save_rows(tmp_path / "rows.npz")
+@contextmanager
+def cluster(directory: Path, **most: str) -> Iterator[httpx.Client]:
+    """A server that asks for tokens, and a shard and a worker that have theirs, all processes; `most` is what a job's
+    process may take of memory on either."""
     secrets = {"WEFT_SERVER_TOKEN": USERS, "WEFT_SERVER_AGENT_TOKEN": AGENTS, "WEFT_SERVER_ENCRYPT_LINKS": "true"}
+    secrets["WEFT_SERVER_MACHINE_BYTES"] = str(1 << 50)  # as of machines of their own: only what agents say counts
     with ExitStack() as stack:
 
         def started(module: str, *arguments: str, **environment: str) -> None:
             command = [sys.executable, "-m", module, *arguments]
-            process = stack.enter_context(subprocess.Popen(command, env={**os.environ, **environment}, cwd=tmp_path))
+            process = stack.enter_context(subprocess.Popen(command, env={**os.environ, **environment}, cwd=directory))
             stack.callback(process.kill)
 
-        started("weft_server", "--port", "0", "--directory", str(tmp_path / "server"), **secrets)
-        file = tmp_path / "server" / "server.json"
+        started("weft_server", "--port", "0", "--directory", str(directory / "server"), **secrets)
+        file = directory / "server" / "server.json"
         eventually(file.exists, "the server listens")
         url = str(json.loads(file.read_text())["url"])
         for kind, module in (("SHARD", "weft_kvstore"), ("WORKER", "weft_worker")):
-            started(module, "--server", url, "--name", f"{kind.lower()}-0", **{f"WEFT_{kind}_TOKEN": AGENTS})
+            given = {f"WEFT_{kind}_TOKEN": AGENTS}
+            if kind.lower() in most:
+                given[f"WEFT_{kind}_JOB_MEMORY"] = most[kind.lower()]
+            started(module, "--server", url, "--name", f"{kind.lower()}-0", **given)
         with httpx.Client(base_url=url, headers=bearer(USERS), timeout=DEADLINE_S) as client:
-            job = submit(client, spec_json(tmp_path / "rows.npz", parallelism={"workers": 1, "shards": 1})).json()["id"]
-            eventually(lambda: state(client, job) in {"succeeded", "failed"}, "the job ends")
-            assert client.get(f"/v1/jobs/{job}").json()["reason"] is None
-            assert client.get(f"/v1/jobs/{job}/values").status_code == 200
+            yield client
+
+
+def trains(client: httpx.Client, rows: Path) -> None:
+    job = submit(client, spec_json(rows, parallelism={"workers": 1, "shards": 1})).json()["id"]
+    eventually(lambda: state(client, job) in {"succeeded", "failed"}, "the job ends")
+    assert client.get(f"/v1/jobs/{job}").json()["reason"] is None
+    assert client.get(f"/v1/jobs/{job}/values").status_code == 200
+
+
+def test_processes_that_have_credentials_train_a_job(tmp_path: Path) -> None:
+    """The worker's child brings the final values by itself, with its allocation's credential."""
+    with cluster(tmp_path) as client:
+        trains(client, save_rows(tmp_path / "rows.npz"))
+
+
+def test_a_job_that_no_agent_has_the_memory_for_is_refused_and_others_train(tmp_path: Path) -> None:
+    rows, classes = save_rows(tmp_path / "rows.npz"), 20_000_000
+    document = spec_json(rows, parallelism={"workers": 1, "shards": 1})
+    weights, bias = document["graph"]["parameters"]
+    weights["shape"], bias["shape"] = [FEATURES, classes], [classes]
+    with cluster(tmp_path, shard="256MiB", worker="256MiB") as client:
+        eventually(lambda: len(client.get("/v1/agents").json()["agents"]) == 2, "both agents are there")
+        answer = client.post("/v1/jobs", json=document)
+        refused(answer, 422, "job-refused")
+        told = {each["pointer"]: each["detail"] for each in answer.json()["errors"]}
+        assert told.keys() >= {"/parallelism/shards", "/data/batch_size"}
+        assert "of memory, and no shard of the cluster" in told["/parallelism/shards"]
+        trains(client, rows)

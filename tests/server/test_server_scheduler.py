@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +35,21 @@ def test_a_gang_is_placed_whole_or_not_at_all() -> None:
 def test_the_fewest_loaded_shards_are_taken() -> None:
     agents = [worker(1), shard(2, held=2), shard(3, held=0), shard(4, held=1)]
     assert schedule(View([job("a", 1, 2)], agents), 0).placements[0].shards == ("s3", "s4")
+
+
+def test_a_job_gets_agents_with_the_memory_for_it_and_says_so_where_there_are_too_few() -> None:
+    agents = [
+        *(replace(worker(number), memory_bytes=bound) for number, bound in enumerate([10, 20, 20])),
+        *(replace(shard(number), memory_bytes=bound) for number, bound in enumerate([10, 20])),
+    ]
+    small, large = job("small", 1), replace(job("large", 2), worker_bytes=15, shard_bytes=15)
+    assert [(each.workers, each.shards) for each in schedule(View([large, small], agents), 0).placements] == [
+        (("w1", "w2"), ("s1",)),
+        (("w0",), ("s0",)),
+    ]
+    for asked, told in ({"workers": 3}, "3 workers"), ({"shards": 2}, "2 shards"):
+        reason = schedule(View([replace(large, **asked)], agents), 0).waiting["large"]
+        assert reason.startswith(f"needs {told} that let a job have 15 bytes of memory; ")
 
 
 def test_a_worker_that_holds_a_slot_is_not_free() -> None:

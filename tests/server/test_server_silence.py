@@ -61,6 +61,21 @@ def test_all_agents_that_were_silent_together_go_on_together(world: World) -> No
     assert (set(states(world).values()), world.jobs["job"].state) == ({ALIVE}, JobState.RUNNING)
 
 
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_worker_that_is_silent_in_the_last_evaluation_costs_no_values_that_the_server_has(
+    world: World, slot: int
+) -> None:
+    workers, shards = world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    world.keep()
+    world.tick(30.0, alive=[*(each for each in workers if each != workers[slot]), *shards])
+    assert world.jobs["job"].state is JobState.RUNNING
+    world.tick(0.2, alive=[*workers, *shards])
+    world.all_report(WORKER, AllocationEvent.DONE, step=6)
+    assert (world.jobs["job"].state, world.jobs["job"].restarts) == (JobState.SUCCEEDED, 0)
+
+
 def test_a_suspected_agent_gets_no_new_work_and_the_job_that_waits_says_so(world: World) -> None:
     (first, second), shards = world.agents()
     world.tick(6.0, alive=[second, *shards])

@@ -24,7 +24,7 @@ from weft_kvstore.serving.shard_server import ShardServer
 from weft_worker.own_values import OwnStore
 from weft_worker.run import open_store
 from weft_worker.task import task_of
-from worker_graphs import bags, mlp, normalized
+from worker_graphs import WIDTH, bags, mlp, normalized
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, Records, programs_of, run_all, run_of, save_bags, save_data
 
 ROWS, STEPS = 120, 9
@@ -111,12 +111,41 @@ def test_how_a_run_uses_its_machine_changes_no_bit(data, settings):
     assert_same_as_over_the_store(job_of(data), **settings)
 
 
-def test_running_statistics_and_tables_are_the_same(data, tmp_path):
+def test_running_statistics_are_the_same(data):
     graph = normalized(DType.FLOAT32)
     assert_same_as_over_the_store(Job(programs_of(graph), data, STEPS, (0, ROWS), batch=50, lr=0.05))
+
+
+@pytest.mark.parametrize("lazy", [True, False], ids=["lazy", "standard"])
+@pytest.mark.parametrize("options", [{}, {"accumulate": 3}, {"rule": "momentum", "hyper": RULES["momentum"]}])
+def test_tables_are_the_same(tmp_path, options, lazy):
+    ids = save_bags(tmp_path / "bags.npz", ROWS + 30)
+    chosen = {"evaluate": (ROWS, ROWS + 30), "evaluate_every": 2, "keep_state": True, **options}
+    programs = programs_of(bags(DType.FLOAT32, lazy_update=lazy))
+    assert_same_as_over_the_store(Job(programs, ids, STEPS, (0, ROWS), batch=50, columns=BAG_COLUMNS, **chosen))
+
+
+def test_rows_are_read_and_set_like_those_of_the_store(tmp_path):
+    """In any order, repeated and negative; what is set for a version comes with it, and not for a passed one."""
     ids = save_bags(tmp_path / "bags.npz", ROWS)
-    bagged = Job(programs_of(bags(DType.FLOAT32)), ids, STEPS, (0, ROWS), batch=50, columns=BAG_COLUMNS)
-    assert_same_as_over_the_store(bagged)
+    description = described(Job(programs_of(bags(DType.FLOAT32)), ids, STEPS, (0, ROWS), columns=BAG_COLUMNS))
+    asked, ones = np.array([3, -1, 0, 3]), np.ones((4, WIDTH), np.float32)
+    with LocalStore(description) as over:
+        own = OwnStore(description)
+        for store in (over, own):
+            store.set_rows("table", 1, asked, 5 * ones).result(WAIT_S)
+        first = own.rows("table", asked)
+        np.testing.assert_array_equal(first, over.pull_rows("table", asked, 0).result(WAIT_S))
+        later = own.pull_rows("table", asked, 1)
+        assert not later.done()
+        own.update(0, {}, {"table": (asked, ones)})
+        over.push_rows("table", 0, asked, ones).result(WAIT_S)
+        np.testing.assert_array_equal(later.result(WAIT_S), over.pull_rows("table", asked, 1).result(WAIT_S))
+        assert later.result()[0].tolist() == [5.0] * WIDTH
+        refused = own.set_rows("table", 0, asked, ones).exception(WAIT_S)
+        assert isinstance(refused, StoreRefusedError)
+        assert isinstance(own.pull_rows("table", np.array([1 << 40]), 1).exception(WAIT_S), StoreRefusedError)
+        own.close()
 
 
 @pytest.mark.parametrize("options", [{"commit": CommitSpec(clip_norm=0.5)}, {"mode": "async"}, {"slots": 2}])

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from weft.agent.children import Forkserver
 from weft.agent.daemon import AgentDaemon
+from weft.agent.machine import memory_bytes
 from weft.agent.membership import Join
 from weft.agent.state import AnyAllocation
 from weft.api.agent import AgentKind, Registration
@@ -33,7 +34,8 @@ class WorkerDaemon:
         except BaseException:
             forkserver.close()
             raise
-        registration = Registration(kind=AgentKind.WORKER, name=settings.name, pid=os.getpid())
+        most = settings.job_memory or memory_bytes() if settings.device == "cpu" else None
+        registration = Registration(kind=AgentKind.WORKER, name=settings.name, pid=os.getpid(), job_memory_bytes=most)
         self._daemon = AgentDaemon(settings, registration, forkserver, self._task, at_once=1, join=join)
 
     def run(self, stop: threading.Event) -> None:

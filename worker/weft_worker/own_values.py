@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -16,9 +17,11 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array
+from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
+from weft_kvstore.futures import OtherThread
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.shard.snapshot import Held, MissedError, Together
 from weft_kvstore.sharding import slices_of
@@ -27,6 +30,7 @@ from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 from weft_worker.device import CpuDevice, Device
 from weft_worker.local_key import LocalKey
+from weft_worker.own_tables import OwnTables
 from weft_worker.patience import result_of
 from weft_worker.updating import on_host, updating_on
 
@@ -42,11 +46,10 @@ def has_own_values(description: StoreDescription) -> bool:
 
 
 class OwnStore:
-    """Implements `Store` for one slot: dense keys are kept here, on `device` where the rule runs there, and tables in a
-    store of this process.
+    """Implements `Store` for one slot: dense keys lie on `device` where the rule runs there, tables on the host.
 
-    `value` and `update` are for the engine's work, within the device's `use`. Every other call may come from any
-    thread. What is pulled is a copy, and newer where its version has passed.
+    `value`, `rows` and `update` are for the engine's work, within the device's `use`. Every other call may come from
+    any thread. What is pulled is a copy, and newer where its version has passed.
     """
 
     def __init__(
@@ -75,23 +78,18 @@ class OwnStore:
         idle = tuple(msgspec.structs.replace(key, slots=()) for key in dense)
         self._first: LocalStore | None = LocalStore(msgspec.structs.replace(description, keys=idle)) if idle else None
         """Makes the first values, or is given them; None once they are taken over."""
-        of_tables = msgspec.structs.replace(description, keys=tables)
-        self._tables = LocalStore(of_tables, snapshot=snapshot) if tables else None
         self._version = 0
         self._to_set: dict[int, dict[str, Array]] = {}
         self._waits: list[tuple[int, str, Future[Any], Callable[[], Any]]] = []
         self._capture: tuple[int, Callable[[Held | MissedError], None]] | None = None
         """At which version somebody wants all that there is."""
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         """Held while the version moves on, and while anybody asks for one."""
+        there = OtherThread(self._soon, lambda: self._closed)
+        self._tables = OwnTables(description, tables, snapshot, there) if tables else None
         if snapshot is not None:
             self._restore(snapshot)
-
-    @property
-    def has_tables(self) -> bool:
-        """Whether a step has anything for the store of this process."""
-        return self._tables is not None
 
     def value(self, key: str) -> Array:
         """The key's array itself, on the run's device: to be read before the next `update` alone."""
@@ -101,10 +99,20 @@ class OwnStore:
         weight = self._ruled[key].weight
         return weight if self._is_there else self._device.to_device(weight)
 
-    def update(self, step: int, gradients: Mapping[str, Array]) -> None:
-        """Applies a step's gradients, arrays of the run's device, which are used up."""
+    def rows(self, key: str, ids: Array) -> Array:
+        """Rows of a table, a new array of the host's: to be read before the next `update` alone."""
+        with self._lock:
+            return self._of_tables.rows(key, ids)
+
+    def update(
+        self, step: int, gradients: Mapping[str, Array], rows: Mapping[str, tuple[Array, Array]] = MappingProxyType({})
+    ) -> None:
+        """Applies a step's gradients, arrays of the run's device, which are used up; of tables ids and `rows`, arrays
+        of the host's."""
         self._begin()
         with self._lock:
+            if self._tables is not None:
+                self._tables.update(step, rows)
             for key, gradient in gradients.items():
                 self._apply(key, gradient, step)
             for key, value in self._to_set.pop(step + 1, {}).items():
@@ -115,20 +123,20 @@ class OwnStore:
                 told(self._held())
             if not self._waits:
                 return
-            reached = [(wait[2], wait[3]()) for wait in self._waits if wait[0] <= self._version]
+            reached = [(wait[2], _outcome(wait[3])) for wait in self._waits if wait[0] <= self._version]
             self._waits = [wait for wait in self._waits if wait[0] > self._version]
-        for future, taken in reached:
-            future.set_result(taken)
+        for future, outcome in reached:
+            _end(future, outcome)
 
     def capture(self, step: int, told: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
         """Calls `told` with all values and the rule's arrays at version `step`, once they are at it; it has to be
         quick. What it is given is to be released. May be called on any thread. `since`: of tables what has changed
         since the capture at that step, if that is known."""
-        if self._tables is not None:
-            both = Together(2, told)
-            self._tables.capture(step, both.told, since=since)
-            told = both.told
         with self._lock:
+            if self._tables is not None:
+                both = Together(2, told)
+                self._tables.capture(step, both.told, since)
+                told = both.told
             if self._version > step:
                 told(MissedError(f"the values are at version {self._version} already"))
             elif self._version == step:
@@ -159,26 +167,34 @@ class OwnStore:
         return done
 
     def push(self, key: str, step: int, gradient: Array) -> Future[None]:
-        refused: Future[None] = Future()
-        refused.set_exception(StoreRefusedError(f"key {key!r}, step {step}: this worker's own values are updated"))
-        return refused
+        return _refused(f"key {key!r}, step {step}")
 
     def push_rows(self, key: str, step: int, ids: Array, rows: Array) -> Future[None]:
-        return self._of_tables.push_rows(key, step, ids, rows)
+        return _refused(f"key {key!r}, step {step}")
 
     def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
-        return self._of_tables.pull_rows(key, ids, version, settled=settled)
+        tables = self._of_tables
+        return self._at(key, version, lambda: tables.rows(key, ids))
 
     def pull_state_rows(
         self, key: str, ids: Array, version: int, *, settled: bool = False
     ) -> Future[Mapping[str, Array]]:
-        return self._of_tables.pull_state_rows(key, ids, version, settled=settled)
+        tables = self._of_tables
+        return self._at(key, version, lambda: tables.state_rows(key, ids))
 
     def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
-        return self._of_tables.set_rows(key, version, ids, rows)
+        done: Future[None] = Future()
+        try:
+            with self._lock:
+                self._of_tables.set_rows(key, version, ids, rows)
+        except (StoreRefusedError, MemoryError) as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        return done
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
-        return self._of_tables.barrier(step, [key for key in nothing if key not in self._names])
+        return _refused(f"barrier of step {step}")
 
     def statistics(self) -> ClientStatistics:
         return ClientStatistics() if self._tables is None else self._tables.statistics()
@@ -194,10 +210,14 @@ class OwnStore:
                 store.close()
 
     @property
-    def _of_tables(self) -> LocalStore:
+    def _of_tables(self) -> OwnTables:
         if self._tables is None:
             raise StoreError("the job has no tables")
         return self._tables
+
+    def _soon(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            work()
 
     def _begin(self) -> None:
         """Takes over the first values. Raises StoreError where they are not there in time."""
@@ -282,5 +302,28 @@ class OwnStore:
                 self._waits.append((version, key, future, take))
             else:
                 with self._device.use():
-                    future.set_result(take())
+                    _end(future, _outcome(take))
         return future
+
+
+def _refused(what: str) -> Future[Any]:
+    """What a store for several would be asked."""
+    refused: Future[Any] = Future()
+    refused.set_exception(StoreRefusedError(f"{what}: this worker's own values are updated"))
+    return refused
+
+
+def _outcome(take: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """What it gives, or raises."""
+    try:
+        return take(), None
+    except (StoreError, MemoryError, RuleFailedError) as error:
+        return None, error
+
+
+def _end(future: Future[Any], outcome: tuple[Any, Exception | None]) -> None:
+    found, error = outcome
+    if error is None:
+        future.set_result(found)
+    else:
+        future.set_exception(error)

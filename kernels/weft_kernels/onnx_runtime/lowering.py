@@ -7,6 +7,7 @@ is of another element type than float32, or of a size that only a step decides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -178,6 +179,23 @@ def _tanh_grad(node: Node, into: Lowered) -> bool:
     one = into.constant(node, np.ones((), np.float32))
     slope = into.emit(node, "Sub", (one, into.emit(node, "Mul", (output, output))))
     into.emit(node, "Mul", (gradient, slope), node.outputs[0])
+    return True
+
+
+def _gelu_grad(node: Node, into: Lowered) -> bool:
+    """gradient * (share below x + x * density at x), of the normal distribution."""
+    gradient, x = node.inputs
+    if as_str(schema_of(node).attribute(node, "approximate")) != "none":
+        return False
+
+    def times(value: str, number: float) -> str:
+        return into.emit(node, "Mul", (value, into.constant(node, np.asarray(number, np.float32))))
+
+    half = into.constant(node, np.asarray(0.5, np.float32))
+    below = into.emit(node, "Add", (times(into.emit(node, "Erf", (times(x, math.sqrt(0.5)),)), 0.5), half))
+    bell = into.emit(node, "Exp", (times(into.emit(node, "Mul", (x, x)), -0.5),))
+    moved = into.emit(node, "Mul", (times(x, 1 / math.sqrt(2 * math.pi)), bell))
+    into.emit(node, "Mul", (gradient, into.emit(node, "Add", (below, moved))), node.outputs[0])
     return True
 
 
@@ -359,6 +377,7 @@ LOWER: Final[Mapping[str, Callable[[Node, Lowered], bool]]] = {
     STOP_GRADIENT: _identity,
     "ConvInputGrad": _conv_input_grad,
     "ConvWeightGrad": _conv_weight_grad,
+    "GeluGrad": _gelu_grad,
     "LogSoftmaxGrad": _log_softmax_grad,
     "MatMulLeftGrad": _matmul_left_grad,
     "MatMulRightGrad": _matmul_right_grad,

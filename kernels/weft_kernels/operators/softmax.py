@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from weft_graph.attributes import as_int, as_str
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.shapes.broadcasting import normalised
@@ -46,6 +48,10 @@ def label_weights(
     if cuda.cross_entropy_fits(xp, dtype, labels):
         checked = cuda.label_weights(xp, labels, classes, weights=weights, ignored=ignored, dtype=dtype)
         return (labels if ignored is None else xp.where(labels == ignored, 0, labels)), checked
+    if weights is None and ignored is None and labels.size and xp is np:
+        low, high = int(labels.min()), int(labels.max())
+        if low >= 0 and high < classes:
+            return labels, xp.ones(labels.shape, dtype)
     counted = xp.ones(labels.shape, dtype=bool) if ignored is None else labels != ignored
     wrong = counted & ((labels < 0) | (labels >= classes))
     if any_of(xp, wrong):
@@ -72,7 +78,10 @@ def log_likelihoods(
     if cuda.cross_entropy_fits(xp, scores.dtype, safe):
         return *cuda.cross_entropy(xp, scores, safe, weighed), weighed
     log_prob = log_softmax_along(xp, scores, axis=1)
-    likelihood = xp.take_along_axis(log_prob, xp.expand_dims(safe, 1), axis=1)[:, 0]
+    if log_prob.ndim == 2:
+        likelihood = log_prob[xp.arange(len(safe)), safe]
+    else:
+        likelihood = xp.take_along_axis(log_prob, xp.expand_dims(safe, 1), axis=1)[:, 0]
     return log_prob, -likelihood * weighed, weighed
 
 

@@ -38,21 +38,21 @@ DEFAULTS = LinkSettings()
 
 
 class KVStore:
-    """One slot of a store. Made by `connect`, over shards that are processes, or by `local`, within this process.
+    """A worker's connection to a store, as one slot. Made by `connect` (shards are processes) or `local` (this
+    process).
 
-    Calls return at once. What is wrong with their arguments they raise, as StoreRefusedError; all else ends their
-    future, which has a deadline. Each call takes one key, or a list of keys and lists of as many values; its future
-    ends when all of them are done. Arrays are NumPy's or anything that shares memory by DLPack or by the CUDA array
-    interface. What is handed over is copied only if it has to be, and must not be written until the future ends.
+    Calls return a future at once. Wrong arguments raise StoreRefusedError; other errors end the future, which has a
+    deadline. A call takes one key, or a list of keys with a list of values; its future ends when all are done. Arrays
+    are NumPy's, or any that support DLPack or the CUDA array interface. Do not write to an array that was passed in
+    until the future has ended.
 
-    Steps are counted for each key: a push is the next step of its key, and a pull waits for the steps that this slot
-    has pushed; in sync mode by all slots, in async mode by this one. `step=` and `version=` say it otherwise: version v
-    has seen steps 0 to v - 1. A push that is refused keeps its step: until it is pushed again with that `step=`, pulls
-    that need it fail, and `end_step` and pushes of its key without a number raise.
+    Steps are counted for each key. A push is the key's next step. A pull waits for the steps that this slot has pushed:
+    in sync mode from all slots, in async mode from this one. `step=` and `version=` override this; version v includes
+    steps 0 to v - 1. A rejected push keeps its step: push again with that `step=`, or later pulls, pushes and
+    `end_step` of the key fail.
 
-    Of one key, calls take effect in the order in which they are made. May be used from several threads, not from a
-    forked process: connect there. A callback of a future runs on a thread of the store's own: it may begin calls, but
-    must not wait for any, or nothing of a local store ever ends, and no other callback runs.
+    Calls for one key take effect in order. Threads may share a store; a forked process has to connect again. Callbacks
+    of futures run on the store's thread: they may start calls but must not wait for them.
     """
 
     def __init__(self, store: BulkStore, description: StoreDescription, slot: int, *, step: int = 0) -> None:
@@ -80,11 +80,10 @@ class KVStore:
     ) -> KVStore:
         """Slot `slot` of a store whose shards are processes: `python -m weft_kvstore --description FILE --shard N`.
 
-        Waits at most `wait_s` until every shard answers; not at all for 0. `timeout_s` is the deadline of every future:
-        60 if left out. A process that takes over from one that died says a higher `incarnation`, and the `step` at
-        which it goes on. `endpoints` stand in for the description's. `curve_keys`: this process's own, or the file that
-        has them, where the description has the shards': a shard may let in some alone. Raises OSError,
-        DescriptionError, ValueError for a slot or keys that are none, and StoreError, which names the shard.
+        Waits up to `wait_s` seconds for every shard; 0 does not wait. `timeout_s` is the deadline of every future, 60
+        by default. A process that replaces one that died gives a higher `incarnation`, and the `step` to continue at.
+        `endpoints` replace those of the description. `curve_keys` are this process's keys, or their file, if links are
+        encrypted. Raises OSError, DescriptionError, ValueError for a wrong slot or keys, StoreError with the shard.
         """
         described = _read(description)
         link = _settings(settings, timeout_s)
@@ -147,34 +146,31 @@ class KVStore:
         return self._calls.registry.hyper(key, self.steps(key) if step is None else step)
 
     def set_hyper(self, name: str, value: float, *, step: int | None = None, key: UserKey | None = None) -> Future[int]:
-        """Gives a number of the rule this value from a step on, for all keys or for one: for all slots, on all shards,
-        instead of the number or the schedule that it had. The result is the step.
+        """Changes a hyper-parameter, such as `lr`, from a step on, for all keys or one. The result is the step.
 
-        No slot may have begun the step, or it is refused and nothing changes; with None it is the first that nobody has
-        begun. The value has to be finite in the type of every key that it is for. One slot is to call it: of several
-        that do at once, one goes on and the others are told to try again.
+        It replaces the number or schedule on all shards. `step` is the first that no slot has begun, by default; an
+        earlier one is rejected. Call it from one slot: of several calls at once, all but one fail.
         """
         return self._calls.set_hyper(name, value, step, key)
 
     def steps(self, key: UserKey) -> int:
-        """Steps of the key that this slot has begun: the version that its pulls ask for."""
+        """The number of steps of this key that this slot has begun, which is the version that its pulls ask for."""
         return self._calls.steps(key)
 
     def init(self, key: UserKey | Keys, value: Any = None, *, by: int | None = 0) -> Future[None]:
-        """Gives keys their first value, where their initializer is "given"; of a table, all rows.
+        """Sets the initial value of keys whose initializer is "given"; of a table, all rows.
 
-        Every slot may call it, as the same program does in each: the value of slot `by` is sent, and the others need
-        none. With None it is this slot's, and no other may call. Pulls, and the first update, wait for the value.
-        A first value is given once: in async mode another one changes nothing, and neither does the call where the
-        process takes over at a later `step`; in sync mode it is refused once a step was applied.
+        All slots may call it, so that each can run the same program: the value of slot `by` is used. With `by=None`
+        only this slot calls it. Pulls and the first update wait for the value. Later calls change nothing in async
+        mode, or if the process connected at a later `step`; in sync mode they are rejected once a step was applied.
         """
         return self._calls.values.init(key, value, by)
 
     def push(self, key: UserKey | Keys, gradient: Any, *, step: int | None = None, priority: int = 0) -> Future[None]:
-        """Adds this slot's gradient to the key's next step, or to step `step`. A step that is pushed again counts once.
-        What is pushed with a higher `priority` is sent first; equal ones go by the keys' described priorities.
+        """Adds this slot's gradient to the key's next step, or to `step`. Pushing a step twice counts once.
 
-        The future ends when the shards have it, which may be before it is applied.
+        A higher `priority` is sent first; equal ones follow the keys' priorities in the description. The future ends
+        when the shards have the gradient, which may be before they apply it.
         """
         return self._calls.values.push("push", key, gradient, step, priority)
 
@@ -195,11 +191,10 @@ class KVStore:
         out: Any = None,
         priority: int = 0,
     ) -> Future[Any]:
-        """The key's value once all that this slot has pushed is in it, or at `version`: a new array of the caller's, or
-        `out`, which may be a GPU's, or a parameter of PyTorch. In async mode, `settled` waits for that version of every
-        slot. Values for a higher `priority` are sent first.
+        """The key's value, including all that this slot has pushed, or at `version`.
 
-        It fails where the push failed that it would wait for.
+        The result is a new array, or `out`, which may be on a GPU or a PyTorch parameter. In async mode `settled` waits
+        for that version from every slot. A higher `priority` is sent first. Fails if a push that it waits for failed.
         """
         return self._calls.values.pull("pull", key, out, version, settled=settled, priority=priority)
 
@@ -214,25 +209,28 @@ class KVStore:
     def pushpull(
         self, key: UserKey | Keys, gradient: Any, *, step: int | None = None, out: Any = None, priority: int = 0
     ) -> Future[Any]:
-        """Pushes, and pulls the version that has seen it. The gradient stays as it is, unless it is `out` too."""
+        """`push`, then `pull` of the version that includes it, in one message. `out` may be the gradient itself."""
         return self._calls.values.pushpull(key, gradient, out, step, priority)
 
     def gradient_buffer(self, key: UserKey) -> Array:
-        """An array for a key's gradients, always the same one. On a host with its shards, what is pushed in it is not
-        copied: it must not be written before the push's future ends, and that is once every slot has pushed the step
-        and the shard has read it. So slots of one thread all push before any of the futures is waited for, and slots
-        that are later than `timeout_s` fail the push, which holds all the same."""
+        """An array for a key's gradients, the same one at each call. Shards on this host read it without a copy.
+
+        Do not write to it before the push's future ends, which is when every slot has pushed the step and the shard has
+        read it. If one thread has several slots, push from all of them before waiting."""
         return self._buffers.gradient_buffer(self._calls.registry.buffered(key, "gradient_buffer"))
 
     def value_buffer(self, key: UserKey) -> Array:
-        """An array for a key's value, always the same one, to be `out` of a pull: the shard writes there itself."""
+        """An array for a key's value, the same one at each call, as `out` of a pull. Shards on this host write into
+        it."""
         return self._buffers.value_buffer(self._calls.registry.buffered(key, "value_buffer"))
 
     def push_rows(
         self, key: UserKey | Keys, ids: Any, rows: Any, *, step: int | None = None, priority: int = 0
     ) -> Future[None]:
-        """`push` of some rows of a table: `ids` whole numbers of any shape, `rows` (...ids, ...row). Rows of one id are
-        summed, negative ids are padding; a table is pushed once a step, and no ids at all is a push too."""
+        """`push` of rows of a table. `ids` are integers of any shape, `rows` has the shape (...ids, ...row).
+
+        Rows of the same id are added up, and negative ids are padding. A table is pushed once a step; `ids` may be
+        empty."""
         return self._calls.rows.push(key, ids, rows, step, priority)
 
     def pull_rows(
@@ -245,63 +243,59 @@ class KVStore:
         out: Any = None,
         priority: int = 0,
     ) -> Future[Any]:
-        """`pull` of some rows of a table: (...ids, ...row), for ids in any order, repeated or none at all; a negative
-        id gives a row of zeros."""
+        """`pull` of rows of a table, with the shape (...ids, ...row). Ids may repeat; a negative id gives zeros."""
         return self._calls.rows.pull(key, ids, out, version, settled=settled, priority=priority)
 
     def read_consistent(self, key: Keys) -> Future[tuple[int, list[Array]]]:
-        """The values that the keys had at one version, and which: the newest that can be had while others push. In sync
-        mode alone."""
+        """(version, values): the values of several keys at one version, the newest available. Sync mode only."""
         return self._calls.values.read_consistent(key)
 
     def pull_state(self, key: UserKey | Keys, *, version: int | None = None, settled: bool = False) -> Future[Any]:
-        """What the rule keeps beside the key (momentum, for one), by the rule's names; each of the key's shape."""
+        """The optimizer's state of a key, such as momentum, by name; each of the key's shape."""
         return self._calls.values.pull_state(key, version, settled=settled)
 
     def pull_state_rows(
         self, key: UserKey | Keys, ids: Any, *, version: int | None = None, settled: bool = False
     ) -> Future[Any]:
-        """`pull_state` of some rows of a table; each as `pull_rows` gives the rows."""
+        """`pull_state` of rows of a table, shaped as by `pull_rows`."""
         return self._calls.rows.pull_state(key, ids, version, settled=settled)
 
     def restore(self, key: UserKey | Keys, value: Any, state: Any = None, *, step: int) -> Future[None]:
-        """Makes keys what they were after `step` steps, from a program's own checkpoint: the values that `pull` gave,
-        and of each key the rule's state as `pull_state` gave it, or None, and the rule begins anew. Training goes on
-        from there with the same bits.
+        """Restores keys from your own checkpoint after `step` steps: values from `pull`, and state from `pull_state` or
+        None.
 
-        For shards that were started anew, before anybody pushes. One slot calls it, as `init`; every slot connects with
-        this `step` and pulls before it pushes. Not for tables, nor where steps are committed.
+        Training continues with the same bits. Call it from one slot, on new shards, before any push; every slot
+        connects with this `step` and pulls before it pushes. Not for tables, and not with `commit`.
         """
         return self._calls.values.restore(key, value, state, step)
 
     def set(self, key: UserKey | Keys, value: Any, *, version: int) -> Future[None]:
-        """Makes this the key's value at a version, which must not have passed: `Store.set`. At once in async mode."""
+        """Sets the key's value at a version that has not passed; immediately in async mode."""
         return self._calls.values.set(key, value, version)
 
     def set_rows(self, key: UserKey | Keys, ids: Any, rows: Any, *, version: int) -> Future[None]:
-        """`set` of some rows of a table."""
+        """`set` of rows of a table."""
         return self._calls.rows.set(key, ids, rows, version)
 
     def end_step(self, step: int | None = None) -> Future[StepOutcome | None]:
-        """Tells the shards that this slot has pushed all of the step: of keys that it did not push, it has nothing, and
-        nobody waits for it. All steps up to `step` end, or up to the last that was begun.
+        """Tells the shards that this slot has pushed all it has for the steps up to `step`, the last begun by default.
 
-        Needed only where a slot skips keys, and where steps are committed (`commit`): then each step has to be ended,
-        and the result is what all slots agreed on: the gradient's norm, and whether it was finite.
+        Needed if a slot skips keys, and after each step with `commit`: then the result has the gradient's norm, and
+        whether it was finite.
         """
         return self._calls.end_step(step)
 
     def barrier(self) -> Future[None]:
-        """Ends when every slot has called it as often. Where steps are committed, it is `end_step`."""
+        """Ends when every slot has called it. With `commit` it is `end_step`."""
         return self._calls.barrier()
 
     def statistics(self) -> ClientStatistics:
-        """Bytes, frames, rows and queues of this moment, of all links and of each."""
+        """Counters of bytes, frames, rows and queues, in total and for each link."""
         self._process.check()
         return self._store.statistics()
 
     def close(self) -> None:
-        """Fails what is open, and releases sockets and threads. Idempotent. In a forked child it touches nothing."""
+        """Fails open calls and releases sockets and threads. Idempotent."""
         if self._process.is_here:
             self._slot_calls.close()
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from weft.agent.children import Forkserver
 from weft.agent.daemon import AgentDaemon
+from weft.agent.machine import memory_bytes
 from weft.agent.membership import Join
 from weft.agent.startup import start_daemon
 from weft.agent.state import AnyAllocation, Lease
@@ -42,7 +43,8 @@ class ShardDaemon:
         """What was counted by those that have ended."""
         forkserver = Forkserver(CHILD)
         forkserver.start()
-        registration = Registration(kind=AgentKind.SHARD, name=settings.name, pid=os.getpid())
+        most = settings.job_memory or memory_bytes()
+        registration = Registration(kind=AgentKind.SHARD, name=settings.name, pid=os.getpid(), job_memory_bytes=most)
         self._daemon = AgentDaemon(settings, registration, forkserver, self._task, heard=self._heard, join=join)
 
     def run(self, stop: threading.Event) -> None:

@@ -152,7 +152,15 @@ class TableState(TableSteps[Rows, Rows]):
         return len(wait.ids) * arrays <= self._table.a_piece and not self._table.is_long(wait.ids)
 
     def lacks(self, wait: PullWait) -> bool:
-        return self.spec.given and wait.ids is not None and not self._table.rows.has_all(wait.ids)
+        return wait.ids is not None and self.lacks_rows(wait.ids)
+
+    def lacks_rows(self, places: Array) -> bool:
+        """Whether some of these rows are to be set, and never were."""
+        return self.spec.given and not self._table.rows.has_all(places)
+
+    def reading(self, places: Array, name: str | None) -> Generator[None, None, Array]:
+        """Rows (n, width) as they are now, or their state of that name; stops after each piece."""
+        return self._table.reading(name, places, of=len(places), version=self.version)
 
     def _lacks_for(self, total: Rows | None) -> bool:
         if not self.spec.given or total is None:

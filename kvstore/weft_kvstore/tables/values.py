@@ -120,18 +120,22 @@ class FirstMade:
         return found
 
     def taken(self, ids: Array) -> Array:
-        """The same, of rows that come into being now: nobody will ask for their first values again."""
-        return self._made(ids)[1]
+        """The same, of rows that come into being now: nobody will ask for their first values again. Pulls of which all
+        rows have are forgotten, so that later ones are not looked for among them."""
+        return self._made(ids, forget=True)[1]
 
-    def _made(self, ids: Array) -> tuple[Rows | None, Array]:
+    def _made(self, ids: Array, *, forget: bool = False) -> tuple[Rows | None, Array]:
         """What had to be made now, if anything, and the values of all ids."""
         left = np.arange(len(ids))
         known: list[tuple[Array, Array]] = []
-        for rows in reversed(self._kept):
+        for rows in reversed(list(self._kept)):
             places = np.minimum(np.searchsorted(rows.ids, ids[left]), len(rows.ids) - 1)
             here = rows.ids[places] == ids[left]
             if here.any():
                 known.append((left[here], rows.values[places[here]]))
+                if forget and len(known[-1][0]) == len(rows.ids):
+                    self._kept.remove(rows)
+                    self._bytes -= rows.nbytes
                 left = left[~here]
                 if not left.size:
                     break

@@ -59,6 +59,9 @@ class Registration(Model):
     pid: Count
     nonce: Annotated[str, Field(pattern=r"^[0-9A-Za-z]{1,64}$")] | None = None
     """Drawn by each process: a registration of the same kind, name, process id and nonce replaces the earlier one."""
+    job_memory_bytes: Annotated[int, Field(ge=1 << 20)] | None = None
+    """The most private memory that a job's process may take there: a job that needs more is not given to it. None where
+    nobody knows, as on a GPU."""
 
 
 class Registered(Model):

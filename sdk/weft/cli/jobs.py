@@ -43,7 +43,7 @@ from weft.terminal import Console
 SpecFile = Annotated[
     typer.FileBinaryRead,
     typer.Argument(
-        metavar="JOB.json|MODEL.onnx", help="The job, - is standard input; or an ONNX file and its options."
+        metavar="JOB.json|MODEL.onnx", help="A job file (- reads standard input), or an ONNX file with its options."
     ),
 ]
 States = Annotated[list[JobState] | None, typer.Option("--state", help="Only jobs in this state; may be repeated.")]
@@ -61,13 +61,15 @@ def submit(
     file: SpecFile,
     *,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="How long an ONNX file trains.", show_default=False)
+        int | None, typer.Option("--steps", help="Steps to train; for an ONNX file.", show_default=False)
     ] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", help="The same, over its data.", show_default=False)] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Epochs to train; for an ONNX file.", show_default=False)
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
     init_from: InitFrom = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check it and say what it would be; start nothing.")
+        bool, typer.Option("--dry-run", help="Validate the job and print what it needs; start nothing.")
     ] = False,
     recompute: RecomputeOption = None,
     precision: PrecisionOption = None,
@@ -115,17 +117,15 @@ def resume(
     id: JobId,  # noqa: A002 - the argument's name to users
     *,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="How long both train together.", show_default=False)
+        int | None, typer.Option("--steps", help="Total steps, those of the first job included.", show_default=False)
     ] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", help="The same, over the data.", show_default=False)] = None,
-    workers: Annotated[int | None, typer.Option("--workers", help="On so many.", show_default=False)] = None,
-    shards: Annotated[int | None, typer.Option("--shards", help="On so many.", show_default=False)] = None,
-    lr: Annotated[
-        float | None, typer.Option("--lr", help="The learning rate from here on.", show_default=False)
-    ] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Total epochs, likewise.", show_default=False)] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="Number of workers.", show_default=False)] = None,
+    shards: Annotated[int | None, typer.Option("--shards", help="Number of shards.", show_default=False)] = None,
+    lr: Annotated[float | None, typer.Option("--lr", help="The learning rate from now on.", show_default=False)] = None,
     stop_when: Annotated[
         str | None,
-        typer.Option("--stop-when", help="When it ends before its last step, as of `submit`; none: it does not."),
+        typer.Option("--stop-when", help="End early, as for `submit`; 'none' removes it."),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
     url: Url = None,
@@ -147,7 +147,7 @@ def resume(
 
 def jobs(
     state: States = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most jobs to list.")] = 20,
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -169,7 +169,7 @@ def jobs(
 
 def show(
     id: JobId,  # noqa: A002 - the argument's name to users
-    spec: Annotated[bool, typer.Option("--spec", help="Print what was submitted, for `weft submit`.")] = False,
+    spec: Annotated[bool, typer.Option("--spec", help="Print the submitted job, as `weft submit` takes it.")] = False,
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -206,7 +206,7 @@ def watch(id: JobId, url: Url = None) -> None:  # noqa: A002 - the argument's na
 
 def logs(
     id: JobId,  # noqa: A002 - the argument's name to users
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")] = False,
     after: Annotated[int, typer.Option("--after", min=0, help="Only events after this number.")] = 0,
     url: Url = None,
     json: Json = False,
@@ -245,8 +245,8 @@ def stop(
 def scale(
     id: JobId,  # noqa: A002 - the argument's name to users
     *,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Go on with so many workers.")] = None,
-    shards: Annotated[int | None, typer.Option("--shards", min=0, help="Go on with so many shards.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="New number of workers.")] = None,
+    shards: Annotated[int | None, typer.Option("--shards", min=0, help="New number of shards.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
     url: Url = None,
     json: Json = False,
@@ -265,7 +265,9 @@ def scale(
 
 def cancel(
     id: JobId,  # noqa: A002 - the argument's name to users
-    discard: Annotated[bool, typer.Option("--discard", help="Delete its snapshots too: it cannot be resumed.")] = False,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Also delete its snapshots, so it cannot be resumed.")
+    ] = False,
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -281,9 +283,12 @@ def cancel(
 
 
 def rm(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Jobs' ids, or their beginnings.")] = None,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID...", help="Ids of jobs, or the first characters of them.")
+    ] = None,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", help="Jobs that ended before that: 30d, 12h, 90m.", metavar="AGE")
+        str | None,
+        typer.Option("--older-than", help="Jobs that ended longer ago than this: 30d, 12h, 90m.", metavar="AGE"),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     url: Url = None,

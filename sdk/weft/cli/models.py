@@ -51,12 +51,12 @@ def export(
     file: Annotated[Path, typer.Argument(metavar="MODEL.onnx", dir_okay=False, show_default=False)],
     *,
     output: Annotated[
-        list[str] | None, typer.Option("--output", help="A value that the model gives; may be repeated.")
+        list[str] | None, typer.Option("--output", help="An output of the exported model; may be repeated.")
     ] = None,
-    opset: Annotated[int, typer.Option("--opset", help="ONNX's version; 0 is what most runtimes take.")] = 0,
-    ema: Annotated[bool, typer.Option("--ema", help="Averages, in a job that keeps them.")] = False,
+    opset: Annotated[int, typer.Option("--opset", help="ONNX opset; 0 chooses one that most runtimes take.")] = 0,
+    ema: Annotated[bool, typer.Option("--ema", help="Write the averaged parameters; for a job with `ema`.")] = False,
     training: Annotated[
-        bool, typer.Option("--training", help="Dropout and BatchNormalization as they train, to go on from.")
+        bool, typer.Option("--training", help="Keep Dropout and BatchNormalization in training mode.")
     ] = False,
     url: Url = None,
 ) -> None:

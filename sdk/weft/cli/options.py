@@ -22,7 +22,7 @@ SEARCHED_JOBS = 1000
 
 Url = Annotated[str | None, typer.Option("--url", help="The server's URL.  [env: WEFT_URL]", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, or its beginning.", show_default=False)]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, or its first characters.", show_default=False)]
 
 
 class NoSuchJobError(WeftError):

@@ -76,8 +76,10 @@ def save(
     id: JobId,  # noqa: A002 - the argument's name to users
     file: File,
     *,
-    state: Annotated[bool, typer.Option("--state", help="With the optimizer's state, of a job that keeps it.")] = False,
-    ema: Annotated[bool, typer.Option("--ema", help="The averages, of a job that keeps them.")] = False,
+    state: Annotated[
+        bool, typer.Option("--state", help="Also write the optimizer's state; for a job with `keep_state`.")
+    ] = False,
+    ema: Annotated[bool, typer.Option("--ema", help="Write the averaged parameters; for a job with `ema`.")] = False,
     url: Url = None,
     json: Json = False,
 ) -> None:

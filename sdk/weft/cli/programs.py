@@ -28,16 +28,18 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="ID|JOB.json|MODEL.onnx",
-        help="A job's id, or a job file or an ONNX file to look at first.",
+        help="A job's id, a job file, or an ONNX file.",
         show_default=False,
     ),
 ]
 Detail = Annotated[
     str | None,
-    typer.Argument(metavar="[full]", help="With --passes: every node that came and went.", show_default=False),
+    typer.Argument(
+        metavar="[full]", help="With --passes: list every node that was added or removed.", show_default=False
+    ),
 ]
-ShowPasses = Annotated[bool, typer.Option("--passes", help="What each pass of the converter did, before and after.")]
-Memory = Annotated[bool, typer.Option("--memory", help="Only what a job file would take: memory, bytes of a step.")]
+ShowPasses = Annotated[bool, typer.Option("--passes", help="Print what each pass of the converter changed.")]
+Memory = Annotated[bool, typer.Option("--memory", help="Print only memory and bytes per step; for a job file.")]
 
 
 def add_to(app: typer.Typer) -> None:

@@ -16,7 +16,7 @@ from weft.terminal import Console
 TokenName = Annotated[str, typer.Argument(metavar="NAME", help="The token's name.", show_default=False)]
 
 group = typer.Typer(
-    name="token", help="Make, list and remove users' tokens, for admins.", no_args_is_help=True, rich_markup_mode=None
+    name="token", help="Create, list and remove users' tokens; for admins.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
@@ -31,7 +31,7 @@ def create(
     *,
     scope: Annotated[
         Scope,
-        typer.Option("--scope", help="viewer reads; runner submits and controls jobs too; admin makes tokens too."),
+        typer.Option("--scope", help="viewer reads; runner also submits and controls jobs; admin also manages tokens."),
     ] = Scope.RUNNER,
     project: Annotated[
         str, typer.Option("--project", help="The project whose jobs it sees; * for all.")
@@ -39,7 +39,7 @@ def create(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Make a token and print its secret, this once."""
+    """Create a token and print its secret, which is not shown again."""
     with Client(url) as client:
         made = client.create_token(name, scope=scope, project=project)
     if json:
@@ -68,7 +68,7 @@ def ls(url: Url = None, json: Json = False) -> None:
 
 @group.command()
 def rm(name: TokenName, url: Url = None) -> None:
-    """Remove a token: it opens nothing from now on."""
+    """Remove a token."""
     with Client(url) as client:
         client.remove_token(name)
     Console(highlight=False).print(f"removed token {name}", markup=False)

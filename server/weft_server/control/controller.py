@@ -19,7 +19,7 @@ from weft_server.control.leases import Agent, Lease, NewPair
 from weft_server.control.limits import Limits
 from weft_server.control.memory import AgentMemory, KeptJob, Scaling
 from weft_server.control.registry import Registry
-from weft_server.control.scheduler import PendingJob, View, schedule
+from weft_server.control.scheduler import PendingJob, View, fit, schedule
 from weft_server.control.snapshots import JobFolder
 from weft_server.planning.plan import Given, JobPlan
 from weft_server.refusals import FullError, UnknownError, WrongStateError
@@ -115,11 +115,12 @@ class Controller:
     def scale(self, job: str, scaling: Scaling, now: Timestamp) -> list[Instruction]:
         """Raises UnknownError for a job that is not running any more, WrongStateError, also where there are not enough
         agents: the job would give up those that it has, and wait."""
-        run, agents = self._run(job), self._registry.views()
+        run, agents, plan = self._run(job), self._registry.views(), scaling.plan
         held = {lease.agent for lease in run.leases.by_id.values() if lease.is_held}
         free = [each for each in agents if each.kind is AgentKind.WORKER and (each.id in held or not each.held)]
-        shards = [each for each in agents if each.kind is AgentKind.SHARD]
-        for noun, asked, there in (("worker", scaling.plan.workers, free), ("shard", scaling.plan.shards, shards)):
+        free = fit(free, plan.worker_bytes)
+        shards = fit([each for each in agents if each.kind is AgentKind.SHARD], plan.shard_bytes)
+        for noun, asked, there in (("worker", plan.workers, free), ("shard", plan.shards, shards)):
             if asked > len(there):
                 raise WrongStateError(
                     f"job {job} cannot have {asked} {noun}s: {len(there)} of the cluster are free for it; "
@@ -265,9 +266,13 @@ class Controller:
                 self._touch(run)
         return instructions + self._settle(now)
 
-    def waits_for(self, workers: int, shards: int, now: Timestamp) -> str | None:
-        """What a job of that size would wait for, behind those that are pending; None where it would start now."""
-        asked = PendingJob("", workers, shards, now.seconds)
+    def most_memory(self, kind: AgentKind) -> int | None:
+        """The most that a job's process may take on any agent of that kind; None where nobody knows."""
+        return self._registry.most_memory(kind)
+
+    def waits_for(self, plan: JobPlan, now: Timestamp) -> str | None:
+        """What a job of that plan would wait for, behind those that are pending; None where it would start now."""
+        asked = PendingJob.of("", plan, now.seconds)
         return schedule(self._view(asked), now.seconds).waiting.get(asked.id)
 
     def _with_jobs_that_run(self, agent: AgentInfo) -> AgentInfo:
@@ -347,10 +352,13 @@ class Controller:
 
     def _view(self, *more: PendingJob) -> View:
         """Slots of jobs that run come before jobs that wait: many others may wait for them."""
-        vacant = [PendingJob(job, len(run.memory.vacant), 0, run.vacant_since) for job, run in self._vacant.items()]
+        vacant = [
+            PendingJob(job, len(run.memory.vacant), 0, run.vacant_since, run.plan.worker_bytes)
+            for job, run in self._vacant.items()
+        ]
         # What has run goes on before others begin: it gave its agents up for that alone.
         order = sorted(self._pending.items(), key=lambda each: each[1].state is JobState.PENDING)
-        pending = [PendingJob(job, run.plan.workers, run.plan.shards, run.since) for job, run in order]
+        pending = [PendingJob.of(job, run.plan, run.since) for job, run in order]
         silent = self._registry.suspected()
         return View(jobs=[*vacant, *pending, *more], agents=self._registry.views(), silent=silent)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -52,10 +53,23 @@ class Registry:
         """Those that work can be given to: an agent that is silent has to be heard first, and so has one of an earlier
         process of the server."""
         return [
-            AgentView(agent.id, agent.registration.kind, agent.name, agent.number, len(agent.leases))
+            AgentView(
+                agent.id,
+                agent.registration.kind,
+                agent.name,
+                agent.number,
+                len(agent.leases),
+                agent.registration.job_memory_bytes or math.inf,
+            )
             for agent in self
             if agent.state is AgentState.ALIVE
         ]
+
+    def most_memory(self, kind: AgentKind) -> int | None:
+        """The most that a job's process may take on any agent of that kind; None where one has not said, or none is."""
+        bounds = [each.registration.job_memory_bytes for each in self if each.registration.kind is kind]
+        known = [each for each in bounds if each is not None]
+        return max(known) if known and len(known) == len(bounds) else None
 
     def suspected(self) -> list[AgentKind]:
         """Of each that is silent and waited for, its kind."""

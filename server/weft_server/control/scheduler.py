@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from weft.api.agent import AgentKind
+from weft_server.planning.plan import JobPlan
 
 PATIENCE_S = 60.0
 """How long younger jobs may go before one that waits for workers: long enough to fill gaps, too short to starve it."""
@@ -26,6 +27,13 @@ class PendingJob:
     shards: int
     since: float
     """Seconds at which it was submitted, or first seen by this process."""
+    worker_bytes: int = 0
+    """Memory that each worker's process needs."""
+    shard_bytes: int = 0
+
+    @classmethod
+    def of(cls, job: str, plan: JobPlan, since: float) -> PendingJob:
+        return cls(job, plan.workers, plan.shards, since, plan.worker_bytes, plan.shard_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,8 @@ class AgentView:
     number: int
     """Counts registrations."""
     held: int
+    memory_bytes: float = math.inf
+    """What a job's process may take there."""
 
     @property
     def order(self) -> tuple[list[tuple[int, str]], int]:
@@ -80,7 +90,7 @@ class Decision:
 class _Room:
     """What is left while jobs are placed one after the other."""
 
-    workers: int
+    workers: list[AgentView]
     free: list[AgentView]
     shards: list[AgentView]
     load: dict[str, int] = field(default_factory=dict)
@@ -92,7 +102,7 @@ def schedule(view: View, now: float) -> Decision:
     """Decides for every pending job. The same view gives the same decision."""
     workers = [agent for agent in view.agents if agent.kind is AgentKind.WORKER]
     room = _Room(
-        workers=len(workers),
+        workers=workers,
         free=sorted((agent for agent in workers if agent.held == 0), key=lambda agent: agent.order),
         shards=[agent for agent in view.agents if agent.kind is AgentKind.SHARD],
         load={agent.id: agent.held for agent in view.agents},
@@ -107,7 +117,9 @@ def schedule(view: View, now: float) -> Decision:
             placements.append(_place(job, room))
             continue
         waiting[job.id] = reason
-        fits_when_free = job.workers <= room.workers and job.shards <= len(room.shards)
+        fits_when_free = job.workers <= len(fit(room.workers, job.worker_bytes)) and job.shards <= len(
+            fit(room.shards, job.shard_bytes)
+        )
         if room.kept_for is None and fits_when_free:
             if now >= job.since + PATIENCE_S:
                 room.kept_for = job.id
@@ -116,33 +128,47 @@ def schedule(view: View, now: float) -> Decision:
     return Decision(tuple(placements), waiting, until)
 
 
+def fit(agents: Sequence[AgentView], memory_bytes: int) -> list[AgentView]:
+    """Those on which a job's process may take so much."""
+    return [each for each in agents if each.memory_bytes >= memory_bytes]
+
+
 def _lacking(job: PendingJob, room: _Room) -> str | None:
     """Why the job cannot start; None when it can."""
-    if job.shards > len(room.shards):
+    shards = fit(room.shards, job.shard_bytes)
+    if job.shards > len(shards):
         silent = _silent(room, AgentKind.SHARD)
-        advice = silent or _advice(job.shards, len(room.shards))
-        return f"needs {_count(job.shards, 'shard')}; {_are(len(room.shards))} registered{advice}"
-    if job.workers > room.workers or job.workers > len(room.free):
-        advice = _silent(room, AgentKind.WORKER) or _advice(job.workers, room.workers)
-        if job.workers <= room.workers:
+        advice = silent or _advice(job.shards, len(shards))
+        what = _needed(job.shards, "shard", job.shard_bytes, len(shards) < len(room.shards))
+        return f"needs {what}; {_are(len(shards))} registered{advice}"
+    workers, free = fit(room.workers, job.worker_bytes), fit(room.free, job.worker_bytes)
+    what = _needed(job.workers, "worker", job.worker_bytes, len(workers) < len(room.workers))
+    if job.workers > len(free):
+        advice = _silent(room, AgentKind.WORKER) or _advice(job.workers, len(workers))
+        if job.workers <= len(workers):
             advice = f"{_silent(room, AgentKind.WORKER)}: it starts when other jobs end"
-        return (
-            f"needs {_count(job.workers, 'worker')}; {_are(room.workers)} registered, {_are(len(room.free))} free"
-            f"{advice}"
-        )
+        return f"needs {what}; {_are(len(workers))} registered, {_are(len(free))} free{advice}"
     if room.kept_for is not None:
-        return f"needs {_count(job.workers, 'worker')}; the free ones are kept for job {room.kept_for}, which is older"
+        return f"needs {what}; the free ones are kept for job {room.kept_for}, which is older"
     return None
 
 
 def _place(job: PendingJob, room: _Room) -> Placement:
-    workers, room.free = room.free[: job.workers], room.free[job.workers :]
-    shards = sorted(room.shards, key=lambda shard: (room.load[shard.id], shard.order))[: job.shards]
+    workers = fit(room.free, job.worker_bytes)[: job.workers]
+    room.free = [each for each in room.free if each not in workers]
+    shards = sorted(fit(room.shards, job.shard_bytes), key=lambda shard: (room.load[shard.id], shard.order))[
+        : job.shards
+    ]
     for shard in shards:
         room.load[shard.id] += 1
     # Any worker can keep the parameters; the one that has been there longest has shown that it stays.
     keeper = min(range(len(workers)), key=lambda slot: workers[slot].number)
     return Placement(job.id, tuple(each.id for each in workers), tuple(each.id for each in shards), keeper)
+
+
+def _needed(number: int, noun: str, memory_bytes: int, is_scarce: bool) -> str:
+    """Memory is named where some agents have less."""
+    return f"{_count(number, noun)}{f' that let a job have {memory_bytes} bytes of memory' if is_scarce else ''}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -30,7 +30,7 @@ from weft_graph.json_place import escape_token
 from weft_graph.rules.schedule import MOST_STEPS
 from weft_graph.spelling import did_you_mean
 from weft_graph.types import BATCH, DType
-from weft_server.planning.estimate import Bounds, memory_errors
+from weft_server.planning.estimate import Bounds, memory_errors, process_memory, step_peaks
 from weft_server.planning.options import column_errors, options_of, placement_errors, row_errors, training_errors
 from weft_server.planning.plan import JobPlan, dims_of, nbytes, plan_of
 from weft_server.planning.rule_check import read_rule, rule_errors
@@ -129,11 +129,13 @@ def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> J
         if wrong:
             raise JobRefusedError(wrong)
         plan = plan_of(spec, rule, programs, source)
+        peaks = step_peaks(plan, programs)
+        plan = plan.model_copy(update=process_memory(plan, peaks))
         errors = [
             *_length_errors(spec, plan),
             *_stop_errors(spec),
             *_slice_errors(plan),
-            *memory_errors(plan, programs, bounds),
+            *memory_errors(plan, peaks, bounds),
         ]
     except GraphError as error:
         raise JobRefusedError([graph_error(error)]) from error

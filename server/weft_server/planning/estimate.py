@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from weft.api.dry_run import SnapshotCost, StepMemory, StepTraffic, StoreMemory, WorkerMemory
 from weft.api.job import JobSpec, Recompute
@@ -199,10 +199,35 @@ class Bounds:
     machine_bytes: int | None = None
     """Where all processes of a job are on one machine: what it has for all of them, but for tables, of which only the
     rows that are touched are in memory."""
+    worker_bytes: int | None = None
+    """The most that a process of any worker may take; None where nobody knows."""
+    shard_bytes: int | None = None
+    """The same of shards."""
 
 
-def memory_errors(plan: JobPlan, programs: Programs, bounds: Bounds) -> Iterator[FieldError]:
-    """What takes too much. Raises GraphError where the data's sizes do not fit an operator."""
+Peaks: TypeAlias = Sequence[tuple[str, int, int]]
+"""Of each program that a worker runs: its role, the samples that it computes at once, and the bytes that takes."""
+
+
+def step_peaks(plan: JobPlan, programs: Programs) -> Peaks:
+    """Raises GraphError where the data's sizes do not fit an operator."""
+    run = [(programs.train, train_samples(plan)), (programs.evaluate, evaluate_samples(plan))]
+    return [(each.role, samples, peak(plan, each, samples)) for each, samples in run if samples is not None]
+
+
+def process_memory(plan: JobPlan, peaks: Peaks) -> dict[str, int]:
+    """The plan's `worker_bytes` and `shard_bytes`. Without shards, the one worker has what they would."""
+    store = store_memory(plan)
+    kept = store.parameter_bytes + store.state_bytes + store.previous_bytes
+    own = plan.state_arrays * sum(nbytes(key) for key in plan.keys if _is_updated_by_workers(plan, key))
+    step = max(taken for _, _, taken in peaks)
+    if not plan.shards:
+        return {"worker_bytes": step + kept, "shard_bytes": 0}
+    return {"worker_bytes": step + own, "shard_bytes": math.ceil(kept / plan.shards)}
+
+
+def memory_errors(plan: JobPlan, peaks: Peaks, bounds: Bounds) -> Iterator[FieldError]:
+    """What takes too much."""
     store = store_memory(plan)
     tables = store.table_bytes + store.table_state_bytes
     kept = store.parameter_bytes + store.state_bytes + store.previous_bytes + tables
@@ -210,22 +235,27 @@ def memory_errors(plan: JobPlan, programs: Programs, bounds: Bounds) -> Iterator
         before = ", and those before the last step," if store.previous_bytes else ""
         what = f"the parameters with the state of optimizer {rule_name(plan.rule)!r}{before} take {kept} bytes"
         yield FieldError(pointer="/graph/parameters", detail=_more(what, bounds.parameter_bytes))
-    evaluated = evaluate_samples(plan)
-    peaks = []
-    looked_at = [(programs.train, train_samples(plan))]
-    looked_at += [] if evaluated is None else [(programs.evaluate, evaluated)]
-    for program, samples in looked_at:
-        bytes_held = peak(plan, program, samples)
-        peaks.append(bytes_held)
-        if bytes_held > bounds.step_bytes:
-            what = f"a worker's {samples} samples of a step of the {program.role} program take {bytes_held} bytes"
+    for role, samples, taken in peaks:
+        if taken > bounds.step_bytes:
+            what = f"a worker's {samples} samples of a step of the {role} program take {taken} bytes"
             yield FieldError(pointer="/data/batch_size", detail=_more(what, bounds.step_bytes))
+    for noun, pointer, needed, most, less in (
+        ("worker", "/data/batch_size", plan.worker_bytes, bounds.worker_bytes, "a smaller batch or `accumulate` takes"),
+        ("shard", "/parallelism/shards", plan.shard_bytes, bounds.shard_bytes, "of more shards, each takes"),
+    ):
+        if most is not None and needed > most:
+            detail = (
+                f"the process of a {noun} takes {needed} bytes of memory, and no {noun} of the cluster lets a job have "
+                f"more than {most} (--job-memory): {less} less"
+            )
+            yield FieldError(pointer=pointer, detail=detail)
     dense = store.parameter_bytes + store.state_bytes + store.previous_bytes
-    together = dense + plan.workers * max(peaks)
+    step = max(taken for _, _, taken in peaks)
+    together = dense + plan.workers * step
     if bounds.machine_bytes is not None and together > bounds.machine_bytes:
         detail = (
             f"the job takes {together} bytes of memory: its parameters with their optimizer's state {dense}, and a "
-            f"step {max(peaks)} on each of {plan.workers} workers; the machine that all of them are on has "
+            f"step {step} on each of {plan.workers} workers; the machine that all of them are on has "
             f"{bounds.machine_bytes}: a smaller batch, `accumulate` or fewer workers take less"
         )
         yield FieldError(pointer="/data/batch_size", detail=detail)

@@ -69,6 +69,10 @@ class JobPlan(Renamed):
     """Sizes of the symbolic dimensions that the data's rows fill; not of the batch."""
     state_arrays: int = 0
     """Arrays of a parameter's size that the rule keeps beside each that it updates."""
+    worker_bytes: int = 0
+    """Memory that each worker's process needs at least."""
+    shard_bytes: int = 0
+    """The same of each shard's, without the rows of tables."""
     given: Given | None = None
     """First values that the job was submitted with."""
     max_restarts: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError
 
+from weft.api.agent import AgentKind
 from weft.api.dry_run import DryRun, Passes
 from weft.api.earlier import in_earlier_words, is_earlier
 from weft.api.job import Job, JobPage, JobSpec, ParameterList, Scale
@@ -150,7 +152,9 @@ async def list_parameters(job: PathId, use: Use) -> ParameterList:
 
 async def _checked(use: Context, spec: JobSpec, request: Request) -> JobPlan:
     settings = use.settings
-    what = (read_and_check, spec, settings.readable, settings.bounds)
+    workers, shards = (use.service.most_memory(kind) for kind in (AgentKind.WORKER, AgentKind.SHARD))
+    bounds = replace(settings.bounds, worker_bytes=workers, shard_bytes=shards)
+    what = (read_and_check, spec, settings.readable, bounds)
     return await checked(settings.check_seconds, request.is_disconnected, *what)
 
 
@@ -159,7 +163,7 @@ async def _dry_run(use: Context, spec: JobSpec, request: Request, caller: User, 
     async with use.checks.turn(request.is_disconnected, user=user, behind=True):
         plan_ = await _checked(use, spec, request)
     async with begun(use, caller, new_id(), spec, plan_, keep=False) as plan:
-        waits_for = use.service.waits_for(plan.workers, plan.shards)
+        waits_for = use.service.waits_for(plan)
         # Not behind others again: it has waited once.
         async with use.checks.turn(request.is_disconnected, user=user):
             what = (dry_run_of, plan, waits_for, spec, passes, use.settings.snapshots_location)

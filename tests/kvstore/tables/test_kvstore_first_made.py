@@ -43,6 +43,17 @@ def test_a_row_that_was_shown_is_not_made_again() -> None:
     assert first.shown(ids_of()).shape == (0, WIDTH)
 
 
+def test_a_pull_whose_rows_have_all_come_into_being_is_not_looked_into_again() -> None:
+    source = Source()
+    first = FirstMade(source)
+    first.shown(ids_of(2, 5))
+    first.shown(ids_of(3, 8))
+    first.taken(ids_of(2, 3, 5))
+    assert [rows.ids.tolist() for rows in first._kept] == [[3, 8]]
+    assert first.taken(ids_of(3, 8))[:, 0].tolist() == [3, 8]
+    assert source.made == [2, 5, 3, 8]
+
+
 def test_whatever_is_kept_the_values_are_those_that_are_made() -> None:
     choose, source = random.Random(5), Source()
     first = FirstMade(source)

@@ -6,6 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from weft_kernels.kernel import Array
 from weft_worker.engine.work import Variable
 
@@ -39,6 +41,12 @@ class Accumulation:
         if key in self.means:
             total /= self.parts
         return total
+
+    def take_all(self) -> tuple[dict[str, Array], dict[str, tuple[Array, Array]]]:
+        """Everything that was added: sums and means, and ids and rows of all parts."""
+        rows = {key: self.take_rows(key) for key in list(self._rows)}
+        joined = {key: (np.concatenate(ids), np.concatenate(some)) for key, (ids, some) in rows.items()}
+        return {key: self.take(key) for key in list(self._sums)}, joined
 
     def add_rows(self, key: str, ids: Array, rows: Array) -> None:
         """Keeps a part's gradient of some rows of a table."""

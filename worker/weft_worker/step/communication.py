@@ -15,7 +15,6 @@ from weft_worker.pace import waiting_ids
 from weft_worker.plan import BoundNode
 from weft_worker.step.accumulation import Accumulation
 from weft_worker.step.completing import completing, together
-from weft_worker.step.hands import Own
 from weft_worker.step.lanes import COMPUTE, IO
 from weft_worker.step.run import StepRun
 from weft_worker.step.sums import Start, push_row_sum, push_sum
@@ -40,9 +39,6 @@ def _fetch(run: StepRun, bounds: Sequence[BoundNode]) -> None:
     shared = run.part.accumulation if run.part is not None else None
     if shared is not None and bounds[0].key in shared.fetched:
         _fetched_before(run, bounds, shared)
-        return
-    if run.hands.own is not None:
-        _take_own(run, bounds, run.hands.own)
         return
 
     def called(number: int) -> str:
@@ -73,25 +69,6 @@ def _fetch(run: StepRun, bounds: Sequence[BoundNode]) -> None:
 
     variable = run.define(places, bounds[0].key)
     _push_io(run, bounds, start, (), variable)
-    if shared is not None:
-        shared.fetched.update((bound.key, variable) for bound in bounds)
-
-
-def _take_own(run: StepRun, bounds: Sequence[BoundNode], own: Own) -> None:
-    """Puts this worker's own values as they are: the step's update waits until all of it is computed."""
-    shared = run.part.accumulation if run.part is not None else None
-
-    def put() -> None:
-        with run.hands.device.use():
-            for bound in bounds:
-                value, place = own.store.value(bound.key), bound.outputs[0]
-                if shared is not None:
-                    shared.held[bound.key] = value
-                assert place is not None
-                run.table.put(place, value)
-
-    variable = run.define([bound.outputs[0] for bound in bounds], bounds[0].key)
-    run.hands.engine.push(put, (own.turn,), (variable,), lane=COMPUTE, name=run.name_of_all(bounds))
     if shared is not None:
         shared.fetched.update((bound.key, variable) for bound in bounds)
 
@@ -133,12 +110,6 @@ def _fetch_rows(run: StepRun, bound: BoundNode) -> None:
 
 def _send(run: StepRun, bounds: Sequence[BoundNode]) -> None:
     places = [place for bound in bounds for place in bound.inputs if place is not None]
-    if run.hands.own is not None:
-        run.updates.extend(bounds)
-        if run.part is not None:
-            for bound, place in zip(bounds, places, strict=True):
-                push_sum(run, bound, place, run.part)
-        return
     if run.part is not None:
         for bound, place in zip(bounds, places, strict=True):
             _push_last(run, bound, push_sum(run, bound, place, run.part))
@@ -183,10 +154,6 @@ def _send_rows(run: StepRun, bound: BoundNode) -> None:
 def _barrier(run: StepRun, bound: BoundNode) -> None:
     if run.part is not None and not run.part.is_last:
         return
-    if run.hands.own is not None:
-        _update_own(run, run.hands.own)
-        if not run.hands.own.store.has_tables:
-            return
 
     def start(on_complete: OnComplete) -> None:
         done = completing(on_complete, run.ending.take)
@@ -195,36 +162,6 @@ def _barrier(run: StepRun, bound: BoundNode) -> None:
     barrier = run.hands.engine.variable(f"barrier of {run.context.label}")
     run.barriers.append(barrier)
     _push_io(run, [bound], start, tuple(run.sent), barrier)
-
-
-def _update_own(run: StepRun, own: Own) -> None:
-    """Updates this worker's own values, once the step has computed all that reads them."""
-    table, part, bounds = run.table, run.part, tuple(run.updates)
-    places = [place for bound in bounds for place in bound.inputs if place is not None]
-
-    def gradient(bound: BoundNode, place: int) -> Array:
-        if part is not None:
-            return part.accumulation.take(bound.key)
-        array = table.get(place)
-        # It may lie in a value that is written before it is read.
-        return array.copy() if place in run.plan.lent else array
-
-    def update() -> None:
-        with run.hands.device.use():
-            pairs = zip(bounds, places, strict=True)
-            own.store.update(run.context.step, {bound.key: gradient(bound, place) for bound, place in pairs})
-        if part is None:
-            table.release(places)
-
-    made = (
-        run.variables_of(places)
-        if part is None
-        else tuple(dict.fromkeys(part.accumulation.summed[bound.key] for bound in bounds))
-    )
-    updated = run.hands.engine.variable(f"update of {run.context.label}")
-    run.barriers.append(updated)
-    name = f"update of {run.context.label}"
-    run.hands.engine.push(update, (*made, run.turn), (own.turn, updated), lane=COMPUTE, name=name)
 
 
 def _push_last(run: StepRun, bound: BoundNode, send: Start) -> None:

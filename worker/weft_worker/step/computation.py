@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from weft_graph.types import BATCH
 from weft_kernels.errors import OutOfRangeError
 from weft_kernels.kernel import KernelContext
 from weft_worker.engine.errors import PartError
-from weft_worker.engine.work import Variable
 from weft_worker.errors import ValueMismatchError
 from weft_worker.plan import BoundNode, Segment
 from weft_worker.step.lanes import COMPUTE
@@ -16,78 +15,76 @@ from weft_worker.step.run import StepRun
 from weft_worker.table import described
 
 
-@dataclass(frozen=True, slots=True)
-class Computation:
-    """A segment of a run. `signals` has a variable for each of its pieces, which stands for what the piece makes."""
+def run_nodes(run: StepRun, nodes: Sequence[BoundNode]) -> None:
+    """Runs nodes that have kernels, within the device's `use`. Raises PartError for what a kernel raises, and where it
+    gives something else than its node names."""
+    for bound in nodes:
+        try:
+            _run_node(run, bound)
+        except Exception as error:  # a kernel of any kind: the error names it
+            name, said = run.name_of(bound), _bad_row(run, bound, error)
+            raise PartError(name, described(run.table.take(bound.inputs)), error, said=said) from error
 
-    segment: Segment
-    run_of: StepRun
-    signals: tuple[Variable, ...]
 
-    def run(self) -> None:
-        """Raises PartError for what a kernel raises, and where it gives something else than its node names."""
-        run = self.run_of
-        with run.hands.device.use():
-            for piece, signal in zip(self.segment.pieces, self.signals, strict=True):
-                for bound in piece.nodes:
-                    try:
-                        self._compute(bound)
-                    except Exception as error:  # a kernel of any kind: the error names it
-                        name, said = run.name_of(bound), self._bad_row(bound, error)
-                        raise PartError(name, described(run.table.take(bound.inputs)), error, said=said) from error
-                if signal is not self.signals[-1]:
-                    run.hands.engine.release(signal)
+def _run_node(run: StepRun, bound: BoundNode) -> None:
+    assert bound.kernel is not None
+    table, node, xp = run.table, bound.node, run.hands.device.xp
+    inputs = table.take(bound.inputs)
+    wanted = table.wanted(xp, bound.outputs)
+    context = KernelContext(
+        node.name,
+        xp=xp,
+        seed=run.context.seed,
+        step=run.context.step,
+        first_sample=run.context.first_sample,
+        samples=run.plan.dims.get(BATCH),
+        asked=node.outputs,
+        checkpoint=run.hands.checkpoint,
+        placed=wanted,
+    )
+    outputs = bound.kernel(context, inputs, bound.attributes)
+    if len(outputs) < len(bound.outputs):
+        raise ValueMismatchError(f"the kernel gave {len(outputs)} outputs, the node names {len(bound.outputs)}")
+    for place, array, out in zip(bound.outputs, outputs, wanted, strict=False):
+        if place is not None:
+            table.settle(xp, place, array, out, inputs)
+    table.release(bound.inputs)
 
-    def _bad_row(self, bound: BoundNode, error: Exception) -> str | None:
-        """The sentence about a label or an index of the data that is out of range; None for every other error."""
-        locate = self.run_of.context.locate
-        if locate is None or not isinstance(error, OutOfRangeError):
-            return None
-        where = locate(error.value, bound.node.inputs)
-        if where is None:
-            return None
-        things, many = ("classes", "outputs") if error.what == "label" else ("rows", "rows")
-        ignored = f", or leave it out with ignore_index={error.value}" if error.what == "label" else ""
-        return (
-            f"{error.what} {error.value} in {where} is not one of the {error.stop} {things} "
-            f"({error.low} to {error.stop - 1}) of {bound.node.op_type} {bound.node.name!r}: correct the data, give "
-            f"the model more {many}{ignored}"
-        )
 
-    def _compute(self, bound: BoundNode) -> None:
-        assert bound.kernel is not None
-        run, table, node = self.run_of, self.run_of.table, bound.node
-        xp = run.hands.device.xp
-        inputs = table.take(bound.inputs)
-        wanted = table.wanted(xp, bound.outputs)
-        context = KernelContext(
-            node.name,
-            xp=xp,
-            seed=run.context.seed,
-            step=run.context.step,
-            first_sample=run.context.first_sample,
-            samples=run.plan.dims.get(BATCH),
-            asked=node.outputs,
-            checkpoint=run.hands.checkpoint,
-            placed=wanted,
-        )
-        outputs = bound.kernel(context, inputs, bound.attributes)
-        if len(outputs) < len(bound.outputs):
-            raise ValueMismatchError(f"the kernel gave {len(outputs)} outputs, the node names {len(bound.outputs)}")
-        for place, array, out in zip(bound.outputs, outputs, wanted, strict=False):
-            if place is not None:
-                table.settle(xp, place, array, out, inputs)
-        table.release(bound.inputs)
+def _bad_row(run: StepRun, bound: BoundNode, error: Exception) -> str | None:
+    """The sentence about a label or an index of the data that is out of range; None for every other error."""
+    locate = run.context.locate
+    if locate is None or not isinstance(error, OutOfRangeError):
+        return None
+    where = locate(error.value, bound.node.inputs)
+    if where is None:
+        return None
+    things, many = ("classes", "outputs") if error.what == "label" else ("rows", "rows")
+    ignored = f", or leave it out with ignore_index={error.value}" if error.what == "label" else ""
+    return (
+        f"{error.what} {error.value} in {where} is not one of the {error.stop} {things} "
+        f"({error.low} to {error.stop - 1}) of {bound.node.op_type} {bound.node.name!r}: correct the data, give "
+        f"the model more {many}{ignored}"
+    )
 
 
 def compute(run: StepRun, segment: Segment) -> None:
-    """Pushes a segment. Segments of all runs in an arena follow each other in the order of pushing, since they take
-    each other's memory; `turn` is what they write for it."""
+    """Pushes a segment; each of its pieces has a variable that stands for what it makes. Segments of all runs in an
+    arena follow each other in the order of pushing, since they take each other's memory; `turn` is what they write for
+    it."""
     engine = run.hands.engine
     reads = run.variables_of(segment.reads)
     signals = tuple(run.signal(piece.nodes) for piece in segment.pieces)
+
+    def work() -> None:
+        with run.hands.device.use():
+            for piece, signal in zip(segment.pieces, signals, strict=True):
+                run_nodes(run, piece.nodes)
+                if signal is not signals[-1]:
+                    engine.release(signal)
+
     engine.push(
-        Computation(segment, run, signals).run,
+        work,
         reads,
         (*signals, run.turn),
         lane=COMPUTE,

@@ -19,6 +19,7 @@ from weft_worker.step.computation import compute
 from weft_worker.step.feeding import feed, fill
 from weft_worker.step.hands import Hands
 from weft_worker.step.lanes import IO
+from weft_worker.step.on_own_values import push_on_own
 from weft_worker.step.run import StepRun
 from weft_worker.step.values import Ending, LateFeed, PushedStep, StepContext
 from weft_worker.table import ValueTable
@@ -59,6 +60,9 @@ class StepPusher:
         table, reads = ValueTable(plan, memory), reads or self._hands.store
         run = StepRun(self._hands, plan, context, table, reads, turn, nothing=tuple(nothing), part=part)
         feed(run, feeds, late)
+        if self._hands.own is not None and fetched is None:
+            push_on_own(run, self._hands.own)
+            return run.pushed()
         for work in plan.work:
             if isinstance(work, Segment):
                 compute(run, work)

@@ -20,7 +20,7 @@ class StepRun:
 
     Whole keys and rows are read from `reads`; `nothing` are keys that the barrier declares nothing for. Segments write
     `turn`, so that they follow each other. With `part`, the run is one of several that make up a step.
-    `sent`, `barriers` and `updates` (what is sent to this worker's own values) grow as nodes are pushed.
+    `sent` and `barriers` grow as nodes are pushed.
     """
 
     hands: Hands
@@ -34,7 +34,6 @@ class StepRun:
     ending: Ending = field(default_factory=Ending)
     sent: list[Variable] = field(default_factory=list)
     barriers: list[Variable] = field(default_factory=list)
-    updates: list[BoundNode] = field(default_factory=list)
     _variables: dict[int, Variable] = field(default_factory=dict)
 
     def variables_of(self, places: Iterable[int | None]) -> tuple[Variable, ...]:

@@ -1,0 +1,137 @@
+"""The tables of a job without shards, which its one worker keeps: a shard's tables, without messages or a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from weft_kernels.row_copies import put_rows
+from weft_kvstore.arrays import Array
+from weft_kvstore.description.records import KeyDescription, StoreDescription
+from weft_kvstore.errors import StoreError, StoreRefusedError
+from weft_kvstore.futures import OtherThread
+from weft_kvstore.merging.steps import PushRefusedError
+from weft_kvstore.rows.rows import Rows, check_ids, last_rows, summed_rows, wanted_rows
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.snapshot import Captures, Held, MissedError, restore
+from weft_kvstore.sharding import routing_of
+from weft_kvstore.snapshot_files import Snapshot
+from weft_kvstore.statistics import ClientStatistics
+from weft_kvstore.tables.state import TableState
+
+T = TypeVar("T")
+
+
+class OwnTables:
+    """To be used by one thread at a time, which is who calls; `there` is how others have something done meanwhile.
+
+    A call reads or changes the rows as they are now, at once.
+    """
+
+    def __init__(
+        self,
+        description: StoreDescription,
+        tables: Iterable[KeyDescription],
+        snapshot: Snapshot | None,
+        there: OtherThread,
+    ) -> None:
+        """Goes on from a `snapshot`, where there is one. Raises SnapshotError, MemoryError."""
+        keys = tuple(msgspec.structs.replace(key, compression=None) for key in tables)
+        one = msgspec.structs.replace(description, shards=("own",), keys=keys, compression=None)
+        self._shard = JobShard(one, 0)
+        if snapshot is not None:
+            restore(self._shard, snapshot)
+        self._captures = Captures(there)
+        self._sets = 0
+        self._keys = {key.key: key for key in keys}
+        routing = routing_of(one)
+        self._tables: dict[str, TableState] = {
+            key.key: self._shard.parts.table(routing.bucket_of[place]) for place, key in enumerate(keys)
+        }
+        self._pulled = self._pushed = 0
+
+    def rows(self, key: str, ids: Array) -> Array:
+        """Rows (n, ...) of ids (n) in any order, repeated, or negative, which are zeros; a new array. Raises StoreError
+        where one was never set, StoreRefusedError where there is none."""
+        return self._read(key, ids, (None,))[0]
+
+    def state_rows(self, key: str, ids: Array) -> dict[str, Array]:
+        """The optimizer's state of the same rows, by its names."""
+        names = self._tables[key].spec.state
+        return dict(zip(names, self._read(key, ids, names), strict=True))
+
+    def update(self, step: int, gradients: Mapping[str, tuple[Array, Array]]) -> None:
+        """Applies a step's gradients, ids (n) and rows (n, ...), of which those of one id are added; the others' tables
+        have none. Raises what the rule raises."""
+        for name, table in self._tables.items():
+            if not table.spec.slots:
+                continue
+            given = gradients.get(name)
+            if given is None:
+                table.accept(0, step, None)
+            else:
+                ids, rows = given
+                check_ids(ids, self._keys[name], f"step {step} of key {name!r}")
+                found = summed_rows(ids, rows.reshape(len(ids), table.cut.width))
+                self._pushed += len(found)
+                table.accept(0, step, self._placed(table, found))
+            with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
+                while _ended(table.merging()):
+                    pass
+
+    def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> None:
+        """Sets rows, once the table is at that version. Raises StoreRefusedError where it has passed."""
+        table = self._tables[key]
+        check_ids(ids, self._keys[key], f"values of key {key!r}")
+        found = last_rows(ids.copy(), rows.reshape(len(ids), table.cut.width).copy())
+        self._sets += 1
+        try:
+            table.check_set(0, version, self._sets)
+        except PushRefusedError as error:
+            raise StoreRefusedError(str(error)) from None
+        table.accept_set(version, self._placed(table, found), self._sets)
+
+    def capture(self, step: int, told: Callable[[Held | MissedError], None], since: int | None) -> None:
+        """See `OwnStore.capture`."""
+        self._captures.begin(self._shard, step, told, since=since)
+
+    def statistics(self) -> ClientStatistics:
+        return ClientStatistics(rows_pushed=self._pushed, rows_pulled=self._pulled)
+
+    def close(self) -> None:
+        self._shard.close()
+
+    def _read(self, key: str, ids: Array, names: Iterable[str | None]) -> list[Array]:
+        table, described = self._tables[key], self._keys[key]
+        check_ids(ids, described, f"rows of key {key!r}")
+        wanted = wanted_rows(ids)
+        places = table.cut.places_of(wanted.ids.view(table.cut.id_dtype))
+        if table.lacks_rows(places):
+            raise StoreError(f"key {key!r}: not all of the rows were ever set")
+        self._pulled += len(places)
+        found: list[Array] = []
+        for name in names:
+            rows = _ended(table.reading(places, name))
+            if wanted.places is not None:
+                compact, rows = rows, np.empty((len(ids), table.cut.width), table.cut.dtype)
+                put_rows(rows, wanted.places, compact)
+                rows[wanted.zeros] = 0
+                rows[wanted.copies] = rows[wanted.sources]
+            found.append(rows.reshape(len(ids), *described.shape[1:]))
+        return found
+
+    def _placed(self, table: TableState, rows: Rows) -> Rows:
+        return Rows(table.cut.places_of(rows.ids.view(table.cut.id_dtype)), rows.values)
+
+
+def _ended(work: Generator[Any, None, T]) -> T:
+    """What the work gives once all its pieces are done."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            found: T = end.value
+            return found
