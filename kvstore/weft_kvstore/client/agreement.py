@@ -37,9 +37,6 @@ class BarrierOperation(AskOperation):
     """A barrier; `nothing` are the places of keys that the slot has nothing for. What it says of those that are held
     comes later: a large value that was set keeps the slot's word on this key back, and on no other."""
 
-    is_asked = False
-    """Whether shards wait for it though it has nothing to say of any key."""
-
     def __init__(self, future: Future[Any], step: int, nothing: list[int]) -> None:
         super().__init__(future)
         self.step = self.ends_step = step
@@ -52,8 +49,7 @@ class BarrierOperation(AskOperation):
         return max(_messages(len(self.nothing) - len(self._held)) + bool(self._held), 1)
 
     def prepare(self, routing: Routing) -> dict[int, int]:
-        """Shards count what they get: a slot that has something for every key need not say so."""
-        return dict.fromkeys(range(routing.shards), self.parts) if self.nothing or self.is_asked else {}
+        return dict.fromkeys(range(routing.shards), self.parts)
 
     def hold(self, places: Collection[int]) -> bool:
         self._held.update(places)
@@ -100,8 +96,6 @@ class CommitOperation(BarrierOperation):
     Of each shard the barrier's parts are missing, then its measurement, then that it has the commit. `_outcome` is
     there once the last has measured; a connection that is made anew says what was said last.
     """
-
-    is_asked = True
 
     def __init__(self, future: Future[Any], step: int, nothing: list[int]) -> None:
         super().__init__(future, step, nothing)
