@@ -40,7 +40,8 @@ class StrictRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
-        model = None if self.body_field is None else TypeAdapter(self.body_field.field_info.annotation)
+        body: Any = None if self.body_field is None else self.body_field.field_info.annotation
+        model: TypeAdapter[Any] | None = None if body is None else TypeAdapter(body)
         known = _names(self)
 
         async def strict(request: Request) -> Response:
@@ -100,7 +101,8 @@ def _make_whole(document: Any, error: ValidationError) -> bool:
         value = each["input"]
         if each["type"] != "int_type" or not isinstance(value, float) or not value.is_integer():
             continue
-        place, here = None, document
+        place: tuple[Any, Any] | None = None
+        here: Any = document
         for step in each["loc"]:  # which names the tags of unions too
             if (isinstance(here, dict) and step in here) or (isinstance(here, list) and isinstance(step, int)):
                 place, here = (here, step), here[step]
@@ -114,7 +116,7 @@ def _names(route: APIRoute) -> frozenset[str]:
     """The query parameters that a route knows."""
     names: set[str] = set()
     for field in route.dependant.query_params:
-        kind = field.field_info.annotation
+        kind: Any = field.field_info.annotation
         is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
         names.update(kind.model_fields if is_model else [field.alias])
     return frozenset(names)

@@ -425,7 +425,7 @@ def _allowed(request: Request) -> list[str]:
     """The methods of all routes of the request's path: each route knows only its own."""
     routes = [each.original_route for each in iter_route_contexts(request.app.routes)]
     of_path = [each for each in routes if each.matches(request.scope)[0] is Match.PARTIAL]
-    return sorted({method for route in of_path for method in route.methods})
+    return sorted({method for route in of_path for method in getattr(route, "methods", ())})
 
 
 def _validation(_request: Request, error: Exception) -> Response:

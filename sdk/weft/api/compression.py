@@ -10,7 +10,7 @@ from weft.api.base import Model, one_of
 
 LEAST_BYTES: Final = 16 << 10
 
-_NONE: Final = {"type": "null"}
+_NONE: Final[dict[str, Any]] = {"type": "null"}
 _BY_KIND: Final[dict[str, Any]] = {
     "oneOf": [
         {"properties": {"kind": {"enum": ["bf16", "fp16"]}, "threshold": _NONE, "ratio": _NONE, "count": _NONE}},
