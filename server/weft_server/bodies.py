@@ -103,6 +103,7 @@ def _make_whole(document: Any, error: ValidationError) -> bool:
             continue
         place: tuple[Any, Any] | None = None
         here: Any = document
+        step: Any
         for step in each["loc"]:  # which names the tags of unions too
             if (isinstance(here, dict) and step in here) or (isinstance(here, list) and isinstance(step, int)):
                 place, here = (here, step), here[step]
