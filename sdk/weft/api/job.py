@@ -244,7 +244,8 @@ class Scale(Model):
 
 
 class Traffic(Model):
-    """Bytes at the workers' store sockets, over all workers since the job's start."""
+    """Bytes between workers and shards, over all workers since the job's start: through sockets, and through memory that
+    processes of one host share."""
 
     sent_bytes: Count = 0
     received_bytes: Count = 0
