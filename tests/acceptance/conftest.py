@@ -21,7 +21,7 @@ def example() -> ModuleType:
 @pytest.fixture(scope="package")
 def place(tmp_path_factory: pytest.TempPathFactory, example: ModuleType) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("cluster")
-    digits = folder / "digits.npz"
+    digits = folder / "handwritten.npz"
     rows = example.write_data(digits)
     with weft.Cluster(workers=2, shards=2, data_root=folder) as cluster:
         yield Place(cluster, folder, digits, rows)
