@@ -56,7 +56,8 @@ def document(graph: Graph, warnings: Sequence[str] = ()) -> dict[str, Any]:
     counts = Counter(_word(node) for node, _ in all_nodes(graph.nodes))
 
     def named(name: str, type_: TensorType) -> dict[str, Any]:
-        return {"name": name, "dtype": type_.dtype.value, "shape": [dim if isinstance(dim, int) else str(dim) for dim in type_.shape]}
+        shape = [dim if isinstance(dim, int) else str(dim) for dim in type_.shape]
+        return {"name": name, "dtype": type_.dtype.value, "shape": shape}
 
     return {
         "name": graph.name,
