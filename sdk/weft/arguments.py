@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ValidationError
 
 from weft.errors import ArgumentError
+from weft_graph.spelling import did_you_mean
 
 NAME_RULE = "a name is of letters, digits, '_', '.' and '-', begins with none of the last two, and has 1 to 128"
+
+_OF_OTHERS = {"learning_rate": "lr", "eta": "lr", "num_epochs": "epochs", "max_epochs": "epochs", "max_steps": "steps"}
+"""What other libraries call weft's words."""
+
+_OF_OPTIMIZERS = ("lr", "momentum", "weight_decay")
 
 
 @contextmanager
@@ -23,6 +29,17 @@ def checked(owner: str = "") -> Iterator[None]:
         told = [one for one in error.errors(include_url=False) if one["type"] != "default_factory_not_called"]
         sentences = "; ".join(dict.fromkeys(map(_sentence, told)))
         raise ArgumentError(f"{owner}: {sentences}" if owner else sentences) from None
+
+
+def refuse_unknown(owner: str, unknown: Iterable[str], known: Collection[str]) -> None:
+    """Raises ArgumentError for the first word that `owner` does not know, with what may be meant."""
+    for word in unknown:
+        name = _OF_OTHERS.get(word, word)
+        if "optimizer" in known and name in _OF_OPTIMIZERS:
+            near = f"; it belongs to the optimizer: optimizer=weft.SGD({name}=...)"
+        else:
+            near = did_you_mean(name, known) or f"; it has {', '.join(known)}"
+        raise ArgumentError(f"{owner} has no {word!r}{near}")
 
 
 def stop_when_of(text: str) -> dict[str, Any]:

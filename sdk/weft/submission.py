@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Never
 
 from weft.api.base import Model
 from weft.api.compression import StoreCompressionSpec
@@ -24,10 +24,11 @@ from weft.api.job import (
 )
 from weft.api.optimizer import SGD, OptimizerSpec
 from weft.api.store import AverageSpec, LossScalingSpec
-from weft.arguments import checked, keep_best_of, stop_when_of
+from weft.arguments import checked, keep_best_of, refuse_unknown, stop_when_of
 from weft.data import numpy_data
 from weft.errors import ArgumentError
 from weft.first_values import FirstValues, from_job_or_upload, id_of
+from weft.job_arguments import JobArguments
 
 if TYPE_CHECKING:
     from weft.expression import Expression
@@ -86,6 +87,7 @@ def job_spec(
     snapshot_every_s: float | None = 60.0,
     seed: int = 0,
     name: str = "job",
+    **unknown: Never,
 ) -> JobSpec:
     """Return the job that `Client.submit` would send; `model_dump_json(indent=2)` makes it a job file.
 
@@ -94,6 +96,7 @@ def job_spec(
     """
     from weft.optimizer_graph import CustomOptimizer
 
+    refuse_unknown("a job", unknown, JobArguments.__annotations__)
     optimizer = optimizer() if isinstance(optimizer, CustomOptimizer) else optimizer
     if optimizer is not None and not isinstance(optimizer, Model):
         raise ArgumentError(f"optimizer is {optimizer!r}; it should be weft.SGD(...), weft.Adam(...) or the like")
