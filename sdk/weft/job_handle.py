@@ -258,6 +258,10 @@ class JobHandle:
         """The job as it was submitted."""
         return self._http.call(JobSpec, "GET", self._path("/spec"))
 
+    def spec_json(self) -> bytes:
+        """The same as JSON, with fields that a newer server knows of: for `Client.submit_spec`."""
+        return self._http.send("GET", self._path("/spec")).content
+
     def model(self, outputs: Iterable[str] | None = None, *, ema: bool = False) -> Model:
         """The job's graph up to these values, with its parameters as they are now: to evaluate, export or train again.
 
