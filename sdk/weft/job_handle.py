@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -114,32 +114,40 @@ class JobHandle:
 
         Raises JobFailedError, JobCancelledError, and WaitTimeoutError after `timeout_s` seconds.
         """
+        self.wait_until(lambda _: False, timeout_s)
+        return self.succeeded()
+
+    def wait_until(self, condition: Callable[[Job], bool], timeout_s: float | None = None) -> Job:
+        """Wait until `condition` holds of the job or the job has ended, and return it. Tolerates a server restart.
+
+        Raises WaitTimeoutError after `timeout_s` seconds.
+        """
         clock, absence = self._http.clock, Absence(self._http)
         deadline = None if timeout_s is None else clock.now() + timeout_s
         polls = 0
-        while not self._has_ended(absence):
+        while not self._answers(absence) or not (condition(self.job) or self.state.is_terminal):
             polls += 1
             pause_s = POLL.pause_s(polls)
             if deadline is not None:
                 left_s = deadline - clock.now()
                 if left_s <= 0:
                     raise WaitTimeoutError(
-                        f"job {self.id} ({self.job.name}) is still {self.state.value} after {timeout_s} s"
+                        f"job {self.id} ({self.job.name}) is still {self.state.value} after {timeout_s:g} s"
                         f"{f': {self.job.reason}' if self.job.reason else ''}; it goes on"
                     )
                 pause_s = min(pause_s, left_s)
             clock.sleep(pause_s)
-        return self.succeeded()
+        return self.job
 
-    def _has_ended(self, absence: Absence) -> bool:
-        """Whether the job has; a server that does not answer is asked again later. Raises what `absence` does."""
+    def _answers(self, absence: Absence) -> bool:
+        """Whether the server told the job's state; one that does not is asked again. Raises what `absence` does."""
         try:
-            ended = self.refresh().state.is_terminal
+            self.refresh()
         except AWAY as error:
             absence.endure(error)
             return False
         absence.end()
-        return ended
+        return True
 
     def succeeded(self) -> Job:
         """Return a job that has ended, if it succeeded. Raises JobFailedError, JobCancelledError."""

@@ -10,7 +10,6 @@ import errno
 import shutil
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from difflib import get_close_matches
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from weft.api.base import RepeatedKeyError, check_keys
+from weft_graph.spelling import did_you_mean
 from weft_server.gate import too_large
 from weft_server.problems import ProblemError, invalid_request
 from weft_server.storage.job_files import Upload
@@ -128,9 +128,8 @@ def _check_query(request: Request, known: Collection[str]) -> None:
     unknown = [each for each in request.query_params if each not in known]
     if not unknown:
         return
-    near = get_close_matches(unknown[0], known, n=1)
-    advice = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(sorted(known)) or 'none'}"
-    message = f"the call has no such parameter: {advice}"
+    near = did_you_mean(unknown[0], known) or f"; it takes {', '.join(sorted(known)) or 'none'}"
+    message = f"the call has no such parameter{near}"
     raise invalid_request([{"loc": ("query", unknown[0][:200]), "msg": message, "type": "extra_forbidden"}], None)
 
 

@@ -191,6 +191,39 @@ def test_watching_a_job_to_its_good_end_is_0_and_to_a_bad_one_is_1(run: Run) -> 
     assert "weft logs job-1" in result.stderr
 
 
+def test_waiting_ends_with_the_state_that_is_waited_for(run: Run) -> None:
+    done = job(state=JobState.SUCCEEDED, started_at=START)
+    waited = run(answers(job(state=JobState.PENDING), job(), unavailable, done), "wait", "job-1")
+    assert (waited.exit_code, waited.stdout) == (0, "job job-1 (digits) has succeeded\n")
+    started = answers(job(state=JobState.PENDING), job(state=JobState.STARTING), job(started_at=START))
+    assert run(started, "wait", "job-1", "--for", "running").stdout == "job job-1 (digits) is running\n"
+    assert run(answers(done), "wait", "job-1", "--for", "running").exit_code == 0
+    document = run(answers(job(state=JobState.FAILED)), "wait", "job-1", "--for", "ended", "--json").stdout
+    assert json.loads(document)["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("ended", "arguments", "message"),
+    [
+        (job(state=JobState.FAILED, reason="a shard was lost"), [], "job job-1 (digits) failed: a shard was lost"),
+        (
+            job(state=JobState.SUCCEEDED),
+            ["--for", "failed"],
+            "job job-1 (digits) has succeeded; it cannot become failed any more",
+        ),
+        (
+            job(state=JobState.CANCELLED),
+            ["--for", "running"],
+            "job job-1 (digits) was cancelled; it cannot become running any more",
+        ),
+        (job(), ["--timeout", "5s"], "job job-1 (digits) is still running after 5 s; it goes on"),
+    ],
+)
+def test_waiting_in_vain_is_one_sentence(run: Run, ended: Any, arguments: list[str], message: str) -> None:
+    result = run(answers(job(), ended), "wait", "job-1", *arguments)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"weft: {message}\n")
+
+
 def test_show_says_all_there_is(run: Run) -> None:
     ended = START + timedelta(seconds=75)
     metrics = {"evaluate/accuracy": 0.98}

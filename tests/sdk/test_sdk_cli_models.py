@@ -171,7 +171,7 @@ def test_several_losses_are_paired_with_their_outputs_and_targets(run: Run, clas
     ("arguments", "message"),
     [
         (["--loss", "mse", "--output", "zz"], "there is no output 'zz'; there are 'probabilities', 'sizes', and the"),
-        (["--loss", "mse", "--output", "size"], "no output 'size' (did you mean 'sizes'?)"),
+        (["--loss", "mse", "--output", "size"], "no output 'size'; did you mean 'sizes'?"),
         ([*OF_CLASSES, "--loss", "mse"], "there are 2 losses, and `output` is given 1 times"),
         (["--loss", "nll", "--output", "probabilities"], "a Softmax, and nll takes log-probabilities: use log_loss"),
         (["--output", "h"], "--loss cross_entropy, mse"),

@@ -247,8 +247,7 @@ class Scale(Model):
 
 
 class Traffic(Model):
-    """Bytes between workers and shards, over all workers since the job's start: through sockets, and through memory that
-    processes of one host share."""
+    """Bytes between workers and shards since the job's start: through sockets, and through memory of one host."""
 
     sent_bytes: Count = 0
     received_bytes: Count = 0

@@ -1,9 +1,10 @@
-"""Commands about jobs: submit, resume, jobs, show, watch, logs, stop, scale, cancel, rm; and agents."""
+"""Commands about jobs: submit, resume, jobs, show, watch, wait, logs, stop, scale, cancel, rm; and agents."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 from weft.api.agent import AgentList
-from weft.api.job import JobPage
+from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
 from weft.cli import render
 from weft.cli.data_path import with_data_found
@@ -35,7 +36,7 @@ from weft.cli.training_options import (
 )
 from weft.client import Client
 from weft.command_line import command
-from weft.errors import ArgumentError, JobError
+from weft.errors import ArgumentError, JobError, WeftError
 from weft.event_stream import Notice
 from weft.job_handle import JobHandle
 from weft.terminal import Console
@@ -51,7 +52,7 @@ States = Annotated[list[JobState] | None, typer.Option("--state", help="Only job
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    for each in (submit, resume, jobs, show, watch, logs, stop, scale, cancel, rm, agents):
+    for each in (submit, resume, jobs, show, watch, wait, logs, stop, scale, cancel, rm, agents):
         app.command()(each)
     app.command("ls", hidden=True)(jobs)  # What goes with `rm`.
 
@@ -204,6 +205,48 @@ def watch(id: JobId, url: Url = None) -> None:  # noqa: A002 - the argument's na
         _watch(await_job(client, id, _warn), Console())
 
 
+class Condition(StrEnum):
+    """What `weft wait` waits for."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    def holds(self, job: Job) -> bool:
+        """Whether the job is so; one that has ended was running if it has started."""
+        if self is Condition.RUNNING:
+            return job.started_at is not None
+        return job.state.is_terminal if self is Condition.ENDED else job.state.value == self.value
+
+
+def wait(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    *,
+    for_: Annotated[Condition, typer.Option("--for", help="What to wait for.")] = Condition.SUCCEEDED,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="TIME", help="The longest wait: 30s, 5m, 2h.", show_default=False),
+    ] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Wait for a job to succeed, or for another state; exit code 1 if it ends otherwise or the time is over."""
+    timeout_s = None if timeout is None else _duration(timeout, "--timeout").total_seconds()
+    with Client(url) as client:
+        found = await_job(client, id, _warn)
+        job = found.wait_until(for_.holds, timeout_s)
+        if for_ is Condition.SUCCEEDED:
+            found.succeeded()
+    if not for_.holds(job):
+        raise WeftError(f"{render.state_line(job)}; it cannot become {for_.value} any more")
+    if json:
+        Console().out(job.model_dump_json(indent=2), highlight=False)
+    else:
+        _say(render.state_line(job))
+
+
 def logs(
     id: JobId,  # noqa: A002 - the argument's name to users
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")] = False,
@@ -296,7 +339,7 @@ def rm(
     """Delete jobs that have ended, with their results, snapshots and logs."""
     if (not ids) == (older_than is None):
         raise typer.BadParameter("give jobs' ids, or --older-than", param_hint="ID...")
-    age = None if older_than is None else _duration(older_than)
+    age = None if older_than is None else _duration(older_than, "--older-than")
     with Client(url) as client:
         if age is None:
             found = list({job.id: job for job in (find_job(client, each) for each in ids or ())}.values())
@@ -334,13 +377,13 @@ def agents(url: Url = None, json: Json = False) -> None:
         _say(f"no workers or shards have registered; `{command('up')}` starts some with a server of their own")
 
 
-def _duration(text: str) -> timedelta:
+def _duration(text: str, option: str) -> timedelta:
     """Raises typer.BadParameter."""
-    units = {"d": "days", "h": "hours", "m": "minutes"}
+    units = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
     try:
         return timedelta(**{units[text[-1:]]: float(text[:-1])})
     except (KeyError, ValueError, OverflowError):
-        raise typer.BadParameter(f"{text!r} is not like 30d, 12h or 90m", param_hint="--older-than") from None
+        raise typer.BadParameter(f"{text!r} is not like 30d, 12h, 90m or 45s", param_hint=option) from None
 
 
 def _tell_submitted(job: JobHandle, *, json: bool, watch: bool) -> None:
