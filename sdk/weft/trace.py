@@ -360,13 +360,20 @@ def perfetto(trace: JobTrace) -> dict[str, Any]:
     events += [_named("thread_name", number, row, name) for (number, name), row in rows.items()]
     for flow, places in enumerate(chain(_to_merges(found), _to_kernels(found)), 1):
         for place, (process, span) in enumerate(places):
-            at = span.end if place == 0 else span.begin
             phase = "s" if place == 0 else "f" if place == len(places) - 1 else "t"
             number = numbers[id(process)]
             event = {"ph": phase, "id": flow, "name": "data", "cat": "data", "pid": number}
-            event |= {"tid": rows[number, span.row], "ts": (at - start) / 1000}
+            event |= {"tid": rows[number, span.row], "ts": (_arrow(span) - start) / 1000}
             events.append(event | ({"bp": "e"} if phase != "s" else {}))
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"report": report_of(trace).as_json()}}
+
+
+def _arrow(span: _Span) -> float:
+    """When an arrow touches it: within it, since spans of a row touch each other."""
+    middle = (span.begin + span.end) / 2
+    if span.kind is SpanKind.SEND:
+        return min(middle, span.begin + 500)
+    return max(middle, span.end - 500) if span.kind is SpanKind.FETCH else middle
 
 
 def _number(process: _Process) -> int:
@@ -381,8 +388,8 @@ _Place = tuple[_Process, _Span]
 
 
 def _first_from(spans: Sequence[_Span], at: int) -> _Span | None:
-    """The first, of spans in the order of their ends, that ends at a time or after it."""
-    place = bisect_left(spans, at, key=lambda span: span.end)
+    """The first, of a shard's spans in their order, that begins at a time or after it."""
+    place = bisect_left(spans, at, key=lambda span: span.begin)
     return spans[place] if place < len(spans) else None
 
 
