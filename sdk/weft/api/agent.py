@@ -30,7 +30,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from weft.api.base import Count, Identifier, Model, Name
+from weft.api.base import Count, Identifier, Measured, Model, Name
 from weft.api.data import DataSpec
 from weft.api.event import LogLevel
 from weft.api.job import Traffic
@@ -251,7 +251,7 @@ class MetricReport(Model):
     step: Count
     """Steps finished when it was taken. All slots report at the same steps."""
     samples: Count
-    sums: Annotated[dict[Name, float], Field(max_length=1024)]
+    sums: Annotated[dict[Name, Measured], Field(max_length=1024)]
     not_finite: Annotated[dict[Name, Count], Field(max_length=1024)] = Field(default_factory=dict)
     """For each metric that was no finite number of some step since the last report, the first such step, from 1."""
     bad_data: Annotated[str, Field(max_length=1024)] = ""

@@ -22,6 +22,7 @@ from weft.agent.private import opener
 from weft.api.job import Job
 from weft.api.lifecycle import JobState
 from weft.cli import render
+from weft.cli.options import Form, Format, print_json
 from weft.client import DEFAULT_URL, Client
 from weft.cluster import LOGS, Cluster, listening_in
 from weft.command_line import command
@@ -63,42 +64,51 @@ def up(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Run in the background: return once the cluster serves.")
     ] = False,
+    form: Form = Format.TABLE,
 ) -> None:
     """Start a server, shards and workers on this machine, and keep them until Ctrl-C or `weft down`.
 
     One that ends is started again: the server on its port and data, a worker or shard under its name.
     """
     make = partial(Cluster, workers, shards, port=port, directory=directory, data_root=data_root)
-    out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False, soft_wrap=True)
+    err = Console(stderr=True, highlight=False, soft_wrap=True)
     if detach:
-        _in_background(out, err, make)
+        _in_background(err, make, form)
         return
     with err.status("starting") as status:
 
         def serving(cluster: Cluster) -> None:
             status.stop()
-            _greet(out, cluster, cluster.url, cluster.directory, detached=False)
+            _greet(cluster, cluster.url, cluster.directory, form, detached=False)
 
         _keep(make(progress=status.update), serving)
 
 
-def down(directory: Directory = DIRECTORY) -> None:
+def down(directory: Directory = DIRECTORY, form: Form = Format.TABLE) -> None:
     """End the cluster that `weft up` started in this directory. Its jobs go on with the next `weft up` there."""
     path = directory.absolute()
     process = holder(path)
     if process is None:
-        _say(f"no cluster runs in {path}")
+        _tell_down(f"no cluster runs in {path}", path, None, form)
         return
     if b"up" not in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"):
         raise ClusterError(f"the cluster in {path} is not of `weft up`: end process {process}, which started it")
-    _say(_stopping(_running_in(path)))
+    if form is Format.TABLE:
+        _say(_stopping(_running_in(path)))
     os.kill(process, signal.SIGTERM)
     deadline = time.monotonic() + END_TIMEOUT_S
     while holder(path) == process:
         if time.monotonic() > deadline:
             raise ClusterError(f"it has not ended within {END_TIMEOUT_S:g} s; kill it with: kill -9 {process}")
         time.sleep(POLL_S)
-    _say(f"the cluster in {path} has ended")
+    _tell_down(f"the cluster in {path} has ended", path, process, form)
+
+
+def _tell_down(text: str, directory: Path, ended: int | None, form: Format) -> None:
+    if form is Format.JSON:
+        print_json({"directory": str(directory), "ended": ended})
+    else:
+        _say(text)
 
 
 def _keep(cluster: Cluster, serving: Callable[[Cluster], None]) -> None:
@@ -116,7 +126,7 @@ def _keep(cluster: Cluster, serving: Callable[[Cluster], None]) -> None:
         cluster.stop()
 
 
-def _in_background(out: Console, err: Console, make: Callable[..., Cluster]) -> None:
+def _in_background(err: Console, make: Callable[..., Cluster], form: Format) -> None:
     """Forks. The child keeps the cluster; the parent shows how its start goes, and returns once it serves.
 
     Raises ClusterError for what goes wrong in the child before that.
@@ -141,7 +151,7 @@ def _in_background(out: Console, err: Console, make: Callable[..., Cluster]) -> 
         os.waitpid(child, 0)
         raise ClusterError(text if kind == _FAILED else "the cluster's process was ended while it started")
     url, directory = text.split(" ", 1)
-    _greet(out, make(), url, Path(directory), detached=True)
+    _greet(make(), url, Path(directory), form, detached=True)
 
 
 def _child(make: Callable[..., Cluster], writing: int) -> Never:
@@ -212,7 +222,19 @@ def _interrupt(_number: int, _frame: FrameType | None) -> Never:
     raise KeyboardInterrupt
 
 
-def _greet(out: Console, cluster: Cluster, url: str, directory: Path, *, detached: bool) -> None:
+def _greet(cluster: Cluster, url: str, directory: Path, form: Format, *, detached: bool) -> None:
+    if form is Format.JSON:
+        print_json(
+            {
+                "url": url,
+                "directory": str(directory),
+                "data_root": str(cluster.data_root),
+                "workers": cluster.workers,
+                "shards": cluster.shards,
+            }
+        )
+        return
+    out = Console(highlight=False, soft_wrap=True)
     on = f"{render.counted(cluster.workers, 'worker')}, {render.counted(cluster.shards, 'shard')}"
     out.print(Text.assemble("weft is up at ", (url, "bold green"), f": {on}"))
     end = (

@@ -426,13 +426,11 @@ class JobRun:
 
     def _judge(self, now: Timestamp) -> None:
         """Ends the job where its metrics say so: by failing, or with its best snapshot once that is there."""
-        if self.state is not JobState.RUNNING:
-            return
-        if self._ending.diverged is not None:
+        if self._ending.diverged is not None and not self.state.is_terminal:
             kept = self.snapshots.newest
             before = "" if kept is None else f"; the snapshot of step {kept.step} is from before"
             self._move(JobEvent.FAILED, now, self._ending.diverged + before)
-        elif self._ending.ends_by_itself:
+        elif self.state is JobState.RUNNING and self._ending.ends_by_itself:
             if (best := self._ending.best_again) is not None:
                 self._end_at(best, now)
             else:
