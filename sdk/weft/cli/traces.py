@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.options import JobId, Json, Url, find_job
+from weft.cli.options import Form, Format, JobId, Url, find_job, print_json
 from weft.client import Client
 from weft.terminal import Console
 from weft.trace import perfetto
@@ -22,11 +22,11 @@ def add_to(app: typer.Typer) -> None:
     app.command()(trace)
 
 
-def report(id: JobId, *, url: Url = None, json: Json = False) -> None:  # noqa: A002 - what users call it
+def report(id: JobId, *, url: Url = None, form: Form = Format.TABLE) -> None:  # noqa: A002 - what users call it
     """Print what a job's steps spend their time on: computing, communication, and how much of it computing hides."""
     found = find_job(Client(url), id).report()
-    if json:
-        typer.echo(json_form.dumps(found.as_json(), indent=2))
+    if form is Format.JSON:
+        print_json(found.as_json())
     else:
         typer.echo(str(found))
 
