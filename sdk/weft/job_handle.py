@@ -16,6 +16,7 @@ from weft.api.dry_run import Passes
 from weft.api.event import Event, EventPage
 from weft.api.job import Job, JobSpec, ParameterInfo, ParameterList, Scale, Traffic
 from weft.api.lifecycle import JobState
+from weft.api.trace import JobTrace
 from weft.api.values import STEP_HEADER, ValuesSet
 from weft.arguments import checked
 from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
@@ -24,6 +25,7 @@ from weft.http import Http, Retry
 from weft.parameter_file import averages_of, document_of
 from weft.placement import await_placement
 from weft.replacing import replacing
+from weft.trace import StepReport, report_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -303,6 +305,17 @@ class JobHandle:
         """What each pass of the converter changed, as readable text."""
         form = "passes-full" if passes is Passes.FULL else "passes"
         return self._http.send("GET", self._path("/programs"), params={"format": form}).text
+
+    def trace(self) -> JobTrace:
+        """What all processes did in the job's traced steps, as spans of time; `weft.trace.perfetto` makes a file of it.
+
+        Raises ConflictError before the steps are done, and for a job that traces none.
+        """
+        return JobTrace.from_answer(self._http.send("GET", self._path("/trace")).content)
+
+    def report(self) -> StepReport:
+        """What the job's traced steps spent their time on. Raises as `trace`."""
+        return report_of(self.trace())
 
     def _path(self, rest: str = "") -> str:
         return f"/v1/jobs/{self.id}{rest}"
