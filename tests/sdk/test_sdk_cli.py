@@ -194,7 +194,8 @@ def test_a_file_that_is_missing_is_wrong_usage(run: Run, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "sent"),
     [
-        (["--set", "optimizer.lr=0.5", "--set", "epochs=3"], {"optimizer": {"name": "sgd", "lr": 0.5}, "run": {"epochs": 3}}),
+        (["--set", "optimizer.lr=0.5", "--set", "epochs=3"],
+         {"optimizer": {"name": "sgd", "lr": 0.5}, "run": {"epochs": 3}}),
         (["--set", "optimizer.name=adam", "--set", "beta1=0"], {"optimizer": {"name": "adam", "beta1": 0}}),
         (["--set", "lr.schedule=cosine"], {"optimizer": {"name": "sgd", "lr": {"schedule": "cosine"}}}),
         (["--set", "name=7", "--set", "precision=float16"], {"name": "7", "precision": "float16"}),
