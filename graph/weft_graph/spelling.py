@@ -10,7 +10,11 @@ MOST_COMPARED = 1000
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'lr'?` where a known name is spelt almost so; empty where none is."""
+    """`; did you mean 'lr'?` where a known name is spelt almost so; empty where none is.
+
+    The one place that every room's messages get it from. A message that lists what is known
+    otherwise writes `did_you_mean(word, known) or f"; there are {listed(known)}"`.
+    """
     names = {name.lower(): name for name, _ in zip(known, range(MOST_COMPARED), strict=False)}
     close = difflib.get_close_matches(word.lower()[:256], names, n=1)
     if not close:  # `acc` for `accuracy`

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from weft_graph.errors import DTypeError, GraphRefusedError, UnknownOperatorErro
 from weft_graph.infer import Inference
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Graph, Input, Node
 from weft_graph.schema import Formal, OpSchema, formal_at, name_at, schemas
+from weft_graph.spelling import did_you_mean
 from weft_graph.types import DType
 
 _KINDS_OF_NUMBER: Mapping[type, str] = {bool: "biuf", int: "iuf", float: "f"}
@@ -71,9 +71,8 @@ def _schema(op_type: str, domain: str) -> OpSchema:
     schema = schemas().get((domain, op_type))
     if schema is None:
         of_users = [name for other, name in schemas() if other == ONNX_DOMAIN]
-        close = difflib.get_close_matches(op_type, of_users, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UnknownOperatorError(f"there is no operator {op_type!r}{hint}", node=op_type)
+        near = did_you_mean(op_type, of_users)
+        raise UnknownOperatorError(f"there is no operator {op_type!r}{near}", node=op_type)
     return schema
 
 

@@ -10,7 +10,6 @@ import errno
 import shutil
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from difflib import get_close_matches
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from weft.api.base import RepeatedKeyError, check_keys
+from weft_graph.spelling import did_you_mean
 from weft_server.gate import too_large
 from weft_server.problems import ProblemError, invalid_request
 from weft_server.storage.job_files import Upload
@@ -35,9 +35,6 @@ REMEDY = "make room on it (`DELETE /v1/uploads/ID` frees what was brought for jo
 class StrictRoute(APIRoute):
     """A route whose query and JSON body are read strictly."""
 
-    allows_nan = False
-    """Whether a body may have numbers that JSON has no word for."""
-
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
         body: Any = None if self.body_field is None else self.body_field.field_info.annotation
@@ -49,30 +46,23 @@ class StrictRoute(APIRoute):
             if model is None:
                 return await handler(request)
             _check_media_type(request)
-            return await handler(_JsonRequest(request, model, self.allows_nan))
+            return await handler(_JsonRequest(request, model))
 
         return strict
-
-
-class ReportRoute(StrictRoute):
-    """An agent's: a diverging run reports a loss that is NaN."""
-
-    allows_nan = True
 
 
 class _JsonRequest(Request):
     """A request whose JSON is read as the model of its route."""
 
-    def __init__(self, request: Request, model: TypeAdapter[Any], allows_nan: bool) -> None:
+    def __init__(self, request: Request, model: TypeAdapter[Any]) -> None:
         super().__init__(request.scope, request.receive)
         self._model = model
-        self._allows_nan = allows_nan
 
     async def json(self) -> Any:
         """Raises ProblemError."""
         body = await self.body()
         try:
-            document = from_json(body, allow_inf_nan=self._allows_nan, cache_strings="keys")  # 200 levels at most
+            document = from_json(body, allow_inf_nan=False, cache_strings="keys")  # 200 levels at most
             check_keys(body)
         except RepeatedKeyError as error:
             raise ProblemError("repeated-key", str(error)) from error
@@ -128,9 +118,8 @@ def _check_query(request: Request, known: Collection[str]) -> None:
     unknown = [each for each in request.query_params if each not in known]
     if not unknown:
         return
-    near = get_close_matches(unknown[0], known, n=1)
-    advice = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(sorted(known)) or 'none'}"
-    message = f"the call has no such parameter: {advice}"
+    near = did_you_mean(unknown[0], known) or f"; it takes {', '.join(sorted(known)) or 'none'}"
+    message = f"the call has no such parameter{near}"
     raise invalid_request([{"loc": ("query", unknown[0][:200]), "msg": message, "type": "extra_forbidden"}], None)
 
 

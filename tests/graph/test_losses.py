@@ -312,7 +312,7 @@ def test_losses_of_two_types_are_added_in_the_wider_one() -> None:
         (
             [Loss("mse", "hh")],
             (),
-            r"no output 'hh' \(did you mean 'h'\?\); there are 'a', 'b', 'mean/b', and the value",
+            r"no output 'hh'; did you mean 'h'\?",
         ),
         ([Loss("mse", "w")], (), "there is no output 'w'"),
     ],

@@ -107,7 +107,7 @@ def test_negative_dimensions_are_refused() -> None:
 
 
 def test_an_unknown_operator_is_answered_by_the_nearest_one() -> None:
-    with pytest.raises(UnknownOperatorError, match="did you mean Sigmoid"):
+    with pytest.raises(UnknownOperatorError, match="did you mean 'Sigmoid'"):
         ops.apply("Sigmiod", weft.input("x", (2,)))
 
 

@@ -76,6 +76,30 @@ def test_a_worker_that_is_silent_in_the_last_evaluation_costs_no_values_that_the
     assert (world.jobs["job"].state, world.jobs["job"].restarts) == (JobState.SUCCEEDED, 0)
 
 
+@pytest.mark.parametrize("who", [(WORKER, 0), (WORKER, 1), (SHARD, 0)], ids=str)
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_job_whose_final_values_the_server_has_succeeds_whoever_is_lost(
+    world: World, who: tuple[AgentKind, int], restarts: int
+) -> None:
+    workers, shards = world.agents()
+    world.submit(plan(max_restarts=restarts))
+    world.bring_to(JobState.RUNNING)
+    world.keep()
+    lost = world.lease(*who)
+    world.tick(60.2, alive=[each for each in (*workers, *shards) if each != lost.agent])
+    job = world.jobs["job"]
+    if restarts and lost.kind is WORKER:  # Another worker does its part of the last evaluation.
+        assert (job.state, job.restarts) == (JobState.RUNNING, 1)
+        world.agent(WORKER, "worker-2")
+        world.report(world.lease(*who), AllocationEvent.FAILED, reason="killed too", lost=True)
+        why = f"worker-2 (slot {lost.place}) failed at step 0 of 6: killed too; the job has gone on 1 times before"
+    else:
+        why = f"{lost.who} was lost: silent for 60.0 s, at step 0 of 6"
+    job = world.jobs["job"]
+    assert (job.reason or "").removesuffix(" (max_restarts)") == f"trained, but {why}"
+    assert (job.state, world.closed, world.states()[-2:]) == (JobState.SUCCEEDED, ["job"], ["running", "succeeded"])
+
+
 def test_a_suspected_agent_gets_no_new_work_and_the_job_that_waits_says_so(world: World) -> None:
     (first, second), shards = world.agents()
     world.tick(6.0, alive=[second, *shards])

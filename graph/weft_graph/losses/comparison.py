@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from weft_graph.infer import Inference
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Graph, Input, Node
 from weft_graph.names import FreshNames, node_definitions, value_definitions
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
+from weft_graph.spelling import did_you_mean
 from weft_graph.topological import topological_order
 from weft_graph.types import BATCH, DType, Shape, TensorType
 
@@ -397,11 +397,9 @@ class Comparison:
         graph, name = self._additions.graph, self.loss.output
         outputs, types = graph.outputs, self.nodes.types
         if name and name not in outputs and name not in self._additions.makers:
-            near = did_you_mean(name, (*outputs, *self._additions.makers))
-            raise GraphRefusedError(
-                f"there is no output {name!r}{near}; there are {listed(outputs)}, and the values inside the model",
-                node=name,
-            )
+            known = (*outputs, *self._additions.makers)
+            near = did_you_mean(name, known) or f"; there are {listed(outputs)}, and the values inside the model"
+            raise GraphRefusedError(f"there is no output {name!r}{near}", node=name)
         if not name and len(outputs) > 1:
             raise GraphRefusedError(f"say which `output` the loss is of: there are {listed(outputs)}")
         name = name or outputs[0]
@@ -472,12 +470,6 @@ def _check_target(name: str, type_: TensorType, wanted: TensorType) -> None:
         f"target {name!r} is the model's input of type {type_}, and the loss wants {wanted}; name another one",
         node=name,
     )
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` (did you mean 'logits'?)`, or nothing where no name is like it."""
-    near = get_close_matches(name, list(dict.fromkeys(known)), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def listed(names: Iterable[str]) -> str:

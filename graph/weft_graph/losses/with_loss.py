@@ -17,11 +17,11 @@ from weft_graph.losses.comparison import (
     Additions,
     Comparison,
     Loss,
-    did_you_mean,
     listed,
     widest,
 )
 from weft_graph.program import LOSS
+from weft_graph.spelling import did_you_mean
 from weft_graph.topological import backward_slice, topological_order
 from weft_graph.types import DType
 
@@ -280,12 +280,11 @@ def _own(word: str, additions: Additions) -> str:
     if word in MEASURES:
         raise GraphRefusedError(f"{word} has no gradient: it can be a metric, and no loss; there are {listed(LOSSES)}")
     scalars = [name for name in outputs if not types[name].shape]
-    raise GraphRefusedError(
-        f"there is no loss or metric {word!r}{did_you_mean(word, (*MEASURES, *scalars))}; there are "
-        f"{', '.join(MEASURES)}, and the model's outputs that are single floats"
-        f"{': ' + listed(scalars) if scalars else ', of which it has none'}",
-        node=word,
+    near = did_you_mean(word, (*MEASURES, *scalars)) or (
+        f"; there are {', '.join(MEASURES)}, and the model's outputs that are single floats"
+        f"{': ' + listed(scalars) if scalars else ', of which it has none'}"
     )
+    raise GraphRefusedError(f"there is no loss or metric {word!r}{near}", node=word)
 
 
 def _weighted_sum(additions: Additions, losses: Sequence[Loss], values: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from weft_graph.ir import GIVEN
 from weft_graph.program import Update
 from weft_graph.rules.built_in import BUILT_IN
+from weft_graph.spelling import did_you_mean
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
 from weft_kvstore.description.check import DTYPES, DescriptionError, check_description, compiled_once
 from weft_kvstore.description.records import (
@@ -497,9 +497,8 @@ def _told(error: str, document: Mapping[str, Any]) -> str:
     if unknown is None:
         return f"{field}: {what[:1].lower()}{what[1:]}"
     known = [one.name for one in msgspec.structs.fields(_form_of(field))]
-    near = difflib.get_close_matches(unknown[1], known, n=1)
-    meant = f"; {near[0]!r} may be meant" if near else f"; there are {', '.join(known)}"
-    return f"{field}: there is no field {unknown[1]!r}{meant}"
+    near = did_you_mean(unknown[1], known) or f"; there are {', '.join(known)}"
+    return f"{field}: there is no field {unknown[1]!r}{near}"
 
 
 def _form_of(field: str) -> Any:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
 from weft import http
-from weft.cli import jobs, models, parameters, programs, tokens, up
+from weft.cli import jobs, models, parameters, programs, tokens, traces, up
 from weft.errors import ArgumentError, ConnectError, WeftError
 from weft.terminal import Console
 from weft_graph.errors import GraphError
@@ -61,9 +62,26 @@ _SHOWN = _Shown()
 app = typer.Typer(
     name="weft", cls=Reporting, help=HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"weft {version('weft')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _weft(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None: ...
+
+
 up.add_to(app)
 jobs.add_to(app)
 programs.add_to(app)
+traces.add_to(app)
 models.add_to(app)
 parameters.add_to(app)
 tokens.add_to(app)

@@ -265,7 +265,7 @@ class JobRun:
         self.values.check_brought(lease, term, step, final)
         if final:
             self.memory.has_final = True
-            self._deadline = None  # What it waits for yet has a deadline of its own.
+            self._await(self.state, now)
             self._advance(now)
 
     def ask_set(self, given: Given, now: Timestamp) -> int:
@@ -359,7 +359,12 @@ class JobRun:
             self._change_plan(newest.step, now)  # No other will come before somebody takes the slot over.
 
     def fail(self, reason: str, now: Timestamp) -> None:
-        self._move(JobEvent.FAILED, now, reason)
+        """Ends the job. One whose final values the server has is trained: it succeeds, and the reason is told."""
+        if self.memory.has_final:
+            self.log.say(reason, now, "warning")
+            self._move(JobEvent.KEPT, now, f"trained, but {reason}")
+        else:
+            self._move(JobEvent.FAILED, now, reason)
 
     def tick(self, now: Timestamp) -> bool:
         """Deadlines, and progress that is due: whether there was any."""
@@ -421,13 +426,11 @@ class JobRun:
 
     def _judge(self, now: Timestamp) -> None:
         """Ends the job where its metrics say so: by failing, or with its best snapshot once that is there."""
-        if self.state is not JobState.RUNNING:
-            return
-        if self._ending.diverged is not None:
+        if self._ending.diverged is not None and not self.state.is_terminal:
             kept = self.snapshots.newest
             before = "" if kept is None else f"; the snapshot of step {kept.step} is from before"
-            self.fail(self._ending.diverged + before, now)
-        elif self._ending.ends_by_itself:
+            self._move(JobEvent.FAILED, now, self._ending.diverged + before)
+        elif self.state is JobState.RUNNING and self._ending.ends_by_itself:
             if (best := self._ending.best_again) is not None:
                 self._end_at(best, now)
             else:
@@ -581,8 +584,9 @@ class JobRun:
         self.log.append(StateChanged(state=state, reason=reason), now)
 
     def _await(self, state: JobState, now: Timestamp) -> None:
-        """The deadline of a state."""
-        limit = {JobState.STARTING: self._limits.start_s, JobState.FINISHING: self._limits.keep_s}.get(state)
+        """The deadline of a state. The last snapshot has one of its own."""
+        keep_s = None if self.memory.has_final else self._limits.keep_s
+        limit = {JobState.STARTING: self._limits.start_s, JobState.FINISHING: keep_s}.get(state)
         self._deadline = None if limit is None else now.seconds + limit
 
     def _at(self, lease: Lease, ahead: int = 0) -> str:

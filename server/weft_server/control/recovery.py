@@ -2,7 +2,8 @@
 
 A worker's slot is handed over where another can go on in it while all others stay. Otherwise every lease is released,
 and the job goes on from its newest snapshot, or begins again: what it computes depends on the job alone, so its result
-is what it would have been. Where that does not hold, or the job has gone on `max_restarts` times, it fails.
+is what it would have been. Where that does not hold, or the job has gone on `max_restarts` times, it fails. Once the
+server has the final values, it succeeds instead, and is not trained again for a part of its last evaluation alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from weft_server.control.memory import RunState
 
 @dataclass(frozen=True, slots=True)
 class Fail:
+    """The job does not go on; it has succeeded where the server has its final values."""
+
     reason: str
 
 
@@ -52,6 +55,8 @@ def after_loss(
         return Fail(f"{reason}{tried}")
     if _hands_over(state, job, leases, lost):
         return HandOver(restarts, left)
+    if memory.has_final and plan.stop_when is None and plan.keep_best is None:
+        return Fail(reason)
     if memory.newest is None and plan.resume is not None:
         return Fail(f"{reason}; the snapshot that it is to go on from cannot be used: {plan.resume.folder}")
     if not memory.can_go_on(memory.newest):

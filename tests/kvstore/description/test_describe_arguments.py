@@ -42,8 +42,8 @@ ROUND.append(ROUND)
             lambda: describe([Key((3,))], rule="sgd"),
             r"^keys: a mapping from .*, as {\"w\": Key\(shape=\(3,\)\)}, not list",
         ),  # type: ignore[arg-type]
-        (lambda: store(commit={"clip": 1.0}), "^commit: there is no field 'clip'; 'clip_norm' may be meant"),
-        (lambda: store(average={"dekay": 0.9}), "^average: there is no field 'dekay'; 'decay' may be meant"),
+        (lambda: store(commit={"clip": 1.0}), r"^commit: there is no field 'clip'; did you mean 'clip_norm'\?"),
+        (lambda: store(average={"dekay": 0.9}), r"^average: there is no field 'dekay'; did you mean 'decay'\?"),
         (lambda: store(compression={"weights": {}}), "^compression.weights: object missing required field `kind`"),
     ],
 )
