@@ -38,7 +38,7 @@ class Scores(nn.Module):  # type: ignore[misc, name-defined]
 
 def write(path: Path, **columns: Any) -> str:
     rows = {"x": np.ones((20, 4), np.float32), "y": np.arange(20) % 3, "shift": np.ones((20, 4), np.float32)}
-    np.savez(path, **{name: rows[kind] if isinstance(kind, str) else kind for name, kind in columns.items()})  # type: ignore[arg-type]
+    np.savez(path, **{name: rows[kind] if isinstance(kind, str) else kind for name, kind in columns.items()})
     return str(path)
 
 
