@@ -187,7 +187,67 @@ def test_submit_reads_standard_input(run: Run) -> None:
 
 
 def test_a_file_that_is_missing_is_wrong_usage(run: Run, tmp_path: Path) -> None:
-    assert run(answers(job()), "submit", str(tmp_path / "none.json")).exit_code == 2
+    result = run(answers(job()), "submit", str(tmp_path / "none.json"))
+    assert (result.exit_code, result.stderr) == (2, f"weft: there is no file {tmp_path / 'none.json'}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        (["--set", "optimizer.lr=0.5", "--set", "epochs=3"],
+         {"optimizer": {"name": "sgd", "lr": 0.5}, "run": {"epochs": 3}}),
+        (["--set", "optimizer.name=adam", "--set", "beta1=0"], {"optimizer": {"name": "adam", "beta1": 0}}),
+        (["--set", "lr.schedule=cosine"], {"optimizer": {"name": "sgd", "lr": {"schedule": "cosine"}}}),
+        (["--set", "name=7", "--set", "precision=float16"], {"name": "7", "precision": "float16"}),
+        (["--set", 'metrics={"a": "b"}', "--set", "metrics.c=1"], {"metrics": {"a": "b", "c": 1}}),
+        (["--set", "clip_norm=null", "--set", "run.steps=1", "--set", "run.epochs=null"],
+         {"clip_norm": None, "run": {"steps": 1, "epochs": None}}),
+        (["--lr", "0.1", "--epochs", "2", "--workers", "3", "--name", "it"],
+         {"optimizer": {"name": "sgd", "lr": 0.1}, "run": {"epochs": 2}, "parallelism": {"workers": 3}, "name": "it"}),
+    ],
+)  # fmt: skip
+def test_any_field_of_a_job_file_is_set(run: Run, arguments: list[str], sent: dict[str, Any]) -> None:
+    script = answers(job())
+    assert run(script, "submit", "-", *arguments, stdin=json.dumps(JOB)).exit_code == 0
+    assert json.loads(script.requests[0].content) == {**JOB, **sent}
+
+
+def test_a_field_inside_a_list_is_set(run: Run) -> None:
+    written = {**JOB, "optimizer": {"name": "sgd", "multipliers": [{"keys": "*.bias"}]}}
+    script = answers(job())
+    run(script, "submit", "-", "--set", "optimizer.multipliers.0.lr=2", stdin=json.dumps(written))
+    assert json.loads(script.requests[0].content)["optimizer"]["multipliers"] == [{"keys": "*.bias", "lr": 2}]
+    refused = run(script, "submit", "-", "--set", "optimizer.multipliers.1.lr=2", stdin=json.dumps(written))
+    assert "optimizer.multipliers is a list of 1, and '1' is none of them" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("epoch=3", "a job has no such field; did you mean 'epochs'?"),
+        ("optmizer.lr=3", "a job has no such field; did you mean 'optimizer'?"),
+        ("optimizer.beta=1", "optimizer has no field 'beta'; it has name, lr, momentum, weight_decay, multipliers"),
+        ("lr.schedul=cosine", "optimizer.lr has no field 'schedul'; did you mean 'schedule'?"),
+        ("steps=many", "--set run.steps=many: this is no integer or null"),
+        ("shuffle=1", "--set data.shuffle=1: this is no boolean"),
+        ("seed=true", "--set seed=true: this is no integer"),
+        ("lr", "--set 'lr': write it like optimizer.lr=0.01"),
+    ],
+)
+def test_a_field_that_a_job_does_not_have_is_wrong_usage(run: Run, assignment: str, message: str) -> None:
+    script = answers(job())
+    result = run(script, "submit", "-", "--set", assignment, stdin=json.dumps(JOB))
+    assert (result.exit_code, script.requests) == (2, [])
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_job_is_submitted_once_more_by_its_id(run: Run) -> None:
+    written = {**JOB, "of_a_newer_server": 1}
+    script = answers(job(state=JobState.FAILED), httpx.Response(200, json=written), job("job-2"))
+    assert "job job-2 (digits)" in run(script, "submit", "job-1", "--set", "optimizer.lr=0.001").stdout
+    assert script.requests[1].url.path == "/v1/jobs/job-1/spec"
+    assert json.loads(script.requests[2].content) == {**written, "optimizer": {"name": "sgd", "lr": 0.001}}
 
 
 def test_a_refused_job_shows_every_pointer(run: Run) -> None:
@@ -273,7 +333,7 @@ def test_a_job_that_failed_while_it_ran_is_shown_with_the_next_step(run: Run) ->
     failed = job(state=JobState.FAILED, reason="a shard was lost", started_at=START, ended_at=START)
     out = run(answers(failed), "show", "job-1").stdout
     assert "weft logs job-1" in out
-    assert "run it again: weft show job-1 --spec > job.json; weft submit job.json" in out
+    assert "run it again: weft submit job-1; --set lr=0.001 changes a field of it" in out
     spec = JobSpec.model_validate(JOB)
     told = run(answers(failed, spec), "show", "job-1", "--spec").stdout
     assert JobSpec.model_validate_json(told) == spec

@@ -175,7 +175,13 @@ def test_a_job_spec_is_a_job_file(cluster: weft.Cluster, client: weft.Client, tm
     submitted = run_process(cluster, "submit", str(path), "--watch", "-o", "json")
     assert submitted.returncode == 0, submitted.stderr
     assert submitted.stderr.splitlines()[-1] == "succeeded"
-    assert client.job(json.loads(submitted.stdout)["id"]).state is JobState.SUCCEEDED
+    first = client.job(json.loads(submitted.stdout)["id"])
+    assert first.state is JobState.SUCCEEDED
+    again = run(cluster, "submit", first.id[:8], "--set", "epochs=1", "--set", "name=again", "-o", "json")
+    spec = client.job(json.loads(again.stdout)["id"]).spec()
+    assert spec.graph == first.spec().graph
+    assert (spec.name, spec.run.epochs, spec.run.steps) == ("again", 1, None)
+    assert run(cluster, "wait", json.loads(again.stdout)["id"][:8], "--timeout", "60s").exit_code == 0
 
 
 def test_a_job_that_no_cluster_of_this_size_can_place_says_so(cluster: weft.Cluster, client: weft.Client) -> None:

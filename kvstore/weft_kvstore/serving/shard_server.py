@@ -14,7 +14,9 @@ from typing import Final
 
 import zmq
 
+from weft.agent.trace import TraceRecorder
 from weft.api.store import gradient_key
+from weft.api.trace import SpanKind
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
@@ -170,7 +172,7 @@ class ShardServer:
 
     One thread has the socket, and updates; `apply_threads` more help it with updates that can be cut. `tables`: where
     rows of tables lie; None: in memory. `authenticator`: links are encrypted, and open to whom it
-    lets in.
+    lets in. `trace` notes what is done in its steps; `traced` is called after the last of them, and has to be quick.
     """
 
     def __init__(
@@ -182,8 +184,11 @@ class ShardServer:
         tables: TablePlace | None = None,
         authenticator: CurveAuthenticator | None = None,
         clock: Callable[[], float] = time.monotonic,
+        trace: TraceRecorder | None = None,
+        traced: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
+        self._tracing = None if trace is None else _Tracing(trace, traced)
         self._clock = clock
         self._pool = ApplyPool(apply_threads)
         self._tables = tables
@@ -375,14 +380,10 @@ class ShardServer:
             while now - begun < begun - looked and work.work_once():
                 now = self._clock()
             self._stages.add(work.stage, now - begun)
+            if self._tracing is not None:
+                self._tracing.worked(core, work.stage, now - begun)
         if now >= self._next_tick:
-            late_s = now - self._next_tick
-            self._next_tick = now + self._settings.ping_s / 2
-            if late_s > STALL_S:
-                core.forgive(late_s, now)
-            core.tick(now)
-            if self._listener is not None:
-                self._listener.tick(now)
+            self._tick(now)
         if core.wants_flush():
             if not self._waited and self._router.is_readable:
                 self._waited = True
@@ -390,10 +391,12 @@ class ShardServer:
             core.flush(now)
         self._waited = False
         if core.links.outgoing:
-            filled = self._clock()
+            filled, to = self._clock(), core.links.outgoing
             self._send()
             self._stages.answer += filled - now
             self._stages.send += self._clock() - filled
+            if self._tracing is not None and not self._tracing.sent(core, to, self._clock() - now):
+                self._tracing = None
         if not work.queue and not core.wants_flush():
             idle = self._clock()
             events = dict(poller.poll(max(math.ceil((self._next_tick - idle) * 1000), 0)))
@@ -402,6 +405,15 @@ class ShardServer:
                 self._wakeup.clear()
             if self._listener is not None and self._listener.fileno() in events:
                 self._listener.receive(self._clock())
+
+    def _tick(self, now: float) -> None:
+        late_s = now - self._next_tick
+        self._next_tick = now + self._settings.ping_s / 2
+        if late_s > STALL_S:
+            self._core.forgive(late_s, now)
+        self._core.tick(now)
+        if self._listener is not None:
+            self._listener.tick(now)
 
     def _let_go(self) -> None:
         """Bytes of an arena are read no more; whoever waits for them is told in the next round."""
@@ -421,6 +433,8 @@ class ShardServer:
                 self._welcomed = self._core.counts.welcomed
                 self._router.welcome(2 * len(self._core.peers) + SPARE)
             done = self._clock()
+            if self._tracing is not None:
+                self._tracing.received(self._core, identity, done - begun)
             self._stages.receive += came - begun
             self._stages.decode += done - came
             if done > until:
@@ -446,6 +460,43 @@ class ShardServer:
         self._pool.close()
         if self._core.job is not None:
             self._core.job.shard.close()
+
+
+class _Tracing:
+    """Notes the shard's work in the traced steps. Seconds are how long what ends now has taken."""
+
+    def __init__(self, trace: TraceRecorder, traced: Callable[[], None]) -> None:
+        self._trace = trace
+        self._traced = traced
+
+    def received(self, core: ShardCore, identity: bytes, seconds: float) -> None:
+        peer = core.peers.get(identity)
+        if peer is not None:
+            self._add(core, SpanKind.RECEIVE, f"message of slot {peer.slot}", seconds, peer.slot)
+
+    def worked(self, core: ShardCore, stage: str, seconds: float) -> None:
+        self._add(core, SpanKind.MERGE if stage == "merge" else SpanKind.ANSWER, stage, seconds)
+
+    def sent(self, core: ShardCore, to: Sequence[tuple[bytes, object]], seconds: float) -> bool:
+        """Whether there is more to note."""
+        for identity, _ in to:
+            peer = core.peers.get(identity)
+            if peer is not None:
+                self._add(core, SpanKind.ANSWER, f"message to slot {peer.slot}", seconds, peer.slot)
+        if self._step(core) <= self._trace.last:
+            return True
+        self._traced()
+        return False
+
+    def _add(self, core: ShardCore, kind: SpanKind, name: str, seconds: float, slot: int = -1) -> None:
+        step = self._step(core)
+        if self._trace.covers(step):
+            self._trace.add(kind, name, step, self._trace.now() - round(seconds * 1e9), slot)
+
+    @staticmethod
+    def _step(core: ShardCore) -> int:
+        """The newest that something has come of, from 1."""
+        return 0 if core.job is None else core.job.stragglers.newest + 1
 
 
 def _listener() -> ArenaListener | None:
