@@ -275,6 +275,19 @@ class JobHandle:
 
         return trained_model(self.spec(), outputs, partial(self.values, ema=ema))
 
+    def load_into(self, module: Any, *, ema: bool = False, strict: bool = True) -> int:
+        """Copy the trained values into the PyTorch module that was exported, and return their step.
+
+        Parameters and running statistics are copied by name; other buffers stay. `ema` gives the averages. Nothing is
+        copied if the names or shapes differ: ArgumentError names them. With `strict=False` parameters that only one
+        side has are left out. Raises what `values` raises.
+        """
+        from weft.trained_model import load_into  # most users of handles have no module
+
+        values = self.values(ema=ema)
+        load_into(module, values, strict=strict)
+        return values.step
+
     def export_onnx(
         self,
         path: str | os.PathLike[str],
