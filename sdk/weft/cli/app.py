@@ -12,7 +12,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from weft import http
-from weft.cli import jobs, models, parameters, programs, tokens, traces, up
+from weft.cli import doctor, jobs, models, parameters, programs, tokens, traces, up
 from weft.errors import ArgumentError, ConnectError, WeftError
 from weft.terminal import Console
 from weft_graph.errors import GraphError
@@ -79,6 +79,7 @@ def _weft(
 
 
 up.add_to(app)
+doctor.add_to(app)
 jobs.add_to(app)
 programs.add_to(app)
 traces.add_to(app)
