@@ -59,6 +59,11 @@ class Listening(BaseModel):
     pid: int
 
 
+def listening_in(directory: Path) -> Listening:
+    """What the server of this directory wrote last. Raises FileNotFoundError, ValidationError."""
+    return Listening.model_validate_json((directory / "server.json").read_bytes())
+
+
 class Cluster:
     """A server, shards and workers on this machine; a context manager.
 
@@ -122,6 +127,8 @@ class Cluster:
         self._check()
         try:
             self._directory = self._take_directory()
+            if self.port:
+                check_port_is_free(HOST, self.port)
             deadline = time.monotonic() + self.start_timeout_s
             self._progress("starting the server")
             self._spawn(SERVER, "weft_server", self._server_arguments(self.port))
@@ -210,8 +217,6 @@ class Cluster:
             raise ClusterError(f"the daemons need {', '.join(missing)}; install them with: pip install 'weft[cluster]'")
         if not self.data_root.is_dir():
             raise ClusterError(f"the data root {self.data_root} is no directory")
-        if self.port:
-            check_port_is_free(HOST, self.port)
 
     def _take_directory(self) -> Path:
         if self._wanted_directory is None:
@@ -264,7 +269,7 @@ class Cluster:
     def _listening(self) -> str | None:
         """The server's URL, if it has written it. What a server before this one wrote has another pid."""
         try:
-            listening = Listening.model_validate_json((self.directory / "server.json").read_bytes())
+            listening = listening_in(self.directory)
         except (FileNotFoundError, ValidationError):
             return None  # not there yet, or not written to its end
         return listening.url if listening.pid == self.processes[0].pid else None

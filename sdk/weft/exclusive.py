@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from weft.agent.private import opener
 from weft.command_line import command
@@ -30,8 +31,8 @@ def check_port_is_free(host: str, port: int) -> None:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise ClusterError(
-                    f"port {port} of {host} is in use; if it is a cluster, `{command('agents')}` shows it. "
-                    "Another one needs --port and --directory of its own"
+                    f"port {port} of {host} is in use; if by a cluster, `{command('agents')}` shows it. Another "
+                    "cluster needs --port and --directory of its own"
                 ) from None
             raise ClusterError(f"nobody can listen on port {port} of {host}: {error.strerror}") from None
 
@@ -40,17 +41,41 @@ def check_port_is_free(host: str, port: int) -> None:
 def hold_directory(directory: Path) -> Iterator[None]:
     """Locks the directory for this process. Raises ClusterError, naming the process that has it."""
     with open(directory / LOCK_FILE, "a+", opener=opener) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            owner = lock.read().strip() or "unknown"
+        if not _locked(lock):
             raise ClusterError(
-                f"{directory} is in use by another cluster, started by process {owner}; "
-                "another one needs --port and --directory of its own"
-            ) from None
+                f"a cluster runs in {directory} already, started by process {_owner(lock) or 'unknown'}; "
+                f"`{command('down')}` ends it. Another cluster needs --port and --directory of its own"
+            )
         lock.seek(0)
         lock.truncate()
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield
+
+
+def holder(directory: Path) -> int | None:
+    """The process that holds the directory; None where none does. Raises OSError, ClusterError where it is unknown."""
+    try:
+        with open(directory / LOCK_FILE) as lock:
+            if _locked(lock):
+                return None
+            owner = _owner(lock)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if owner is None:
+        raise ClusterError(f"{directory} is in use, by a process that has not written its number yet; try again")
+    return owner
+
+
+def _locked(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _owner(lock: TextIO) -> int | None:
+    lock.seek(0)
+    text = lock.read().strip()
+    return int(text) if text.isdecimal() else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from weft_graph.infer import infer
 from weft_graph.ir import Graph, Node
@@ -12,6 +13,7 @@ from weft_graph.names import all_nodes
 from weft_graph.schema import schema_of
 from weft_graph.shapes.gradients import flat
 from weft_graph.topological import topological_order
+from weft_graph.types import TensorType
 
 _MOST = 20
 """Lines of one kind; what is beyond them is counted."""
@@ -46,6 +48,26 @@ def _lines(graph: Graph, warnings: Sequence[str], reasons: Mapping[str, str], pr
     yield from _section("what depends on the number of workers", list(per_worker(graph)))
     yield from _section("compared with PyTorch", [proof] if proof else [])
     yield from _section("warnings", list(warnings), most=len(warnings))
+
+
+def document(graph: Graph, warnings: Sequence[str] = ()) -> dict[str, Any]:
+    """What `report` says, for scripts: shapes are lists of numbers and dimensions' names."""
+    types = infer(graph)
+    counts = Counter(_word(node) for node, _ in all_nodes(graph.nodes))
+
+    def named(name: str, type_: TensorType) -> dict[str, Any]:
+        shape = [dim if isinstance(dim, int) else str(dim) for dim in type_.shape]
+        return {"name": name, "dtype": type_.dtype.value, "shape": shape}
+
+    return {
+        "name": graph.name,
+        "inputs": [named(each.name, each.type) for each in graph.inputs],
+        "outputs": [named(name, types[name]) for name in graph.outputs],
+        "parameters": [{**named(each.name, each.type), "trainable": each.trainable} for each in graph.parameters],
+        "operators": dict(sorted(counts.items())),
+        "untrained": list(untrained(graph)),
+        "warnings": list(warnings),
+    }
 
 
 def per_worker(graph: Graph) -> Iterator[str]:

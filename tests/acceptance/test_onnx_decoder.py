@@ -45,7 +45,16 @@ def trained(place: Place) -> Iterator[weft.JobHandle]:
     shutil.copy(MODELS / "trained_decoder.npz", tokens)
     said = weft_(
         place,
-        *("submit", str(MODELS / "trained_decoder.onnx"), "--loss", "cross_entropy", "--metric", "accuracy", "--json"),
+        *(
+            "submit",
+            str(MODELS / "trained_decoder.onnx"),
+            "--loss",
+            "cross_entropy",
+            "--metric",
+            "accuracy",
+            "-o",
+            "json",
+        ),
         *("--data", str(tokens), "--no-shuffle", "--batch-size", str(BATCH), "--steps", str(STEPS)),
         *("--optimizer", "adam", "--lr", "1e-2", "--workers", "2", "--shards", "2"),
     )

@@ -46,7 +46,7 @@ def test_the_page_runs_as_it_is_typed(place: Place, client: weft.Client) -> None
     said = run(place, "\n".join(python))
     assert "parameters that train (28 of 28" in said
     assert list(weft.from_onnx(place.folder / "trained.onnx")) == ["logits"]
-    commands = blocks("sh")[0].replace("\\\n", " ").replace("--watch", "--json")
+    commands = blocks("sh")[0].replace("\\\n", " ").replace("--watch", "-o json")
     for line in commands.splitlines():
         words = shlex.split(line, comments=True)
         job = next(iter(client.jobs())).id

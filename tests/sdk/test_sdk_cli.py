@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
 import re
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+import typer
 from click.testing import Result
 from rich.console import Console
 from safetensors.numpy import load_file, save
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import weft
@@ -30,7 +35,8 @@ from weft.cli import jobs as jobs_module
 from weft.cli import parameters as parameters_module
 from weft.cli import programs as programs_module
 from weft.cli import render, up
-from weft.cli.app import app
+from weft.cli.app import COMMANDS, app
+from weft.cli.options import Format
 
 Run = Callable[..., Result]
 JOB: dict[str, Any] = {
@@ -109,6 +115,49 @@ def test_the_end_of_weft_up_asks_for_jobs_that_hold_agents_and_waits_for_no_answ
     assert len(script.requests) == 2
 
 
+def commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
+    for name, each in group.commands.items():
+        yield from commands(each, *path, name) if hasattr(each, "commands") else [(" ".join((*path, name)), each)]
+
+
+def test_every_command_prints_json_too() -> None:
+    named = dict(commands(get_command(app)))
+    assert {"jobs", "up", "down", "token rm", "params get"} <= set(named)
+    assert [name for name, each in named.items() if not any("-o" in option.opts for option in each.params)] == []
+
+
+def test_help_lists_every_command_that_there_is_and_loads_none() -> None:
+    listed = {name: module for named in COMMANDS.values() for name, (module, _) in named.items()}
+    for module in set(listed.values()):
+        made = typer.Typer()
+        importlib.import_module(f"weft.cli.{module}").add_to(made)
+        made.callback()(lambda: None)
+        assert set(get_command(made).commands) == {name for name, of in listed.items() if of == module}
+    program = """
+import sys
+from weft.cli import main
+try:
+    main()
+except SystemExit:
+    print(sorted({"httpx", "numpy", "pydantic", "rich.console", "weft.client"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=True)
+    assert "  doctor    Check this machine and the server.\n" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_version_is_told() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"weft {version('weft')}\n"
+
+
+def test_scripts_are_told_where_a_cluster_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    up._greet(weft.Cluster(1, 2, data_root=tmp_path), "http://127.0.0.1:1", tmp_path, Format.JSON, detached=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told == {
+        "url": "http://127.0.0.1:1", "directory": str(tmp_path), "data_root": str(tmp_path), "workers": 1, "shards": 2
+    }  # fmt: skip
+
+
 def test_a_url_that_is_none_is_wrong_usage() -> None:
     result = CliRunner().invoke(app, ["jobs", "--url", "nonsense"])
     assert result.exit_code == 2
@@ -129,15 +178,15 @@ def test_jobs_are_a_table_and_a_document_for_scripts(run: Run) -> None:
     (row, other) = (line.rstrip().split("  ") for line in lines[2:])
     assert [row[0], row[1], row[2], row[3], row[-1]] == ["abc", "digits", "running", "3/10", "eval accuracy 0.9800"]
     assert [*other[:4], other[-1]] == ["def", "digits", "running", "3/10", "-"]
-    assert JobPage.model_validate_json(run(answers(page), "jobs", "--json").stdout) == page
+    assert JobPage.model_validate_json(run(answers(page), "jobs", "-o", "json").stdout) == page
     sized = JobPage(jobs=[job("abc", file_bytes=3 << 20), job("def")])
-    heading, _, row, other = run(answers(sized), "ls").stdout.splitlines()
+    heading, _, row, other = run(answers(sized), "jobs").stdout.splitlines()
     assert (heading.split()[5], row.split()[-2], other.split()[-2]) == ("size", "3.0M", "-")
 
 
 def test_the_list_of_jobs_has_a_limit(run: Run) -> None:
     script = answers(JobPage(jobs=[job("abc"), job("def")], next="2"))
-    document = run(script, "jobs", "-n", "1", "--json").stdout
+    document = run(script, "jobs", "-n", "1", "-o", "json").stdout
     assert [each["id"] for each in json.loads(document)["jobs"]] == ["abc"]
     assert len(script.requests) == 1
 
@@ -155,13 +204,73 @@ def test_submit_sends_the_file_as_it_is_and_says_what_is_next(run: Run, tmp_path
 
 def test_submit_reads_standard_input(run: Run) -> None:
     script = answers(job())
-    result = run(script, "submit", "-", "--json", stdin='{"name": "piped"}')
+    result = run(script, "submit", "-", "-o", "json", stdin='{"name": "piped"}')
     assert script.requests[0].content == b'{"name": "piped"}'
     assert json.loads(result.stdout)["id"] == "job-1"
 
 
 def test_a_file_that_is_missing_is_wrong_usage(run: Run, tmp_path: Path) -> None:
-    assert run(answers(job()), "submit", str(tmp_path / "none.json")).exit_code == 2
+    result = run(answers(job()), "submit", str(tmp_path / "none.json"))
+    assert (result.exit_code, result.stderr) == (2, f"weft: there is no file {tmp_path / 'none.json'}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        (["--set", "optimizer.lr=0.5", "--set", "epochs=3"],
+         {"optimizer": {"name": "sgd", "lr": 0.5}, "run": {"epochs": 3}}),
+        (["--set", "optimizer.name=adam", "--set", "beta1=0"], {"optimizer": {"name": "adam", "beta1": 0}}),
+        (["--set", "lr.schedule=cosine"], {"optimizer": {"name": "sgd", "lr": {"schedule": "cosine"}}}),
+        (["--set", "name=7", "--set", "precision=float16"], {"name": "7", "precision": "float16"}),
+        (["--set", 'metrics={"a": "b"}', "--set", "metrics.c=1"], {"metrics": {"a": "b", "c": 1}}),
+        (["--set", "clip_norm=null", "--set", "run.steps=1", "--set", "run.epochs=null"],
+         {"clip_norm": None, "run": {"steps": 1, "epochs": None}}),
+        (["--lr", "0.1", "--epochs", "2", "--workers", "3", "--name", "it"],
+         {"optimizer": {"name": "sgd", "lr": 0.1}, "run": {"epochs": 2}, "parallelism": {"workers": 3}, "name": "it"}),
+    ],
+)  # fmt: skip
+def test_any_field_of_a_job_file_is_set(run: Run, arguments: list[str], sent: dict[str, Any]) -> None:
+    script = answers(job())
+    assert run(script, "submit", "-", *arguments, stdin=json.dumps(JOB)).exit_code == 0
+    assert json.loads(script.requests[0].content) == {**JOB, **sent}
+
+
+def test_a_field_inside_a_list_is_set(run: Run) -> None:
+    written = {**JOB, "optimizer": {"name": "sgd", "multipliers": [{"keys": "*.bias"}]}}
+    script = answers(job())
+    run(script, "submit", "-", "--set", "optimizer.multipliers.0.lr=2", stdin=json.dumps(written))
+    assert json.loads(script.requests[0].content)["optimizer"]["multipliers"] == [{"keys": "*.bias", "lr": 2}]
+    refused = run(script, "submit", "-", "--set", "optimizer.multipliers.1.lr=2", stdin=json.dumps(written))
+    assert "optimizer.multipliers is a list of 1, and '1' is none of them" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("epoch=3", "a job has no such field; did you mean 'epochs'?"),
+        ("optmizer.lr=3", "a job has no such field; did you mean 'optimizer'?"),
+        ("optimizer.beta=1", "optimizer has no field 'beta'; it has name, lr, momentum, weight_decay, multipliers"),
+        ("lr.schedul=cosine", "optimizer.lr has no field 'schedul'; did you mean 'schedule'?"),
+        ("steps=many", "--set run.steps=many: this is no integer or null"),
+        ("shuffle=1", "--set data.shuffle=1: this is no boolean"),
+        ("seed=true", "--set seed=true: this is no integer"),
+        ("lr", "--set 'lr': write it like optimizer.lr=0.01"),
+    ],
+)
+def test_a_field_that_a_job_does_not_have_is_wrong_usage(run: Run, assignment: str, message: str) -> None:
+    script = answers(job())
+    result = run(script, "submit", "-", "--set", assignment, stdin=json.dumps(JOB))
+    assert (result.exit_code, script.requests) == (2, [])
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_job_is_submitted_once_more_by_its_id(run: Run) -> None:
+    written = {**JOB, "of_a_newer_server": 1}
+    script = answers(job(state=JobState.FAILED), httpx.Response(200, json=written), job("job-2"))
+    assert "job job-2 (digits)" in run(script, "submit", "job-1", "--set", "optimizer.lr=0.001").stdout
+    assert script.requests[1].url.path == "/v1/jobs/job-1/spec"
+    assert json.loads(script.requests[2].content) == {**written, "optimizer": {"name": "sgd", "lr": 0.001}}
 
 
 def test_a_refused_job_shows_every_pointer(run: Run) -> None:
@@ -180,7 +289,7 @@ def test_a_refused_job_shows_every_pointer(run: Run) -> None:
 
 def test_watching_a_job_to_its_good_end_is_0_and_to_a_bad_one_is_1(run: Run) -> None:
     good = answers(job(), stream(sse(states("pending", "running", "succeeded"))), job(state=JobState.SUCCEEDED))
-    result = run(good, "submit", "-", "--watch", "--json", stdin="{}")
+    result = run(good, "submit", "-", "--watch", "-o", "json", stdin="{}")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["id"] == "job-1"
     assert "succeeded" in result.stderr
@@ -189,6 +298,39 @@ def test_watching_a_job_to_its_good_end_is_0_and_to_a_bad_one_is_1(run: Run) -> 
     assert result.exit_code == 1
     assert "weft: job job-1 (digits) failed: worker 1 was lost" in result.stderr
     assert "weft logs job-1" in result.stderr
+
+
+def test_waiting_ends_with_the_state_that_is_waited_for(run: Run) -> None:
+    done = job(state=JobState.SUCCEEDED, started_at=START)
+    waited = run(answers(job(state=JobState.PENDING), job(), unavailable, done), "wait", "job-1")
+    assert (waited.exit_code, waited.stdout) == (0, "job job-1 (digits) has succeeded\n")
+    started = answers(job(state=JobState.PENDING), job(state=JobState.STARTING), job(started_at=START))
+    assert run(started, "wait", "job-1", "--for", "running").stdout == "job job-1 (digits) is running\n"
+    assert run(answers(done), "wait", "job-1", "--for", "running").exit_code == 0
+    document = run(answers(job(state=JobState.FAILED)), "wait", "job-1", "--for", "ended", "-o", "json").stdout
+    assert json.loads(document)["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("ended", "arguments", "message"),
+    [
+        (job(state=JobState.FAILED, reason="a shard was lost"), [], "job job-1 (digits) failed: a shard was lost"),
+        (
+            job(state=JobState.SUCCEEDED),
+            ["--for", "failed"],
+            "job job-1 (digits) has succeeded; it cannot become failed any more",
+        ),
+        (
+            job(state=JobState.CANCELLED),
+            ["--for", "running"],
+            "job job-1 (digits) was cancelled; it cannot become running any more",
+        ),
+        (job(), ["--timeout", "5s"], "job job-1 (digits) is still running after 5 s; it goes on"),
+    ],
+)
+def test_waiting_in_vain_is_one_sentence(run: Run, ended: Any, arguments: list[str], message: str) -> None:
+    result = run(answers(job(), ended), "wait", "job-1", *arguments)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"weft: {message}\n")
 
 
 def test_show_says_all_there_is(run: Run) -> None:
@@ -207,14 +349,14 @@ def test_show_says_all_there_is(run: Run) -> None:
         "weft params save",
     ):
         assert part in out
-    assert json.loads(run(answers(finished), "show", "job-1", "--json").stdout)["state"] == "succeeded"
+    assert json.loads(run(answers(finished), "show", "job-1", "-o", "json").stdout)["state"] == "succeeded"
 
 
 def test_a_job_that_failed_while_it_ran_is_shown_with_the_next_step(run: Run) -> None:
     failed = job(state=JobState.FAILED, reason="a shard was lost", started_at=START, ended_at=START)
     out = run(answers(failed), "show", "job-1").stdout
     assert "weft logs job-1" in out
-    assert "run it again: weft show job-1 --spec > job.json; weft submit job.json" in out
+    assert "run it again: weft submit job-1; --set lr=0.001 changes a field of it" in out
     spec = JobSpec.model_validate(JOB)
     told = run(answers(failed, spec), "show", "job-1", "--spec").stdout
     assert JobSpec.model_validate_json(told) == spec
@@ -243,7 +385,7 @@ def test_a_broken_job_file_is_named_with_the_place(run: Run, tmp_path: Path, arg
 def test_the_beginning_of_an_id_is_enough_where_it_is_the_only_one(run: Run) -> None:
     unknown = problem(404, "unknown-job", "there is no job 'ab'")
     page = JobPage(jobs=[job("abc"), job("def")])
-    assert json.loads(run(answers(unknown, page), "show", "ab", "--json").stdout)["id"] == "abc"
+    assert json.loads(run(answers(unknown, page), "show", "ab", "-o", "json").stdout)["id"] == "abc"
 
 
 @pytest.mark.parametrize(
@@ -272,7 +414,7 @@ def test_logs_print_what_is_there_and_follow_to_the_end(run: Run) -> None:
     for part in ("pending", "evaluate at step 5: loss 0.5000  (360 samples)", "shard 1: [bold]as it is[/bold]"):
         assert part in out
     ended = [*events, event(5, states("succeeded")[0].body)]
-    followed = run(answers(job(), stream(sse(ended))), "logs", "-f", "--json", "job-1").stdout.splitlines()
+    followed = run(answers(job(), stream(sse(ended))), "logs", "-f", "-o", "json", "job-1").stdout.splitlines()
     assert [json.loads(line)["seq"] for line in followed] == [1, 2, 3, 4, 5]
 
 
@@ -304,6 +446,15 @@ def test_jobs_are_removed_once_that_is_confirmed(run: Run) -> None:
     ]
     assert [each.method for each in script.requests] == ["GET", "GET", "DELETE"]
     assert "end it first: weft cancel job-1" in run(answers(job()), "rm", "job-1", "-y").stderr
+
+
+def test_removing_and_watching_tell_scripts_no_more_than_the_answer(run: Run) -> None:
+    ended = job(state=JobState.SUCCEEDED)
+    removed = run(answers(ended, httpx.Response(204)), "rm", "job-1", "-y", "-o", "json")
+    assert json.loads(removed.stdout) == {"removed": ["job-1"]}
+    watched = run(answers(job(), stream(sse(states("succeeded"))), ended), "watch", "job-1", "-o", "json")
+    assert json.loads(watched.stdout)["state"] == "succeeded"
+    assert "succeeded" in watched.stderr
 
 
 def test_jobs_that_ended_long_ago_are_removed_together(run: Run) -> None:
@@ -384,7 +535,7 @@ def test_programs_come_as_text_and_as_json(run: Run) -> None:
         == "train:\n  Fetch\n"
     )
     assert json.loads(
-        run(answers(job(), httpx.Response(200, json={"a": [1]})), "programs", "job-1", "--json").stdout
+        run(answers(job(), httpx.Response(200, json={"a": [1]})), "programs", "job-1", "-o", "json").stdout
     ) == {"a": [1]}
 
 
@@ -397,7 +548,7 @@ def test_agents_are_a_table_and_none_says_what_starts_some(run: Run) -> None:
     for part in ("shard-0", "shard", "alive", "job-1", "7"):
         assert part in out
     assert "weft up" in run(answers(AgentList(agents=[])), "agents").stdout
-    assert json.loads(run(answers(AgentList(agents=[agent])), "agents", "--json").stdout)["agents"][0]["pid"] == 7
+    assert json.loads(run(answers(AgentList(agents=[agent])), "agents", "-o", "json").stdout)["agents"][0]["pid"] == 7
 
 
 def values(array: np.ndarray) -> httpx.Response:
@@ -416,7 +567,9 @@ def test_a_parameter_is_printed_with_its_statistics(run: Run) -> None:
 
 
 def test_a_parameter_for_scripts_has_every_value(run: Run) -> None:
-    document = json.loads(run(answers(job(), values(np.arange(3.0))), "params", "get", "job-1", "w", "--json").stdout)
+    document = json.loads(
+        run(answers(job(), values(np.arange(3.0))), "params", "get", "job-1", "w", "-o", "json").stdout
+    )
     assert document == {"name": "w", "dtype": "float64", "shape": [3], "step": 12, "values": [0, 1, 2]}
 
 
@@ -485,7 +638,7 @@ def test_watch_shows_a_job_from_another_terminal(run: Run) -> None:
 def test_following_the_logs_of_a_waiting_job_says_what_for_beside_them(run: Run) -> None:
     waits = job(state=JobState.PENDING, reason="needs 5 workers")
     script = answers(waits, waits, waits, job(), stream(sse(states("pending", "succeeded"))))
-    result = run(script, "logs", "-f", "--json", "job-1")
+    result = run(script, "logs", "-f", "-o", "json", "job-1")
     assert result.stderr.splitlines() == ["pending: needs 5 workers"]
     assert [json.loads(line)["seq"] for line in result.stdout.splitlines()] == [1, 2]
 
@@ -571,7 +724,7 @@ def test_agents_are_in_the_order_of_kind_and_number(run: Run) -> None:
         )
         for n, name in enumerate(names)
     ]  # fmt: skip
-    listed = json.loads(run(answers(AgentList(agents=agents)), "agents", "--json").stdout)["agents"]
+    listed = json.loads(run(answers(AgentList(agents=agents)), "agents", "-o", "json").stdout)["agents"]
     assert [agent["name"] for agent in listed] == ["shard-0", "shard-1", "worker-1", "worker-2", "worker-10"]
 
 
@@ -606,7 +759,7 @@ def test_what_agents_and_jobs_say_commands_no_terminal(run: Run, arguments: list
 
 
 def test_json_and_errors_are_escaped_and_json_stays_json(run: Run) -> None:
-    result = run(answers(job(state=JobState.FAILED, reason=HOSTILE)), "show", "--json", "job-1")
+    result = run(answers(job(state=JobState.FAILED, reason=HOSTILE)), "show", "-o", "json", "job-1")
     assert json.loads(result.stdout)["reason"] == HOSTILE
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", result.stdout)
     refused = run(answers(problem(409, "wrong-state", HOSTILE)), "cancel", "job-1")

@@ -148,6 +148,9 @@ def test_a_softmax_is_told_wherever_a_loss_is_given(run: Run, classifier: str) -
     inspected = run(answers(), "inspect", classifier, *OF_CLASSES).stdout
     assert told in inspected
     assert "parameters that stay\n  u  float32[4, 2]  (no loss depends on it)\n" in inspected
+    document = json.loads(run(answers(), "inspect", classifier, "-o", "json").stdout)
+    assert document["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["batch", 3]}]
+    assert {"name": "u", "dtype": "float32", "shape": [4, 2], "trainable": True} in document["parameters"]
     programs = run(answers(), "programs", classifier, *OF_CLASSES)
     assert told in programs.stderr
     assert "training step: " in programs.stdout
@@ -196,7 +199,7 @@ def test_columns_that_do_not_fit_come_with_what_to_type(run: Run, file: str) -> 
 def test_options_of_models_are_no_options_of_job_files(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text("{}")
-    for given in (["--loss", "mse"], ["--workers", "3"], ["--steps", "3"]):
+    for given in (["--loss", "mse"], ["--data", "x.npz"]):
         result = run(answers(job()), "submit", str(path), *given)
         assert result.exit_code == 2
         assert f"{given[0]} is of an ONNX file" in result.stderr
@@ -239,7 +242,7 @@ def test_programs_of_a_model_need_no_data_and_no_server(run: Run, file: str) -> 
     assert "training step: " in text
     assert "evaluation step: " in text
     assert "MatMul" in text
-    document = json.loads(run(script, "programs", file, "--loss", "cross_entropy", "--json").stdout)
+    document = json.loads(run(script, "programs", file, "--loss", "cross_entropy", "-o", "json").stdout)
     assert document["train"]["outputs"]["loss"] == "loss"
     short = run(script, "programs", file, "--passes", "--loss", "mse", "--batch-size", "8").stdout
     full = run(script, "programs", file, "full", "--passes", "--loss", "mse").stdout

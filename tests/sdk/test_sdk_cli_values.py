@@ -103,7 +103,7 @@ def test_a_dry_run_says_what_a_job_would_take_and_starts_nothing(run: Run) -> No
         "the largest shard at most 100.0 MiB",
         "each step fetched 100 B, sent 2.0 KiB; in rows at most 1.0 MiB and 1.0 MiB",
     ]
-    document = json.loads(run(answers(DRY), "submit", "-", "--dry-run", "--json", stdin="{}").stdout)
+    document = json.loads(run(answers(DRY), "submit", "-", "--dry-run", "-o", "json", stdin="{}").stdout)
     assert document["worker_memory"]["train_peak_bytes"] == 3 * MIB
 
 
@@ -120,14 +120,14 @@ def test_programs_of_a_job_file_are_a_dry_run(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text("{}")
     assert run(answers(DRY), "programs", str(path)).stdout == "train:\n  FetchRows\n"
-    assert json.loads(run(answers(DRY), "programs", str(path), "--json").stdout) == {"train": []}
+    assert json.loads(run(answers(DRY), "programs", str(path), "-o", "json").stdout) == {"train": []}
     assert run(answers(DRY), "programs", "-", stdin="{}").stdout == "train:\n  FetchRows\n"
     memory = run(answers(DRY), "programs", str(path), "--memory").stdout
     assert "training step 3.0 MiB" in memory
     assert "FetchRows" not in memory
     missing = run(answers(DRY), "programs", str(tmp_path / "none.json"))
-    assert missing.exit_code == 1
-    assert "none.json" in missing.stderr
+    assert missing.exit_code == 2
+    assert missing.stderr == f"weft: there is no file {tmp_path / 'none.json'}\n"
 
 
 def test_passes_of_a_job_and_of_a_job_file(run: Run, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_passes_of_a_job_and_of_a_job_file(run: Run, tmp_path: Path) -> None:
     for arguments, message in (
         (["full"], "weft programs JOB --passes full"),
         (["half", "--passes"], "'half' is not understood"),
-        (["--passes", "--json"], "goes without --json"),
+        (["--passes", "-o", "json"], "goes without -o json"),
         (["--passes", "--memory"], "goes without --memory"),
     ):
         result = run(answers(), "programs", "job-1", *arguments)
@@ -189,7 +189,7 @@ def test_parameters_are_set_from_numbers_and_files(run: Run, tmp_path: Path) -> 
     assert result.stdout == "a holds from step 42 on in job job-1\n"
     np.testing.assert_array_equal(load(script.requests[-1].content)["a"], np.array([1, 2], np.float32), strict=True)
     script = answers(job(), LISTED, ValuesSet(names=["a"], step=0))
-    assert json.loads(run(script, "params", "set", "job-1", "a=-0.5", "--json").stdout) == {"set": ["a"], "step": 0}
+    assert json.loads(run(script, "params", "set", "job-1", "a=-0.5", "-o", "json").stdout) == {"set": ["a"], "step": 0}
     np.testing.assert_array_equal(load(script.requests[-1].content)["a"], np.full(2, -0.5, np.float32), strict=True)
     both = ParameterList(parameters=[*LISTED.parameters, LISTED.parameters[0].model_copy(update={"name": "b"})])
     for step, said in (

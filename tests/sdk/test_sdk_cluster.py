@@ -198,7 +198,7 @@ def test_a_cluster_starts_registers_mourns_and_ends(
         assert [str(path) for path in state if path.stat().st_mode & 0o077] == []
         with pytest.raises(weft.ClusterError, match="started already"):
             cluster.start()
-        with pytest.raises(weft.ClusterError, match="in use by another cluster"):
+        with pytest.raises(weft.ClusterError, match=r"a cluster runs in .* already"):
             weft.Cluster(1, 1, directory=tmp_path / "state").start()
         assert cluster.ended() == []
         os.kill(pids["worker-1"], signal.SIGKILL)

@@ -142,15 +142,18 @@ def test_the_command_line_shows_saves_and_explains(cluster: weft.Cluster, client
     job = submit(client, name="shown")
     job.wait(timeout_s=60)
     assert f"weft params save {job.id}" in run(cluster, "show", job.id[:8]).stdout
-    assert json.loads(run(cluster, "show", job.id, "--json").stdout)["id"] == job.id
+    assert json.loads(run(cluster, "show", job.id, "-o", "json").stdout)["id"] == job.id
     path = tmp_path / "shown.safetensors"
     assert run(cluster, "params", "save", job.id, str(path)).exit_code == 0
     np.testing.assert_array_equal(load_file(path)["fc.weight"], job.values()["fc.weight"])
-    printed = json.loads(run(cluster, "params", "get", job.id, "fc.bias", "--json").stdout)
+    printed = json.loads(run(cluster, "params", "get", job.id, "fc.bias", "-o", "json").stdout)
     np.testing.assert_array_equal(np.array(printed["values"], np.float32), job.values()["fc.bias"])
     assert "Gemm" in run(cluster, "programs", job.id).stdout
-    assert "keys" in json.loads(run(cluster, "programs", job.id, "--json").stdout)
+    assert "keys" in json.loads(run(cluster, "programs", job.id, "-o", "json").stdout)
     assert "succeeded" in run(cluster, "logs", job.id).stdout.splitlines()[-1]
+    checked = run(cluster, "doctor").stdout
+    assert f"ready at {cluster.url}, release " in checked
+    assert "2 workers, 2 shards" in checked
     missing = run(cluster, "params", "get", job.id, "fc.nothing")
     assert missing.exit_code == 1
     assert "fc.weight" in missing.stderr
@@ -172,10 +175,16 @@ def test_a_job_spec_is_a_job_file(cluster: weft.Cluster, client: weft.Client, tm
     loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
     path = tmp_path / "job.json"
     path.write_text(weft.job_spec(loss, data="points.npz", steps=2, name="filed").model_dump_json(indent=2))
-    submitted = run_process(cluster, "submit", str(path), "--watch", "--json")
+    submitted = run_process(cluster, "submit", str(path), "--watch", "-o", "json")
     assert submitted.returncode == 0, submitted.stderr
     assert submitted.stderr.splitlines()[-1] == "succeeded"
-    assert client.job(json.loads(submitted.stdout)["id"]).state is JobState.SUCCEEDED
+    first = client.job(json.loads(submitted.stdout)["id"])
+    assert first.state is JobState.SUCCEEDED
+    again = run(cluster, "submit", first.id[:8], "--set", "epochs=1", "--set", "name=again", "-o", "json")
+    spec = client.job(json.loads(again.stdout)["id"]).spec()
+    assert spec.graph == first.spec().graph
+    assert (spec.name, spec.run.epochs, spec.run.steps) == ("again", 1, None)
+    assert run(cluster, "wait", json.loads(again.stdout)["id"][:8], "--timeout", "60s").exit_code == 0
 
 
 def test_a_job_that_no_cluster_of_this_size_can_place_says_so(cluster: weft.Cluster, client: weft.Client) -> None:
@@ -231,7 +240,7 @@ def test_parameters_are_set_while_a_job_runs(cluster: weft.Cluster, client: weft
     values = job.values()
     assert values.step >= step > 0
     np.testing.assert_array_equal(values["fc.bias"], np.array([1.5, -2.0], np.float32), strict=True)
-    set_ = run(cluster, "params", "set", job.id, "fc.weight=0.25", "--json")
+    set_ = run(cluster, "params", "set", job.id, "fc.weight=0.25", "-o", "json")
     assert json.loads(set_.stdout)["step"] > step
     np.testing.assert_array_equal(job.values()["fc.weight"], np.full((2, 4), 0.25, np.float32), strict=True)
     wrong = run(cluster, "params", "set", job.id, "fc=1")

@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 import weft
 from acceptance_processes import alive, await_that, descendants
 from weft.api.lifecycle import AgentState
+from weft.exclusive import hold_directory
 from weft.tending import RevivalLimits, Revivals, Tending, Told
 
 LIMITS = RevivalLimits(first_s=1.0, longest_s=3.0, most=4, healthy_s=60.0)
@@ -195,47 +196,74 @@ def test_weft_up_keeps_its_agents_while_its_server_cannot_start_and_without_its_
     assert (state / "logs" / "server.log").exists()
 
 
-def test_weft_up_says_where_it_is_starts_what_ends_again_and_ends_with_sigterm_leaving_none(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from weft.cli import main; main()", "up", "--workers", "1", "--shards", "1"]
-    with subprocess.Popen(
-        [*command, "--port", "0", "--directory", str(tmp_path / "state"), "--data-root", str(tmp_path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as up:  # fmt: skip
-        try:
-            assert up.stdout is not None
-            assert up.stderr is not None
-            greeting = up.stdout.readline()
-            assert greeting.startswith("weft is up at http://127.0.0.1:")
-            url = greeting.split(" at ")[1].split(": ")[0]
-            first = pids(url)
-            port = url.rpartition(":")[2]
-            second = subprocess.run(
-                [*command, "--port", port, "--directory", str(tmp_path / "other")],
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
+def weft_(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs `weft` in that folder to its end. Output goes to files, since a pipe would stay open for what it leaves."""
+    command = [sys.executable, "-c", "from weft.cli import main; main()", *arguments]
+    with open(folder / "out", "w+") as out, open(folder / "err", "w+") as err:
+        done = subprocess.run(command, stdout=out, stderr=err, cwd=folder, timeout=100, check=False)
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(command, done.returncode, out.read(), err.read())
+
+
+def test_weft_up_in_the_background_starts_what_ends_again_and_ends_with_weft_down_leaving_none(tmp_path: Path) -> None:
+    folder = tmp_path.resolve()
+    state = folder / ".weft"
+    arguments = ["up", "--detach", "--workers", "1", "--shards", "1", "--port"]
+    up = weft_(folder, *arguments, "0")
+    try:
+        assert up.returncode == 0, up.stderr
+        greeting, *lines = up.stdout.splitlines()
+        assert greeting.startswith("weft is up at http://127.0.0.1:")
+        assert greeting.endswith(": 1 worker, 1 shard")
+        url = greeting.split(" at ")[1].split(": ")[0]
+        assert lines[2:4] == ["Next:", f"  export WEFT_URL={url}"]
+        assert lines[-1].endswith("down` stops everything.")
+        first = pids(url)
+        process = int((state / "up.lock").read_text())
+        port = url.rpartition(":")[2]
+        for other, told in (
+            ([], f"a cluster runs in {state} already, started by process {process}; `"),
+            (["--directory", "other"], f"port {port} of 127.0.0.1 is in use; "),
+        ):
+            second = weft_(folder, *arguments, port, *other)
             assert second.returncode == 1
-            assert f"port {port} of 127.0.0.1 is in use" in second.stderr
-            assert "Traceback" not in second.stderr
-            kill(server_pid(tmp_path))
-            assert next(line for line in up.stderr if "listens again" in line).strip() == (
-                f"the server listens again at {url}"
-            )
-            await_that(lambda: pids(url) == first, "the agents to find the server again", 20)
-            kill(first["worker-0"])
-            await_that(lambda: pids(url).get("worker-0") not in {None, first["worker-0"]}, "another worker-0", 20)
-            below = descendants(up.pid)
-            assert len(below) == 5  # The server, two agents, and what each of them forks its children from.
-            up.send_signal(signal.SIGTERM)
-            _, err = up.communicate(timeout=30)
-            assert up.returncode == 0
-            assert "worker-0 ended with signal SIGKILL" in err
-        finally:
-            up.kill()
-    assert not any(alive(pid) for pid in below)
+            assert second.stderr.startswith(f"weft: {told}")
+            assert second.stderr.count("\n") == 1
+        kill(server_pid(state))
+        log = state / "logs" / "up.log"
+        await_that(lambda: f"the server listens again at {url}" in log.read_text(), "another server", 20)
+        await_that(lambda: pids(url) == first, "the agents to find the server again", 20)
+        kill(first["worker-0"])
+        await_that(lambda: pids(url).get("worker-0") not in {None, first["worker-0"]}, "another worker-0", 20)
+        assert "worker-0 ended with signal SIGKILL" in log.read_text()
+        below = descendants(process)
+        assert len(below) == 5  # The server, two agents, and what each of them forks its children from.
+    finally:
+        down = weft_(folder, "down")
+    assert (down.returncode, down.stderr) == (0, "")
+    assert down.stdout == f"stopping\nthe cluster in {state} has ended\n"
+    assert not any(alive(pid) for pid in {process, *below})
+    again = weft_(folder, "down", "-o", "json")
+    assert json.loads(again.stdout) == {"directory": str(state), "ended": None}
 
 
-def server_pid(folder: Path) -> int:
-    return int(json.loads((folder / "state" / "server.json").read_text())["pid"])
+def test_weft_up_in_the_background_tells_why_it_cannot_start(tmp_path: Path) -> None:
+    (tmp_path / ".weft").touch()
+    up = weft_(tmp_path, "up", "--detach")
+    assert up.returncode == 1
+    assert up.stderr == f"weft: the directory {tmp_path.resolve()}/.weft cannot be used: File exists\n"
+
+
+def test_weft_down_leaves_a_cluster_alone_that_a_program_started(tmp_path: Path) -> None:
+    with hold_directory(tmp_path):
+        down = weft_(tmp_path, "down", "--directory", ".")
+    assert down.returncode == 1
+    assert f"is not of `weft up`: end process {os.getpid()}, which started it" in down.stderr
+
+
+def server_pid(state: Path) -> int:
+    return int(json.loads((state / "server.json").read_text())["pid"])
 
 
 def pids(url: str) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from weft_kvstore.serving.shard_server import ShardServer
 from weft_worker.own_values import OwnStore
 from weft_worker.run import open_store
 from weft_worker.task import task_of
-from worker_graphs import WIDTH, bags, mlp, normalized
+from worker_graphs import FEATURES, WIDTH, bags, mlp, normalized
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, Records, programs_of, run_all, run_of, save_bags, save_data
 
 ROWS, STEPS = 120, 9
@@ -106,9 +107,20 @@ def test_what_a_job_may_ask_for_holds_here_too(data, options):
     assert_same_as_over_the_store(replace(job_of(data), **options))
 
 
-@pytest.mark.parametrize("settings", [{"arena": False}, {"serial": True}, {"steps_in_flight": 1}])
-def test_how_a_run_uses_its_machine_changes_no_bit(data, settings):
-    assert_same_as_over_the_store(job_of(data), **settings)
+@pytest.mark.parametrize("settings", [{}, {"arena": False}, {"steps_in_flight": 1}], ids=str)
+def test_large_batches_are_read_on_a_thread_beside_the_computing_one_to_the_same_bits(data, settings, monkeypatch):
+    job, threads = job_of(data), set[str]()
+    told = Records(on_step=lambda _: threads.add(threading.current_thread().name))
+    small = run_of(job, 0, told)
+    small.start()
+    assert small.join(WAIT_S)
+    assert threads == {"run-allocation-0"}
+    monkeypatch.setattr("weft_worker.run.READ_AHEAD_BYTES", 50 * (FEATURES * 4 + 8) - 1)
+    large = run_of(job, 0, told, **settings)
+    large.start()
+    assert large.join(WAIT_S)
+    assert "slot0-compute-0" in threads
+    assert told.uploads[0] == told.uploads[1]
 
 
 def test_running_statistics_are_the_same(data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import threading
 import time
@@ -27,7 +28,7 @@ from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
 from weft_worker.course import Course
-from weft_worker.device import Device, open_device
+from weft_worker.device import CPU, Device, open_device
 from weft_worker.engine.errors import EngineError
 from weft_worker.engine.face import Engine
 from weft_worker.engine.serial import SerialEngine
@@ -69,7 +70,7 @@ class Listener(Protocol):
 
 def open_store(task: Task, device: Device | None = None) -> Store:
     """The way to the job's shards; without any, the values are kept in this process, on the device."""
-    if has_own_values(task.description) and not task.local.keys:
+    if _has_own_values(task):
         return OwnStore(task.description, device, task.snapshot)
     if not task.description.shards:
         return LocalStore(task.description, snapshot=task.snapshot)
@@ -92,6 +93,17 @@ def open_store(task: Task, device: Device | None = None) -> Store:
     return client
 
 
+def _has_own_values(task: Task) -> bool:
+    return has_own_values(task.description) and not task.local.keys
+
+
+def _batch_bytes(task: Task, source: Source) -> int:
+    """Of the columns that the job reads."""
+    columns = source.describe().columns
+    sample = sum(column.dtype.numpy.itemsize * math.prod(column.row_shape) for column in columns)
+    return sample * task.allocation.data.batch_size
+
+
 def store_of(task: Task, opened: OpenStore, device: Device) -> Store:
     """The store as the run uses it: over the opened one, where this worker updates keys itself."""
     local = task.local
@@ -100,6 +112,9 @@ def store_of(task: Task, opened: OpenStore, device: Device) -> Store:
     updating = updating_on(device, task.description, rule_of(task.description), local.keys.values())
     return LocalUpdateStore(opened(task), local, updating, snapshot=task.snapshot)
 
+
+READ_AHEAD_BYTES = 1 << 20
+"""Of a batch: one that is larger is read while the step before it computes, on a thread of its own."""
 
 Capture = Callable[[int, Callable[[Held | MissedError], None]], None]
 """capture(step, told): that of a store."""
@@ -259,7 +274,7 @@ class Run:
         device = self._open_device(self._settings.device)
         source = open_data(task, self._data_roots, self._warn)
         stack.callback(source.close)
-        engine = self._engine()
+        engine = self._engine(task, source, device)
         stack.callback(engine.close)
         # Before the engine is closed, which waits for its threads: a loop in the graph may go on for ever.
         stack.callback(self._is_over.set)
@@ -340,9 +355,12 @@ class Run:
         if closer.is_alive():
             raise WorkerError(f"the store was not closed within {CLOSE_TIMEOUT_S:g} s")
 
-    def _engine(self) -> Engine:
+    def _engine(self, task: Task, source: Source, device: Device) -> Engine:
+        """One without threads where nothing travels and a batch is read in no time: two threads that take turns of an
+        interpreter cost a small step more than it computes."""
         lanes = {COMPUTE: 1, IO: self._settings.io_threads}
-        if self._settings.serial:
+        here = _has_own_values(task) and device.name == CPU and _batch_bytes(task, source) <= READ_AHEAD_BYTES
+        if self._settings.serial or here:
             return SerialEngine(lanes, completion_timeout_s=self._settings.wait_timeout_s)
         return ThreadedEngine(lanes, name=f"slot{self._allocation.slot}")
 

@@ -14,6 +14,7 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.store import Store
 from weft_worker.course import Course
 from weft_worker.engine.face import Engine
+from weft_worker.engine.serial import SerialEngine
 from weft_worker.engine.work import Variable
 from weft_worker.errors import StoppedError, WorkerError
 from weft_worker.evaluation import Evaluation
@@ -105,7 +106,7 @@ class Training:
 
     def _train(self, first: int) -> None:
         in_flight: deque[Variable] = deque()
-        most = 1 if self.settings.serial else self.settings.steps_in_flight
+        most = 1 if isinstance(self.engine, SerialEngine) else self.settings.steps_in_flight
         for step in range(first, self.task.allocation.steps):
             self._boundary(step)
             while len(in_flight) >= most:

@@ -1,24 +1,26 @@
-"""Commands about jobs: submit, resume, jobs, show, watch, logs, stop, scale, cancel, rm; and agents."""
+"""Commands about jobs: submit, resume, jobs, show, watch, wait, logs, stop, scale, cancel, rm; and agents."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
+from enum import StrEnum
 from itertools import islice
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from weft.api.agent import AgentList
-from weft.api.job import JobPage
+from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
 from weft.cli import render
 from weft.cli.data_path import with_data_found
-from weft.cli.job_file import STANDARD_INPUT, InitFrom, beginning_with, checked
-from weft.cli.model_options import ModelOptions, check_unsaid, with_model_options
+from weft.cli.job_file import InitFrom, beginning_with, job_file, read
+from weft.cli.model_options import JOB_PANEL, ModelOptions, fields_of_a_job, with_model_options
 from weft.cli.models import ModelJob, is_model, job_of_model, submit_model
-from weft.cli.options import JobId, Json, Url, await_job, find_job
+from weft.cli.options import Form, Format, JobId, Url, await_job, find_job, print_json
+from weft.cli.overrides import SetOption, overridden
 from weft.cli.programs import tell_dry_run
 from weft.cli.training_options import (
     Accumulate,
@@ -35,15 +37,17 @@ from weft.cli.training_options import (
 )
 from weft.client import Client
 from weft.command_line import command
-from weft.errors import ArgumentError, JobError
+from weft.errors import ArgumentError, JobError, WeftError
 from weft.event_stream import Notice
 from weft.job_handle import JobHandle
 from weft.terminal import Console
 
-SpecFile = Annotated[
-    typer.FileBinaryRead,
+Submitted = Annotated[
+    str,
     typer.Argument(
-        metavar="JOB.json|MODEL.onnx", help="A job file (- reads standard input), or an ONNX file with its options."
+        metavar="JOB.json|MODEL.onnx|ID",
+        help="A job file (- reads standard input), an ONNX file with its options, or a job to run once more.",
+        show_default=False,
     ),
 ]
 States = Annotated[list[JobState] | None, typer.Option("--state", help="Only jobs in this state; may be repeated.")]
@@ -51,20 +55,20 @@ States = Annotated[list[JobState] | None, typer.Option("--state", help="Only job
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    for each in (submit, resume, jobs, show, watch, logs, stop, scale, cancel, rm, agents):
+    for each in (submit, resume, jobs, show, watch, wait, logs, stop, scale, cancel, rm, agents):
         app.command()(each)
-    app.command("ls", hidden=True)(jobs)  # What goes with `rm`.
 
 
 @with_model_options
 def submit(
-    file: SpecFile,
+    job_or_file: Submitted,
     *,
+    set_: SetOption = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="Steps to train; for an ONNX file.", show_default=False)
+        int | None, typer.Option("--steps", help="Steps to train.", show_default=False, rich_help_panel=JOB_PANEL)
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option("--epochs", help="Epochs to train; for an ONNX file.", show_default=False)
+        int | None, typer.Option("--epochs", help="Epochs to train.", show_default=False, rich_help_panel=JOB_PANEL)
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
     init_from: InitFrom = None,
@@ -81,17 +85,18 @@ def submit(
     stop_when: StopWhenOption = None,
     keep_best: KeepBestOption = None,
     url: Url = None,
-    json: Json = False,
+    form: Form = Format.TABLE,
     model: ModelOptions,
 ) -> None:
-    """Submit a job: graph, data, optimizer and run length, as JSON; or an ONNX file, with its weights, and --loss."""
-    out = Console(soft_wrap=True, highlight=False, markup=False)
-    named = str(getattr(file, "name", "<stdin>"))
-    if is_model(named):
-        made = job_of_model(Path(named), model, steps=steps, epochs=epochs)
+    """Submit a job: graph, data, optimizer and run length, as JSON; or an ONNX file, with its weights, and --loss; or
+    once more what was submitted before, by its id."""
+    out, file = Console(soft_wrap=True, highlight=False, markup=False), job_file(job_or_file)
+    if file is not None and is_model(file):
+        made: ModelJob | None = job_of_model(file, model, steps=steps, epochs=epochs)
+        said = []
     else:
-        check_unsaid(model, named, steps=steps, epochs=epochs)
-        made = ModelJob(checked(file.read(), STANDARD_INPUT if named == "<stdin>" else named))
+        said = fields_of_a_job(model, job_or_file, steps=steps, epochs=epochs)
+        made = None if file is None else ModelJob(read(file))
     changes = training_changes(
         recompute=recompute,
         precision=precision,
@@ -103,14 +108,16 @@ def submit(
         stop_when=stop_when,
         keep_best=keep_best,
     )
-    made = replace(made, document=changed(made.document, changes))
     with Client(url) as client:
+        if made is None:
+            made = ModelJob(find_job(client, job_or_file).spec_json())
+        made = replace(made, document=overridden(changed(made.document, changes), [*said, *(set_ or ())]))
         if init_from is not None:
             made = ModelJob(beginning_with(client, made.document, init_from))
         if dry_run:
-            tell_dry_run(out, with_data_found(made.document, client.dry_run), json)
+            tell_dry_run(out, with_data_found(made.document, client.dry_run), form)
             return
-        _tell_submitted(submit_model(client, made), json=json, watch=watch)
+        _tell_submitted(submit_model(client, made), form=form, watch=watch)
 
 
 def resume(
@@ -129,7 +136,7 @@ def resume(
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
     url: Url = None,
-    json: Json = False,
+    form: Form = Format.TABLE,
 ) -> None:
     """Go on with a job that has ended, from its last snapshot: the same parameters, optimizer, step and data order."""
     with Client(url) as client:
@@ -142,20 +149,20 @@ def resume(
             lr=lr,
             stop_when=stop_when,
         )
-        _tell_submitted(job, json=json, watch=watch)
+        _tell_submitted(job, form=form, watch=watch)
 
 
 def jobs(
     state: States = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most jobs to list.")] = 20,
     url: Url = None,
-    json: Json = False,
+    form: Form = Format.TABLE,
 ) -> None:
     """List jobs, newest first."""
     with Client(url) as client:
         found = [handle.job for handle in islice(client.jobs(state=state), limit)]
-    if json:
-        Console().out(JobPage(jobs=found).model_dump_json(indent=2), highlight=False)
+    if form is Format.JSON:
+        print_json(JobPage(jobs=found))
     elif found:
         render.print_table(render.jobs_table(found, render.now(), render.room()))
         for job in found:
@@ -171,17 +178,17 @@ def show(
     id: JobId,  # noqa: A002 - the argument's name to users
     spec: Annotated[bool, typer.Option("--spec", help="Print the submitted job, as `weft submit` takes it.")] = False,
     url: Url = None,
-    json: Json = False,
+    form: Form = Format.TABLE,
 ) -> None:
     """Show one job."""
     with Client(url) as client:
         found = find_job(client, id)
         job = found.job
         if spec:
-            Console().out(found.spec().model_dump_json(indent=2, exclude_unset=True), highlight=False)
+            print_json(json.loads(found.spec_json()))
             return
-    if json:
-        Console().out(job.model_dump_json(indent=2), highlight=False)
+    if form is Format.JSON:
+        print_json(job)
         return
     Console().print(render.job_lines(job, render.now()))
     if job.state is JobState.FAILED and job.started_at is not None:
@@ -193,15 +200,60 @@ def show(
     elif job.state.is_terminal and job.snapshot is not None:
         _say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
     elif job.state is JobState.FAILED and job.started_at is not None:
-        _say(f"run it again: {command(f'show {job.id} --spec > job.json')}; {command('submit job.json')}")
+        _say(f"run it again: {command(f'submit {job.id}')}; --set lr=0.001 changes a field of it")
     if job.state is JobState.SUCCEEDED:
         _say(f"\nsave its parameters with: {command(f'params save {job.id} FILE.safetensors')}")
 
 
-def watch(id: JobId, url: Url = None) -> None:  # noqa: A002 - the argument's name to users
+def watch(id: JobId, url: Url = None, form: Form = Format.TABLE) -> None:  # noqa: A002 - the argument's name to users
     """Show a job's progress until it ends; leaving with Ctrl-C does not stop it."""
     with Client(url) as client:
-        _watch(await_job(client, id, _warn), Console())
+        job = await_job(client, id, _warn)
+        _watch(job, Console(stderr=form is Format.JSON))
+        if form is Format.JSON:
+            print_json(job.job)
+
+
+class Condition(StrEnum):
+    """What `weft wait` waits for."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    def holds(self, job: Job) -> bool:
+        """Whether the job is so; one that has ended was running if it has started."""
+        if self is Condition.RUNNING:
+            return job.started_at is not None
+        return job.state.is_terminal if self is Condition.ENDED else job.state.value == self.value
+
+
+def wait(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    *,
+    for_: Annotated[Condition, typer.Option("--for", help="What to wait for.")] = Condition.SUCCEEDED,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="TIME", help="The longest wait: 30s, 5m, 2h.", show_default=False),
+    ] = None,
+    url: Url = None,
+    form: Form = Format.TABLE,
+) -> None:
+    """Wait for a job to succeed, or for another state; exit code 1 if it ends otherwise or the time is over."""
+    timeout_s = None if timeout is None else _duration(timeout, "--timeout").total_seconds()
+    with Client(url) as client:
+        found = await_job(client, id, _warn)
+        job = found.wait_until(for_.holds, timeout_s)
+        if for_ is Condition.SUCCEEDED:
+            found.succeeded()
+    if not for_.holds(job):
+        raise WeftError(f"{render.state_line(job)}; it cannot become {for_.value} any more")
+    if form is Format.JSON:
+        print_json(job)
+    else:
+        _say(render.state_line(job))
 
 
 def logs(
@@ -209,16 +261,16 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")] = False,
     after: Annotated[int, typer.Option("--after", min=0, help="Only events after this number.")] = 0,
     url: Url = None,
-    json: Json = False,
+    form: Form = Format.TABLE,
 ) -> None:
-    """Print a job's events: states, steps, metrics, logs. With --json one event a line."""
+    """Print a job's events: states, steps, metrics, logs. With -o json one event a line."""
     out = Console(soft_wrap=True, highlight=False)
     with Client(url) as client:
         job = await_job(client, id, _warn) if follow else find_job(client, id)
         for event in job.narrated(after) if follow else job.log(after):
             if isinstance(event, Notice):
                 _warn(event.text)
-            elif json:
+            elif form is Format.JSON:
                 out.out(event.model_dump_json(), highlight=False)
             else:
                 out.print(render.event_line(event))
@@ -228,14 +280,14 @@ def stop(
     id: JobId,  # noqa: A002 - the argument's name to users
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
     url: Url = None,
-    json: Json = False,
+    form: Form = Format.TABLE,
 ) -> None:
     """Have a job that runs end soon, and keep what it has trained as its result."""
     with Client(url) as client:
         job = find_job(client, id)
         job.stop()
-        if json:
-            Console().out(job.job.model_dump_json(indent=2), highlight=False)
+        if form is Format.JSON:
+            print_json(job.job)
         else:
             _say(render.state_line(job.job))
         if watch:
@@ -249,14 +301,14 @@ def scale(
     shards: Annotated[int | None, typer.Option("--shards", min=0, help="New number of shards.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
     url: Url = None,
-    json: Json = False,
+    form: Form = Format.TABLE,
 ) -> None:
     """Have a job that runs go on with other numbers of workers and shards, from a step soon."""
     with Client(url) as client:
         job = find_job(client, id)
         job.scale(workers=workers, shards=shards)
-        if json:
-            Console().out(job.job.model_dump_json(indent=2), highlight=False)
+        if form is Format.JSON:
+            print_json(job.job)
         else:
             _say(render.state_line(job.job))
         if watch:
@@ -269,13 +321,13 @@ def cancel(
         bool, typer.Option("--discard", help="Also delete its snapshots, so it cannot be resumed.")
     ] = False,
     url: Url = None,
-    json: Json = False,
+    form: Form = Format.TABLE,
 ) -> None:
     """End a job at once, without a result; `weft stop` keeps what it has trained."""
     with Client(url) as client:
         job = find_job(client, id).cancel(discard=discard)
-    if json:
-        Console().out(job.model_dump_json(indent=2), highlight=False)
+    if form is Format.JSON:
+        print_json(job)
         return
     _say(f"job {job.id} ({job.name}) {job.state.told}")
     if job.snapshot is not None:
@@ -292,66 +344,69 @@ def rm(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     url: Url = None,
+    form: Form = Format.TABLE,
 ) -> None:
     """Delete jobs that have ended, with their results, snapshots and logs."""
     if (not ids) == (older_than is None):
         raise typer.BadParameter("give jobs' ids, or --older-than", param_hint="ID...")
-    age = None if older_than is None else _duration(older_than)
+    age = None if older_than is None else _duration(older_than, "--older-than")
     with Client(url) as client:
         if age is None:
             found = list({job.id: job for job in (find_job(client, each) for each in ids or ())}.values())
         else:
             ended = client.jobs(state=[state for state in JobState if state.is_terminal])
             found = [each for each in ended if each.job.ended_at and render.now() - each.job.ended_at > age]
-        if not found:
+        if not found and form is Format.TABLE:
             _say("no job ended that long ago")
             return
         going = next((each.job for each in found if not each.state.is_terminal), None)
         if going is not None:
             raise ArgumentError(f"job {going.id} {going.state.told}; end it first: {command(f'cancel {going.id}')}")
-        for each in found:
+        for each in found if form is Format.TABLE else ():
             _say(f"{render.state_line(each.job)}, {render.size(each.job.kept_bytes)}")
         total = render.size(sum(each.job.kept_bytes for each in found))
         what = f"{render.counted(len(found), 'job')} with results, snapshots and logs ({total})"
         if not yes:
             try:
-                typer.confirm(f"remove {what} for ever?", abort=True)
+                typer.confirm(f"remove {what} for ever?", abort=True, err=form is Format.JSON)
             except typer.Abort:
                 raise ArgumentError("nothing was removed; --yes removes without asking") from None
         client.remove(*found)
-    _say(f"removed {what}")
+    if form is Format.JSON:
+        print_json({"removed": [each.id for each in found]})
+    else:
+        _say(f"removed {what}")
 
 
-def agents(url: Url = None, json: Json = False) -> None:
+def agents(url: Url = None, form: Form = Format.TABLE) -> None:
     """List workers and shards."""
     with Client(url) as client:
         found = sorted(client.agents(), key=render.agent_order)
-    if json:
-        Console().out(AgentList(agents=found).model_dump_json(indent=2), highlight=False)
+    if form is Format.JSON:
+        print_json(AgentList(agents=found))
     elif found:
         render.print_table(render.agents_table(found, render.room()))
     else:
         _say(f"no workers or shards have registered; `{command('up')}` starts some with a server of their own")
 
 
-def _duration(text: str) -> timedelta:
+def _duration(text: str, option: str) -> timedelta:
     """Raises typer.BadParameter."""
-    units = {"d": "days", "h": "hours", "m": "minutes"}
+    units = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
     try:
         return timedelta(**{units[text[-1:]]: float(text[:-1])})
     except (KeyError, ValueError, OverflowError):
-        raise typer.BadParameter(f"{text!r} is not like 30d, 12h or 90m", param_hint="--older-than") from None
+        raise typer.BadParameter(f"{text!r} is not like 30d, 12h, 90m or 45s", param_hint=option) from None
 
 
-def _tell_submitted(job: JobHandle, *, json: bool, watch: bool) -> None:
-    out = Console(soft_wrap=True, highlight=False, markup=False)
-    if json:
-        out.out(job.job.model_dump_json(indent=2), highlight=False)
+def _tell_submitted(job: JobHandle, *, form: Format, watch: bool) -> None:
+    if form is Format.JSON:
+        print_json(job.job)
     elif not watch:
-        out.print(render.state_line(job.job))
+        _say(render.state_line(job.job))
         if job.job.beginning is not None:
-            out.print(f"it {job.job.beginning}")
-        out.print(f"watch it with: {command(f'watch {job.id}')}")
+            _say(f"it {job.job.beginning}")
+        _say(f"watch it with: {command(f'watch {job.id}')}")
     if watch:
         _watch(job, Console(stderr=True))  # stdout has the answer alone
 

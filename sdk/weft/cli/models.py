@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from weft.api.job import FromUpload
 from weft.cli.data_path import with_data_found
 from weft.cli.model_options import SUFFIX, ModelOptions, with_model_options
-from weft.cli.options import JobId, Url, find_job
+from weft.cli.options import Form, Format, JobId, Url, find_job, print_json
 from weft.client import Client
 from weft.errors import ArgumentError, InvalidRequestError
 from weft.first_values import SUFFIX as PARAMETERS_SUFFIX
@@ -36,21 +36,27 @@ def add_to(app: typer.Typer) -> None:
 
 
 @with_model_options
-def inspect_(file: ModelFile, *, model: ModelOptions) -> None:
+def inspect_(file: ModelFile, *, form: Form = Format.TABLE, model: ModelOptions) -> None:
     """Print what an ONNX file has: inputs, outputs, parameters, constants, operators, and what cannot train.
 
     Nothing is sent. With --loss, what is printed is the graph that would be trained.
     """
     if not file.exists():
         raise ArgumentError(f"there is no file {file}")
-    Console().write(f"{model.trainable(file) if model.is_of_a_loss else model.model(file)}\n")
+    made = model.trainable(file) if model.is_of_a_loss else model.model(file)
+    if form is Format.JSON:
+        from weft.model_report import document  # most commands build no graph
+
+        print_json(document(made.graph, made.warnings))
+    else:
+        Console().write(f"{made}\n")
 
 
 def export(
     id: JobId,  # noqa: A002 - the argument's name to users
     file: Annotated[Path, typer.Argument(metavar="MODEL.onnx", dir_okay=False, show_default=False)],
     *,
-    output: Annotated[
+    outputs: Annotated[
         list[str] | None, typer.Option("--output", help="An output of the exported model; may be repeated.")
     ] = None,
     opset: Annotated[int, typer.Option("--opset", help="ONNX opset; 0 chooses one that most runtimes take.")] = 0,
@@ -59,6 +65,7 @@ def export(
         bool, typer.Option("--training", help="Keep Dropout and BatchNormalization in training mode.")
     ] = False,
     url: Url = None,
+    form: Form = Format.TABLE,
 ) -> None:
     """Write a job's model, with its parameters as they are now, to an ONNX file for inference.
 
@@ -70,8 +77,11 @@ def export(
         if file.suffix == PARAMETERS_SUFFIX:
             job.save(file, ema=ema)
         else:
-            job.export_onnx(file, outputs=output, opset=opset, ema=ema, training=training)
-    Console(soft_wrap=True, highlight=False, markup=False).print(f"{file}: {file.stat().st_size:,} bytes")
+            job.export_onnx(file, outputs=outputs, opset=opset, ema=ema, training=training)
+    if form is Format.JSON:
+        print_json({"path": str(file), "bytes": file.stat().st_size})
+    else:
+        Console(soft_wrap=True, highlight=False, markup=False).print(f"{file}: {file.stat().st_size:,} bytes")
 
 
 def is_model(argument: str | Path) -> bool:
@@ -92,7 +102,7 @@ def job_of_model(path: Path, model: ModelOptions, **length: int | None) -> Model
     from weft.model_report import per_worker  # most commands build no graph
 
     trainable = trainable_of(path, model)
-    for sentence in per_worker(trainable.graph) if model.workers > 1 else ():
+    for sentence in per_worker(trainable.graph) if (model.workers or 1) > 1 else ():
         _warn(f"warning: {sentence}")
     return ModelJob(model.job(path, trainable, **length).model_dump_json(), trainable.values)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from enum import StrEnum
 from itertools import islice
-from typing import Annotated
+from json import dumps
+from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 
 from weft.absence import AWAY, Absence, Resumption
 from weft.client import Client
 from weft.command_line import command
 from weft.errors import NotFoundError, WeftError
 from weft.job_handle import JobHandle
+from weft.terminal import Console
 
 PATIENCE_S = 30.0
 """With a server that has not answered yet: enough to be started again; there may as well be none."""
@@ -21,8 +25,25 @@ SEARCHED_JOBS = 1000
 """Newest jobs among which the beginning of an id is looked for."""
 
 Url = Annotated[str | None, typer.Option("--url", help="The server's URL.  [env: WEFT_URL]", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+class Format(StrEnum):
+    """What a command prints its answer as."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+Form = Annotated[Format, typer.Option("-o", "--format", help="Print text for people, or JSON for scripts.")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, or its first characters.", show_default=False)]
+
+
+def print_json(document: BaseModel | Mapping[str, Any], indent: int | None = 2) -> None:
+    """Prints an answer for scripts."""
+    text = (
+        document.model_dump_json(indent=indent) if isinstance(document, BaseModel) else dumps(document, indent=indent)
+    )
+    Console().out(text, highlight=False)
 
 
 class NoSuchJobError(WeftError):

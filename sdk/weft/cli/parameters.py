@@ -10,7 +10,7 @@ import typer
 
 from weft.api.job import ParameterList
 from weft.cli import render
-from weft.cli.options import JobId, Json, Url, find_job
+from weft.cli.options import Form, Format, JobId, Url, find_job, print_json
 from weft.client import Client
 from weft.errors import ArgumentError, NotFoundError, WeftError
 from weft.job_handle import JobHandle
@@ -33,12 +33,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 @params.command("list")
-def list_(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 - the argument's name to users
+def list_(id: JobId, url: Url = None, form: Form = Format.TABLE) -> None:  # noqa: A002 - the argument's name to users
     """List names, dtypes and shapes."""
     with Client(url) as client:
         found = find_job(client, id).parameters()
-    if json:
-        Console().out(ParameterList(parameters=found).model_dump_json(indent=2), highlight=False)
+    if form is Format.JSON:
+        print_json(ParameterList(parameters=found))
     else:
         render.print_table(render.parameters_table(found))
 
@@ -48,7 +48,7 @@ def get(
     id: JobId,  # noqa: A002 - the argument's name to users
     name: Annotated[str, typer.Argument(help="The parameter's name.", show_default=False)],
     url: Url = None,
-    json: Json = False,
+    form: Form = Format.TABLE,
 ) -> None:
     """Print one parameter's values; also of a job that runs."""
     with Client(url) as client:
@@ -59,11 +59,9 @@ def get(
             known = ", ".join(parameter.name for parameter in job.parameters())
             raise NoSuchParameterError(f"job {job.id} has no parameter {name!r}; it has {known}") from None
     array, out = values[name], Console(soft_wrap=True)
-    if json:
-        import json as json_  # the option's name is taken by users
-
+    if form is Format.JSON:
         document = {"name": name, "dtype": array.dtype.name, "shape": array.shape, "step": values.step}
-        out.out(json_.dumps({**document, "values": array.tolist()}), highlight=False)
+        print_json({**document, "values": array.tolist()}, indent=None)
         return
     shape = ", ".join(map(str, array.shape))
     out.print(f"{name}  {array.dtype.name}[{shape}]  after {values.step} steps", highlight=False, markup=False)
@@ -81,16 +79,14 @@ def save(
     ] = False,
     ema: Annotated[bool, typer.Option("--ema", help="Write the averaged parameters; for a job with `ema`.")] = False,
     url: Url = None,
-    json: Json = False,
+    form: Form = Format.TABLE,
 ) -> None:
     """Write all parameters to a safetensors file."""
     with Client(url) as client:
         job = find_job(client, id)
         step = job.save(file, state=state, ema=ema)
-    if json:
-        import json as json_  # the option's name is taken by users
-
-        Console(soft_wrap=True).out(json_.dumps({"path": str(file), "step": step}), highlight=False)
+    if form is Format.JSON:
+        print_json({"path": str(file), "step": step})
     else:
         what = "averages of parameters" if ema else "parameters"
         what = f"{what} and state" if state else what
@@ -102,7 +98,7 @@ def set_(
     id: JobId,  # noqa: A002 - the argument's name to users
     assignments: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help=SET_HELP, show_default=False)],
     url: Url = None,
-    json: Json = False,
+    form: Form = Format.TABLE,
 ) -> None:
     """Set parameters of a job that waits or runs, all at one step; its next steps go on from there."""
     values = dict(assigned(assignment) for assignment in assignments)
@@ -110,7 +106,7 @@ def set_(
         raise ArgumentError("one of the names is given twice")
     with Client(url) as client:
         job = find_job(client, id)
-        _tell_set(job, list(values), job.set_all(values), json)
+        _tell_set(job, list(values), job.set_all(values), form)
 
 
 @params.command()
@@ -118,12 +114,12 @@ def load(
     id: JobId,  # noqa: A002 - the argument's name to users
     file: File,
     url: Url = None,
-    json: Json = False,
+    form: Form = Format.TABLE,
 ) -> None:
     """Set the parameters that a safetensors file has; see `set`."""
     with Client(url) as client:
         job = find_job(client, id)
-        _tell_set(job, [str(file)], job.load(file), json)
+        _tell_set(job, [str(file)], job.load(file), form)
 
 
 def assigned(assignment: str) -> tuple[str, Any]:
@@ -144,11 +140,9 @@ def assigned(assignment: str) -> tuple[str, Any]:
         raise ArgumentError(f"{value!r} is no .npy file: {error}") from None
 
 
-def _tell_set(job: JobHandle, what: list[str], step: int, json: bool) -> None:
-    if json:
-        import json as json_  # the option's name is taken by users
-
-        Console(soft_wrap=True).out(json_.dumps({"set": what, "step": step}), highlight=False)
+def _tell_set(job: JobHandle, what: list[str], step: int, form: Format) -> None:
+    if form is Format.JSON:
+        print_json({"set": what, "step": step})
     else:
         one = len(what) == 1
         begins = f"{'is' if one else 'are'} what it begins with"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from weft.cli.job_file import job_file, read
 from weft.cli.model_options import ModelOptions, check_unsaid, with_model_options
 from weft.cli.models import is_model, job_of_model, trainable_of
 from weft.cli.narrow_programs import narrow
-from weft.cli.options import Json, Url, find_job
+from weft.cli.options import Form, Format, Url, find_job, print_json
 from weft.client import Client
 from weft.command_line import command
 from weft.errors import ArgumentError
@@ -55,7 +56,7 @@ def programs(
     passes: ShowPasses = False,
     memory: Memory = False,
     url: Url = None,
-    json: Json = False,
+    form: Form = Format.TABLE,
     model: ModelOptions,
 ) -> None:
     """Print what the converter makes of a job's graph; of a job file without submitting it, and of an ONNX file with
@@ -64,9 +65,9 @@ def programs(
     First what is fetched, sent and held, in sentences; then each node in the order it runs in. `--passes` prints how
     the converter came to it, pass by pass, and `--passes full` with every node that came and went.
     """
-    out, file, told = Console(), job_file(job_or_file), _passes(detail, passes, memory, json)
+    out, file, told = Console(), job_file(job_or_file), _passes(detail, passes, memory, form)
     if file is not None and is_model(file) and model.data is None:
-        _print(out, _local(file, model, told, memory, json), job_or_file, fit=not json)
+        _print(out, _local(file, model, told, memory, form), job_or_file, fit=form is Format.TABLE)
         return
     made = None if file is None else _job(file, model)
     if made is None:
@@ -77,29 +78,31 @@ def programs(
         elif made is not None:
             run = with_data_found(made, client.dry_run)
             if memory:
-                tell_dry_run(out, run, json)
+                tell_dry_run(out, run, form)
                 return
-            text = _indented(run.programs) if json else run.text
+            text = dumps(run.programs, indent=2) if form is Format.JSON else run.text
         elif memory:
             raise ArgumentError("--memory is of a job file, before it is submitted: weft programs JOB.json --memory")
         else:
             job = find_job(client, job_or_file)
-            text = _indented(job.programs()) if json else job.programs_text()
-    _print(out, text, job_or_file, fit=not json)
+            text = dumps(job.programs(), indent=2) if form is Format.JSON else job.programs_text()
+    _print(out, text, job_or_file, fit=form is Format.TABLE)
 
 
-def _passes(detail: str | None, passes: bool, memory: bool, json: bool) -> Passes | None:
+def _passes(detail: str | None, passes: bool, memory: bool, form: Format) -> Passes | None:
     """Which text of the passes is asked for. Raises ArgumentError for what makes no sense together."""
     if detail is not None and (not passes or detail != "full"):
         raise ArgumentError(f"{detail!r} is not understood; weft programs JOB --passes full prints every node")
-    if passes and (memory or json):
-        raise ArgumentError(f"--passes prints a text of its own, and goes without --{'memory' if memory else 'json'}")
+    if passes and (memory or form is Format.JSON):
+        raise ArgumentError(
+            f"--passes prints a text of its own, and goes without {'--memory' if memory else '-o json'}"
+        )
     if not passes:
         return None
     return Passes.SHORT if detail is None else Passes.FULL
 
 
-def _local(file: Path, model: ModelOptions, told: Passes | None, memory: bool, json: bool) -> str:
+def _local(file: Path, model: ModelOptions, told: Passes | None, memory: bool, form: Format) -> str:
     """The text of an ONNX file that is said no data: no server is asked. Raises ArgumentError for its memory."""
     from weft.cli.local_programs import local_json, local_passes, local_text  # most commands convert nothing
 
@@ -108,7 +111,7 @@ def _local(file: Path, model: ModelOptions, told: Passes | None, memory: bool, j
     trainable = trainable_of(file, model)
     if told is not None:
         return local_passes(trainable, told, model.batch_size)
-    return _indented(local_json(trainable)) if json else local_text(trainable)
+    return dumps(local_json(trainable), indent=2) if form is Format.JSON else local_text(trainable)
 
 
 def _dry_passes(client: Client, job: bytes | str, told: Passes) -> str:
@@ -123,10 +126,10 @@ def _job(file: Path, model: ModelOptions) -> bytes | str:
     return read(file)
 
 
-def tell_dry_run(out: Console, run: DryRun, json: bool) -> None:
+def tell_dry_run(out: Console, run: DryRun, form: Format) -> None:
     """What a checked job would be: its size, what it would take, and whether it would start."""
-    if json:
-        out.out(run.model_dump_json(indent=2, exclude={"programs", "text", "passes"}), highlight=False)
+    if form is Format.JSON:
+        print_json(run.model_dump(mode="json", exclude={"programs", "text", "passes"}))
     else:
         out.print(dry_run_table(run))
 
@@ -228,9 +231,3 @@ def _print(out: Console, text: str, target: str, *, fit: bool) -> None:
         Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
             f"narrowed to this terminal; whole: {command(f'programs {target}')} | less -S"
         )
-
-
-def _indented(document: object) -> str:
-    import json as json_  # the option's name is taken by users
-
-    return json_.dumps(document, indent=2)

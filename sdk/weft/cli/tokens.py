@@ -8,7 +8,7 @@ import typer
 
 from weft.api.token import DEFAULT_PROJECT, Scope, TokenList
 from weft.cli import render
-from weft.cli.options import Json, Url
+from weft.cli.options import Form, Format, Url, print_json
 from weft.client import Client
 from weft.command_line import command
 from weft.terminal import Console
@@ -37,13 +37,13 @@ def create(
         str, typer.Option("--project", help="The project whose jobs it sees; * for all.")
     ] = DEFAULT_PROJECT,
     url: Url = None,
-    json: Json = False,
+    form: Form = Format.TABLE,
 ) -> None:
     """Create a token and print its secret, which is not shown again."""
     with Client(url) as client:
         made = client.create_token(name, scope=scope, project=project)
-    if json:
-        Console().out(made.model_dump_json(indent=2), highlight=False)
+    if form is Format.JSON:
+        print_json(made)
         return
     Console().out(made.token, highlight=False)
     told = f"token {made.name}: {made.scope} in {_projects(made.project)}; use it as WEFT_TOKEN, it is not shown again"
@@ -51,12 +51,12 @@ def create(
 
 
 @group.command()
-def ls(url: Url = None, json: Json = False) -> None:
+def ls(url: Url = None, form: Form = Format.TABLE) -> None:
     """List tokens, without their secrets."""
     with Client(url) as client:
         found = client.tokens()
-    if json:
-        Console().out(TokenList(tokens=found).model_dump_json(indent=2), highlight=False)
+    if form is Format.JSON:
+        print_json(TokenList(tokens=found))
     elif found:
         made = render.table("name", "scope", "project", "age")
         for each in found:
@@ -67,11 +67,14 @@ def ls(url: Url = None, json: Json = False) -> None:
 
 
 @group.command()
-def rm(name: TokenName, url: Url = None) -> None:
+def rm(name: TokenName, url: Url = None, form: Form = Format.TABLE) -> None:
     """Remove a token."""
     with Client(url) as client:
         client.remove_token(name)
-    Console(highlight=False).print(f"removed token {name}", markup=False)
+    if form is Format.JSON:
+        print_json({"removed": [name]})
+    else:
+        Console(highlight=False).print(f"removed token {name}", markup=False)
 
 
 def _projects(project: str) -> str:

@@ -1,24 +1,33 @@
-"""`weft up`: a cluster on this machine, until Ctrl-C."""
+"""`weft up` and `weft down`: a cluster on this machine, in the foreground or in the background."""
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Never
 
 import typer
+from pydantic import ValidationError
 from rich.text import Text
 
+from weft.agent.private import opener
 from weft.api.job import Job
 from weft.api.lifecycle import JobState
 from weft.cli import render
+from weft.cli.options import Form, Format, print_json
 from weft.client import DEFAULT_URL, Client
-from weft.cluster import Cluster
+from weft.cluster import LOGS, Cluster, listening_in
 from weft.command_line import command
-from weft.errors import DEFAULT_PORT, WeftError
+from weft.errors import DEFAULT_PORT, ClusterError, WeftError
+from weft.exclusive import holder
 from weft.http import Retry
 from weft.tending import Tending
 from weft.terminal import Console
@@ -27,39 +36,156 @@ LOOK_S = 0.5
 ANSWER_S = 2.0
 """For which the end waits to be told what runs."""
 NAMED_JOBS = 3
+END_TIMEOUT_S = 30.0
+"""For `weft down`: longer than a cluster gives its agents and then its server."""
+POLL_S = 0.05
+
+_SERVES, _FAILED = "serves", "failed"
+
+DIRECTORY = Path(".weft")
+Directory = Annotated[Path, typer.Option(help="Where database, parameters and logs are kept.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the commands."""
     app.command()(up)
+    app.command()(down)
 
 
 def up(
+    *,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
     shards: Annotated[int, typer.Option(min=1, help="Shard processes.")] = 2,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The server's port on 127.0.0.1; 0 takes a free one.")
     ] = DEFAULT_PORT,
-    directory: Annotated[Path, typer.Option(help="Where database, parameters and logs are kept.")] = Path(".weft"),
+    directory: Directory = DIRECTORY,
     data_root: Annotated[Path, typer.Option(help="Jobs may read data below this directory.")] = Path(),
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Run in the background: return once the cluster serves.")
+    ] = False,
+    form: Form = Format.TABLE,
 ) -> None:
-    """Start a server, shards and workers on this machine, and keep them until Ctrl-C.
+    """Start a server, shards and workers on this machine, and keep them until Ctrl-C or `weft down`.
 
     One that ends is started again: the server on its port and data, a worker or shard under its name.
     """
-    out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False, soft_wrap=True)
+    make = partial(Cluster, workers, shards, port=port, directory=directory, data_root=data_root)
+    err = Console(stderr=True, highlight=False, soft_wrap=True)
+    if detach:
+        _in_background(err, make, form)
+        return
+    with err.status("starting") as status:
+
+        def serving(cluster: Cluster) -> None:
+            status.stop()
+            _greet(cluster, cluster.url, cluster.directory, form, detached=False)
+
+        _keep(make(progress=status.update), serving)
+
+
+def down(directory: Directory = DIRECTORY, form: Form = Format.TABLE) -> None:
+    """End the cluster that `weft up` started in this directory. Its jobs go on with the next `weft up` there."""
+    path = directory.absolute()
+    process = holder(path)
+    if process is None:
+        _tell_down(f"no cluster runs in {path}", path, None, form)
+        return
+    if b"up" not in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"):
+        raise ClusterError(f"the cluster in {path} is not of `weft up`: end process {process}, which started it")
+    if form is Format.TABLE:
+        _say(_stopping(_running_in(path)))
+    os.kill(process, signal.SIGTERM)
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while holder(path) == process:
+        if time.monotonic() > deadline:
+            raise ClusterError(f"it has not ended within {END_TIMEOUT_S:g} s; kill it with: kill -9 {process}")
+        time.sleep(POLL_S)
+    _tell_down(f"the cluster in {path} has ended", path, process, form)
+
+
+def _tell_down(text: str, directory: Path, ended: int | None, form: Format) -> None:
+    if form is Format.JSON:
+        print_json({"directory": str(directory), "ended": ended})
+    else:
+        _say(text)
+
+
+def _keep(cluster: Cluster, serving: Callable[[Cluster], None]) -> None:
+    """Starts the cluster, calls `serving`, and looks after the cluster until a signal ends this process."""
+    err = Console(stderr=True, highlight=False, soft_wrap=True)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    with err.status("starting") as status:
-        cluster = Cluster(workers, shards, port=port, directory=directory, data_root=data_root, progress=status.update)
-        cluster.start()
+    cluster.start()
     try:
-        _greet(out, cluster)
+        serving(cluster)
         _look_after(err, cluster)
     except KeyboardInterrupt:
         err.print(_stopping(_running(cluster.url)), markup=False)
     finally:
         cluster.stop()
+
+
+def _in_background(err: Console, make: Callable[..., Cluster], form: Format) -> None:
+    """Forks. The child keeps the cluster; the parent shows how its start goes, and returns once it serves.
+
+    Raises ClusterError for what goes wrong in the child before that.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        _child(make, writing)
+    os.close(writing)
+    kind, text = "", ""
+    try:
+        with open(reading) as pipe, err.status("starting") as status:
+            for line in pipe:
+                kind, text = json.loads(line)
+                status.update(text)
+    except KeyboardInterrupt:
+        os.kill(child, signal.SIGTERM)
+        os.waitpid(child, 0)
+        raise
+    if kind != _SERVES:
+        os.waitpid(child, 0)
+        raise ClusterError(text if kind == _FAILED else "the cluster's process was ended while it started")
+    url, directory = text.split(" ", 1)
+    _greet(make(), url, Path(directory), form, detached=True)
+
+
+def _child(make: Callable[..., Cluster], writing: int) -> Never:
+    """The process in the background: it has no terminal, and tells through the pipe how the start goes."""
+    os.setsid()  # Ctrl-C and the end of the terminal reach the parent alone
+    with open(writing, "w", buffering=1) as pipe:
+
+        def tell(kind: str, text: str) -> None:
+            pipe.write(f"{json.dumps([kind, text])}\n")
+
+        def serving(cluster: Cluster) -> None:
+            with (
+                open(os.devnull, "rb") as nothing,
+                open(cluster.directory / LOGS / "up.log", "ab", opener=opener) as log,
+            ):
+                for number, file in enumerate((nothing, log, log)):
+                    os.dup2(file.fileno(), number)
+            tell(_SERVES, f"{cluster.url} {cluster.directory}")
+            pipe.close()
+
+        try:
+            _keep(make(progress=partial(tell, "starts")), serving)
+        except (WeftError, OSError) as error:
+            if pipe.closed:
+                raise
+            tell(_FAILED, str(error))
+    sys.exit()
+
+
+def _running_in(directory: Path) -> list[Job]:
+    try:
+        return _running(listening_in(directory).url)
+    except (OSError, ValidationError):
+        return []  # its server has not listened yet
 
 
 def _running(url: str) -> list[Job]:
@@ -96,17 +222,34 @@ def _interrupt(_number: int, _frame: FrameType | None) -> Never:
     raise KeyboardInterrupt
 
 
-def _greet(out: Console, cluster: Cluster) -> None:
+def _greet(cluster: Cluster, url: str, directory: Path, form: Format, *, detached: bool) -> None:
+    if form is Format.JSON:
+        print_json(
+            {
+                "url": url,
+                "directory": str(directory),
+                "data_root": str(cluster.data_root),
+                "workers": cluster.workers,
+                "shards": cluster.shards,
+            }
+        )
+        return
+    out = Console(highlight=False, soft_wrap=True)
     on = f"{render.counted(cluster.workers, 'worker')}, {render.counted(cluster.shards, 'shard')}"
-    out.print(Text.assemble("weft is up at ", (cluster.url, "bold green"), f": {on}"))
-    out.print(f"  data below {cluster.data_root}", markup=False)
-    out.print(f"  logs in {cluster.directory / 'logs'}", markup=False)
-    out.print("Next, in another terminal:", markup=False)
-    if cluster.url != DEFAULT_URL:
-        out.print(f"  export WEFT_URL={cluster.url}", markup=False)
-    out.print(f"  {command('agents')}", markup=False)
-    out.print(f"  {command('submit JOB.json --watch')}", markup=False)
-    out.print(f"HTTP API: {cluster.url}/docs. Ctrl-C stops everything.", markup=False)
+    out.print(Text.assemble("weft is up at ", (url, "bold green"), f": {on}"))
+    end = (
+        f"`{command('down')}`" if directory == DIRECTORY.absolute() else f"`{command(f'down --directory {directory}')}`"
+    )
+    lines = [
+        f"  data below {cluster.data_root}",
+        f"  logs in {directory / LOGS}",
+        "Next:" if detached else "Next, in another terminal:",
+        *([f"  export WEFT_URL={url}"] if url != DEFAULT_URL else []),
+        f"  {command('agents')}",
+        f"  {command('submit JOB.json --watch')}",
+        f"HTTP API: {url}/docs. {end if detached else 'Ctrl-C'} stops everything.",
+    ]
+    out.print("\n".join(lines), markup=False)
 
 
 def _look_after(err: Console, cluster: Cluster) -> Never:
@@ -117,3 +260,7 @@ def _look_after(err: Console, cluster: Cluster) -> Never:
             for line in told.text.splitlines():
                 err.print(Text(_fitted(line, err), "red" if told.is_bad else "green"))
         never.wait(LOOK_S)
+
+
+def _say(text: str) -> None:
+    Console(highlight=False, soft_wrap=True).print(text, markup=False)

@@ -1,4 +1,4 @@
-"""The engine for debugging: each piece of work runs to its end, on the caller's thread, before `push` returns."""
+"""The engine without threads: each piece of work runs to its end, on the caller's thread, before `push` returns."""
 
 from __future__ import annotations
 
