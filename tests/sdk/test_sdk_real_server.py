@@ -151,6 +151,9 @@ def test_the_command_line_shows_saves_and_explains(cluster: weft.Cluster, client
     assert "Gemm" in run(cluster, "programs", job.id).stdout
     assert "keys" in json.loads(run(cluster, "programs", job.id, "-o", "json").stdout)
     assert "succeeded" in run(cluster, "logs", job.id).stdout.splitlines()[-1]
+    checked = run(cluster, "doctor").stdout
+    assert f"ready at {cluster.url}, release " in checked
+    assert "2 workers, 2 shards" in checked
     missing = run(cluster, "params", "get", job.id, "fc.nothing")
     assert missing.exit_code == 1
     assert "fc.weight" in missing.stderr
