@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         WeftError,
     )
     from weft.expression import Expression, Group, graph, group
+    from weft.fitting import fit
     from weft.job_handle import JobHandle, Values
     from weft.leaves import constant, input, parameter  # noqa: A004 - ONNX's words
     from weft.model import Model
@@ -95,6 +96,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "WeftError",
     ),
     "weft.expression": ("Expression", "Group", "graph", "group"),
+    "weft.fitting": ("fit",),
     "weft.job_handle": ("JobHandle", "Values"),
     "weft.leaves": ("constant", "input", "parameter"),
     "weft.model": ("Model",),
@@ -174,6 +176,7 @@ __all__ = [
     "custom_optimizer",
     "cut",
     "exponential",
+    "fit",
     "from_onnx",
     "from_torch",
     "graph",

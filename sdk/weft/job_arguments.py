@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, TypeVar
 
 from weft.api.compression import StoreCompressionSpec
@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class JobArguments(TypedDict, total=False):
-    """The keywords of `weft.job_spec`, whose signature has their defaults."""
+class TrainingArguments(TypedDict, total=False):
+    """The keywords of `weft.job_spec` but for what is trained on what, which `weft.fit` finds out."""
 
-    metrics: Mapping[str, Expression] | None
     outputs: Sequence[Expression]
-    data: Required[DataSpec | str | os.PathLike[str]]
     batch_size: int | None
     epochs: int | None
     steps: int | None
@@ -59,9 +57,18 @@ class JobArguments(TypedDict, total=False):
     name: str
 
 
-def shown_with_keywords_of(source: Callable[..., Any]) -> Callable[[F], F]:
+class JobArguments(TrainingArguments, total=False):
+    """The keywords of `weft.job_spec`, whose signature has their defaults."""
+
+    metrics: Mapping[str, Expression] | None
+    data: Required[DataSpec | str | os.PathLike[str]]
+
+
+def shown_with_keywords_of(source: Callable[..., Any], but: Collection[str] = ()) -> Callable[[F], F]:
     """Shows a function in `help` with the keywords that it passes on to `source`, and their defaults."""
-    keywords = [p for p in inspect.signature(source).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    keywords = [
+        p for p in inspect.signature(source).parameters.values() if p.kind is p.KEYWORD_ONLY and p.name not in but
+    ]
 
     def shown(function: F) -> F:
         own = inspect.signature(function)

@@ -104,7 +104,7 @@ def job_spec(
         given = "neither" if epochs is None else f"epochs={epochs} and steps={steps}"
         raise ArgumentError(f"give either epochs or steps, how long to train; {given} was given")
     trained = _trained(loss, metrics, outputs, name)
-    source = _data(data)
+    source = data_of(data)
     from weft_graph.json_form import graph_to_json  # who only watches jobs builds no graph
 
     with checked():
@@ -194,7 +194,8 @@ def _check_expressions(loss: object, metrics: object) -> None:
             raise ArgumentError(f"metric {name!r} is an expression, not {type(metric).__name__}")
 
 
-def _data(data: object) -> DataSpec:
+def data_of(data: object) -> DataSpec:
+    """What a script gives as data. Raises ArgumentError."""
     if isinstance(data, DataSpec):
         return data
     if isinstance(data, str | os.PathLike):

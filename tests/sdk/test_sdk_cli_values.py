@@ -126,8 +126,8 @@ def test_programs_of_a_job_file_are_a_dry_run(run: Run, tmp_path: Path) -> None:
     assert "training step 3.0 MiB" in memory
     assert "FetchRows" not in memory
     missing = run(answers(DRY), "programs", str(tmp_path / "none.json"))
-    assert missing.exit_code == 1
-    assert "none.json" in missing.stderr
+    assert missing.exit_code == 2
+    assert missing.stderr == f"weft: there is no file {tmp_path / 'none.json'}\n"
 
 
 def test_passes_of_a_job_and_of_a_job_file(run: Run, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def job_of_model(path: Path, model: ModelOptions, **length: int | None) -> Model
     from weft.model_report import per_worker  # most commands build no graph
 
     trainable = trainable_of(path, model)
-    for sentence in per_worker(trainable.graph) if model.workers > 1 else ():
+    for sentence in per_worker(trainable.graph) if (model.workers or 1) > 1 else ():
         _warn(f"warning: {sentence}")
     return ModelJob(model.job(path, trainable, **length).model_dump_json(), trainable.values)
 

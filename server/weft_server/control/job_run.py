@@ -359,7 +359,7 @@ class JobRun:
             self._change_plan(newest.step, now)  # No other will come before somebody takes the slot over.
 
     def fail(self, reason: str, now: Timestamp) -> None:
-        """Ends the job. One whose final values the server has succeeds, and the reason tells what was lost."""
+        """Ends the job. One whose final values the server has is trained: it succeeds, and the reason is told."""
         if self.memory.has_final:
             self.log.say(reason, now, "warning")
             self._move(JobEvent.KEPT, now, f"trained, but {reason}")
