@@ -30,7 +30,8 @@ def test_a_job_whose_processes_all_stood_still_goes_on_and_comes_to_the_same_bit
     draw = np.random.default_rng(0)
     np.savez(tmp_path / "data.npz", x=draw.standard_normal((256, 8), dtype=np.float32), y=draw.integers(0, 2, 256))
     loss = nn.cross_entropy(nn.Linear(8, 2)(weft.input("x", ("batch", 8))), weft.input("y", ("batch",), "int64"))
-    run: dict[str, Any] = {"steps": STEPS, "workers": 1, "shards": 1, "optimizer": weft.Adam(), "keep_state": True}
+    run: dict[str, Any] = {"steps": STEPS, "workers": 1, "shards": 1, "optimizer": weft.Adam()}
+    run["recovery"] = weft.Recovery(keep_state=True)
     run["data"] = weft.numpy_data("data.npz", columns={"x": "x", "y": "y"})
     with weft.Cluster(workers=1, shards=1, data_root=tmp_path) as cluster, cluster.client() as client:
 
