@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -16,6 +18,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import typer
 from click.testing import Result
 from rich.console import Console
 from safetensors.numpy import load_file, save
@@ -32,7 +35,7 @@ from weft.cli import jobs as jobs_module
 from weft.cli import parameters as parameters_module
 from weft.cli import programs as programs_module
 from weft.cli import render, up
-from weft.cli.app import app
+from weft.cli.app import COMMANDS, app
 from weft.cli.options import Format
 
 Run = Callable[..., Result]
@@ -123,6 +126,26 @@ def test_every_command_prints_json_too() -> None:
     assert [name for name, each in named.items() if not any("-o" in option.opts for option in each.params)] == []
 
 
+def test_help_lists_every_command_that_there_is_and_loads_none() -> None:
+    listed = {name: module for named in COMMANDS.values() for name, (module, _) in named.items()}
+    for module in set(listed.values()):
+        made = typer.Typer()
+        importlib.import_module(f"weft.cli.{module}").add_to(made)
+        made.callback()(lambda: None)
+        assert set(get_command(made).commands) == {name for name, of in listed.items() if of == module}
+    program = """
+import sys
+from weft.cli import main
+try:
+    main()
+except SystemExit:
+    print(sorted({"httpx", "numpy", "pydantic", "rich.console", "weft.client"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=True)
+    assert "  doctor    Check this machine and the server.\n" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_the_version_is_told() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout == f"weft {version('weft')}\n"
 
@@ -157,7 +180,7 @@ def test_jobs_are_a_table_and_a_document_for_scripts(run: Run) -> None:
     assert [*other[:4], other[-1]] == ["def", "digits", "running", "3/10", "-"]
     assert JobPage.model_validate_json(run(answers(page), "jobs", "-o", "json").stdout) == page
     sized = JobPage(jobs=[job("abc", file_bytes=3 << 20), job("def")])
-    heading, _, row, other = run(answers(sized), "ls").stdout.splitlines()
+    heading, _, row, other = run(answers(sized), "jobs").stdout.splitlines()
     assert (heading.split()[5], row.split()[-2], other.split()[-2]) == ("size", "3.0M", "-")
 
 

@@ -278,6 +278,8 @@ class BucketState:
             if not ranges:
                 return None
             low, high = ranges[0]
+        if high - low == 1:
+            return low, high
         most = int(np.searchsorted(self.bounds, self.bounds[low] + self.spec.a_piece, side="right")) - 1
         return low, min(max(most, low + 1), low + self.spec.slices_a_piece, high)
 

@@ -57,7 +57,6 @@ def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
     for each in (submit, resume, jobs, show, watch, wait, logs, stop, scale, cancel, rm, agents):
         app.command()(each)
-    app.command("ls", hidden=True)(jobs)  # What goes with `rm`.
 
 
 @with_model_options
