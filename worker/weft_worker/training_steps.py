@@ -93,8 +93,16 @@ class TrainingSteps:
         label = f"step {part.step + 1}" if of is None else f"step {part.step + 1}, part {of.number}"
         locate = partial(self.feeder.locate, part.rows)
         trace = self.trace if self.trace is not None and self.trace.covers(part.step + 1) else None
-        seed = self.task.allocation.seed
-        context = StepContext(part.step, part.first_sample, seed, label, locate=locate, trace=trace)
+        allocation = self.task.allocation
+        context = StepContext(
+            part.step,
+            part.first_sample,
+            allocation.seed,
+            label,
+            locate=locate,
+            trace=trace,
+            goes_on=part.step + 1 < allocation.steps,
+        )
         plan = self.binder.plan(self.feeder.dims(len(part.rows)))
         begin_ns = 0 if trace is None else trace.now()
         feeds, late = self._feeds(part)

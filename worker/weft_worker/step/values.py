@@ -22,7 +22,7 @@ class StepContext:
     """Which step is run, and for which samples: see `KernelContext`. `label` is what messages call it.
 
     The store's values are of version `step`; with `settled`, once every slot's steps before it are in. `trace` notes
-    what is done, where the step is traced.
+    what is done, where the step is traced. `goes_on`: another step follows.
     """
 
     step: int
@@ -32,6 +32,7 @@ class StepContext:
     settled: bool = False
     locate: Locate | None = None
     trace: TraceRecorder | None = None
+    goes_on: bool = False
 
 
 @dataclass(slots=True)
