@@ -182,7 +182,17 @@ class Records:
     on_upload: Callable[[], None] = field(default=lambda: None)
 
     def report(  # type: ignore[no-untyped-def]
-        self, *, event=None, reason=None, step=None, metrics=(), logs=(), traffic=None, sets=(), snapshot=None
+        self,
+        *,
+        event=None,
+        reason=None,
+        step=None,
+        metrics=(),
+        logs=(),
+        traffic=None,
+        sets=(),
+        snapshot=None,
+        trace=None,
     ) -> None:
         self.metrics += metrics
         self.logs += logs

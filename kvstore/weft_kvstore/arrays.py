@@ -63,6 +63,22 @@ def zeros_on_demand(shape: Sequence[int], dtype: np.dtype[Any] | str) -> Array:
     return np.frombuffer(mapped, dtype, math.prod(shape), offset=begin).reshape(shape)
 
 
+# --- Numbers of a few slices, which Python looks at in less time than NumPy takes to begin ----------------------------
+
+
+FEW: Final = 8
+
+
+def least(numbers: Array) -> int:
+    """Of some int64 numbers, of any shape."""
+    return min(numbers.ravel().tolist()) if numbers.size <= FEW else int(numbers.min())
+
+
+def greatest(numbers: Array) -> int:
+    """Of some int64 numbers, of any shape."""
+    return max(numbers.ravel().tolist()) if numbers.size <= FEW else int(numbers.max())
+
+
 # --- Sets of numbers as runs of adjacent ones -------------------------------------------------------------------------
 
 

@@ -52,6 +52,10 @@ class StoreFuture(Future[T]):
         self.arrived = False
         """Of a push that is part of it: whether the shards have it all the same, where the future fails."""
 
+    def done(self) -> bool:
+        """Whether it has ended. Takes no lock: it is asked several times in every call."""
+        return self._state == _FINISHED
+
     def result(self, timeout: float | None = None) -> T:
         if self._state != _FINISHED and self.driver is not None:
             self.driver.drive(self, timeout)

@@ -108,6 +108,11 @@ class Stragglers:
         self._came: dict[int, dict[int, float]] = {}
         self._judged = -1
 
+    @property
+    def newest(self) -> int:
+        """The newest step that something has come of; -1 before there is one."""
+        return max(self._came, default=self._judged)
+
     def came(self, slot: int, step: int, now: float) -> None:
         """Something of a step has come from a slot: it is not through with it before."""
         if step <= self._judged or slot not in self._slots:

@@ -16,6 +16,7 @@ from weft.api.dry_run import Passes
 from weft.api.event import Event, EventPage
 from weft.api.job import Job, JobSpec, ParameterInfo, ParameterList, Scale, Traffic
 from weft.api.lifecycle import JobState
+from weft.api.trace import JobTrace
 from weft.api.values import STEP_HEADER, ValuesSet
 from weft.arguments import checked
 from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
@@ -24,6 +25,7 @@ from weft.http import Http, Retry
 from weft.parameter_file import averages_of, document_of
 from weft.placement import await_placement
 from weft.replacing import replacing
+from weft.trace import StepReport, report_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -258,6 +260,10 @@ class JobHandle:
         """The job as it was submitted."""
         return self._http.call(JobSpec, "GET", self._path("/spec"))
 
+    def spec_json(self) -> bytes:
+        """The same as JSON, with fields that a newer server knows of: for `Client.submit_spec`."""
+        return self._http.send("GET", self._path("/spec")).content
+
     def model(self, outputs: Iterable[str] | None = None, *, ema: bool = False) -> Model:
         """The job's graph up to these values, with its parameters as they are now: to evaluate, export or train again.
 
@@ -268,6 +274,19 @@ class JobHandle:
         from weft.trained_model import trained_model  # most users of handles build no graph
 
         return trained_model(self.spec(), outputs, partial(self.values, ema=ema))
+
+    def load_into(self, module: Any, *, ema: bool = False, strict: bool = True) -> int:
+        """Copy the trained values into the PyTorch module that was exported, and return their step.
+
+        Parameters and running statistics are copied by name; other buffers stay. `ema` gives the averages. Nothing is
+        copied if the names or shapes differ: ArgumentError names them. With `strict=False` parameters that only one
+        side has are left out. Raises what `values` raises.
+        """
+        from weft.trained_model import load_into  # most users of handles have no module
+
+        values = self.values(ema=ema)
+        load_into(module, values, strict=strict)
+        return values.step
 
     def export_onnx(
         self,
@@ -299,6 +318,17 @@ class JobHandle:
         """What each pass of the converter changed, as readable text."""
         form = "passes-full" if passes is Passes.FULL else "passes"
         return self._http.send("GET", self._path("/programs"), params={"format": form}).text
+
+    def trace(self) -> JobTrace:
+        """What all processes did in the job's traced steps, as spans of time; `weft.trace.perfetto` makes a file of it.
+
+        Raises ConflictError before the steps are done, and for a job that traces none.
+        """
+        return JobTrace.from_answer(self._http.send("GET", self._path("/trace")).content)
+
+    def report(self) -> StepReport:
+        """What the job's traced steps spent their time on. Raises as `trace`."""
+        return report_of(self.trace())
 
     def _path(self, rest: str = "") -> str:
         return f"/v1/jobs/{self.id}{rest}"

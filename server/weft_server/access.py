@@ -72,6 +72,7 @@ RULES: Mapping[str, Rule] = {
     "GET /v1/jobs/{job}/parameters": VIEW,
     "GET /v1/jobs/{job}/programs": VIEW,
     "GET /v1/jobs/{job}/events": VIEW,
+    "GET /v1/jobs/{job}/trace": VIEW,
     "GET /v1/jobs/{job}/values": VIEW,
     "PUT /v1/jobs/{job}/values": RUN,
     "GET /v1/uploads": VIEW,

@@ -35,9 +35,6 @@ REMEDY = "make room on it (`DELETE /v1/uploads/ID` frees what was brought for jo
 class StrictRoute(APIRoute):
     """A route whose query and JSON body are read strictly."""
 
-    allows_nan = False
-    """Whether a body may have numbers that JSON has no word for."""
-
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
         body: Any = None if self.body_field is None else self.body_field.field_info.annotation
@@ -49,30 +46,23 @@ class StrictRoute(APIRoute):
             if model is None:
                 return await handler(request)
             _check_media_type(request)
-            return await handler(_JsonRequest(request, model, self.allows_nan))
+            return await handler(_JsonRequest(request, model))
 
         return strict
-
-
-class ReportRoute(StrictRoute):
-    """An agent's: a diverging run reports a loss that is NaN."""
-
-    allows_nan = True
 
 
 class _JsonRequest(Request):
     """A request whose JSON is read as the model of its route."""
 
-    def __init__(self, request: Request, model: TypeAdapter[Any], allows_nan: bool) -> None:
+    def __init__(self, request: Request, model: TypeAdapter[Any]) -> None:
         super().__init__(request.scope, request.receive)
         self._model = model
-        self._allows_nan = allows_nan
 
     async def json(self) -> Any:
         """Raises ProblemError."""
         body = await self.body()
         try:
-            document = from_json(body, allow_inf_nan=self._allows_nan, cache_strings="keys")  # 200 levels at most
+            document = from_json(body, allow_inf_nan=False, cache_strings="keys")  # 200 levels at most
             check_keys(body)
         except RepeatedKeyError as error:
             raise ProblemError("repeated-key", str(error)) from error

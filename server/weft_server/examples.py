@@ -13,6 +13,18 @@ Json = Any
 _JOB_ID, _UPLOAD_ID = "4f1c2a9be07d4e11", "0b6a7f0c9a1b4b21b3bd5c5c61b0a6a3"
 _AGENT_ID, _ALLOCATION_ID = "9d3f0a6c5b7e4f12", "c81d5e2f7a904b36"
 
+_PROCESS_TRACE = {
+    "kind": "worker",
+    "place": 0,
+    "host": "worker-0",
+    "pid": 4711,
+    "start_us": 1_767_268_800_000_000,
+    "peak_bytes": 150_000_000,
+    "names": ["Gemm scores"],
+    "threads": ["slot0-compute-0"],
+    "spans": [["compute", 0, 0, 11, -1, 1_000, 41_000]],
+}
+
 PARAMETERS: Final[Mapping[str, Json]] = {
     "job": _JOB_ID,
     "upload": _UPLOAD_ID,
@@ -113,6 +125,7 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Mapping[str, Json]]]] = {
         "200": _one({"parameters": [{"name": "w", "dtype": "float32", "shape": [4, 3], "trainable": True}]})
     },
     "get_events": {"200": _one({"events": [_EVENT], "after": 3, "ended": False})},
+    "get_trace": {"200": _one({"window": {"first_step": 11, "steps": 1}, "processes": [_PROCESS_TRACE]})},
     "set_values": {"200": _one({"names": ["w"], "step": 5})},
     "create_upload": {"201": _one({**_UPLOAD, "names": ["w", "b"]})},
     "list_uploads": {"200": _one({"uploads": [_UPLOAD]})},

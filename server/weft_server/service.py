@@ -20,6 +20,7 @@ from weft.api.agent import AgentInfo, AgentKind, CurvePair, Heartbeat, Orders, R
 from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, JobSpec, Progress
 from weft.api.lifecycle import JobState
+from weft.api.trace import JobTrace, ProcessTrace
 from weft_server.control.clock import Clock, Timestamp
 from weft_server.control.controller import Controller
 from weft_server.control.instructions import (
@@ -353,7 +354,30 @@ class Service:
 
     async def report(self, allocation: str, report: Report) -> None:
         """Takes facts; when it returns, a crash does not lose them. Raises a RefusalError."""
+        lease = self._controller.lease_of(allocation)
         await self._written(self._controller.report(allocation, report, self.clock()))
+        if report.trace is not None:
+            told = report.trace.model_copy(update={"kind": lease.kind, "place": lease.place})
+            try:
+                await self.threads.write(self.files.add_trace, lease.job, told.model_dump_json())
+            except OSError as error:
+                _log.warning("a part of the trace of job %s is lost: %s", lease.job, error)
+
+    async def trace(self, job: str) -> JobTrace:
+        """What the job's processes have told of their traced steps. Raises UnknownError, WrongStateError where that is
+        nothing."""
+        plan = await self.plan(job)
+        parts = await self.threads.on_files(self.files.trace, job)
+        if not parts:
+            window = plan.traced
+            steps = f"{window.first_step} to {window.first_step + window.steps - 1}"
+            detail = (
+                f"job {job} has no trace yet: it traces steps {steps}"
+                if window.steps
+                else f"job {job} has no trace: with its {plan.steps} steps and trace={plan.trace!r} it traces none"
+            )
+            raise WrongStateError(detail)
+        return JobTrace(window=plan.traced, processes=[ProcessTrace.model_validate_json(part) for part in parts])
 
     async def _tick(self) -> None:
         while True:

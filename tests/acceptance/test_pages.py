@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -57,6 +58,12 @@ def test_the_readme_example_trains_when_pasted(place: Place) -> None:
     shorter = program.replace("epochs=40", "epochs=10")
     assert shorter != program
     assert accuracies(run(place, shorter))[-1] > 0.6
+
+
+def test_from_data_and_a_module_to_trained_weights_in_it_takes_six_statements_at_most() -> None:
+    _data, _module, train, use, *_ = (ast.parse(block).body for block in blocks("docs/tutorial.md"))
+    assert ast.unparse(use[0]) == "job.load_into(net)"
+    assert len(train) + 1 <= 6
 
 
 def test_the_tutorial_trains_a_module_and_brings_its_weights_home(place: Place, client: weft.Client) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -16,6 +18,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import typer
 from click.testing import Result
 from rich.console import Console
 from safetensors.numpy import load_file, save
@@ -32,7 +35,7 @@ from weft.cli import jobs as jobs_module
 from weft.cli import parameters as parameters_module
 from weft.cli import programs as programs_module
 from weft.cli import render, up
-from weft.cli.app import app
+from weft.cli.app import COMMANDS, app
 from weft.cli.options import Format
 
 Run = Callable[..., Result]
@@ -43,6 +46,7 @@ JOB: dict[str, Any] = {
     "run": {"steps": 9},
 }
 """A job that nothing looks into."""
+SPEC = JobSpec.model_validate(JOB)
 
 
 @pytest.fixture
@@ -123,6 +127,26 @@ def test_every_command_prints_json_too() -> None:
     assert [name for name, each in named.items() if not any("-o" in option.opts for option in each.params)] == []
 
 
+def test_help_lists_every_command_that_there_is_and_loads_none() -> None:
+    listed = {name: module for named in COMMANDS.values() for name, (module, _) in named.items()}
+    for module in set(listed.values()):
+        made = typer.Typer()
+        importlib.import_module(f"weft.cli.{module}").add_to(made)
+        made.callback()(lambda: None)
+        assert set(get_command(made).commands) == {name for name, of in listed.items() if of == module}
+    program = """
+import sys
+from weft.cli import main
+try:
+    main()
+except SystemExit:
+    print(sorted({"httpx", "numpy", "pydantic", "rich.console", "weft.client"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=True)
+    assert "  doctor    Check this machine and the server.\n" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_the_version_is_told() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout == f"weft {version('weft')}\n"
 
@@ -157,7 +181,7 @@ def test_jobs_are_a_table_and_a_document_for_scripts(run: Run) -> None:
     assert [*other[:4], other[-1]] == ["def", "digits", "running", "3/10", "-"]
     assert JobPage.model_validate_json(run(answers(page), "jobs", "-o", "json").stdout) == page
     sized = JobPage(jobs=[job("abc", file_bytes=3 << 20), job("def")])
-    heading, _, row, other = run(answers(sized), "ls").stdout.splitlines()
+    heading, _, row, other = run(answers(sized), "jobs").stdout.splitlines()
     assert (heading.split()[5], row.split()[-2], other.split()[-2]) == ("size", "3.0M", "-")
 
 
@@ -187,7 +211,67 @@ def test_submit_reads_standard_input(run: Run) -> None:
 
 
 def test_a_file_that_is_missing_is_wrong_usage(run: Run, tmp_path: Path) -> None:
-    assert run(answers(job()), "submit", str(tmp_path / "none.json")).exit_code == 2
+    result = run(answers(job()), "submit", str(tmp_path / "none.json"))
+    assert (result.exit_code, result.stderr) == (2, f"weft: there is no file {tmp_path / 'none.json'}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        (["--set", "optimizer.lr=0.5", "--set", "epochs=3"],
+         {"optimizer": {"name": "sgd", "lr": 0.5}, "run": {"epochs": 3}}),
+        (["--set", "optimizer.name=adam", "--set", "beta1=0"], {"optimizer": {"name": "adam", "beta1": 0}}),
+        (["--set", "lr.schedule=cosine"], {"optimizer": {"name": "sgd", "lr": {"schedule": "cosine"}}}),
+        (["--set", "name=7", "--set", "precision=float16"], {"name": "7", "precision": "float16"}),
+        (["--set", 'metrics={"a": "b"}', "--set", "metrics.c=1"], {"metrics": {"a": "b", "c": 1}}),
+        (["--set", "clip_norm=null", "--set", "run.steps=1", "--set", "run.epochs=null"],
+         {"clip_norm": None, "run": {"steps": 1, "epochs": None}}),
+        (["--lr", "0.1", "--epochs", "2", "--workers", "3", "--name", "it"],
+         {"optimizer": {"name": "sgd", "lr": 0.1}, "run": {"epochs": 2}, "parallelism": {"workers": 3}, "name": "it"}),
+    ],
+)  # fmt: skip
+def test_any_field_of_a_job_file_is_set(run: Run, arguments: list[str], sent: dict[str, Any]) -> None:
+    script = answers(job())
+    assert run(script, "submit", "-", *arguments, stdin=json.dumps(JOB)).exit_code == 0
+    assert json.loads(script.requests[0].content) == {**JOB, **sent}
+
+
+def test_a_field_inside_a_list_is_set(run: Run) -> None:
+    written = {**JOB, "optimizer": {"name": "sgd", "multipliers": [{"keys": "*.bias"}]}}
+    script = answers(job())
+    run(script, "submit", "-", "--set", "optimizer.multipliers.0.lr=2", stdin=json.dumps(written))
+    assert json.loads(script.requests[0].content)["optimizer"]["multipliers"] == [{"keys": "*.bias", "lr": 2}]
+    refused = run(script, "submit", "-", "--set", "optimizer.multipliers.1.lr=2", stdin=json.dumps(written))
+    assert "optimizer.multipliers is a list of 1, and '1' is none of them" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("epoch=3", "a job has no such field; did you mean 'epochs'?"),
+        ("optmizer.lr=3", "a job has no such field; did you mean 'optimizer'?"),
+        ("optimizer.beta=1", "optimizer has no field 'beta'; it has name, lr, momentum, weight_decay, multipliers"),
+        ("lr.schedul=cosine", "optimizer.lr has no field 'schedul'; did you mean 'schedule'?"),
+        ("steps=many", "--set run.steps=many: this is no integer or null"),
+        ("shuffle=1", "--set data.shuffle=1: this is no boolean"),
+        ("seed=true", "--set seed=true: this is no integer"),
+        ("lr", "--set 'lr': write it like optimizer.lr=0.01"),
+    ],
+)
+def test_a_field_that_a_job_does_not_have_is_wrong_usage(run: Run, assignment: str, message: str) -> None:
+    script = answers(job())
+    result = run(script, "submit", "-", "--set", assignment, stdin=json.dumps(JOB))
+    assert (result.exit_code, script.requests) == (2, [])
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_job_is_submitted_once_more_by_its_id(run: Run) -> None:
+    written = {**JOB, "of_a_newer_server": 1}
+    script = answers(job(state=JobState.FAILED), httpx.Response(200, json=written), job("job-2"))
+    assert "job job-2 (digits)" in run(script, "submit", "job-1", "--set", "optimizer.lr=0.001").stdout
+    assert script.requests[1].url.path == "/v1/jobs/job-1/spec"
+    assert json.loads(script.requests[2].content) == {**written, "optimizer": {"name": "sgd", "lr": 0.001}}
 
 
 def test_a_refused_job_shows_every_pointer(run: Run) -> None:
@@ -254,7 +338,10 @@ def test_show_says_all_there_is(run: Run) -> None:
     ended = START + timedelta(seconds=75)
     metrics = {"evaluate/accuracy": 0.98}
     finished = job(state=JobState.SUCCEEDED, metrics=metrics, started_at=START, ended_at=ended)
-    out = run(answers(finished), "show", "job-1").stdout
+    data = {"source": {"path": "points.npz"}, "columns": {}, "batch_size": 8, "evaluate": {"start": 3, "stop": 9}}
+    adam = {"name": "adam", "lr": {"schedule": "cosine", "start": 0.1, "steps": 100}, "beta1": 0.8}
+    spec = JobSpec.model_validate({**JOB, "data": data, "optimizer": adam})
+    out = run(answers(finished, spec), "show", "job-1").stdout
     for part in (
         "job-1",
         "succeeded",
@@ -264,20 +351,24 @@ def test_show_says_all_there_is(run: Run) -> None:
         "1m 15s",
         "2 workers, 2 shards",
         "weft params save",
+        " optimizer adam, beta1 0.8 lr cosine, start 0.1, end 0, steps 100, begin 0 batch",
+        " batch size 8 data points.npz; evaluated on rows 3 to 9 on 2 workers",
     ):
-        assert part in out
+        assert part in re.sub(r"\s+", " ", out)
+    plain = re.sub(r"\s+", " ", run(answers(finished, SPEC), "show", "job-1").stdout)
+    assert " optimizer sgd lr 0.01 batch size 64 data points.npz on " in plain
     assert json.loads(run(answers(finished), "show", "job-1", "-o", "json").stdout)["state"] == "succeeded"
 
 
 def test_a_job_that_failed_while_it_ran_is_shown_with_the_next_step(run: Run) -> None:
     failed = job(state=JobState.FAILED, reason="a shard was lost", started_at=START, ended_at=START)
-    out = run(answers(failed), "show", "job-1").stdout
+    out = run(answers(failed, SPEC), "show", "job-1").stdout
     assert "weft logs job-1" in out
-    assert "run it again: weft show job-1 --spec > job.json; weft submit job.json" in out
+    assert "run it again: weft submit job-1; --set lr=0.001 changes a field of it" in out
     spec = JobSpec.model_validate(JOB)
     told = run(answers(failed, spec), "show", "job-1", "--spec").stdout
     assert JobSpec.model_validate_json(told) == spec
-    assert "init-from" not in run(answers(job(state=JobState.FAILED)), "show", "job-1").stdout
+    assert "init-from" not in run(answers(job(state=JobState.FAILED), SPEC), "show", "job-1").stdout
 
 
 @pytest.mark.parametrize("arguments", [["submit"], ["submit", "--dry-run"], ["programs"]])
@@ -400,7 +491,7 @@ def test_a_job_is_resumed_with_what_is_said_and_the_new_one_is_told(run: Run) ->
 
 
 def test_a_job_that_ended_shows_how_to_go_on(run: Run) -> None:
-    shown = run(answers(job(state=JobState.FAILED, started_at=START, snapshot=40)), "show", "job-1").stdout
+    shown = run(answers(job(state=JobState.FAILED, started_at=START, snapshot=40), SPEC), "show", "job-1").stdout
     assert "go on from step 40: weft resume job-1" in shown
     assert "init-from" not in shown
 
@@ -499,7 +590,7 @@ def test_an_unknown_parameter_is_answered_by_those_there_are(run: Run) -> None:
 
 def test_parameters_are_listed_and_saved(run: Run, tmp_path: Path) -> None:
     known = ParameterList(parameters=[ParameterInfo(name="fc.weight", dtype="float32", shape=[2, 3], trainable=False)])
-    out = run(answers(job(), known), "params", "list", "job-1").stdout
+    out = run(answers(job(), known), "params", "ls", "job-1").stdout
     assert "fc.weight" in out
     assert "2 x 3" in out
     path = tmp_path / "w.safetensors"
@@ -670,6 +761,7 @@ def test_what_agents_and_jobs_say_commands_no_terminal(run: Run, arguments: list
         if "-f" in arguments or arguments[0] == "watch"
         else EventPage(events=said, after=2, ended=True)
     )
+    more = SPEC if arguments[0] == "show" else more
     result = run(answers(listed, more, failed, failed), *arguments)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", result.output), repr(result.output)
     assert arguments == ["jobs"] or ESCAPED in result.output.replace(r"\u0007", "")

@@ -199,7 +199,7 @@ def test_columns_that_do_not_fit_come_with_what_to_type(run: Run, file: str) -> 
 def test_options_of_models_are_no_options_of_job_files(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text("{}")
-    for given in (["--loss", "mse"], ["--workers", "3"], ["--steps", "3"]):
+    for given in (["--loss", "mse"], ["--data", "x.npz"]):
         result = run(answers(job()), "submit", str(path), *given)
         assert result.exit_code == 2
         assert f"{given[0]} is of an ONNX file" in result.stderr

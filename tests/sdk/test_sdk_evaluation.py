@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -12,11 +13,54 @@ from safetensors.numpy import save_file
 import weft
 from weft import nn, ops
 from weft.evaluation import evaluate
-from weft_graph.errors import DTypeError, GraphRefusedError
+from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
 from weft_graph.ir import Initializer
+from weft_kernels.evaluate import gradients
 
 UNIFORM = Initializer("RandomUniform", {"low": -1.0, "high": 1.0})
 X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+
+
+ALIKE = (
+    lambda x: x[:, 0],
+    lambda x: x[..., -1],
+    lambda x: x[:, 1:3],
+    lambda x: x[1:, ::-2],
+    lambda x: x[:, -3:-1, None],
+    lambda x: x[None, ..., None, 2],
+    lambda x: x[1],
+    lambda x: x[-1, 2:],
+    lambda x: x[0, 3],
+    lambda x: x[:, np.array([[3, 0], [-1, 1]])],
+    lambda x: x[[0, 2], 1:, None],
+    lambda x: x[()],
+    lambda x: x < 0.5,
+    lambda x: np.full(4, 0.5, np.float32) <= x,
+    lambda x: x[:, :2] > x[:, 2:],
+    lambda x: (x >= 0) & ~(x > 1) | (x < -1),
+    lambda x: np.float32(1) > x,
+    abs,
+    lambda x: x.mean(),
+    lambda x: x.mean(axis=1, keepdims=True),
+    lambda x: x.sum(axis=(0, 1)),
+    lambda x: x.sum(-1),
+    lambda x: x.max(axis=0),
+    lambda x: x.min(),
+    lambda x: x.prod(1),
+    lambda x: x.argmax(axis=1),
+    lambda x: x.argmin(axis=0),
+    lambda x: x.reshape(-1, 2, 2),
+    lambda x: x.reshape((x.shape[0], 2, -1)),
+    lambda x: x.flatten(),
+    lambda x: x.T,
+    lambda x: x[:, None].transpose(2, 0, 1),
+    lambda x: x[:, None].transpose((1, 0, -1)),
+    lambda x: x[:, None].swapaxes(0, -1),
+    lambda x: x[:, None].squeeze(1),
+    lambda x: x.astype("int32"),
+    lambda x: x * x.ndim,
+)
+"""Written alike for expressions and arrays."""
 
 
 @pytest.mark.parametrize(
@@ -54,6 +98,7 @@ X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
         (lambda x: ops.pow(ops.neg(ops.sub(x, ops.mul(x, 3))), 2), lambda x: (2 * x) ** 2),
         (lambda x: ops.div(ops.add(x, 1), 4), lambda x: (x + 1) / 4),
         (lambda x: ops.matmul(x, ops.transpose(x)), lambda x: x @ x.T),
+        *((each, each) for each in ALIKE),
     ],
 )
 def test_an_expression_is_worth_what_numpy_says(expression: object, plain: object) -> None:
@@ -63,6 +108,59 @@ def test_an_expression_is_worth_what_numpy_says(expression: object, plain: objec
     np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-6)
     assert value.dtype == y.dtype.numpy
     assert value.ndim == y.rank
+
+
+def test_what_numpy_has_no_method_for_is_pytorchs() -> None:
+    x = weft.input("x", ("batch", 2, 3, 4))
+    images = np.arange(120, dtype=np.float32).reshape(5, 2, 3, 4)
+    for expression, wanted in (
+        (x.flatten(1), images.reshape(5, 24)),
+        (x.flatten(1, 2), images.reshape(5, 6, 4)),
+        (x.flatten(0, 1), images.reshape(10, 3, 4)),
+        (x.permute(0, 2, 3, 1), images.transpose(0, 2, 3, 1)),
+        (x.unsqueeze(1), images[:, None]),
+        (x[:, weft.input("which", (2,), "int64")], images[:, [1, 1]]),
+    ):
+        feeds = {"x": images, "which": np.array([1, 1])}
+        value = expression.eval({name: feeds[name] for name in (each.name for each in expression.graph().inputs)})
+        np.testing.assert_array_equal(value, wanted)
+    assert x.flatten(1).shape == ("batch", 24)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda x: x[:, 4], r"index 4 is out of range for dimension 1 of float32\[batch, 4\]"),
+        (lambda x: x[0, 0, 0], r"3 indices are too many for float32\[batch, 4\]"),
+        (lambda x: x[x > 0], "an index of bool is no choice of elements; ops"),
+        (lambda x: x["a"], "'a' is no index"),
+        (lambda x: x[True], "True is no index"),
+        (lambda x: x[..., ...], "one `...` at most"),
+        (lambda x: x[[0], [1]], "integers for one dimension only"),
+        (lambda x: x[::0], "the step of a slice is not 0"),
+        (lambda x: x.transpose(1), "transpose has 1 axes, and .* swapaxes exchanges two"),
+        (lambda x: x.swapaxes(0, 2), "there is no dimension 2"),
+        (lambda x: x[:, None].reshape(x.shape[0], x.shape[0], -1), "more than one dimension that is not known"),
+        (lambda x: 0 < x < 1, "has no truth value"),
+    ],
+)
+def test_a_wrong_index_or_shape_raises_where_it_is_written(
+    wrong: Callable[[weft.Expression], object], said: str
+) -> None:
+    with pytest.raises((ShapeError, TypeError, ValueError), match=said):
+        wrong(weft.input("x", ("batch", 4)))
+
+
+def test_an_index_has_the_gradient_of_what_it_chooses() -> None:
+    w = weft.parameter("w", (3, 4), UNIFORM)
+    loss = (w[1, ::-2] * 2.0).sum() + w[:, [0, 0]].sum() + w[..., 3].mean()
+    graph = loss.graph()
+    found = gradients(graph, graph.outputs[0], {}, parameters={"w": X})[1]["w"]
+    wanted = np.zeros((3, 4))
+    wanted[1, [3, 1]] += 2
+    wanted[:, 0] += 2
+    wanted[:, 3] += 1 / 3
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 def test_windows_see_what_numpy_sees() -> None:

@@ -151,6 +151,9 @@ def test_the_command_line_shows_saves_and_explains(cluster: weft.Cluster, client
     assert "Gemm" in run(cluster, "programs", job.id).stdout
     assert "keys" in json.loads(run(cluster, "programs", job.id, "-o", "json").stdout)
     assert "succeeded" in run(cluster, "logs", job.id).stdout.splitlines()[-1]
+    checked = run(cluster, "doctor").stdout
+    assert f"ready at {cluster.url}, release " in checked
+    assert "2 workers, 2 shards" in checked
     missing = run(cluster, "params", "get", job.id, "fc.nothing")
     assert missing.exit_code == 1
     assert "fc.weight" in missing.stderr
@@ -175,7 +178,13 @@ def test_a_job_spec_is_a_job_file(cluster: weft.Cluster, client: weft.Client, tm
     submitted = run_process(cluster, "submit", str(path), "--watch", "-o", "json")
     assert submitted.returncode == 0, submitted.stderr
     assert submitted.stderr.splitlines()[-1] == "succeeded"
-    assert client.job(json.loads(submitted.stdout)["id"]).state is JobState.SUCCEEDED
+    first = client.job(json.loads(submitted.stdout)["id"])
+    assert first.state is JobState.SUCCEEDED
+    again = run(cluster, "submit", first.id[:8], "--set", "epochs=1", "--set", "name=again", "-o", "json")
+    spec = client.job(json.loads(again.stdout)["id"]).spec()
+    assert spec.graph == first.spec().graph
+    assert (spec.name, spec.run.epochs, spec.run.steps) == ("again", 1, None)
+    assert run(cluster, "wait", json.loads(again.stdout)["id"][:8], "--timeout", "60s").exit_code == 0
 
 
 def test_a_job_that_no_cluster_of_this_size_can_place_says_so(cluster: weft.Cluster, client: weft.Client) -> None:
@@ -244,7 +253,15 @@ def test_parameters_are_set_while_a_job_runs(cluster: weft.Cluster, client: weft
 def test_kept_state_is_saved_where_it_is_asked_for(client: weft.Client) -> None:
     scores = nn.Linear(4, 2, name="fc")(weft.input("x", ("batch", 4)))
     loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
-    job = client.submit(loss, data="few.npz", batch_size=20, steps=3, workers=2, optimizer=weft.Adam(), keep_state=True)
+    job = client.submit(
+        loss,
+        data="few.npz",
+        batch_size=20,
+        steps=3,
+        workers=2,
+        optimizer=weft.Adam(),
+        recovery=weft.Recovery(keep_state=True),
+    )
     job.wait(timeout_s=60)
     assert set(job.values()) == {"fc.weight", "fc.bias"}
     state = {f"weft.state/{name}/{key}" for name in ("mean", "variance") for key in ("fc.weight", "fc.bias")}

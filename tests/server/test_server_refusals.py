@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from server_running import cast, eventually, parameters, running, state, submit
 from server_specs import FEATURES, ROWS, save_rows, spec_json
+from weft.api.agent import MetricReport, Report
 from weft.api.lifecycle import AllocationEvent
 from weft.api.problem import Problem
 
@@ -317,9 +319,31 @@ def test_stale_and_illegal_reports_are_refused_by_code(client: httpx.Client, doc
         problem(client.post(path, json={"term": mine.term + 1, "seq": 90}), 409, "stale-term")
         illegal = {"term": mine.term, "seq": 91, "event": "ready"}
         problem(client.post(path, json=illegal), 422, "illegal-report")
-        not_finite = {"split": "train", "step": 1, "samples": 1, "sums": {"loss": float("nan")}}
-        body = json.dumps({"term": mine.term, "seq": 92, "metrics": [not_finite]})
-        assert client.post(path, content=body, headers=JSON).status_code == 204
+
+
+def test_a_loss_that_is_not_a_number_fails_the_job_by_the_step_and_row_as_its_agent_reports_them(
+    client: httpx.Client, document: dict[str, Any]
+) -> None:
+    with cast(client, stop_at=AllocationEvent.RUNNING) as (workers, _):
+        job = submit(client, document).json()["id"]
+        eventually(lambda: state(client, job) == "running", "the job runs")
+        for allocation in (worker.orders[-1].allocations[0] for worker in workers):
+            metrics = MetricReport(
+                split="train",
+                step=1,
+                samples=1,
+                sums={"loss": math.nan},
+                not_finite={"loss": 1},
+                bad_data="row 7 of column 'x'",
+            )
+            report = Report(term=allocation.term, seq=92, metrics=[metrics]).model_dump_json()
+            answer = client.post(f"/v1/allocations/{allocation.id}/reports", content=report, headers=JSON)
+            assert answer.status_code == 204, answer.text
+        ended = client.get(f"/v1/jobs/{job}").json()
+        assert (ended["state"], ended["reason"]) == (
+            "failed",
+            "the loss is nan since step 1, and row 7 of column 'x' is not finite: correct the data",
+        )
 
 
 def test_parameters_that_are_not_the_jobs_are_refused_and_leave_nothing(

@@ -13,7 +13,7 @@ from weft_graph.layout.plan import ALIGNMENT, CUDA_ALIGNMENT, layout
 from weft_graph.program import Program
 from weft_graph.schema import schema_of
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import FETCH, SEND_BARRIER, TRANSFER, is_communication
+from weft_graph.weft_domain import FETCH, SEND, SEND_BARRIER, TRANSFER, is_communication
 from weft_kernels.fitting import fitted
 from weft_kernels.kernel import Array, Kernel, host_inputs, kernel_of
 from weft_worker.arena import Placement
@@ -70,6 +70,7 @@ def bind(
     laid_out = layout(replace(program, nodes=tuple(ordered)), inferred, alignment=alignment)
     placement = Placement.of(laid_out, places, inferred)
     fetched = [bound.outputs[0] for bound in nodes if bound.node.op_type == FETCH]
+    sent = {bound.key: bound.inputs[0] for bound in nodes if bound.node.op_type == SEND}
     return Plan(
         role=program.role,
         dims=dict(dims),
@@ -83,6 +84,7 @@ def bind(
         constants=_placed(constants, nodes, device),
         placement=placement,
         lent=placement.views | frozenset(place for place in fetched if place is not None),
+        sent={key: place for key, place in sent.items() if place is not None},
     )
 
 

@@ -72,6 +72,8 @@ class Plan:
     constants: Mapping[int, Array]
     placement: Placement
     lent: frozenset[int]
+    sent: Mapping[str, int]
+    """The place of each key's gradient."""
 
     @property
     def fetched(self) -> Mapping[str, int]:

@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import BinaryIO, Literal, Protocol
 
+from weft.agent.trace import TraceRecorder
 from weft.agent.transfer import Document
 from weft.api.agent import LogReport, MetricReport, SetDone, SnapshotDone
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
+from weft.api.trace import ProcessTrace
 from weft_kvstore.statistics import ClientStatistics
 from weft_worker.metrics import TakenSums
 
@@ -31,6 +33,7 @@ class Reporter(Protocol):
         traffic: Traffic | None = None,
         sets: Sequence[SetDone] = (),
         snapshot: SnapshotDone | None = None,
+        trace: ProcessTrace | None = None,
     ) -> None:
         """Puts facts in line and returns at once."""
 
@@ -79,6 +82,11 @@ class RunReports:
     def end(self) -> None:
         """Tells how many steps are finished, and the bytes, however the run ends."""
         self._reporter.report(step=self._untold, traffic=self._traffic())
+
+    def trace(self, recorder: TraceRecorder) -> None:
+        """Tells what was noted of the traced steps."""
+        for part in recorder.take():
+            self._reporter.report(trace=part)
 
     def set_done(self, done: SetDone) -> None:
         """Tells that ordered parameters were set, or why they were not."""

@@ -16,15 +16,18 @@ from typing import Protocol
 from weft.api.agent import LogReport, SnapshotDone, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
+from weft_graph.weft_domain import FETCH_ROWS, SEND_ROWS
+from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.check import rule_of
+from weft_kvstore.description.records import Mode
 from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.errors import StoreLostError
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Held, MissedError, Together, saved
 from weft_kvstore.snapshot_files import SnapshotError
-from weft_kvstore.store import Store
+from weft_kvstore.store import BufferStore, Store
 from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
 from weft_worker.course import Course
@@ -42,7 +45,7 @@ from weft_worker.ordered_sets import OrderedSets
 from weft_worker.own_values import OwnStore, has_own_values
 from weft_worker.reports import Reporter, RunReports
 from weft_worker.settings import RunSettings
-from weft_worker.step.hands import Hands, KeysThere, Own
+from weft_worker.step.hands import Hands, KeysThere, Own, Shared
 from weft_worker.step.lanes import COMPUTE, IO
 from weft_worker.step.pusher import StepPusher
 from weft_worker.task import Task, course_of, open_data, task_of
@@ -95,6 +98,23 @@ def open_store(task: Task, device: Device | None = None) -> Store:
 
 def _has_own_values(task: Task) -> bool:
     return has_own_values(task.description) and not task.local.keys
+
+
+def _pulls_as_it_pushes(task: Task, device: Device) -> bool:
+    """Whether a step is exchanged by one call: each of its gradients makes a value of the next, and it says nothing
+    else. Where slots agree on a step before it counts, or encode what they send, more is said."""
+    description, kinds = task.description, {node.op_type for node in task.programs.train.nodes}
+    return (
+        bool(description.shards)
+        and description.mode is Mode.SYNC
+        and description.commit is None
+        and description.compression is None
+        and device.name == CPU
+        and not task.local.keys
+        and not task.contributions.nothing
+        and task.allocation.accumulate == 1
+        and kinds.isdisjoint({FETCH_ROWS, SEND_ROWS})
+    )
 
 
 def _batch_bytes(task: Task, source: Source) -> int:
@@ -290,12 +310,16 @@ class Run:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
         self._captures = partial(captures_of, store, task)
         own = Own(store, engine.variable("own values")) if isinstance(store, OwnStore) else None
-        binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=own is None)
+        travels = own is None and self._settings.overlap
+        binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=travels)
         feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)
         course = course_of(task, feeder.rows)
         for size in course.training_sizes():
             binder.plan(feeder.dims(size))
-        hands = Hands(engine, store, device, there_of(store, device), own, self._check)
+        shared = None
+        if _pulls_as_it_pushes(task, device) and isinstance(store, StoreCalls) and isinstance(store, BufferStore):
+            shared = Shared(store, store, engine.variable("shared values"))
+        hands = Hands(engine, store, device, there_of(store, device), own, shared, self._check)
         pusher = StepPusher(hands, arena=self._settings.arena)
         reports = RunReports(self._reporter, self._clock, store.statistics)
         timeout_s = self._settings.wait_timeout_s
@@ -356,10 +380,11 @@ class Run:
             raise WorkerError(f"the store was not closed within {CLOSE_TIMEOUT_S:g} s")
 
     def _engine(self, task: Task, source: Source, device: Device) -> Engine:
-        """One without threads where nothing travels and a batch is read in no time: two threads that take turns of an
-        interpreter cost a small step more than it computes."""
+        """One without threads where a step is one piece of work and a batch is read in no time: two threads that take
+        turns of an interpreter cost a small step more than it computes."""
         lanes = {COMPUTE: 1, IO: self._settings.io_threads}
-        here = _has_own_values(task) and device.name == CPU and _batch_bytes(task, source) <= READ_AHEAD_BYTES
+        here = (_has_own_values(task) and device.name == CPU) or _pulls_as_it_pushes(task, device)
+        here = here and _batch_bytes(task, source) <= READ_AHEAD_BYTES
         if self._settings.serial or here:
             return SerialEngine(lanes, completion_timeout_s=self._settings.wait_timeout_s)
         return ThreadedEngine(lanes, name=f"slot{self._allocation.slot}")

@@ -35,6 +35,21 @@ class ValueTable:
         if self._readers[place] > 0:
             self._arrays[place] = array
 
+    def place(self, arrays: Mapping[int, Array]) -> None:
+        """Has values be written to these arrays, where the plan has them lie in C's order and no view."""
+        placement = self._plan.placement
+        fitting = {
+            place: array
+            for place, array in arrays.items()
+            if (lying := placement.lying.get(place)) is not None and lying.axes is None and place not in placement.views
+        }
+        self._arena = {**self._arena, **fitting}
+
+    def keep_copies(self, places: Iterable[int]) -> None:
+        """Of these values, those that lie in memory of others are copied: it is about to be written."""
+        for place in self._plan.lent.intersection(places):
+            self._arrays[place] = self.get(place).copy()
+
     def wanted(self, xp: Any, places: Iterable[int | None]) -> tuple[Array | None, ...]:
         """For each place the array that its value is to be written to: of the arena, or new; None where its size is
         not known, and for a view. A kernel writes alike in both, and gives the same bits."""

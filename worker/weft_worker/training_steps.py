@@ -9,6 +9,8 @@ from functools import partial
 
 import numpy as np
 
+from weft.agent.trace import TraceRecorder
+from weft.api.trace import SpanKind
 from weft_graph.program import LOSS_SCALE, Update
 from weft_kernels.kernel import Array
 from weft_kvstore.step_outcome import loss_scale_of
@@ -47,6 +49,7 @@ class TrainingSteps:
     sums: MetricSums
     scale: StepLossScale
     order: Variable
+    trace: TraceRecorder | None = None
     skipped: list[int] = field(default_factory=list)
     """Steps whose gradient was not finite, and that changed nothing, since this process began."""
     bad_data: list[str] = field(default_factory=list)
@@ -61,7 +64,8 @@ class TrainingSteps:
         first = None if task.snapshot is None else loss_scale_of(task.snapshot)
         scale = StepLossScale(None if commit is None else commit.loss_scaling, first)
         sums, order = MetricSums(binder.program.outputs), engine.variable("metric sums")
-        return cls(task, course, binder, feeder, engine, pusher, reports, sums, scale, order)
+        trace = TraceRecorder.of(task.allocation.trace, "worker", task.allocation.slot)
+        return cls(task, course, binder, feeder, engine, pusher, reports, sums, scale, order, trace)
 
     def push(self, current: CourseStep) -> Variable:
         """Pushes a step and the work that ends it; returns what that work writes last."""
@@ -88,9 +92,22 @@ class TrainingSteps:
     def _push_part(self, part: CourseStep, of: StepPart | None) -> PushedStep:
         label = f"step {part.step + 1}" if of is None else f"step {part.step + 1}, part {of.number}"
         locate = partial(self.feeder.locate, part.rows)
-        context = StepContext(part.step, part.first_sample, self.task.allocation.seed, label, locate=locate)
+        trace = self.trace if self.trace is not None and self.trace.covers(part.step + 1) else None
+        allocation = self.task.allocation
+        context = StepContext(
+            part.step,
+            part.first_sample,
+            allocation.seed,
+            label,
+            locate=locate,
+            trace=trace,
+            goes_on=part.step + 1 < allocation.steps,
+        )
         plan = self.binder.plan(self.feeder.dims(len(part.rows)))
+        begin_ns = 0 if trace is None else trace.now()
         feeds, late = self._feeds(part)
+        if trace is not None:
+            trace.add(SpanKind.DATA, f"read {len(part.rows)} samples", part.step + 1, begin_ns)
         return self.pusher.push(plan, context, feeds, nothing=self.task.contributions.nothing, late=late, part=of)
 
     def _feeds(self, current: CourseStep) -> tuple[Mapping[str, Array], LateFeed | None]:
@@ -141,6 +158,8 @@ class TrainingSteps:
                 self.reports.metrics("train", finished, self.sums.take(), "".join(self.bad_data))
             self.sums.mark()
             self.reports.step(finished, last=finished == self.task.allocation.steps)
+            if self.trace is not None and finished == self.trace.last:
+                self.reports.trace(self.trace)
 
         self.engine.push(end, reads, (self.order, done), lane=COMPUTE, name=f"the end of step {finished}")
 

@@ -24,6 +24,7 @@ from weft.agent.transfer import Document, Transfer
 from weft.api.agent import LogReport, MetricReport, Report, SetDone, SnapshotDone, WorkerAllocation
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
+from weft.api.trace import ProcessTrace
 from weft_kernels.kernel import kernels
 from weft_kernels.onnx_runtime import session  # noqa: F401 - imported late elsewhere: a child has it from its fork on
 from weft_kernels.rules.lookup import rules
@@ -138,6 +139,7 @@ class Way:
         traffic: Traffic | None = None,
         sets: Sequence[SetDone] = (),
         snapshot: SnapshotDone | None = None,
+        trace: ProcessTrace | None = None,
     ) -> None:
         facts = Report(
             term=self._allocation.term,
@@ -151,6 +153,7 @@ class Way:
             traffic=traffic,
             sets=list(sets),
             snapshot=snapshot,
+            trace=trace,
         )
         said = facts.model_dump(mode="json", exclude={"term", "seq"}, exclude_defaults=True)
         self._say({"report": said})

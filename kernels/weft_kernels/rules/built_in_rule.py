@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from weft_graph.rules.built_in import BUILT_IN
+from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.kernel import Array
 from weft_kernels.rules.cache_blocks import cache_blocks
 from weft_kernels.rules.half import with_half
@@ -48,6 +49,9 @@ def built_in_whole(name: str, apply: Apply) -> Rule:
 def _in_blocks(body: Body) -> Apply:
     def apply(weight: Array, gradient: Array, state: State, step: int, hyper: Hyper) -> None:
         scratch: tuple[Array, Array] | None = None
+        if 0 < weight.size <= CACHE_ELEMENTS:
+            body(Block(weight, gradient, state, (np.empty_like(weight), np.empty_like(weight))), step, hyper)
+            return
         for part, given, *rest in cache_blocks((weight, gradient, *state.values())):
             if scratch is None:
                 scratch = np.empty_like(part), np.empty_like(part)

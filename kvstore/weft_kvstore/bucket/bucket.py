@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, Range, Segment, laid_apart, ranges_alike, ranges_where
+from weft_kvstore.arrays import Array, Range, Segment, greatest, laid_apart, ranges_alike, ranges_where
 from weft_kvstore.bucket.state import BucketState
 from weft_kvstore.bucket.update import BucketSpec, BucketValues, EncodedValues
 from weft_kvstore.compression.codecs import PayloadError
@@ -86,17 +86,16 @@ class BucketPulls:
         self._added += 1
 
     def waiting(self, first: int, stop: int) -> list[PullWait]:
-        """The pulls that wait for any of these slices, unless for a version that none of them has reached."""
+        """The pulls that wait for any of these slices, and maybe a few others, unless for a version that none of them
+        has reached."""
         if not self._versions:
             return []
         steps, number = self._bucket.steps, self._bucket.spec.number
         reached = steps.version if self._bucket.spec.together or not steps.slots else steps.through
-        count = bisect_right(self._versions, int(reached[..., first:stop].max()))
+        count = bisect_right(self._versions, greatest(reached[..., first:stop]))
         found = []
         for version in self._versions[:count]:
-            for one in self._waits[version].near(first, stop):
-                if number in one.open and one.open[number].overlaps(first, stop):
-                    found.append(one)
+            found += [one for one in self._waits[version].near(first, stop) if number in one.open]
         return found
 
     def tidy(self, waits: Iterable[PullWait]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, ranges_where
+from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, greatest, least, ranges_where
 from weft_kvstore.bucket.update import BucketSpec, BucketValues
 from weft_kvstore.merging.steps import PushRefusedError, check_contributes, contradiction, numbers, waits
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING, STEPS_AHEAD
@@ -61,15 +61,15 @@ class BucketSteps:
         """Raises PushRefusedError where gradients of a slot, or its word that it has none, contradict what is there.
         `where` gives the words for a slice."""
         came = self.came[place, first:stop]
-        if step < int(came.max()):
+        if step < greatest(came):
             said = self._said[step % STEPS_SAID, place, first:stop]
             wrong = (said == _word(step, pushes=not pushes)) & self._open(place, step, first, stop)
             if wrong.any():
                 told = contradiction(before=not pushes)
                 raise PushRefusedError(f"{where(first + int(wrong.argmax()))}: {told}")
-        least = self.came[:, first:stop].min(axis=0) if self._together else came
-        if step > int(least.min()) + STEPS_AHEAD:
-            at = first + int(least.argmin())
+        those = self.came[:, first:stop] if self._together else came
+        if step > least(those) + STEPS_AHEAD:
+            at = first + int((those.min(axis=0) if self._together else came).argmin())
             behind = int(self.came[:, at].min()) if self._together else int(came.min())
             missing = [slot for slot, there in zip(self.slots, self.came[:, at], strict=True) if there <= behind]
             of = missing if self._together else [self.slots[place]]
@@ -80,11 +80,10 @@ class BucketSteps:
     def accept(self, place: int, step: int, first: int, stop: int, *, pushes: bool) -> tuple[list[Range], list[Range]]:
         """Takes in what `check` lets pass: the ranges that are new, and those that come too early to be taken in."""
         came = self.came[place, first:stop]
-        new = came == step
-        if new.all():
+        if least(came) == step == greatest(came):
             taken, early = [(first, stop)], []
         else:
-            taken, early = ranges_where(new, first), ranges_where(came < step, first)
+            taken, early = ranges_where(came == step, first), ranges_where(came < step, first)
         for low, high in taken:
             self.came[place, low:high] = step + 1
             self._said[step % STEPS_SAID, place, low:high] = 2 * step + (not pushes)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, bytes_of
+from weft_kvstore.arrays import FEW, Array, bytes_of
 from weft_kvstore.client.operation import (
     CALLS,
     AskedKeys,
@@ -210,7 +210,7 @@ class KeyPull(PullOperation):
             raise ProtocolError(f"Values.place: 1, {self} has no places for values")
         shift = run.begin - run.first
         mine = self._versions[came.array, shift + came.first : shift + stop]
-        fresh = int(np.count_nonzero(mine < 0))
+        fresh = mine.tolist().count(-1) if came.count <= FEW else int(np.count_nonzero(mine < 0))
         mine[:] = came.version
         return fresh
 

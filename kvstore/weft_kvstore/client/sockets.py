@@ -49,7 +49,6 @@ which takes about as long as to copy so much."""
 # Plain numbers: arithmetic on pyzmq's flags takes longer than what it says.
 _NOW = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-_EVENTS = int(zmq.EVENTS)
 _READABLE = int(zmq.POLLIN)
 _MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
@@ -114,7 +113,7 @@ class LinkSocket:
 
     def receive(self) -> list[memoryview] | None:
         """The next message; None if there is none: then `fd` tells of the next."""
-        self.is_unread = bool(int(self.socket.get(_EVENTS)) & _READABLE)
+        self.is_unread = bool(int(self.socket.get(zmq.EVENTS)) & _READABLE)
         if not self.is_unread:
             return None
         frame = self.socket.recv(_NOW, copy=False)
@@ -147,7 +146,7 @@ class LinkSocket:
 
 
 def _readable(socket: zmq.Socket[bytes]) -> bool:
-    return bool(int(socket.get(_EVENTS)) & _READABLE)
+    return bool(int(socket.get(zmq.EVENTS)) & _READABLE)
 
 
 # --- A client's sockets, and what passes between them and its core ----------------------------------------------------
@@ -229,6 +228,8 @@ class ClientSockets:
                     if handover is not None and handover.state is HandoverState.OFFERED:
                         self._hear(shard, handover)
                     self.core.receive(shard, parts, time.monotonic())
+                    if not self.core.open:  # Nobody waits for more; it is looked for before anybody sleeps.
+                        break
             if link_socket.monitor_fd in readable and link_socket.broke():
                 self._has_ended(shard, link_socket)
         if self._handovers:
@@ -264,7 +265,7 @@ class ClientSockets:
         found = False
         for link_socket in self._sockets.values():
             if link_socket.is_unread:
-                link_socket.is_unread = bool(int(link_socket.socket.get(_EVENTS)) & _READABLE)
+                link_socket.is_unread = bool(int(link_socket.socket.get(zmq.EVENTS)) & _READABLE)
                 found = found or link_socket.is_unread
         return found
 

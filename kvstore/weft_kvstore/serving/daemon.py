@@ -76,6 +76,8 @@ class ShardDaemon:
             "curve_clients": allocation.curve_clients,
             "snapshot": None if allocation.snapshot is None else allocation.snapshot.model_dump(mode="json"),
             "keep_previous": allocation.keep_previous,
+            "trace_first_step": allocation.trace.first_step,
+            "trace_steps": allocation.trace.steps,
             "tables": None if tables is None else {**asdict(tables), "directory": str(tables.directory)},
         }
 

@@ -18,6 +18,8 @@ import msgspec
 import structlog  # noqa: F401 - `start_daemon` imports it late, in each child anew: it takes longer than the rest
 
 from weft.agent.startup import start_daemon
+from weft.agent.trace import TraceRecorder
+from weft.api.trace import TraceWindow
 from weft_kernels.rules.lookup import rules
 from weft_kvstore.description.records import description_from_json
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
@@ -58,6 +60,9 @@ class ShardTask(msgspec.Struct, frozen=True):
     """What the job begins with; None: with its first values."""
     keep_previous: bool = False
     """See `JobShard`."""
+    trace_first_step: int = 1
+    trace_steps: int = 0
+    """See `weft.api.trace.TraceWindow`."""
 
 
 class SnapshotWanted(msgspec.Struct, frozen=True):
@@ -97,6 +102,13 @@ def main(channel: socket.socket) -> None:
         with speaking:
             channel.sendall(msgspec.json.encode(facts) + b"\n")
 
+    window = TraceWindow(first_step=task.trace_first_step, steps=task.trace_steps)
+    trace = TraceRecorder.of(window, "shard", task.shard)
+
+    def tell_trace() -> None:
+        for part in trace.take() if trace is not None else ():
+            say(report={"trace": part.model_dump(mode="json")})
+
     def fail(reason: str) -> None:
         say(report={"event": "failed", "reason": reason})
 
@@ -108,6 +120,8 @@ def main(channel: socket.socket) -> None:
             apply_threads=task.apply_threads,
             tables=task.tables,
             authenticator=authenticator,
+            trace=trace,
+            traced=threading.Thread(target=tell_trace, name="tell-trace", daemon=True).start,
         ) as server:
             threading.Thread(target=server.wake_at_end, args=(stop,), name="await-shard", daemon=True).start()
 

@@ -9,13 +9,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from types import TracebackType
 from typing import Final
 
 import zmq
 
+from weft.agent.trace import TraceRecorder
 from weft.api.store import gradient_key
+from weft.api.trace import SpanKind
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
@@ -55,8 +56,10 @@ SPARE: Final = 8
 _GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
 """The connection is gone, or the peer does not read. It may come again by a Hello."""
 
-
-_buffer = attrgetter("buffer")
+# Plain numbers: arithmetic on pyzmq's flags takes longer than what it says.
+_NOW = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_READABLE = int(zmq.POLLIN)
 
 
 class Router:
@@ -71,7 +74,6 @@ class Router:
         self.socket.sndhwm = self.socket.rcvhwm = QUEUED_MESSAGES
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self.socket.copy_threshold = COPIED_BYTES
         self.socket.handshake_ivl = HANDSHAKE_MS
         self._strangers: Strangers | None = None
         self._authenticator = authenticator
@@ -107,13 +109,17 @@ class Router:
     @property
     def is_readable(self) -> bool:
         """Whether a message has come."""
-        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)  # A poll makes a poller each time.
+        return bool(int(self.socket.get(zmq.EVENTS)) & _READABLE)  # A poll makes a poller each time.
 
     def receive(self) -> tuple[bytes, Sequence[Buffer]]:
         """A message that has come: the identity of its connection, and its parts, which nobody else has."""
-        identity, *frames = self.socket.recv_multipart(copy=False)
+        identity = frame = self.socket.recv(_NOW, copy=False)
+        parts: list[Buffer] = []
+        while frame.more:  # The parts of a message come together or not at all.
+            frame = self.socket.recv(_NOW, copy=False)
+            parts.append(frame.buffer)
         self._last = identity
-        return identity.bytes, list(map(_buffer, frames))
+        return identity.bytes, parts
 
     def welcome(self, most: int) -> None:
         """The message received last came from a client, of which the newest `most` stay. Others are closed in time."""
@@ -122,13 +128,17 @@ class Router:
 
     def send(self, identity: bytes, parts: Sequence[Buffer]) -> bool:
         """Sends a message; False where its connection is gone, or does not read. Never waits."""
+        last = len(parts) - 1
         try:
-            self.socket.send_multipart([identity, *parts], zmq.NOBLOCK, copy=False)
+            self.socket.send(identity, _MORE)
+            for number, part in enumerate(parts):
+                size = len(part)
+                self.socket.send(part, _NOW if number == last else _MORE, size < COPIED_BYTES)
+                self.bytes_sent += size
         except zmq.ZMQError as error:
             if error.errno not in _GONE:
                 raise
             return False
-        self.bytes_sent += sum(map(len, parts))
         return True
 
     @property
@@ -162,7 +172,7 @@ class ShardServer:
 
     One thread has the socket, and updates; `apply_threads` more help it with updates that can be cut. `tables`: where
     rows of tables lie; None: in memory. `authenticator`: links are encrypted, and open to whom it
-    lets in.
+    lets in. `trace` notes what is done in its steps; `traced` is called after the last of them, and has to be quick.
     """
 
     def __init__(
@@ -174,8 +184,11 @@ class ShardServer:
         tables: TablePlace | None = None,
         authenticator: CurveAuthenticator | None = None,
         clock: Callable[[], float] = time.monotonic,
+        trace: TraceRecorder | None = None,
+        traced: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
+        self._tracing = None if trace is None else _Tracing(trace, traced)
         self._clock = clock
         self._pool = ApplyPool(apply_threads)
         self._tables = tables
@@ -184,6 +197,8 @@ class ShardServer:
         self.endpoint = self._router.endpoint
         self._welcomed = 0
         self._stages = StageTimes()
+        self._has_come = False
+        """Whether the poll has said that a message has come, and it was not read."""
         self._waited = False
         """Whether what is to be sent waited for what had come meanwhile: an answer may go with it."""
         self._next_tick = clock()
@@ -367,14 +382,10 @@ class ShardServer:
             while now - begun < begun - looked and work.work_once():
                 now = self._clock()
             self._stages.add(work.stage, now - begun)
+            if self._tracing is not None:
+                self._tracing.worked(core, work.stage, now - begun)
         if now >= self._next_tick:
-            late_s = now - self._next_tick
-            self._next_tick = now + self._settings.ping_s / 2
-            if late_s > STALL_S:
-                core.forgive(late_s, now)
-            core.tick(now)
-            if self._listener is not None:
-                self._listener.tick(now)
+            self._tick(now)
         if core.wants_flush():
             if not self._waited and self._router.is_readable:
                 self._waited = True
@@ -382,18 +393,30 @@ class ShardServer:
             core.flush(now)
         self._waited = False
         if core.links.outgoing:
-            filled = self._clock()
+            filled, to = self._clock(), core.links.outgoing
             self._send()
             self._stages.answer += filled - now
             self._stages.send += self._clock() - filled
-        if not busy and not work.queue and not core.wants_flush():
+            if self._tracing is not None and not self._tracing.sent(core, to, self._clock() - now):
+                self._tracing = None
+        if not work.queue and not core.wants_flush():
             idle = self._clock()
             events = dict(poller.poll(max(math.ceil((self._next_tick - idle) * 1000), 0)))
             self._stages.idle += self._clock() - idle
+            self._has_come = self._router.socket in events
             if self._wakeup.fileno() in events:
                 self._wakeup.clear()
             if self._listener is not None and self._listener.fileno() in events:
                 self._listener.receive(self._clock())
+
+    def _tick(self, now: float) -> None:
+        late_s = now - self._next_tick
+        self._next_tick = now + self._settings.ping_s / 2
+        if late_s > STALL_S:
+            self._core.forgive(late_s, now)
+        self._core.tick(now)
+        if self._listener is not None:
+            self._listener.tick(now)
 
     def _let_go(self) -> None:
         """Bytes of an arena are read no more; whoever waits for them is told in the next round."""
@@ -404,8 +427,9 @@ class ShardServer:
         begun = self._clock()
         until = begun + RECEIVE_S
         for _ in range(MESSAGES_A_ROUND):
-            if not self._router.is_readable:
+            if not self._has_come and not self._router.is_readable:
                 return
+            self._has_come = False
             identity, parts = self._router.receive()
             came = self._clock()
             self._core.hear(identity, parts, came)
@@ -413,6 +437,8 @@ class ShardServer:
                 self._welcomed = self._core.counts.welcomed
                 self._router.welcome(2 * len(self._core.peers) + SPARE)
             done = self._clock()
+            if self._tracing is not None:
+                self._tracing.received(self._core, identity, done - begun)
             self._stages.receive += came - begun
             self._stages.decode += done - came
             if done > until:
@@ -438,6 +464,43 @@ class ShardServer:
         self._pool.close()
         if self._core.job is not None:
             self._core.job.shard.close()
+
+
+class _Tracing:
+    """Notes the shard's work in the traced steps. Seconds are how long what ends now has taken."""
+
+    def __init__(self, trace: TraceRecorder, traced: Callable[[], None]) -> None:
+        self._trace = trace
+        self._traced = traced
+
+    def received(self, core: ShardCore, identity: bytes, seconds: float) -> None:
+        peer = core.peers.get(identity)
+        if peer is not None:
+            self._add(core, SpanKind.RECEIVE, f"message of slot {peer.slot}", seconds, peer.slot)
+
+    def worked(self, core: ShardCore, stage: str, seconds: float) -> None:
+        self._add(core, SpanKind.MERGE if stage == "merge" else SpanKind.ANSWER, stage, seconds)
+
+    def sent(self, core: ShardCore, to: Sequence[tuple[bytes, object]], seconds: float) -> bool:
+        """Whether there is more to note."""
+        for identity, _ in to:
+            peer = core.peers.get(identity)
+            if peer is not None:
+                self._add(core, SpanKind.ANSWER, f"message to slot {peer.slot}", seconds, peer.slot)
+        if self._step(core) <= self._trace.last:
+            return True
+        self._traced()
+        return False
+
+    def _add(self, core: ShardCore, kind: SpanKind, name: str, seconds: float, slot: int = -1) -> None:
+        step = self._step(core)
+        if self._trace.covers(step):
+            self._trace.add(kind, name, step, self._trace.now() - round(seconds * 1e9), slot)
+
+    @staticmethod
+    def _step(core: ShardCore) -> int:
+        """The newest that something has come of, from 1."""
+        return 0 if core.job is None else core.job.stragglers.newest + 1
 
 
 def _listener() -> ArenaListener | None:

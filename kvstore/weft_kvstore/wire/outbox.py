@@ -11,7 +11,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, Buffer, bytes_of
+from weft_kvstore.arrays import Array, Buffer, bytes_of, greatest
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import MAX_RUNS
@@ -161,7 +161,7 @@ class Pinnable:
 
     def is_lent(self, first: int, stop: int) -> bool:
         """Whether any of these parts is."""
-        return bool(self.pinned[first:stop].any())
+        return greatest(self.pinned[first:stop]) > 0
 
     def copied(self) -> Pinnable:
         """The same elsewhere, lent to nobody."""

@@ -18,6 +18,7 @@ from weft.agent.transfer import Document, Transfer, UploadError
 from weft.api.agent import LogReport, MetricReport, Report, SetDone, SnapshotDone
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
+from weft.api.trace import ProcessTrace
 
 __all__ = ["Reporter", "UploadError"]
 
@@ -36,8 +37,8 @@ MOST_WAITING_LOGS = 10_000
 
 @dataclass
 class _Part:
-    """Facts that go in one report. An event ends it, and so does what became of a snapshot: what is reported later goes
-    into the next part."""
+    """Facts that go in one report. An event ends it, and so does what became of a snapshot, or a trace: what is
+    reported later goes into the next part."""
 
     event: AllocationEvent | None = None
     reason: str | None = None
@@ -49,6 +50,12 @@ class _Part:
     traffic: Traffic | None = None
     sets: list[SetDone] = field(default_factory=list)
     snapshot: SnapshotDone | None = None
+    trace: ProcessTrace | None = None
+
+    @property
+    def is_full(self) -> bool:
+        lines = len(self.metrics) >= MOST_LINES or len(self.logs) >= MOST_LINES or len(self.sets) >= MOST_SETS
+        return lines or self.event is not None or self.snapshot is not None or self.trace is not None
 
 
 class Reporter:
@@ -82,13 +89,13 @@ class Reporter:
         traffic: Traffic | None = None,
         sets: Sequence[SetDone] = (),
         snapshot: SnapshotDone | None = None,
+        trace: ProcessTrace | None = None,
     ) -> None:
         """Puts facts in line and returns at once. Within one call, everything else comes before the event."""
         with self._changed:
             if self._closed.is_set():
                 return
-            last = self._parts[-1] if self._parts else None
-            if last is None or last.event is not None or last.snapshot is not None or self._is_full(last):
+            if not self._parts or self._parts[-1].is_full:
                 self._parts.append(_Part())
             part = self._parts[-1]
             part.step = step if step is not None else part.step
@@ -97,7 +104,7 @@ class Reporter:
             part.traffic = traffic if traffic is not None else part.traffic
             part.sets += sets
             part.event, part.reason, part.lost, part.endpoint = event, reason, lost, endpoint
-            part.snapshot = snapshot
+            part.snapshot, part.trace = snapshot, trace
             self._bound_logs()
             self._changed.notify_all()
 
@@ -128,11 +135,6 @@ class Reporter:
 
     def _warn(self, message: str) -> None:
         self.report(logs=[LogReport(level="warning", message=message[:4096])])
-
-    @staticmethod
-    def _is_full(part: _Part) -> bool:
-        full = len(part.metrics) >= MOST_LINES or len(part.logs) >= MOST_LINES
-        return full or len(part.sets) >= MOST_SETS
 
     def _bound_logs(self) -> None:
         if len(self._parts) > 1 and sum(len(part.logs) for part in self._parts) > MOST_WAITING_LOGS:

@@ -30,12 +30,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from weft.api.base import Count, Identifier, Model, Name
+from weft.api.base import Count, Identifier, Measured, Model, Name
 from weft.api.data import DataSpec
 from weft.api.event import LogLevel
 from weft.api.job import Traffic
 from weft.api.lifecycle import AgentState, AllocationEvent
 from weft.api.store import StoreSpec
+from weft.api.trace import ProcessTrace, TraceWindow
 
 CURVE_KEY: Final = r"^[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}$"
 ENDPOINT: Final = r"^[a-z]+://[!-~]{1,500}$"
@@ -141,6 +142,7 @@ class WorkerAllocation(Model):
     """Parts in which this slot's samples of a step are computed."""
     keep_state: bool = False
     """Whether the optimizer's state goes with the final parameters."""
+    trace: TraceWindow = TraceWindow(steps=0)
     curve: CurvePair | None = None
     """The keys of this job's workers, where the store's links are encrypted."""
     snapshot: Snapshot | None = None
@@ -175,6 +177,7 @@ class ShardAllocation(Model):
     again that was under way."""
     lost_after_s: Seconds = LOST_AFTER_S
     """A worker that is silent for so long is lost."""
+    trace: TraceWindow = TraceWindow(steps=0)
 
 
 Allocation = Annotated[WorkerAllocation | ShardAllocation, Field(discriminator="kind")]
@@ -248,7 +251,7 @@ class MetricReport(Model):
     step: Count
     """Steps finished when it was taken. All slots report at the same steps."""
     samples: Count
-    sums: Annotated[dict[Name, float], Field(max_length=1024)]
+    sums: Annotated[dict[Name, Measured], Field(max_length=1024)]
     not_finite: Annotated[dict[Name, Count], Field(max_length=1024)] = Field(default_factory=dict)
     """For each metric that was no finite number of some step since the last report, the first such step, from 1."""
     bad_data: Annotated[str, Field(max_length=1024)] = ""
@@ -281,6 +284,8 @@ class Report(Model):
     """Of this slot since its start."""
     sets: Annotated[list[SetDone], Field(max_length=64)] = Field(default_factory=list)
     snapshot: SnapshotDone | None = None
+    trace: ProcessTrace | None = None
+    """A part of what the process did in the job's traced steps."""
 
 
 class AgentInfo(Model):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 
 class Model(BaseModel):
@@ -40,10 +41,14 @@ def not_both(*names: str) -> dict[str, Any]:
     return {"anyOf": [{"properties": {name: {"type": "null"}}} for name in names]}
 
 
+_NO_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
 Measured = Annotated[
-    float, WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}, "serialization")
+    float,
+    BeforeValidator(lambda value: _NO_NUMBERS.get(value, value) if isinstance(value, str) else value),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": list(_NO_NUMBERS)}]}),
 ]
-"""A number that a run has come to: it may have diverged."""
+"""A number that a run has come to: it may have diverged. A strict reader takes the words of JSON for it too."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}$")]
 """What people call things: letters, digits, `_`, `.` and `-`, at most 128."""

@@ -17,6 +17,7 @@ from weft.api.lifecycle import JobState
 from weft.api.optimizer import SGD, OptimizerSpec
 from weft.api.store import AverageSpec, LossScalingSpec
 from weft.api.token import DEFAULT_PROJECT
+from weft.api.trace import TraceWindow
 from weft_graph.passes.places import PLACE_PATTERN
 
 GroupName = Annotated[str, Field(min_length=1, max_length=256)]
@@ -213,6 +214,8 @@ class JobSpec(Renamed):
     its first step. Jobs with tables, in async mode, with compression, or whose workers update take none."""
     keep_state: bool = False
     """Whether the optimizer's state is kept beside the parameters, as tensors `weft.state/NAME/KEY`."""
+    trace: TraceWindow = TraceWindow()
+    """The steps in which workers and shards note what they do, for `weft report` and `weft trace`."""
 
     @model_validator(mode="after")
     def _one_beginning(self) -> JobSpec:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
-from importlib.metadata import version
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 from typer.core import TyperGroup
-
-from weft import http
-from weft.cli import jobs, models, parameters, programs, tokens, up
-from weft.errors import ArgumentError, ConnectError, WeftError
-from weft.terminal import Console
-from weft_graph.errors import GraphError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -29,11 +23,82 @@ The server is the one at WEFT_URL, http://127.0.0.1:8470 unless set; WEFT_TOKEN 
 Exit codes: 0 all well; 1 the job failed, or the server refused; 2 wrong usage; 3 no server answered.
 """
 
+COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "Cluster": {
+        "up": ("up", "Start a server, shards and workers on this machine."),
+        "down": ("up", "End the cluster that `weft up` started."),
+        "agents": ("jobs", "List workers and shards."),
+        "doctor": ("doctor", "Check this machine and the server."),
+        "token": ("tokens", "Create, list and remove users' tokens."),
+    },
+    "Jobs": {
+        "submit": ("jobs", "Submit a job file, an ONNX file, or a job once more."),
+        "resume": ("jobs", "Go on with a job that has ended."),
+        "jobs": ("jobs", "List jobs, newest first."),
+        "show": ("jobs", "Show one job."),
+        "watch": ("jobs", "Show a job's progress until it ends."),
+        "wait": ("jobs", "Wait for a job to succeed, run or end."),
+        "logs": ("jobs", "Print a job's events."),
+        "scale": ("jobs", "Change a running job's workers and shards."),
+        "stop": ("jobs", "End a job soon and keep what it has trained."),
+        "cancel": ("jobs", "End a job now, without a result."),
+        "rm": ("jobs", "Delete jobs that have ended."),
+        "report": ("traces", "Print what a job's steps spend their time on."),
+        "trace": ("traces", "Write a job's traced steps to a file."),
+    },
+    "Models": {
+        "inspect": ("models", "Print what an ONNX file has."),
+        "programs": ("programs", "Print what workers run for a job or a file."),
+        "params": ("parameters", "List, get, save, set or load a job's parameters."),
+        "export": ("models", "Write a job's trained model to an ONNX file."),
+    },
+}
+"""By topic: each command's module in this package, and what it does in a few words. A module is loaded once one of its
+commands is called, so help and the start of a command cost no more than they need."""
+
+
+class _Commands(Mapping[str, Any]):
+    """Commands by name, each built once it is asked for."""
+
+    def __init__(self) -> None:
+        self._modules = {name: module for named in COMMANDS.values() for name, (module, _) in named.items()}
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        module = self._modules[name]
+        if name not in self._built:
+            made = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+            importlib.import_module(f"weft.cli.{module}").add_to(made)
+            made.callback()(lambda: None)  # a group, also of one command
+            group: Any = typer.main.get_command(made)
+            self._built.update(group.commands)
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
 
 class Reporting(TyperGroup):
     """Turns what users can meet into a message. What they cannot, a defect of weft, keeps its traceback."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = _Commands()
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Lists the commands by topic, without loading them."""
+        for topic, named in COMMANDS.items():
+            with formatter.section(topic):
+                formatter.write_dl([(f"{name:8}", told) for name, (_, told) in named.items()])
+
     def invoke(self, ctx: Any) -> Any:
+        from weft import http  # nor of these
+        from weft.errors import ArgumentError, ConnectError, WeftError
+        from weft_graph.errors import GraphError
+
         http.LOG.addHandler(_SHOWN)  # once, however often it is added
         http.LOG.setLevel(logging.INFO)
         try:
@@ -53,8 +118,7 @@ class _Shown(logging.Handler):
     """Prints what the client says of its calls to where standard error is now."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = Text(record.getMessage(), "yellow")
-        Console(stderr=True, highlight=False, soft_wrap=True).print(text)
+        _print(record.getMessage(), "yellow")
 
 
 _SHOWN = _Shown()
@@ -66,6 +130,8 @@ app = typer.Typer(
 
 def _show_version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version  # help needs none of it
+
         typer.echo(f"weft {version('weft')}")
         raise typer.Exit
 
@@ -78,14 +144,14 @@ def _weft(
 ) -> None: ...
 
 
-up.add_to(app)
-jobs.add_to(app)
-programs.add_to(app)
-models.add_to(app)
-parameters.add_to(app)
-tokens.add_to(app)
-
-
 def _complain(message: str, code: int) -> int:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(Text.assemble(("weft: ", "bold red"), (message, "red")))
+    _print(message, "red", ("weft: ", "bold red"))
     return code
+
+
+def _print(message: str, style: str, *before: tuple[str, str]) -> None:
+    from rich.text import Text
+
+    from weft.terminal import Console
+
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text.assemble(*before, (message, style)))

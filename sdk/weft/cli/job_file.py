@@ -13,7 +13,7 @@ from weft.api.base import RepeatedKeyError, check_keys
 from weft.cli.options import find_job
 from weft.client import Client
 from weft.errors import ArgumentError
-from weft.first_values import file_of
+from weft.submission import file_of
 
 STANDARD_INPUT = "standard input"
 SHOWN_CHARACTERS = 40
@@ -31,14 +31,19 @@ InitFrom = Annotated[
 
 def job_file(argument: str) -> Path | None:
     """The file that an argument means which may also be an id: `-`, what ends in .json or .onnx, or what is a path."""
-    return Path(argument) if argument == "-" or argument.endswith((".json", ".onnx")) or "/" in argument else None
+    path = Path(argument)
+    named = argument == "-" or argument.endswith((".json", ".onnx")) or "/" in argument
+    return path if named or path.is_file() else None
 
 
 def read(path: Path) -> bytes:
     """The job in the file; `-` is standard input. Raises ArgumentError as `checked` does, OSError."""
     if path == Path("-"):
         return checked(sys.stdin.buffer.read(), STANDARD_INPUT)
-    return checked(path.read_bytes(), str(path))
+    try:
+        return checked(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        raise ArgumentError(f"there is no file {path.absolute()}") from None
 
 
 def checked(spec: bytes, name: str) -> bytes:

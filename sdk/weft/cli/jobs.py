@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,10 +16,11 @@ from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
 from weft.cli import render
 from weft.cli.data_path import with_data_found
-from weft.cli.job_file import STANDARD_INPUT, InitFrom, beginning_with, checked
-from weft.cli.model_options import ModelOptions, check_unsaid, with_model_options
+from weft.cli.job_file import InitFrom, beginning_with, job_file, read
+from weft.cli.model_options import JOB_PANEL, ModelOptions, fields_of_a_job, with_model_options
 from weft.cli.models import ModelJob, is_model, job_of_model, submit_model
 from weft.cli.options import Form, Format, JobId, Url, await_job, find_job, print_json
+from weft.cli.overrides import SetOption, overridden
 from weft.cli.programs import tell_dry_run
 from weft.cli.training_options import (
     Accumulate,
@@ -41,10 +42,12 @@ from weft.event_stream import Notice
 from weft.job_handle import JobHandle
 from weft.terminal import Console
 
-SpecFile = Annotated[
-    typer.FileBinaryRead,
+Submitted = Annotated[
+    str,
     typer.Argument(
-        metavar="JOB.json|MODEL.onnx", help="A job file (- reads standard input), or an ONNX file with its options."
+        metavar="JOB.json|MODEL.onnx|ID",
+        help="A job file (- reads standard input), an ONNX file with its options, or a job to run once more.",
+        show_default=False,
     ),
 ]
 States = Annotated[list[JobState] | None, typer.Option("--state", help="Only jobs in this state; may be repeated.")]
@@ -54,18 +57,18 @@ def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
     for each in (submit, resume, jobs, show, watch, wait, logs, stop, scale, cancel, rm, agents):
         app.command()(each)
-    app.command("ls", hidden=True)(jobs)  # What goes with `rm`.
 
 
 @with_model_options
 def submit(
-    file: SpecFile,
+    job_or_file: Submitted,
     *,
+    set_: SetOption = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="Steps to train; for an ONNX file.", show_default=False)
+        int | None, typer.Option("--steps", help="Steps to train.", show_default=False, rich_help_panel=JOB_PANEL)
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option("--epochs", help="Epochs to train; for an ONNX file.", show_default=False)
+        int | None, typer.Option("--epochs", help="Epochs to train.", show_default=False, rich_help_panel=JOB_PANEL)
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
     init_from: InitFrom = None,
@@ -85,14 +88,15 @@ def submit(
     form: Form = Format.TABLE,
     model: ModelOptions,
 ) -> None:
-    """Submit a job: graph, data, optimizer and run length, as JSON; or an ONNX file, with its weights, and --loss."""
-    out = Console(soft_wrap=True, highlight=False, markup=False)
-    named = str(getattr(file, "name", "<stdin>"))
-    if is_model(named):
-        made = job_of_model(Path(named), model, steps=steps, epochs=epochs)
+    """Submit a job: graph, data, optimizer and run length, as JSON; or an ONNX file, with its weights, and --loss; or
+    once more what was submitted before, by its id."""
+    out, file = Console(soft_wrap=True, highlight=False, markup=False), job_file(job_or_file)
+    if file is not None and is_model(file):
+        made: ModelJob | None = job_of_model(file, model, steps=steps, epochs=epochs)
+        said = []
     else:
-        check_unsaid(model, named, steps=steps, epochs=epochs)
-        made = ModelJob(checked(file.read(), STANDARD_INPUT if named == "<stdin>" else named))
+        said = fields_of_a_job(model, job_or_file, steps=steps, epochs=epochs)
+        made = None if file is None else ModelJob(read(file))
     changes = training_changes(
         recompute=recompute,
         precision=precision,
@@ -104,8 +108,10 @@ def submit(
         stop_when=stop_when,
         keep_best=keep_best,
     )
-    made = replace(made, document=changed(made.document, changes))
     with Client(url) as client:
+        if made is None:
+            made = ModelJob(find_job(client, job_or_file).spec_json())
+        made = replace(made, document=overridden(changed(made.document, changes), [*said, *(set_ or ())]))
         if init_from is not None:
             made = ModelJob(beginning_with(client, made.document, init_from))
         if dry_run:
@@ -179,12 +185,13 @@ def show(
         found = find_job(client, id)
         job = found.job
         if spec:
-            print_json(found.spec().model_dump(mode="json", exclude_unset=True))
+            print_json(json.loads(found.spec_json()))
             return
-    if form is Format.JSON:
-        print_json(job)
-        return
-    Console().print(render.job_lines(job, render.now()))
+        if form is Format.JSON:
+            print_json(job)
+            return
+        submitted = found.spec()
+    Console().print(render.job_lines(job, submitted, render.now()))
     if job.state is JobState.FAILED and job.started_at is not None:
         _say(f"\nwhat led to it: {command(f'logs {job.id}')}")
     if job.state is JobState.SUCCEEDED and job.snapshot and job.progress.step < job.progress.steps:
@@ -194,7 +201,7 @@ def show(
     elif job.state.is_terminal and job.snapshot is not None:
         _say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
     elif job.state is JobState.FAILED and job.started_at is not None:
-        _say(f"run it again: {command(f'show {job.id} --spec > job.json')}; {command('submit job.json')}")
+        _say(f"run it again: {command(f'submit {job.id}')}; --set lr=0.001 changes a field of it")
     if job.state is JobState.SUCCEEDED:
         _say(f"\nsave its parameters with: {command(f'params save {job.id} FILE.safetensors')}")
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,11 +27,19 @@ if TYPE_CHECKING:
 
 SUFFIX = ".onnx"
 
-_PANEL = "Of an ONNX file"
+OF_ANY_JOB = ("batch_size", "lr", "workers", "shards", "seed", "name")
+"""Options that also stand in the place of what a job file says; the others are of ONNX files alone."""
 
 
-def _option(text: str, *names: str, metavar: str | None = None) -> Any:
-    return typer.Option(*names, help=text, metavar=metavar, show_default=False, rich_help_panel=_PANEL)
+def _option(text: str, *names: str, metavar: str | None = None, panel: str = "Of an ONNX file") -> Any:
+    return typer.Option(*names, help=text, metavar=metavar, show_default=False, rich_help_panel=panel)
+
+
+JOB_PANEL = "Of any job; in place of what a job file says"
+
+
+def _job_option(text: str, name: str) -> Any:
+    return _option(text, name, panel=JOB_PANEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +106,15 @@ class ModelOptions:
         None
     )
     shuffle: Annotated[bool, _option("Read the rows in another order in each epoch.", "--shuffle/--no-shuffle")] = True
-    batch_size: Annotated[int | None, _option("Samples of a step, over all workers.", "--batch-size")] = None
     optimizer: Annotated[str | None, _option(f"{', '.join(BY_NAME)}; else the file's own, or sgd.", "--optimizer")] = (
         None
     )
-    lr: Annotated[float | None, _option("The learning rate.", "--lr")] = None
-    workers: Annotated[int, _option("Workers.", "--workers")] = 1
-    shards: Annotated[int | None, _option("Shards; one worker needs none.", "--shards")] = None
-    seed: Annotated[int, _option("Of what is drawn.", "--seed")] = 0
-    name: Annotated[str | None, _option("The job's name; the file's where left out.", "--name")] = None
+    batch_size: Annotated[int | None, _job_option("Samples of a step, over all workers.", "--batch-size")] = None
+    lr: Annotated[float | None, _job_option("The learning rate.", "--lr")] = None
+    workers: Annotated[int | None, _job_option("Workers; 1 for an ONNX file.", "--workers")] = None
+    shards: Annotated[int | None, _job_option("Shards; one worker needs none.", "--shards")] = None
+    seed: Annotated[int | None, _job_option("Of what is drawn; 0 for an ONNX file.", "--seed")] = None
+    name: Annotated[str | None, _job_option("The job's name; an ONNX file's where left out.", "--name")] = None
 
     def model(self, path: Path) -> Model:
         """The file, read. Raises ArgumentError, OnnxError and its kin."""
@@ -153,9 +161,9 @@ class ModelOptions:
             data=data,
             batch_size=self.batch_size,
             optimizer=self._optimizer(trainable),
-            workers=self.workers,
+            workers=self.workers or 1,
             shards=self.shards,
-            seed=self.seed,
+            seed=self.seed or 0,
             name=self.name or _name(path),
             **length,  # type: ignore[arg-type]  # each is a number or None
         )
@@ -206,14 +214,19 @@ def with_model_options(function: Callable[..., None]) -> Callable[..., None]:
     return command_
 
 
-def check_unsaid(model: ModelOptions, what: str, **others: object) -> None:
-    """Raises ArgumentError for an option of models where the command is about something else."""
-    defaults = {field.name: field.default for field in fields(model)}
-    given = {name: getattr(model, name) for name in defaults} | others
-    for name, value in given.items():
-        if value not in (defaults.get(name), []):
+def fields_of_a_job(model: ModelOptions, what: str, **length: int | None) -> list[str]:
+    """What was said of fields that any job has, as `--set` takes it. Raises ArgumentError as `check_unsaid` does."""
+    check_unsaid(model, what, besides=OF_ANY_JOB)
+    said = {**length, **{name: getattr(model, name) for name in OF_ANY_JOB}}
+    return [f"{name}={value}" for name, value in said.items() if value is not None]
+
+
+def check_unsaid(model: ModelOptions, what: str, besides: Collection[str] = ()) -> None:
+    """Raises ArgumentError for an option of ONNX files where the command is about something else."""
+    for field in fields(model):
+        if field.name not in besides and getattr(model, field.name) not in (field.default, []):
             raise ArgumentError(
-                f"--{name.replace('_', '-')} is of an ONNX file, and {what} is none: "
+                f"--{field.name.replace('_', '-')} is of an ONNX file, and {what} is none: "
                 f"{command('submit MODEL.onnx --loss ...')}"
             )
 

@@ -18,8 +18,8 @@ from weft.cli.model_options import SUFFIX, ModelOptions, with_model_options
 from weft.cli.options import Form, Format, JobId, Url, find_job, print_json
 from weft.client import Client
 from weft.errors import ArgumentError, InvalidRequestError
-from weft.first_values import SUFFIX as PARAMETERS_SUFFIX
 from weft.job_handle import JobHandle
+from weft.submission import SAFETENSORS as PARAMETERS_SUFFIX
 from weft.terminal import Console
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def job_of_model(path: Path, model: ModelOptions, **length: int | None) -> Model
     from weft.model_report import per_worker  # most commands build no graph
 
     trainable = trainable_of(path, model)
-    for sentence in per_worker(trainable.graph) if model.workers > 1 else ():
+    for sentence in per_worker(trainable.graph) if (model.workers or 1) > 1 else ():
         _warn(f"warning: {sentence}")
     return ModelJob(model.job(path, trainable, **length).model_dump_json(), trainable.values)
 

@@ -188,6 +188,10 @@ class Controller:
         run.report(lease, report, lambda: self._silent(run, lease, now), now)
         return self._settle(now)
 
+    def lease_of(self, allocation: str) -> Lease:
+        """Raises UnknownError."""
+        return self._lease(allocation)[1]
+
     def want_parameters(self, job: str) -> tuple[Lease, list[Instruction]]:
         """Asks the keeper of a running job for its parameters. Raises UnknownError or WrongStateError."""
         run = self._run(job)

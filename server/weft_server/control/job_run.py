@@ -359,7 +359,7 @@ class JobRun:
             self._change_plan(newest.step, now)  # No other will come before somebody takes the slot over.
 
     def fail(self, reason: str, now: Timestamp) -> None:
-        """Ends the job. One whose final values the server has is trained: it succeeds, and the reason tells the loss."""
+        """Ends the job. One whose final values the server has is trained: it succeeds, and the reason is told."""
         if self.memory.has_final:
             self.log.say(reason, now, "warning")
             self._move(JobEvent.KEPT, now, f"trained, but {reason}")
@@ -426,13 +426,11 @@ class JobRun:
 
     def _judge(self, now: Timestamp) -> None:
         """Ends the job where its metrics say so: by failing, or with its best snapshot once that is there."""
-        if self.state is not JobState.RUNNING:
-            return
-        if self._ending.diverged is not None:
+        if self._ending.diverged is not None and not self.state.is_terminal:
             kept = self.snapshots.newest
             before = "" if kept is None else f"; the snapshot of step {kept.step} is from before"
             self._move(JobEvent.FAILED, now, self._ending.diverged + before)
-        elif self._ending.ends_by_itself:
+        elif self.state is JobState.RUNNING and self._ending.ends_by_itself:
             if (best := self._ending.best_again) is not None:
                 self._end_at(best, now)
             else:

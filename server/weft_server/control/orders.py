@@ -35,6 +35,7 @@ def allocation_of(
             snapshot=snapshot,
             keep_previous=plan.hands_slots_over,
             lost_after_s=lost_after_s,
+            trace=plan.traced,
         )
     return WorkerAllocation(
         id=lease.id,
@@ -57,6 +58,7 @@ def allocation_of(
         lost_after_s=lost_after_s,
         content=plan.content,
         last_snapshot=last_snapshot,
+        trace=plan.traced,
     )
 
 

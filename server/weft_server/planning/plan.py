@@ -15,6 +15,7 @@ from weft.api.data import DataSpec, Rows
 from weft.api.earlier import Renamed
 from weft.api.job import JobSpec, KeepBest, Merge, Mode, Parallelism, ParameterInfo, StopWhen, UpdateBy
 from weft.api.store import AverageSpec, CommitSpec, InitializerSpec, KeySpec, StoreSpec, gradient_key
+from weft.api.trace import TraceWindow
 from weft_data.source import Description
 from weft_graph.ir import GIVEN, Input
 from weft_graph.program import KeyPlan, Programs, Update
@@ -58,6 +59,7 @@ class JobPlan(Renamed):
     mode: Mode = Mode.SYNC
     update: UpdateBy = UpdateBy.SHARDS
     keep_state: bool = False
+    trace: TraceWindow = TraceWindow(steps=0)
     accumulate: int = 1
     """Parts in which a worker computes its samples of a step."""
     average: AverageSpec | None = None
@@ -91,6 +93,13 @@ class JobPlan(Renamed):
     def first_step(self) -> int:
         """The first that the job does."""
         return 0 if self.resume is None else self.resume.step
+
+    @property
+    def traced(self) -> TraceWindow:
+        """The steps that are traced, counted over all jobs that this one goes on from. The last step is none of them:
+        shards tell of the traced ones as the next one comes."""
+        first = self.first_step + self.trace.first_step
+        return TraceWindow(first_step=first, steps=max(min(self.trace.steps, self.steps - first), 0))
 
     @property
     def hands_slots_over(self) -> bool:

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Query, Request
 
 from weft.api.agent import AgentList, Heartbeat, Orders, Registered, Registration
 from weft.api.token import ALL_PROJECTS
-from weft_server.bodies import ReportRoute, StrictRoute
+from weft_server.bodies import StrictRoute
 from weft_server.problems import sends
 from weft_server.routes.context import Caller, PathId, Use
 
-router = APIRouter(prefix="/v1/agents", tags=["agents"], route_class=ReportRoute)
+router = APIRouter(prefix="/v1/agents", tags=["agents"], route_class=StrictRoute)
 listing = APIRouter(prefix="/v1/agents", tags=["cluster"], route_class=StrictRoute)
 """What users see of agents."""
 

@@ -11,14 +11,14 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from weft.api.agent import Report
 from weft.api.base import Count
-from weft_server.bodies import ReportRoute, received
+from weft_server.bodies import StrictRoute, received
 from weft_server.problems import DOCUMENT, sends
 from weft_server.routes.context import PathId, Use
 from weft_server.routes.documents import BODY, document, document_answer
 from weft_server.storage.job_files import Upload
 from weft_server.storage.parameter_file import largest_document, state_parameters
 
-router = APIRouter(prefix="/v1/allocations", tags=["agents"], route_class=ReportRoute)
+router = APIRouter(prefix="/v1/allocations", tags=["agents"], route_class=StrictRoute)
 
 Term = Annotated[Count, Query()]
 GIVES = ("unknown-allocation", "stale-term", "not-wanted")

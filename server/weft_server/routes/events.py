@@ -1,4 +1,5 @@
-"""`/v1/jobs/{id}/events`: the job's log, as a stream that can be resumed or as pages."""
+"""`/v1/jobs/{id}/events` and `/trace`: the job's log, as a stream that can be resumed or as pages, and what its
+processes did in some steps."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
 
 from weft.api.event import Event, EventPage, StateChanged
+from weft.api.trace import JobTrace
 from weft_server.bodies import StrictRoute
 from weft_server.notify import notified
 from weft_server.problems import OF_JOB, sends
@@ -45,6 +47,12 @@ async def get_events(
     found = await use.service.threads.read(use.service.records.events, job, newest, limit)
     page = EventPage(events=found, after=found[-1].seq if found else newest, ended=state.is_terminal)
     return Response(page.model_dump_json(), media_type="application/json")
+
+
+@router.get("/{job}/trace", openapi_extra=sends(*OF_JOB, "wrong-state"))
+async def get_trace(job: PathId, use: Use) -> JobTrace:
+    """What workers and shards did in the job's traced steps, as spans of time."""
+    return await use.service.trace(job)
 
 
 async def _stream(service: Service, job: str, newest: int) -> AsyncIterator[bytes]:

@@ -29,6 +29,8 @@ from weft_server.storage.parameter_file import (
 )
 
 FINAL = "parameters.safetensors"
+TRACE = "trace.jsonl"
+MOST_TRACE_BYTES = 64 << 20
 OF_UPLOAD = "upload-"
 _TEMPORARY = ".upload-"
 
@@ -152,6 +154,21 @@ class JobFiles:
     def of_upload(self, upload: str) -> dict[str, Path]:
         """The copies of an upload that jobs have, by job."""
         return {path.parent.name: path for path in self._jobs.glob(f"*/given-{OF_UPLOAD}{upload}.safetensors")}
+
+    def add_trace(self, job: str, part: str) -> None:
+        """Keeps a part of the job's trace, one line; nothing where there is too much of it."""
+        path = self._jobs / job / TRACE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            if file.tell() < MOST_TRACE_BYTES:
+                file.write(f"{part}\n".encode())
+
+    def trace(self, job: str) -> list[str]:
+        """The parts, each once: one that was told again is the same."""
+        with suppress(FileNotFoundError):
+            lines = (self._jobs / job / TRACE).read_text().splitlines(keepends=True)
+            return list(dict.fromkeys(line for line in lines if line.endswith("\n")))
+        return []
 
     def end(self, job: str, succeeded: bool) -> None:
         """The job has ended: its final parameters stay, and unless it has succeeded the upload that it began with."""

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from itertools import groupby
 from typing import Any
 
+from weft.api.trace import SpanKind
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array
 from weft_worker.device import after
@@ -181,6 +182,12 @@ def _push_io(
 ) -> None:
     name = run.name_of(bounds[0]) if len(bounds) == 1 else run.name_of_all(bounds)
     priority = min(bound.priority for bound in bounds)
+    trace = run.context.trace
+    if trace is not None:
+        op_type = bounds[0].node.op_type
+        kind = SpanKind.FETCH if op_type in {FETCH, FETCH_ROWS} else SpanKind.SEND
+        told = f"{op_type} {', '.join(bound.key for bound in bounds)}" if bounds[0].key else op_type
+        start = trace.async_(kind, told, run.context.step + 1, start)
     run.hands.engine.push_async(start, reads, (writes,), lane=IO, name=name, priority=priority)
 
 

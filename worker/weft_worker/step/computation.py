@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.api.trace import SpanKind
 from weft_graph.types import BATCH
 from weft_kernels.errors import OutOfRangeError
 from weft_kernels.kernel import KernelContext
@@ -18,12 +19,16 @@ from weft_worker.table import described
 def run_nodes(run: StepRun, nodes: Sequence[BoundNode]) -> None:
     """Runs nodes that have kernels, within the device's `use`. Raises PartError for what a kernel raises, and where it
     gives something else than its node names."""
+    trace = run.context.trace
     for bound in nodes:
+        begin_ns = 0 if trace is None else trace.now()
         try:
             _run_node(run, bound)
         except Exception as error:  # a kernel of any kind: the error names it
             name, said = run.name_of(bound), _bad_row(run, bound, error)
             raise PartError(name, described(run.table.take(bound.inputs)), error, said=said) from error
+        if trace is not None:
+            trace.add(SpanKind.COMPUTE, f"{bound.node.op_type} {bound.node.name}", run.context.step + 1, begin_ns)
 
 
 def _run_node(run: StepRun, bound: BoundNode) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from weft_kernels.kernel import Array
 from weft_kvstore.client.calls import StoreCalls
-from weft_kvstore.store import Store
+from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.store import BufferStore, Store
 from weft_worker.device import CpuDevice, Device
 from weft_worker.engine.face import Engine
 from weft_worker.engine.work import Variable
@@ -35,10 +38,77 @@ class Own:
     turn: Variable
 
 
+@dataclass(slots=True, eq=False)
+class Shared:
+    """The values on a job's shards, for a slot that pulls the next step's as it pushes the gradients of a step.
+    Work that moves any writes `turn`. `buffers` is the same store.
+
+    `_ahead` has for each key the version that is on its way, the call that brings it, and its number there. A key's
+    gradient array is the store's until that call has ended.
+    """
+
+    store: StoreCalls
+    buffers: BufferStore
+    turn: Variable
+    _ahead: dict[str, tuple[int, Future[list[Array]], int]] = field(default_factory=dict)
+    _pushed: list[Future[None]] = field(default_factory=list)
+
+    def values(self, keys: Sequence[str], version: int) -> list[Array]:
+        """The keys' values at that version: waits for them. They are the store's arrays, and hold until the keys are
+        sent."""
+        for key in keys:
+            coming = self._ahead.get(key)
+            if coming is not None and coming[0] != version:
+                self._await(key)
+        missing = [key for key in keys if key not in self._ahead]
+        if missing:
+            out = [self.buffers.value_buffer(key) for key in missing]
+            self._expect(missing, version, self.store.pull_many(missing, version, out=out))
+        found = [self._ahead.pop(key) for key in keys]
+        return [future.result()[number] for _, future, number in found]
+
+    def gradient(self, key: str) -> Array:
+        """Where the key's gradient is sent from."""
+        return self.buffers.gradient_buffer(key)
+
+    def send(
+        self, keys: Sequence[str], step: int, gradients: Sequence[Array], *, goes_on: bool, in_place: bool
+    ) -> None:
+        """Pushes gradients; where the job `goes_on`, also pulls what they make. `in_place`: the values that the keys
+        have are read no more."""
+        arrays = []
+        for key, gradient in zip(keys, gradients, strict=True):
+            self._await(key)
+            array = self.gradient(key)
+            if gradient is not array:
+                np.copyto(array, gradient, casting="no")
+            arrays.append(array)
+        if not goes_on:
+            self._pushed.append(self.store.push_many(keys, step, arrays))
+            return
+        out = [self.buffers.value_buffer(key) for key in keys] if in_place else None
+        self._expect(keys, step + 1, self.store.pushpull(self.store.key_set(keys), step, arrays, out=out))
+
+    def end(self, step: int) -> StepOutcome | None:
+        """Waits until every shard has all that was sent of the last step."""
+        for pushed in self._pushed:
+            pushed.result()
+        return self.store.barrier(step, []).result()
+
+    def _expect(self, keys: Sequence[str], version: int, future: Future[Any]) -> None:
+        self._ahead.update((key, (version, future, number)) for number, key in enumerate(keys))
+
+    def _await(self, key: str) -> None:
+        """Waits for what is on its way of a key, which nobody reads."""
+        coming = self._ahead.pop(key, None)
+        if coming is not None:
+            coming[1].result()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Hands:
     """`store` carries out communication, `device` computes; the values of `there` are on the device already,
-    and dense keys are of `own` where there is one.
+    and dense keys are of `own` where there is one, or of `shared`.
 
     `checkpoint` is called between the turns of a graph's loops, and raises once the run is over.
     """
@@ -48,6 +118,7 @@ class Hands:
     device: Device = field(default_factory=CpuDevice)
     there: KeysThere | None = None
     own: Own | None = None
+    shared: Shared | None = None
     checkpoint: Callable[[], None] | None = None
 
     @property

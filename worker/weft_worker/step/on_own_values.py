@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weft.api.trace import SpanKind
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array
 from weft_worker.engine.errors import PartError
@@ -85,7 +86,11 @@ class _OwnRun:
             if not part.is_last:
                 return
             self.gradients, self.rows = part.accumulation.take_all()
+        trace = self.run.context.trace
+        begin_ns = 0 if trace is None else trace.now()
         self.store.update(self.run.context.step, self.gradients, self.rows)
+        if trace is not None:
+            trace.add(SpanKind.COMPUTE, "optimizer", self.run.context.step + 1, begin_ns)
 
     def _brought(self, bound: BoundNode) -> list[Array]:
         """What the node reads, on the host."""

@@ -20,6 +20,7 @@ from weft_worker.step.feeding import feed, fill
 from weft_worker.step.hands import Hands
 from weft_worker.step.lanes import IO
 from weft_worker.step.on_own_values import push_on_own
+from weft_worker.step.on_shared_values import push_on_shared
 from weft_worker.step.run import StepRun
 from weft_worker.step.values import Ending, LateFeed, PushedStep, StepContext
 from weft_worker.table import ValueTable
@@ -62,6 +63,9 @@ class StepPusher:
         feed(run, feeds, late)
         if self._hands.own is not None and fetched is None:
             push_on_own(run, self._hands.own)
+            return run.pushed()
+        if self._hands.shared is not None and fetched is None and part is None:
+            push_on_shared(run, self._hands.shared)
             return run.pushed()
         for work in plan.work:
             if isinstance(work, Segment):

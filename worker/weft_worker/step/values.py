@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from weft.agent.trace import TraceRecorder
 from weft_kernels.kernel import Array
 from weft_kvstore.step_outcome import StepOutcome
 from weft_worker.device import Device
@@ -20,7 +21,8 @@ Locate = Callable[[int, Collection[str]], str | None]
 class StepContext:
     """Which step is run, and for which samples: see `KernelContext`. `label` is what messages call it.
 
-    The store's values are of version `step`; with `settled`, once every slot's steps before it are in.
+    The store's values are of version `step`; with `settled`, once every slot's steps before it are in. `trace` notes
+    what is done, where the step is traced. `goes_on`: another step follows.
     """
 
     step: int
@@ -29,6 +31,8 @@ class StepContext:
     label: str
     settled: bool = False
     locate: Locate | None = None
+    trace: TraceRecorder | None = None
+    goes_on: bool = False
 
 
 @dataclass(slots=True)

@@ -1,0 +1,314 @@
+"""`weft.fit` and `weft.submit`: from a model and a file of data to a trained job, in one call.
+
+What the data's columns feed is found by their names, or by their order in the file; a PyTorch module is exported with
+the file's first rows as its example.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Unpack
+
+import numpy as np
+
+from weft.client import Client
+from weft.errors import ArgumentError, ModuleRefusedError
+from weft.submission import JobArguments, TrainingArguments, check_words, data_of, job_spec, shown_with_keywords_of
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from weft.api.data import DataSpec
+    from weft.expression import Expression
+    from weft.job_handle import JobHandle
+    from weft.model import Model
+    from weft.records import Array
+    from weft.trainable import Trainable
+    from weft_graph.losses.comparison import Loss
+
+EXAMPLE_ROWS: Final = 8
+"""Rows that a module is exported with: enough that BatchNorm's gradients are not all zero."""
+
+
+@shown_with_keywords_of(job_spec)
+def submit(loss: Expression | Trainable, **arguments: Unpack[JobArguments]) -> JobHandle:
+    """Submit a job to the server at `WEFT_URL`, as `Client.submit` does, which explains the arguments."""
+    return Client().submit(loss, **arguments)
+
+
+@shown_with_keywords_of(job_spec, but=("metrics", "data"))
+def fit(
+    model: Any | Expression | Trainable | Model | ModelProto | str | os.PathLike[str],
+    data: DataSpec | str | os.PathLike[str],
+    *,
+    loss: Any | str | Loss | Sequence[str | Loss] | None = None,
+    inputs: str | Sequence[str] | None = None,
+    target: str | None = None,
+    metrics: str | Sequence[str] | Mapping[str, Expression] | None = None,
+    example: Any = None,
+    progress: bool = True,
+    client: Client | None = None,
+    **arguments: Unpack[TrainingArguments],
+) -> JobHandle:
+    """Train a model on the cluster at `WEFT_URL`, show its progress, and return the job when it has succeeded.
+
+        job = weft.fit(net, "digits.npz", loss=nn.CrossEntropyLoss(), epochs=10, optimizer=weft.Adam())
+        job.load_into(net)
+
+    - `model`: a PyTorch module, an ONNX file (a path or a `ModelProto`), what `weft.from_torch` or `weft.from_onnx`
+      returned, `model.with_loss(...)`, or a scalar expression that is the loss itself.
+    - `data`: the path of a `.npz` file, or `weft.numpy_data(...)`, which also says which rows are for evaluation.
+    - `loss`: PyTorch's, such as `nn.CrossEntropyLoss()` or `functional.mse_loss`, or what `Model.with_loss` takes.
+      Not for an expression or `model.with_loss(...)`.
+    - `inputs`: the columns that feed the model, in the order of its inputs. Where left out, an input takes the column
+      of its name; if none has its name, inputs take the columns in the order of the file.
+    - `target`: the column that the loss compares with. Where left out, it is the only one that feeds no input.
+    - `metrics`: "accuracy" and the like, as for `Model.with_loss`; for an expression, expressions by name.
+    - `example`: inputs of a module, as for `weft.from_torch`, where this machine cannot read the data.
+    - `progress`: whether progress is shown. Ctrl-C stops waiting, not the job.
+    - `client`: another server's than that at `WEFT_URL`.
+
+    The other arguments are those of `Client.submit`. Raises ArgumentError, ModuleRefusedError, OnnxError and the like
+    before anything is sent, InvalidRequestError if the server rejects the job, JobFailedError and JobCancelledError.
+    """
+    check_words("fit", arguments, ("loss", "inputs", "target", "example", "progress", "client"))
+    trained, spec, scalars = _prepared(
+        model, data_of(data), loss=loss, inputs=inputs, target=target, metrics=metrics, example=example
+    )
+    kind = type(model).__name__
+    if _is_module(model) and kind.isascii():
+        arguments.setdefault("name", kind[:128])
+    job = (client or Client()).submit(trained, data=spec, metrics=scalars, **arguments)
+    if progress:
+        job.watch()
+    else:
+        job.wait()
+    return job
+
+
+def _is_module(model: object) -> bool:
+    torch: Any = sys.modules.get("torch")  # who has a module has imported it
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def _prepared(
+    model: Any, data: DataSpec, *, loss: Any, inputs: Any, target: str | None, metrics: Any, example: Any
+) -> tuple[Expression | Trainable, DataSpec, Mapping[str, Expression] | None]:
+    """What `submit` takes: what to train, its data with a column for each input, metrics that are expressions."""
+    from weft.expression import Expression
+    from weft.model import Model
+    from weft.onnx_model import from_onnx
+    from weft.trainable import Trainable
+
+    if isinstance(model, Expression | Trainable):
+        given = {"loss": loss, "inputs": inputs, "target": target, "example": example}
+        told = [name for name, value in given.items() if value is not None]
+        if told:
+            raise ArgumentError(
+                f"{' and '.join(told)}: of a model without a loss; {type(model).__name__} has its loss, and "
+                "weft.numpy_data(..., columns={input: column}) says what feeds its inputs"
+            )
+        return model, data, metrics
+    if loss is None:
+        raise ArgumentError("loss is missing: loss=torch.nn.CrossEntropyLoss(), loss='mse' or the like")
+    of, source = _loss_of(loss), _Columns.read(data)
+    if _is_module(model):
+        read, feeding = _exported(model, source, inputs, target, example)
+    else:
+        if example is not None:
+            raise ArgumentError("example: only a PyTorch module needs one")
+        if not isinstance(model, Model):
+            model = from_onnx(model)
+        read, feeding = model, source.feeding(list(model.inputs), inputs, target)
+    trainable = read.with_loss(of, metrics=() if metrics is None else metrics)
+    for warning in trainable.warnings:
+        sys.stderr.write(f"weft: {warning}\n")
+    added = [name for name in trainable.targets if name not in read.inputs]
+    if len(added) == 1:
+        found = source.target(added[0], feeding, target)
+        feeding = feeding if found is None else {**feeding, added[0]: found}
+    elif target is not None:
+        raise ArgumentError(f"target is {target!r}, and the loss has {len(added)} targets: {', '.join(added) or '-'}")
+    return trainable, data.model_copy(update={"columns": {**feeding, **data.columns}}), None
+
+
+# --- Which column feeds what ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns of a job's data, in the order of the file; None where this machine cannot read it."""
+
+    data: DataSpec
+    found: Mapping[str, Array] | None
+    """The first rows of each."""
+
+    @classmethod
+    def read(cls, data: DataSpec) -> _Columns:
+        try:
+            with zipfile.ZipFile(data.source.path) as archive:
+                names = [name.removesuffix(".npy") for name in archive.namelist()]
+                return cls(data, {name: _first_rows(archive, name) for name in names})
+        except (OSError, ValueError, zipfile.BadZipFile):
+            return cls(data, None)  # Only the server has it, or it says better what is wrong with it.
+
+    @property
+    def path(self) -> Path:
+        return Path(self.data.source.path).absolute()
+
+    def __str__(self) -> str:
+        listed = (f"{name} ({rows.dtype}{[*rows.shape[1:]] or ''})" for name, rows in (self.found or {}).items())
+        return f"{self.path} has the columns {', '.join(listed)}"
+
+    def check(self, argument: str, name: str) -> None:
+        """Raises ArgumentError for a column that is not there."""
+        if self.found is not None and name not in self.found:
+            raise ArgumentError(f"{argument} is {name!r}, and {self}")
+
+    def feeding(self, names: Sequence[str], inputs: str | Sequence[str] | None, target: str | None) -> dict[str, str]:
+        """Input -> column. Raises ArgumentError where the columns do not tell."""
+        if target is not None:
+            self.check("target", target)
+        if inputs is not None:
+            listed = [inputs] if isinstance(inputs, str) else list(inputs)
+            for column in listed:
+                self.check("inputs", column)
+            if len(listed) != len(names):
+                raise ArgumentError(f"inputs is {listed}, and the model has {len(names)} inputs: {', '.join(names)}")
+            return dict(zip(names, listed, strict=True))
+        given = {name: self.data.columns[name] for name in names if name in self.data.columns}
+        named = [name for name in names if name not in given]
+        if self.found is None or all(name in self.found for name in named):
+            return {**{name: name for name in named}, **given}
+        left = [name for name in self.found if name != target and name not in given.values()]
+        if not any(name in self.found for name in named) and len(left) == len(named) + (target is None):
+            return {**dict(zip(named, left, strict=False)), **given}
+        raise ArgumentError(
+            f"{self}; say which of them feed the model's inputs {', '.join(names)}, in this order: inputs=(...)"
+        )
+
+    def target(self, name: str, feeding: Mapping[str, str], asked: str | None) -> str | None:
+        """The column that the loss's input `name` takes; None where the data's own `columns` say it."""
+        if asked is not None or name in self.data.columns:
+            return asked
+        left = [column for column in self.found or {} if column not in feeding.values()]
+        if self.found is None or name in left:
+            return name
+        if len(left) == 1:
+            return left[0]
+        raise ArgumentError(f"{self}; say which of them the loss compares with: target=...")
+
+
+def _first_rows(archive: zipfile.ZipFile, name: str) -> Array:
+    """The first rows of a column; of one in Fortran's order, which has them everywhere, zeros."""
+    with archive.open(f"{name}.npy") as member:
+        version = np.lib.format.read_magic(member)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, is_fortran, dtype = header(member)
+        wanted = (min(shape[0], EXAMPLE_ROWS), *shape[1:]) if shape else ()
+        if is_fortran or not shape:
+            return np.zeros(wanted, dtype)
+        size = int(np.prod(wanted)) * dtype.itemsize
+        return np.frombuffer(member.read(size), dtype).reshape(wanted).copy()
+
+
+# --- From PyTorch -----------------------------------------------------------------------------------------------------
+
+
+def _exported(
+    module: Any, source: _Columns, inputs: Any, target: str | None, example: Any
+) -> tuple[Model, dict[str, str]]:
+    """The module as a model, and the columns of its inputs."""
+    from weft.torch_model import from_torch
+
+    torch: Any = sys.modules["torch"]
+    if example is not None:
+        model = from_torch(module, example)
+        return model, source.feeding(list(model.inputs), inputs, target)
+    names, is_by_name = _arguments(module, source, inputs)
+    feeding = source.feeding(names, inputs, target)
+    if source.found is None:
+        raise ArgumentError(
+            f"the module's inputs are made from the data, and {source.path} cannot be read on this machine; pass "
+            "example=..., a tensor or a tuple of tensors such as torch.zeros(2, 20), as for weft.from_torch"
+        )
+    device = next((each.device for each in module.parameters()), None)
+    rows = {name: torch.from_numpy(source.found[column]).to(device) for name, column in feeding.items()}
+    try:
+        model = from_torch(module, rows if is_by_name else tuple(rows.values()))
+    except ModuleRefusedError:
+        wide = [column for column in feeding.values() if source.found[column].dtype == np.float64]
+        if wide and not any(each.dtype is torch.float64 for each in module.parameters()):
+            raise ArgumentError(
+                f"column {wide[0]!r} of {source.path} is float64, and the module computes in "
+                f"{str(next((each.dtype for each in module.parameters()), 'float32')).removeprefix('torch.')}: save "
+                "the column with .astype('float32')"
+            ) from None
+        raise
+    return model, dict(zip(model.inputs, feeding.values(), strict=True))
+
+
+def _arguments(module: Any, source: _Columns, inputs: str | Sequence[str] | None) -> tuple[list[str], bool]:
+    """(the arguments of `forward` that are fed, whether by name): as many as `inputs`, else those without a default,
+    and others that have a column of their name."""
+    count = None if inputs is None else 1 if isinstance(inputs, str) else len(inputs)
+    found = list(inspect.signature(module.forward).parameters.values())
+    if any(each.kind is each.VAR_POSITIONAL for each in found):
+        return [f"input {number + 1}" for number in range(count or 1)], False
+    usual = [each for each in found if each.kind is not each.VAR_KEYWORD]
+    if count is not None:
+        return [each.name for each in usual[:count]], False
+    needed = [each.name for each in usual if each.default is each.empty]
+    more = [each.name for each in usual if each.name not in needed and each.name in (source.found or {})]
+    return needed + more, bool(more)
+
+
+_TORCH_LOSSES: Final = {
+    "CrossEntropyLoss": "cross_entropy",
+    "NLLLoss": "nll",
+    "MSELoss": "mse",
+    "L1Loss": "l1",
+    "BCELoss": "bce",
+    "BCEWithLogitsLoss": "bce_with_logits",
+    "cross_entropy": "cross_entropy",
+    "nll_loss": "nll",
+    "mse_loss": "mse",
+    "l1_loss": "l1",
+    "binary_cross_entropy": "bce",
+    "binary_cross_entropy_with_logits": "bce_with_logits",
+}
+"""PyTorch's losses, modules and functions -> what `Model.with_loss` calls them."""
+
+_USUAL: Final = {"reduction": "mean", "weight": None, "pos_weight": None, "label_smoothing": 0.0}
+"""What options of PyTorch's losses have to be."""
+
+
+def _loss_of(loss: Any) -> Any:
+    """What `Model.with_loss` takes. Raises ArgumentError for another loss of PyTorch's."""
+    from weft import nn
+    from weft_graph.losses.comparison import CLASSES, Loss
+
+    if isinstance(loss, str | Loss | Sequence):
+        return loss
+    own = {nn.cross_entropy: "cross_entropy", nn.mean_squared_error: "mse"}
+    if not _is_module(loss) and loss in own:
+        return own[loss]
+    kind = type(loss).__name__ if _is_module(loss) else getattr(loss, "__name__", repr(loss))
+    word = _TORCH_LOSSES.get(kind)
+    if word is None:
+        raise ArgumentError(
+            f"loss is {kind}; of PyTorch's there are {', '.join(sorted(_TORCH_LOSSES))}. Another one "
+            "is computed by the module: let forward return it, and pass the output's name"
+        )
+    for option, usual in _USUAL.items():
+        if getattr(loss, option, usual) != usual:
+            raise ArgumentError(f"{kind} has {option}={getattr(loss, option)!r}; only {usual!r} can be trained by")
+    if word not in CLASSES:
+        return word
+    return Loss(word, classes_axis=1, ignore_index=getattr(loss, "ignore_index", -100))

@@ -1,0 +1,191 @@
+"""`weft.fit`: what it finds out about a model and its data, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+import weft
+from sdk_fakes import Script, answers, job
+from torch_exports import exports_are_quick  # noqa: F401  # a fixture
+from weft.api.lifecycle import JobState
+from weft.api.values import Uploaded
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's own
+
+
+class Scores(nn.Module):  # type: ignore[misc, name-defined]
+    """Three scores of points, which an optional second input shifts."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+        for name, part in more.items():
+            setattr(self, name, part)
+
+    def forward(self, x: Any, shift: Any = None) -> Any:
+        return self.out(x if shift is None else x + shift)
+
+
+def write(path: Path, **columns: Any) -> str:
+    rows = {"x": np.ones((20, 4), np.float32), "y": np.arange(20) % 3, "shift": np.ones((20, 4), np.float32)}
+    np.savez(path, **{name: rows[kind] if isinstance(kind, str) else kind for name, kind in columns.items()})
+    return str(path)
+
+
+def server() -> Script:
+    return answers(
+        Uploaded(id="values", names=[], size_bytes=1, expires_at=job().created_at), job(), job(state=JobState.SUCCEEDED)
+    )
+
+
+def submitted(model: Any, data: Any, **arguments: Any) -> dict[str, Any]:
+    """The job that the server gets."""
+    script = server()
+    script.handlers = script.handlers[-2:] if isinstance(model, weft.Expression) else script.handlers
+    done = weft.fit(model, data, client=script.client(), progress=False, **{"epochs": 1, **arguments})
+    assert done.state is JobState.SUCCEEDED
+    sent: dict[str, Any] = script.body(-2)
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("columns", "arguments", "expected"),
+    [
+        ({"x": "x", "y": "y"}, {}, {"x": "x", "labels": "y"}),  # by name, and what is left
+        ({"points": "x", "kinds": "y"}, {}, {"x": "points", "labels": "kinds"}),  # by the file's order
+        ({"kinds": "y", "points": "x"}, {"target": "kinds"}, {"x": "points", "labels": "kinds"}),
+        ({"labels": "y", "other": "x", "x": "x"}, {}, {"x": "x", "labels": "labels"}),  # the input's own name
+        ({"a": "x", "b": "y", "c": "y"}, {"inputs": "a", "target": "c"}, {"x": "a", "labels": "c"}),
+        ({"x": "x", "shift": "shift", "y": "y"}, {}, {"x": "x", "shift": "shift", "labels": "y"}),
+        (
+            {"a": "x", "b": "shift", "y": "y"},
+            {"inputs": ("b", "a")},
+            {"x": "b", "shift": "a", "labels": "y"},
+        ),
+    ],
+)
+def test_columns_feed_a_module_by_name_by_order_or_as_they_are_said(
+    tmp_path: Path, columns: dict[str, str], arguments: dict[str, Any], expected: dict[str, str]
+) -> None:
+    path = write(tmp_path / "points.npz", **columns)
+    sent = submitted(Scores(), path, loss=nn.CrossEntropyLoss(), metrics="accuracy", **arguments)
+    assert sent["data"]["columns"] == expected
+    assert sent["name"] == "Scores"
+    assert list(sent["metrics"]) == ["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "operator"),
+    [
+        (nn.CrossEntropyLoss(ignore_index=2), "SoftmaxCrossEntropyLoss"),
+        (nn.functional.cross_entropy, "SoftmaxCrossEntropyLoss"),
+        (weft.nn.cross_entropy, "SoftmaxCrossEntropyLoss"),
+        ("cross_entropy", "SoftmaxCrossEntropyLoss"),
+        (nn.MSELoss(), "ReduceMean"),
+        (nn.functional.l1_loss, "Abs"),
+        (nn.BCEWithLogitsLoss(), "Softplus"),
+    ],
+)
+def test_losses_of_pytorch_are_wefts(tmp_path: Path, loss: Any, operator: str) -> None:
+    path = write(tmp_path / "points.npz", x="x", y="y" if operator.startswith("Soft") and "Cross" in operator else "x")
+    if operator != "SoftmaxCrossEntropyLoss":
+        path = write(tmp_path / "points.npz", x="x", y=np.ones((20, 3), np.float32))
+    sent = submitted(Scores(), path, loss=loss)
+    assert operator in {node["op_type"] for node in sent["graph"]["nodes"]}
+
+
+def test_an_onnx_file_and_an_expression_are_fitted_too(tmp_path: Path) -> None:
+    path = write(tmp_path / "points.npz", points="x", kinds="y")
+    model = weft.from_torch(Scores(), torch.ones(8, 4))
+    model.export_onnx(tmp_path / "scores.onnx")
+    sent = submitted(tmp_path / "scores.onnx", path, loss="cross_entropy")
+    assert sent["data"]["columns"] == {"x": "points", "labels": "kinds"}
+    x, kinds = weft.input("points", ("batch", 4)), weft.input("kinds", ("batch",), "int64")
+    loss = weft.nn.cross_entropy(weft.nn.Linear(4, 3)(x), kinds)
+    assert submitted(loss, path)["data"]["columns"] == {"points": "points", "kinds": "kinds"}
+    with pytest.raises(weft.ArgumentError, match="loss and target: of a model without a loss"):
+        weft.fit(loss, path, loss="mse", target="kinds", epochs=1)
+
+
+def test_data_of_another_machine_needs_an_example(tmp_path: Path) -> None:
+    with pytest.raises(weft.ArgumentError, match=re.escape(f"{tmp_path}/far.npz cannot be read on this machine")):
+        submitted(Scores(), tmp_path / "far.npz", loss=nn.CrossEntropyLoss())
+    sent = submitted(Scores(), "far.npz", loss=nn.CrossEntropyLoss(), example=torch.ones(8, 4), target="kinds")
+    assert sent["data"]["columns"] == {"x": "x", "labels": "kinds"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"inputs": "z"}, "inputs is 'z', and {path} has the columns x (float32[4]), y (int64), w (int64)"),
+        ({"target": "z"}, "target is 'z', and {path} has the columns"),
+        ({"inputs": ("x", "y", "w")}, "inputs is ['x', 'y', 'w'], and the model has 2 inputs: x, shift"),
+        ({}, "w (int64); say which of them the loss compares with: target=..."),
+        ({"loss": None}, "loss is missing"),
+        ({"loss": nn.HuberLoss()}, "loss is HuberLoss; of PyTorch's there are BCELoss, "),
+        ({"loss": nn.CrossEntropyLoss(label_smoothing=0.1)}, "CrossEntropyLoss has label_smoothing=0.1; only 0.0"),
+    ],
+)
+def test_what_cannot_be_found_out_is_asked_for(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
+    path = write(tmp_path / "points.npz", x="x", y="y", w="y")
+    with pytest.raises(weft.ArgumentError, match=re.escape(said.format(path=path))):
+        submitted(Scores(), path, **{"loss": nn.CrossEntropyLoss(), **wrong})
+
+
+def test_a_wide_column_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    path = write(tmp_path / "points.npz", x=np.ones((20, 4)), y="y")
+    with pytest.raises(weft.ArgumentError, match=r"column 'x' of .* is float64, and the module computes in float32"):
+        submitted(Scores(), path, loss=nn.CrossEntropyLoss())
+
+
+# --- The way back -----------------------------------------------------------------------------------------------------
+
+
+def trained(module: Any, **changed: Any) -> weft.JobHandle:
+    """A job that has trained all of the module's parameters and running statistics to sevens."""
+    values = {
+        name: np.full(value.shape, 7, np.float32)
+        for name, value in module.state_dict().items()
+        if value.is_floating_point()
+    }
+    values = {name: value for name, value in {**values, **changed}.items() if value is not None}
+    answer = httpx.Response(200, content=save(values), headers={"Weft-Step": "12"})
+    return weft.JobHandle(answers(answer).client().http, job())
+
+
+def test_trained_values_come_back_into_the_module() -> None:
+    module = Scores(norm=nn.BatchNorm1d(3), half=nn.Linear(2, 2, dtype=torch.bfloat16))
+    module.tied = nn.Linear(4, 3)
+    module.tied.weight = module.out.weight
+    weight = module.out.weight
+    assert trained(module, **{"out.weight": None}).load_into(module) == 12
+    assert module.out.weight is weight
+    assert all(bool((value == 7).all()) for value in module.state_dict().values() if value.is_floating_point())
+    assert int(module.norm.num_batches_tracked) == 0
+
+
+def test_a_module_that_differs_is_left_as_it_was() -> None:
+    module = Scores()
+    before = module.out.weight.detach().clone()
+    for changed, said in (
+        ({"out.bias": None}, "the job has no values of the module's parameters 'out.bias'"),
+        ({"head.bias": np.ones(2)}, "the module has no parameters 'head.bias', which the job has"),
+        ({"out.bias": np.ones(2)}, "'out.bias' is [3] in the module and [2] in the job"),
+    ):
+        with pytest.raises(weft.ArgumentError, match=re.escape(said)):
+            trained(module, **changed).load_into(module)
+        assert torch.equal(module.out.weight, before)
+    trained(module, **{"head.bias": np.ones(2), "out.bias": None}).load_into(module, strict=False)
+    assert bool((module.out.weight == 7).all())
+    with pytest.raises(weft.ArgumentError, match=r"module is a torch\.nn\.Module, not str"):
+        trained(module).load_into("net")

@@ -1,0 +1,89 @@
+"""Pushes a run of a plan whose values are on shards as one piece of work: the thread that computes sends and waits.
+
+The gradients of a step leave with the pull of what they make, so one call of the store serves both; the next run waits
+for it. Values arrive in arrays that kernels read, and gradients are written into arrays that the store sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.api.trace import SpanKind
+from weft_graph.weft_domain import FETCH, SEND
+from weft_worker.engine.errors import PartError
+from weft_worker.plan import BoundNode, Segment
+from weft_worker.step.computation import run_nodes
+from weft_worker.step.hands import Shared
+from weft_worker.step.lanes import COMPUTE
+from weft_worker.step.run import StepRun
+
+
+def push_on_shared(run: StepRun, shared: Shared) -> None:
+    """Done once the gradients are handed over; that of the last step, once the shards have them."""
+    engine, label = run.hands.engine, run.context.label
+    made = run.define([place for bound in run.plan.nodes for place in bound.outputs], label)
+    sent = engine.variable(f"gradients of {label}")
+    run.barriers.append(sent)
+    reads = run.variables_of(run.plan.inputs.values())
+    writes = (made, sent, run.turn, shared.turn)
+    engine.push(_SharedRun(run, shared).carry_out, reads, writes, lane=COMPUTE, name=label)
+
+
+@dataclass(slots=True)
+class _SharedRun:
+    run: StepRun
+    shared: Shared
+
+    def carry_out(self) -> None:
+        """Raises PartError, which names the node."""
+        work = self.run.plan.work
+        segments = [one for one in work if isinstance(one, Segment)]
+        last = segments[-1].pieces[-1].leaving if segments else ()
+        for one in work:
+            if not isinstance(one, Segment):
+                self._communicate(one, last)
+                continue
+            for piece in one.pieces:
+                run_nodes(self.run, piece.nodes)
+                if piece.leaving:
+                    self._communicate(piece.leaving, last)
+
+    def _communicate(self, bounds: Sequence[BoundNode], last: Sequence[BoundNode]) -> None:
+        run, op_type = self.run, bounds[0].node.op_type
+        trace = run.context.trace
+        begin_ns = 0 if trace is None else trace.now()
+        try:
+            if op_type == FETCH:
+                self._fetch(bounds)
+            elif op_type == SEND:
+                self._send(bounds, are_last=bounds is last)
+            elif not run.context.goes_on:
+                run.ending.take(self.shared.end(run.context.step))
+        except Exception as error:  # of the store: the error names the nodes
+            name = run.name_of_all(bounds) if len(bounds) > 1 else run.name_of(bounds[0])
+            raise PartError(name, None, error) from error
+        if trace is not None:
+            kind = SpanKind.FETCH if op_type == FETCH else SpanKind.SEND
+            told = f"{op_type} {', '.join(bound.key for bound in bounds)}" if bounds[0].key else op_type
+            trace.add(kind, told, run.context.step + 1, begin_ns)
+
+    def _fetch(self, bounds: Sequence[BoundNode]) -> None:
+        run, keys = self.run, [bound.key for bound in bounds]
+        for bound, value in zip(bounds, self.shared.values(keys, run.context.step), strict=True):
+            (place,) = bound.outputs
+            assert place is not None
+            run.table.put(place, value)
+        # What was pushed of these keys is read no more, so that their gradients may be written where the store sends.
+        sent = run.plan.sent
+        run.table.place({sent[key]: self.shared.gradient(key) for key in keys if key in sent})
+
+    def _send(self, bounds: Sequence[BoundNode], *, are_last: bool) -> None:
+        run, keys = self.run, [bound.key for bound in bounds]
+        gradients = [run.table.get(place) for bound in bounds for place in bound.inputs if place is not None]
+        if are_last:
+            run.table.keep_copies(run.plan.outputs.values())
+        # Values may be read by what is computed behind these, unless nothing is.
+        self.shared.send(keys, run.context.step, gradients, goes_on=run.context.goes_on, in_place=are_last)
+        for bound in bounds:
+            run.table.release(bound.inputs)
