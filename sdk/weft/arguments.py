@@ -9,14 +9,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from weft.errors import ArgumentError
-from weft_graph.spelling import did_you_mean
 
 NAME_RULE = "a name is of letters, digits, '_', '.' and '-', begins with none of the last two, and has 1 to 128"
 
-_OF_OTHERS = {"learning_rate": "lr", "eta": "lr", "num_epochs": "epochs", "max_epochs": "epochs", "max_steps": "steps"}
-"""What other libraries call weft's words."""
-
-_OF_OPTIMIZERS = ("lr", "momentum", "weight_decay")
+_OF_OTHERS = {"learning_rate": "lr", "eta": "lr", "beta_1": "beta1", "beta_2": "beta2"}
+"""What other libraries call the words of optimizers."""
 
 
 @contextmanager
@@ -33,12 +30,10 @@ def checked(owner: str = "") -> Iterator[None]:
 
 def refuse_unknown(owner: str, unknown: Iterable[str], known: Collection[str]) -> None:
     """Raises ArgumentError for the first word that `owner` does not know, with what may be meant."""
+    from weft_graph.spelling import did_you_mean
+
     for word in unknown:
-        name = _OF_OTHERS.get(word, word)
-        if "optimizer" in known and name in _OF_OPTIMIZERS:
-            near = f"; it belongs to the optimizer: optimizer=weft.SGD({name}=...)"
-        else:
-            near = did_you_mean(name, known) or f"; it has {', '.join(known)}"
+        near = did_you_mean(_OF_OTHERS.get(word, word), known) or f"; it has {', '.join(known)}"
         raise ArgumentError(f"{owner} has no {word!r}{near}")
 
 

@@ -144,7 +144,7 @@ def mistakes(place: Place, client: weft.Client) -> Iterator[tuple[str, Callable[
     yield "neither was given", train(good, epochs=None)
     yield "epochs=1 and steps=3 was given", train(good, steps=3)
     yield "did you mean 'batch_size'?", train(good, batchsize=4)
-    yield "optimizer=weft.SGD(lr=...)", train(good, learning_rate=0.1)
+    yield "write optimizer=weft.SGD(lr=...)", train(good, learning_rate=0.1)
     yield "weft.SGD(...), weft.Adam(...) or the like", train(good, optimizer="sgd")
     yield "did you mean 'lr'?", lambda: weft.Adam(learning_rate=0.1)  # type: ignore[call-arg]  # the mistake
     for workers in (1, 2):
@@ -200,15 +200,15 @@ def test_what_newcomers_do_is_answered_by_one_sentence_that_the_page_on_trouble_
 def test_a_token_that_the_server_does_not_know_is_answered_by_one_sentence(tmp_path: Path) -> None:
     with running(tmp_path, token="an-admin-by-the-settings") as http:
         for token in (None, "another-token"):
-            client = weft.Client(str(http.base_url), token=token)
-            assert "Authorization: Bearer TOKEN" in told(client.agents)
+            with weft.Client(str(http.base_url), token=token) as client:
+                assert "Authorization: Bearer TOKEN" in told(client.agents)
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         (("sumbit", "job.json"), 2, "Did you mean 'submit'?"),
-        (("submit", "nowhere.json"), 2, "'nowhere.json': No such file"),
+        (("submit", "nowhere.json"), 2, "there is no file"),
         (("submit", "epoch.json"), 1, "did you mean 'epochs'?"),
         (("logs", "nothing"), 1, "`weft jobs` lists them"),
         (("up", "--port", "PORT", "--directory", "own"), 1, "port PORT of 127.0.0.1 is in use"),
