@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
 
@@ -19,7 +19,7 @@ from weft_graph.program import Program
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_ROWS, SESSION, is_communication
 from weft_kernels.kernel import Kernel
-from weft_kernels.onnx_runtime.lowering import MOVES, Lowered, lowered
+from weft_kernels.onnx_runtime.lowering import MOVES, Lowered, RangeCheck, check_of, lowered
 from weft_worker.plan import Arrivals, BoundNode, Piece, Segment
 
 Types = Mapping[str, TensorType]
@@ -103,14 +103,15 @@ def _operations(node: Node, types: Types) -> int:
 def with_sessions(
     program: Program, nodes: Sequence[Node], types: Types, threads: int
 ) -> tuple[list[Node], dict[str, Kernel]]:
-    """(the nodes with a Session in the place of each run that onnxruntime computes, its kernels by their names)."""
+    """(the nodes with a Session in the place of each run that onnxruntime computes, and before it what is checked; the
+    kernels of both by their names)."""
     # Imported here alone: a job that asks for NumPy's kernels, or computes on a GPU, never loads onnxruntime.
     from weft_kernels.onnx_runtime.session import Session, SessionError
 
     constants = {constant.name for constant in program.constants}
     read_later = _read_after(nodes, program.outputs.values())
     found: list[Node] = []
-    sessions: dict[str, Kernel] = {}
+    kernels: dict[str, Kernel] = {}
     for members, last in _runs(nodes, types):
         inputs, outputs = _borders(members, types, constants, read_later[last])
         if inputs and outputs and _is_worth(members, types):
@@ -124,21 +125,36 @@ def with_sessions(
             )
             name = f"weft.session/{members[0].name}"
             try:
-                sessions[name] = Session(body, types, threads)
+                kernels[name] = Session(body, types, threads)
             except SessionError as error:
                 _log.warning("%s; their own bodies do, which may be slower", error)
             else:
+                for node in members:
+                    if (check := check_of(node, types)) is not None:
+                        kernels[node.name] = check
+                        found.append(_looking(node, check))
                 found.append(Node(SESSION, name, inputs, outputs, {"body": body}, WEFT_DOMAIN))
                 continue
         found += members
-    return found, sessions
+    return found, kernels
+
+
+def _looking(node: Node, check: RangeCheck) -> Node:
+    """The node as it stands before a session: it reads what is checked, and makes nothing."""
+    inputs = (*("" for _ in range(check.place)), node.inputs[check.place])
+    return replace(node, inputs=inputs, outputs=())
 
 
 def _runs(nodes: Sequence[Node], types: Types) -> Iterator[tuple[list[Node], int]]:
-    """(nodes that follow each other, the index of the last): each run is of what onnxruntime computes, or one node."""
+    """(nodes that follow each other, the index of the last): each run is of what onnxruntime computes, or one node.
+    What is to be checked is there before a run."""
     run: list[Node] = []
     for index, node in enumerate(nodes):
         if not is_communication(node) and lowered(node, Lowered(types)):
+            check = check_of(node, types)
+            if check is not None and any(node.inputs[check.place] in before.outputs for before in run):
+                yield run, index - 1
+                run = []
             run.append(node)
             continue
         if run:
