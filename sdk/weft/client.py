@@ -22,12 +22,10 @@ from weft.api.token import DEFAULT_PROJECT, NewToken, Scope, TokenCreated, Token
 from weft.api.values import Uploaded
 from weft.arguments import checked, stop_when_of
 from weft.errors import DEFAULT_PORT, ProtocolError
-from weft.first_values import file_of
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Progress, Retry
-from weft.job_arguments import JobArguments, shown_with_keywords_of
 from weft.job_handle import JobHandle
 from weft.parameter_file import save_values
-from weft.submission import first_values, job_spec
+from weft.submission import JobArguments, check_words, file_of, first_values, job_spec, shown_with_keywords_of
 
 if TYPE_CHECKING:
     import httpx
@@ -94,10 +92,8 @@ class Client:
         Where it runs:
 
         - `workers`, `shards`: numbers of processes. One worker needs no shard.
-        - `mode`: "sync", or "async", which applies each gradient as it arrives.
-        - `update`: who runs the optimizer, "shards" or "workers".
-        - `merge`: "slot" sums gradients in the order of workers, so results are bit-equal; "arrival" does not.
-        - `slice_bytes`: size of the slices that parameters are cut into.
+        - `communication`: `weft.Communication(mode="async")` and the like: how gradients and parameters travel.
+        - `recovery`: `weft.Recovery(max_restarts=0)` and the like: what it survives, and what is saved.
 
         What it starts from:
 
@@ -109,20 +105,17 @@ class Client:
         - `precision`: "bfloat16" or "float16" for products. `loss_scale`: settings for float16.
         - `clip_norm`: limit of the gradient's global norm. `accumulate`: parts that a step is computed in.
         - `recompute`: "cheap" or "segments" saves memory by computing values again in the backward pass.
-        - `ema`: averages of the parameters, such as 0.999 (decay) or `{"start": 1000}`; `evaluate_ema` evaluates them.
-        - `compression`: fewer bytes for gradients, `{"gradients": {"kind": "2bit", "threshold": 0.5}}`.
+        - `ema`: averages of the parameters: a decay such as 0.999, or `weft.EMA(0.999, start=1000, evaluate=True)`.
 
         When it ends, and what is kept:
 
         - `stop_when`: "accuracy:3:max" ends after 3 evaluations without a better accuracy, and keeps the best.
         - `keep_best`: "accuracy:max" trains to the end and keeps the best evaluation's values.
-        - `on_nan`: "fail"; "skip" leaves out steps whose gradient is not finite; "go_on" ignores it.
-        - `max_restarts`: how often the job may recover from a lost process. `snapshot_every_s`: how often it is saved.
-        - `keep_state`: whether the optimizer's state is kept in the result.
 
         Raises ArgumentError for wrong arguments, and InvalidRequestError if the server rejects the job, with a JSON
         pointer for each error. `weft.job_spec` takes the same arguments and sends nothing.
         """
+        check_words("submit", arguments)
         begins = arguments.get("init_from")
         file = file_of(begins)
         if file is not None:

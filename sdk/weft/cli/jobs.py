@@ -187,10 +187,11 @@ def show(
         if spec:
             print_json(json.loads(found.spec_json()))
             return
-    if form is Format.JSON:
-        print_json(job)
-        return
-    Console().print(render.job_lines(job, render.now()))
+        if form is Format.JSON:
+            print_json(job)
+            return
+        submitted = found.spec()
+    Console().print(render.job_lines(job, submitted, render.now()))
     if job.state is JobState.FAILED and job.started_at is not None:
         _say(f"\nwhat led to it: {command(f'logs {job.id}')}")
     if job.state is JobState.SUCCEEDED and job.snapshot and job.progress.step < job.progress.steps:

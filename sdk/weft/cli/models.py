@@ -18,8 +18,8 @@ from weft.cli.model_options import SUFFIX, ModelOptions, with_model_options
 from weft.cli.options import Form, Format, JobId, Url, find_job, print_json
 from weft.client import Client
 from weft.errors import ArgumentError, InvalidRequestError
-from weft.first_values import SUFFIX as PARAMETERS_SUFFIX
 from weft.job_handle import JobHandle
+from weft.submission import SAFETENSORS as PARAMETERS_SUFFIX
 from weft.terminal import Console
 
 if TYPE_CHECKING:
