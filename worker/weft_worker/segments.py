@@ -112,8 +112,9 @@ def with_sessions(
     read_later = _read_after(nodes, program.outputs.values())
     found: list[Node] = []
     kernels: dict[str, Kernel] = {}
-    for members, last in _runs(nodes, types):
-        inputs, outputs = _borders(members, types, constants, read_later[last])
+    seen = set[tuple[str, int, int] | None]()
+    for members, last in _runs(nodes, types, threads):
+        inputs, outputs = _borders(members, Lowered(types, threads=threads), constants, read_later[last])
         if inputs and outputs and _is_worth(members, types):
             used = {name for node in members for name in node.inputs} & constants
             body = Subgraph(
@@ -130,7 +131,10 @@ def with_sessions(
                 _log.warning("%s; their own bodies do, which may be slower", error)
             else:
                 for node in members:
-                    if (check := check_of(node, types)) is not None:
+                    check = check_of(node, types)
+                    looked_at = None if check is None else (node.inputs[check.place], check.low, check.stop)
+                    if check is not None and looked_at not in seen:
+                        seen.add(looked_at)
                         kernels[node.name] = check
                         found.append(_looking(node, check))
                 found.append(Node(SESSION, name, inputs, outputs, {"body": body}, WEFT_DOMAIN))
@@ -145,12 +149,12 @@ def _looking(node: Node, check: RangeCheck) -> Node:
     return replace(node, inputs=inputs, outputs=())
 
 
-def _runs(nodes: Sequence[Node], types: Types) -> Iterator[tuple[list[Node], int]]:
+def _runs(nodes: Sequence[Node], types: Types, threads: int) -> Iterator[tuple[list[Node], int]]:
     """(nodes that follow each other, the index of the last): each run is of what onnxruntime computes, or one node.
     What is to be checked is there before a run."""
     run: list[Node] = []
     for index, node in enumerate(nodes):
-        if not is_communication(node) and lowered(node, Lowered(types)):
+        if not is_communication(node) and lowered(node, Lowered(types, threads=threads)):
             check = check_of(node, types)
             if check is not None and any(node.inputs[check.place] in before.outputs for before in run):
                 yield run, index - 1
@@ -175,10 +179,9 @@ def _read_after(nodes: Sequence[Node], outputs: Collection[str]) -> list[frozens
 
 
 def _borders(
-    members: Sequence[Node], types: Types, constants: Collection[str], read_later: Collection[str]
+    members: Sequence[Node], into: Lowered, constants: Collection[str], read_later: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What a session of these nodes reads, and what it gives."""
-    into = Lowered(types)
     if any(is_communication(node) or not lowered(node, into) for node in members):
         return (), ()
     made = {name for node in into.nodes for name in node.outputs}

@@ -51,6 +51,8 @@ class Lowered:
     types: Types
     nodes: list[Node] = field(default_factory=list)
     constants: list[Constant] = field(default_factory=list)
+    threads: int = 0
+    """That the session computes with."""
 
     def emit(
         self, node: Node, op_type: str, inputs: Sequence[str], output: str = "", **attributes: AttributeValue
@@ -127,7 +129,7 @@ def _fused(node: Node, into: Lowered) -> bool:
     ]
     types = dict(into.types)
     shape = into.types[node.outputs[0]]
-    inner = Lowered(types, into.nodes, into.constants)
+    inner = Lowered(types, into.nodes, into.constants, into.threads)
     for each in body.nodes:
         renamed = Node(
             each.op_type,
@@ -369,6 +371,38 @@ def _gather(node: Node, into: Lowered) -> bool:
     return True
 
 
+def _gather_grad(node: Node, into: Lowered) -> bool:
+    """Rows added where their indices say, in order: by one thread, since several would add at the same time."""
+    gradient, data, indices = node.inputs
+    attributes = schema_of(node).attributes_of(node)
+    if attributes["axis"] != 0 or "padding_id" in attributes or into.threads != 1:
+        return False
+    if into.types[indices].dtype != DType.INT64:
+        return False
+    shape = into.constant(node, np.asarray(into.shape(data), np.int64))
+    index = into.emit(node, "Unsqueeze", (indices, into.constant(node, np.asarray([-1]))))
+    reads = into.emit(node, "ConstantOfShape", (shape,)), index, gradient
+    into.emit(node, "ScatterND", reads, node.outputs[0], reduction="add")
+    return True
+
+
+def _reduce_grad(node: Node, into: Lowered) -> bool:
+    """What each element has of the gradient of a sum or mean."""
+    gradient, data, *further = node.inputs
+    axes = schema_of(node).attributes_of(node).get("axes")
+    if any(further) or not isinstance(axes, tuple) or not axes:
+        return False
+    shape = into.shape(data)
+    reduced = {as_int(axis) % len(shape) for axis in axes}
+    if node.op_type == "ReduceMeanGrad":
+        count = math.prod(shape[axis] for axis in reduced)
+        gradient = into.emit(node, "Div", (gradient, into.constant(node, np.asarray(count, np.float32))))
+    kept = [1 if axis in reduced else size for axis, size in enumerate(shape)]
+    gradient = into.emit(node, "Reshape", (gradient, into.constant(node, np.asarray(kept, np.int64))))
+    into.emit(node, "Expand", (gradient, into.constant(node, np.asarray(shape, np.int64))), node.outputs[0])
+    return True
+
+
 def _gathered_axis(node: Node) -> int:
     return as_int(schema_of(node).attribute(node, "axis")) if node.op_type == "Gather" else 0
 
@@ -418,10 +452,13 @@ LOWER: Final[Mapping[str, Callable[[Node, Lowered], bool]]] = {
     STOP_GRADIENT: _identity,
     "ConvInputGrad": _conv_input_grad,
     "ConvWeightGrad": _conv_weight_grad,
+    "GatherGrad": _gather_grad,
     "GeluGrad": _gelu_grad,
     "LogSoftmaxGrad": _log_softmax_grad,
     "MatMulLeftGrad": _matmul_left_grad,
     "MatMulRightGrad": _matmul_right_grad,
+    "ReduceMeanGrad": _reduce_grad,
+    "ReduceSumGrad": _reduce_grad,
     "ReluGrad": _relu_grad,
     "ReshapeLike": _reshape_like,
     "SigmoidGrad": _sigmoid_grad,
@@ -458,6 +495,9 @@ def check_of(node: Node, types: Types) -> RangeCheck | None:
     """What is to be checked before a session computes the node: onnxruntime would not say which number is wrong."""
     if node.op_type == "SoftmaxCrossEntropyLoss":
         return RangeCheck(1, "label", 0, types[node.inputs[0]].static_shape[1], ", the classes of the scores")
+    if node.op_type == "GatherGrad":
+        count = types[node.inputs[1]].static_shape[0]
+        return RangeCheck(2, "index", -count if node.attributes.get("wraps") else 0, count, "")
     if node.op_type in {"Embedding", "Gather"}:
         shape = types[node.inputs[0]].static_shape
         count = shape[_gathered_axis(node)]
