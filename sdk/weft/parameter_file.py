@@ -61,7 +61,7 @@ def averages_of(
     """
     ahead = {state_key(name): array for name, array in values.items() if name.startswith(state_tensor(AVERAGE, ""))}
     if not ahead:
-        raise ArgumentError("the job keeps no averages: submit it with ema={...}")
+        raise ArgumentError("the job keeps no averages: submit it with ema=0.999")
     kept = {name: array for name, array in values.items() if state or not name.startswith(STATE)}
     return {name: np.asarray(array + ahead[name]) if name in ahead else array for name, array in kept.items()}
 

@@ -25,6 +25,7 @@ STEPS = 600
 ROWS = 8192
 LOST_S = 4.0
 DEADLINE_S = 60.0
+RECOVERY = weft.Recovery(keep_state=True, max_restarts=0)
 
 
 class Place:
@@ -46,7 +47,7 @@ class Place:
         np.savez(self.root / "data.npz", **self.rows)
 
     def submit(self, **run: Any) -> weft.JobHandle:
-        run = {"steps": STEPS, "workers": 1, "shards": 1, "keep_state": True, "max_restarts": 0} | run
+        run = {"steps": STEPS, "workers": 1, "shards": 1, "recovery": RECOVERY} | run
         rows = {"train": run.pop("train", None), "evaluate": run.pop("evaluate", None)}
         data = weft.numpy_data("data.npz", columns={"x": "x", "y": "y"}, **rows)
         return self.client.submit(self.loss, data=data, optimizer=weft.Adam(), **run)

@@ -46,6 +46,7 @@ JOB: dict[str, Any] = {
     "run": {"steps": 9},
 }
 """A job that nothing looks into."""
+SPEC = JobSpec.model_validate(JOB)
 
 
 @pytest.fixture
@@ -337,7 +338,10 @@ def test_show_says_all_there_is(run: Run) -> None:
     ended = START + timedelta(seconds=75)
     metrics = {"evaluate/accuracy": 0.98}
     finished = job(state=JobState.SUCCEEDED, metrics=metrics, started_at=START, ended_at=ended)
-    out = run(answers(finished), "show", "job-1").stdout
+    data = {"source": {"path": "points.npz"}, "columns": {}, "batch_size": 8, "evaluate": {"start": 3, "stop": 9}}
+    adam = {"name": "adam", "lr": {"schedule": "cosine", "start": 0.1, "steps": 100}, "beta1": 0.8}
+    spec = JobSpec.model_validate({**JOB, "data": data, "optimizer": adam})
+    out = run(answers(finished, spec), "show", "job-1").stdout
     for part in (
         "job-1",
         "succeeded",
@@ -347,20 +351,24 @@ def test_show_says_all_there_is(run: Run) -> None:
         "1m 15s",
         "2 workers, 2 shards",
         "weft params save",
+        " optimizer adam, beta1 0.8 lr cosine, start 0.1, end 0, steps 100, begin 0 batch",
+        " batch size 8 data points.npz; evaluated on rows 3 to 9 on 2 workers",
     ):
-        assert part in out
+        assert part in re.sub(r"\s+", " ", out)
+    plain = re.sub(r"\s+", " ", run(answers(finished, SPEC), "show", "job-1").stdout)
+    assert " optimizer sgd lr 0.01 batch size 64 data points.npz on " in plain
     assert json.loads(run(answers(finished), "show", "job-1", "-o", "json").stdout)["state"] == "succeeded"
 
 
 def test_a_job_that_failed_while_it_ran_is_shown_with_the_next_step(run: Run) -> None:
     failed = job(state=JobState.FAILED, reason="a shard was lost", started_at=START, ended_at=START)
-    out = run(answers(failed), "show", "job-1").stdout
+    out = run(answers(failed, SPEC), "show", "job-1").stdout
     assert "weft logs job-1" in out
     assert "run it again: weft submit job-1; --set lr=0.001 changes a field of it" in out
     spec = JobSpec.model_validate(JOB)
     told = run(answers(failed, spec), "show", "job-1", "--spec").stdout
     assert JobSpec.model_validate_json(told) == spec
-    assert "init-from" not in run(answers(job(state=JobState.FAILED)), "show", "job-1").stdout
+    assert "init-from" not in run(answers(job(state=JobState.FAILED), SPEC), "show", "job-1").stdout
 
 
 @pytest.mark.parametrize("arguments", [["submit"], ["submit", "--dry-run"], ["programs"]])
@@ -483,7 +491,7 @@ def test_a_job_is_resumed_with_what_is_said_and_the_new_one_is_told(run: Run) ->
 
 
 def test_a_job_that_ended_shows_how_to_go_on(run: Run) -> None:
-    shown = run(answers(job(state=JobState.FAILED, started_at=START, snapshot=40)), "show", "job-1").stdout
+    shown = run(answers(job(state=JobState.FAILED, started_at=START, snapshot=40), SPEC), "show", "job-1").stdout
     assert "go on from step 40: weft resume job-1" in shown
     assert "init-from" not in shown
 
@@ -582,7 +590,7 @@ def test_an_unknown_parameter_is_answered_by_those_there_are(run: Run) -> None:
 
 def test_parameters_are_listed_and_saved(run: Run, tmp_path: Path) -> None:
     known = ParameterList(parameters=[ParameterInfo(name="fc.weight", dtype="float32", shape=[2, 3], trainable=False)])
-    out = run(answers(job(), known), "params", "list", "job-1").stdout
+    out = run(answers(job(), known), "params", "ls", "job-1").stdout
     assert "fc.weight" in out
     assert "2 x 3" in out
     path = tmp_path / "w.safetensors"
@@ -753,6 +761,7 @@ def test_what_agents_and_jobs_say_commands_no_terminal(run: Run, arguments: list
         if "-f" in arguments or arguments[0] == "watch"
         else EventPage(events=said, after=2, ended=True)
     )
+    more = SPEC if arguments[0] == "show" else more
     result = run(answers(listed, more, failed, failed), *arguments)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", result.output), repr(result.output)
     assert arguments == ["jobs"] or ESCAPED in result.output.replace(r"\u0007", "")

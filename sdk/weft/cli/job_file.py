@@ -13,7 +13,7 @@ from weft.api.base import RepeatedKeyError, check_keys
 from weft.cli.options import find_job
 from weft.client import Client
 from weft.errors import ArgumentError
-from weft.first_values import file_of
+from weft.submission import file_of
 
 STANDARD_INPUT = "standard input"
 SHOWN_CHARACTERS = 40

@@ -1,4 +1,4 @@
-"""Commands about a job's parameters: `weft params list|get|save|set|load`."""
+"""Commands about a job's parameters: `weft params ls|get|save|set|load`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(params, name="params")
 
 
-@params.command("list")
-def list_(id: JobId, url: Url = None, form: Form = Format.TABLE) -> None:  # noqa: A002 - the argument's name to users
+@params.command()
+def ls(id: JobId, url: Url = None, form: Form = Format.TABLE) -> None:  # noqa: A002 - the argument's name to users
     """List names, dtypes and shapes."""
     with Client(url) as client:
         found = find_job(client, id).parameters()

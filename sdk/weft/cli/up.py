@@ -61,6 +61,9 @@ def up(
     ] = DEFAULT_PORT,
     directory: Directory = DIRECTORY,
     data_root: Annotated[Path, typer.Option(help="Jobs may read data below this directory.")] = Path(),
+    device: Annotated[
+        str | None, typer.Option(help="What workers compute on: cpu, cuda:0, or auto.", show_default=False)
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Run in the background: return once the cluster serves.")
     ] = False,
@@ -70,7 +73,7 @@ def up(
 
     One that ends is started again: the server on its port and data, a worker or shard under its name.
     """
-    make = partial(Cluster, workers, shards, port=port, directory=directory, data_root=data_root)
+    make = partial(Cluster, workers, shards, port=port, directory=directory, data_root=data_root, device=device)
     err = Console(stderr=True, highlight=False, soft_wrap=True)
     if detach:
         _in_background(err, make, form)
