@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from weft.absence import AWAY, Absence
 from weft.api.dry_run import Passes
 from weft.api.event import Event, EventPage
 from weft.api.job import Job, JobSpec, ParameterInfo, ParameterList, Scale, Traffic
@@ -21,11 +20,9 @@ from weft.api.trace import JobTrace
 from weft.api.values import STEP_HEADER, ValuesSet
 from weft.arguments import checked
 from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
-from weft.event_stream import Notice, follow, narrate
+from weft.event_stream import AWAY, Absence, Notice, await_placement, follow, narrate
 from weft.http import Http, Retry
-from weft.parameter_file import averages_of, document_of
-from weft.placement import await_placement
-from weft.replacing import replacing
+from weft.parameter_file import averages_of, document_of, replacing
 from weft.trace import StepReport, report_of
 
 if TYPE_CHECKING:
