@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
@@ -184,7 +183,7 @@ def show(
         found = find_job(client, id)
         job = found.job
         if spec:
-            print_json(json.loads(found.spec_json()))
+            Console().out(found.spec_json(), highlight=False)
             return
         if form is Format.JSON:
             print_json(job)
