@@ -6,22 +6,23 @@ import json
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from urllib.parse import quote
 
 from pydantic import ValidationError
 
 from weft.api.agent import AgentInfo, AgentList
+from weft.api.base import Model
 from weft.api.dry_run import DryRun, Passes
 from weft.api.job import FromUpload, Job, JobPage, JobSpec, Scale, StopWhen
 from weft.api.lifecycle import JobState
 from weft.api.token import DEFAULT_PROJECT, NewToken, Scope, TokenCreated, TokenInfo, TokenList
 from weft.api.values import Uploaded
 from weft.arguments import checked, stop_when_of
-from weft.errors import DEFAULT_PORT, ProtocolError
+from weft.errors import DEFAULT_PORT, InvalidRequestError, ProtocolError
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Progress, Retry
 from weft.job_handle import JobHandle
 from weft.parameter_file import save_values
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from weft.expression import Expression
     from weft.records import Array
     from weft.trainable import Trainable
+
+M = TypeVar("M", bound=Model)
 
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 URL_VARIABLE = "WEFT_URL"
@@ -136,10 +139,8 @@ class Client:
 
         Raises InvalidRequestError for a job that cannot run.
         """
-        headers = {"Content-Type": "application/json"}
-        content = spec.model_dump_json() if isinstance(spec, JobSpec) else spec
         params = {"dry_run": "true"} if passes is None else {"dry_run": "true", "passes": passes.value}
-        return self.http.call(DryRun, "POST", "/v1/jobs", params=params, content=content, headers=headers)
+        return self._post(DryRun, spec, lambda: {}, params)
 
     def upload(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> FromUpload:
         """Upload a safetensors file, to be `init_from` of a job. The server keeps it for some hours.
@@ -161,10 +162,42 @@ class Client:
             return self.upload(path, progress=progress)
 
     def submit_spec(self, spec: JobSpec | str | bytes, *, idempotency_key: str | None = None) -> JobHandle:
-        """Submit what `weft.job_spec` returned, or JSON. The same `idempotency_key` returns the first job again."""
-        headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        """Submit what `weft.job_spec` returned, or JSON. The same `idempotency_key` returns the first job again.
+
+        A relative path of data starts from where the cluster was started; if there is no such file, and one in this
+        folder, that one's absolute path is sent.
+        """
+        return JobHandle(
+            self.http,
+            self._post(Job, spec, lambda: {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}),
+        )
+
+    def _post(
+        self,
+        kind: type[M],
+        spec: JobSpec | str | bytes,
+        headers: Callable[[], dict[str, str]],
+        params: Mapping[str, str] | None = None,
+    ) -> M:
+        """Sends a job; once more, with the absolute path of this folder's file, if only that can be its data."""
+
+        def send(content: str | bytes) -> M:
+            told = {"Content-Type": "application/json", **headers()}
+            return self.http.call(kind, "POST", "/v1/jobs", params=params or {}, content=content, headers=told)
+
         content = spec.model_dump_json() if isinstance(spec, JobSpec) else spec
-        return JobHandle(self.http, self.http.call(Job, "POST", "/v1/jobs", content=content, headers=headers))
+        try:
+            return send(content)
+        except InvalidRequestError as error:
+            if all(each.pointer != "/data/source/path" for each in error.problem.errors):
+                raise
+            document = json.loads(content)
+            source = document["data"]["source"]
+            path = Path(source["path"])
+            if path.is_absolute() or not path.is_file():
+                raise
+            source["path"] = str(path.absolute())
+        return send(json.dumps(document))
 
     def resume(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -277,3 +278,30 @@ def test_what_a_job_goes_on_from_and_when_it_ends_are_keywords_too() -> None:
     assert (spec.resume, spec.stop_when.patience, spec.on_nan) == ("job-1", 3, "go_on")
     with pytest.raises(weft.ArgumentError, match="give patience, reaches or after_s"):
         weft.job_spec(loss, data=DATA, steps=9, stop_when={"metric": "loss"})
+
+
+def test_data_of_this_folder_is_sent_by_its_absolute_path_where_the_server_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    loss, _ = expressions()
+    lacking = problem(
+        422, "job-refused", "no", [{"pointer": "/data/source/path", "detail": "cannot open /a/points.npz"}]
+    )
+    with pytest.raises(weft.InvalidRequestError, match="cannot open /a/points"):
+        answers(lacking).client().submit(loss, data=DATA, steps=1)
+    (tmp_path / "points.npz").write_bytes(b"")
+    script = answers(lacking, job())
+    script.client().submit(loss, data=DATA, steps=1)
+    assert [script.body(each)["data"]["source"]["path"] for each in (0, 1)] == ["points.npz", f"{tmp_path}/points.npz"]
+    first, second = (request.headers["Idempotency-Key"] for request in script.requests)
+    assert first != second  # the second is another job
+    script = answers(lacking)
+    with pytest.raises(weft.InvalidRequestError) as caught:
+        script.client().dry_run(weft.job_spec(loss, data=DATA, steps=1))
+    assert len(script.requests) == 2
+    assert caught.value.__context__ is None
+    script = answers(problem(422, "job-refused", "no", [{"pointer": "/data/columns/x", "detail": "wrong"}]))
+    with pytest.raises(weft.InvalidRequestError, match="wrong"):
+        script.client().submit(loss, data=DATA, steps=1)
+    assert len(script.requests) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
@@ -15,7 +14,6 @@ from weft.api.agent import AgentList
 from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
 from weft.cli import render
-from weft.cli.data_path import with_data_found
 from weft.cli.job_file import InitFrom, beginning_with, job_file, read
 from weft.cli.model_options import JOB_PANEL, ModelOptions, fields_of_a_job, with_model_options
 from weft.cli.models import ModelJob, is_model, job_of_model, submit_model
@@ -115,7 +113,7 @@ def submit(
         if init_from is not None:
             made = ModelJob(beginning_with(client, made.document, init_from))
         if dry_run:
-            tell_dry_run(out, with_data_found(made.document, client.dry_run), form)
+            tell_dry_run(out, client.dry_run(made.document), form)
             return
         _tell_submitted(submit_model(client, made), form=form, watch=watch)
 
@@ -185,7 +183,7 @@ def show(
         found = find_job(client, id)
         job = found.job
         if spec:
-            print_json(json.loads(found.spec_json()))
+            Console().out(found.spec_json(), highlight=False)
             return
         if form is Format.JSON:
             print_json(job)

@@ -13,7 +13,6 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from weft.api.job import FromUpload
-from weft.cli.data_path import with_data_found
 from weft.cli.model_options import SUFFIX, ModelOptions, with_model_options
 from weft.cli.options import Form, Format, JobId, Url, find_job, print_json
 from weft.client import Client
@@ -120,10 +119,10 @@ def trainable_of(path: Path, model: ModelOptions) -> Trainable:
 def submit_model(client: Client, job: ModelJob) -> JobHandle:
     """Sends the values, if there are any, then the job. Raises what `Client.submit_spec` does."""
     if not job.values:
-        return with_data_found(job.document, client.submit_spec)
+        return client.submit_spec(job.document)
     document = {**json.loads(job.document), "init_from": _uploaded(client, job.values).model_dump()}
     try:
-        return with_data_found(json.dumps(document), client.submit_spec)
+        return client.submit_spec(json.dumps(document))
     except InvalidRequestError as error:
         if any(each.pointer.startswith("/data/columns") for each in error.problem.errors):
             wanted = next(iter(document["data"]["columns"]))

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from weft.absence import AWAY, Absence, Resumption
 from weft.client import Client
 from weft.command_line import command
 from weft.errors import NotFoundError, WeftError
+from weft.event_stream import AWAY, Absence, Resumption
 from weft.job_handle import JobHandle
 from weft.terminal import Console
 

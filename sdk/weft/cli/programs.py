@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,6 @@ from rich.text import Text
 from weft.api.dry_run import DryRun, Passes, SnapshotCost, StepMemory
 from weft.api.job import Recompute
 from weft.cli import render
-from weft.cli.data_path import with_data_found
 from weft.cli.job_file import job_file, read
 from weft.cli.model_options import ModelOptions, check_unsaid, with_model_options
 from weft.cli.models import is_model, job_of_model, trainable_of
@@ -76,7 +74,7 @@ def programs(
         if told is not None:
             text = find_job(client, job_or_file).passes_text(told) if made is None else _dry_passes(client, made, told)
         elif made is not None:
-            run = with_data_found(made, client.dry_run)
+            run = client.dry_run(made)
             if memory:
                 tell_dry_run(out, run, form)
                 return
@@ -115,7 +113,7 @@ def _local(file: Path, model: ModelOptions, told: Passes | None, memory: bool, f
 
 
 def _dry_passes(client: Client, job: bytes | str, told: Passes) -> str:
-    return with_data_found(job, partial(client.dry_run, passes=told)).passes
+    return client.dry_run(job, passes=told).passes
 
 
 def _job(file: Path, model: ModelOptions) -> bytes | str:
