@@ -33,8 +33,10 @@ check: $(VENV)/.dev
 # Tests start hundreds of Pythons: each would compile weft anew where an environment forbids to keep what was compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Tests wait as often as they compute, so all of them run on all cores; tests/conftest.py says which stay together.
-SPREAD := --quiet --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+# Tests wait as often as they compute, so all of them run on all cores, and one more process than there are cores;
+# tests/conftest.py says which stay together.
+PROCESSES = $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() + 1, 8))')
+SPREAD = --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 unit: $(VENV)/.dev
 ifeq ($(ARGS),)

@@ -39,6 +39,7 @@ from weft.http import Retry
 
 ROWS, WIDTH, IDS = 2048, 20, 500
 SNAPSHOT_S = 0.3
+RECOVERY = weft.Recovery(keep_state=True, max_restarts=20, snapshot_every_s=SNAPSHOT_S)
 WAIT_S = 180.0
 POLL_S = 0.01
 PATIENT = Retry(attempts=20)
@@ -50,15 +51,17 @@ CASES: dict[str, dict[str, Any]] = {
     "table": {"optimizer": weft.Adagrad(lr=0.05)},
     "2bit": {
         "optimizer": weft.SGD(lr=0.05, momentum=0.9),
-        "compression": {"gradients": {"kind": "2bit", "threshold": 0.01}},
+        "communication": weft.Communication(compression={"gradients": {"kind": "2bit", "threshold": 0.01}}),
     },
     "workers": {
         "optimizer": weft.Adam(),
-        "update": "workers",
-        "compression": {
-            "gradients": {"kind": "2bit", "threshold": 0.01},
-            "merged": {"kind": "2bit", "threshold": 0.01},
-        },
+        "communication": weft.Communication(
+            update="workers",
+            compression={
+                "gradients": {"kind": "2bit", "threshold": 0.01},
+                "merged": {"kind": "2bit", "threshold": 0.01},
+            },
+        ),
     },
     "float16": {"optimizer": weft.Adam(), "precision": "float16"},
     "clipped": {"optimizer": weft.Adam(), "clip_norm": 0.5},
@@ -159,9 +162,7 @@ def submit(client: weft.Client, case: str, steps: int) -> weft.JobHandle:
     options = {"workers": 2, "shards": 2, **CASES[case]}
     names = {"ids": "ids", "y": "y"} if case == "table" else {"x": "x", "y": "y"}
     data = weft.numpy_data("data.npz", columns=names)
-    return client.submit(
-        loss_of(case), data=data, steps=steps, keep_state=True, max_restarts=20, snapshot_every_s=SNAPSHOT_S, **options
-    )
+    return client.submit(loss_of(case), data=data, steps=steps, recovery=RECOVERY, **options)
 
 
 def bits(job: weft.JobHandle) -> dict[str, bytes]:

@@ -95,9 +95,10 @@ def write_data(path: Path) -> None:
 
 def submit(place: Place, *, given: bool = False) -> weft.JobHandle:
     trained, accuracy = loss()
-    run: dict[str, Any] = {"workers": 2, "shards": 2, "steps": STEPS, "optimizer": weft.Adam(), "snapshot_every_s": 1.0}
+    run: dict[str, Any] = {"workers": 2, "shards": 2, "steps": STEPS, "optimizer": weft.Adam()}
     data = weft.numpy_data("data.npz", columns={"x": "x", "y": "y"}, evaluate=(ROWS, ROWS + HELD_OUT))
-    run |= {"data": data, "metrics": {"accuracy": accuracy}, "keep_state": True, "evaluate_every": STEPS}
+    run |= {"data": data, "metrics": {"accuracy": accuracy}, "evaluate_every": STEPS}
+    run["recovery"] = weft.Recovery(keep_state=True, snapshot_every_s=1.0)
     if given:
         draw = np.random.default_rng(1)
         shapes = {name: np.shape(value) for name, value in place.first.items()}

@@ -41,9 +41,17 @@ def submitted(client: weft.Client, width: int) -> weft.JobHandle:
     net = nn.Sequential(*hidden, nn.Linear(width, 2))
     loss = nn.cross_entropy(net(weft.input("x", ("batch", 64))), weft.input("y", ("batch",), "int64"))
     data = weft.numpy_data("data.npz", columns={"x": "x", "y": "y"}, evaluate=(ROWS - EVALUATED, ROWS))
-    options = {"workers": 2, "shards": 2, "optimizer": weft.Adam(), "snapshot_every_s": SNAPSHOT_S, "max_restarts": 5}
+    options = {"workers": 2, "shards": 2, "optimizer": weft.Adam()}
+    recovery = weft.Recovery(snapshot_every_s=SNAPSHOT_S, max_restarts=5)
     return client.submit(
-        loss, metrics={"loss": loss}, data=data, batch_size=BATCH, steps=100_000, evaluate_every=1, **options
+        loss,
+        metrics={"loss": loss},
+        data=data,
+        batch_size=BATCH,
+        steps=100_000,
+        evaluate_every=1,
+        recovery=recovery,
+        **options,
     )
 
 

@@ -39,7 +39,7 @@ def steps_in(client: weft.Client, every_s: float | None, seconds: float) -> tupl
         workers=1,
         shards=1,
         optimizer=weft.Adam(),
-        snapshot_every_s=every_s,
+        recovery=weft.Recovery(snapshot_every_s=every_s),
     )
     while job.refresh().progress.step < 5:
         time.sleep(0.05)

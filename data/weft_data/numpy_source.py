@@ -28,6 +28,7 @@ from weft_data.errors import (
 from weft_data.files import open_regular
 from weft_data.npz_member import MALFORMED, SUFFIX, NpzMember, read_member
 from weft_data.source import Array, Description, Rows, Source
+from weft_graph.spelling import did_you_mean
 
 SETTLE_S = 10.0
 """A file that somebody writes anew has so long to be whole again."""
@@ -254,10 +255,13 @@ def _common_rows(path: str, members: dict[str, NpzMember]) -> int:
     first = next(iter(counts))
     for name, count in counts.items():
         if count != counts[first]:
-            message = f"{path!r}: column {name!r} has {count} rows, column {first!r} has {counts[first]}"
+            message = (
+                f"{path!r}: column {name!r} has {count} rows, column {first!r} has {counts[first]}: give both as many"
+            )
             raise ColumnLengthError(message, path=path, column=name)
     return counts[first]
 
 
 def _missing(path: str, name: str, there: list[str]) -> MissingColumnError:
-    return MissingColumnError(f"{path!r} has no column {name!r}; it has {sorted(there)}", path=path, column=name)
+    near = did_you_mean(name, there) or f': save {name!r} too, or map a column with columns={{"INPUT": "COLUMN"}}'
+    return MissingColumnError(f"{path!r} has no column {name!r}; it has {sorted(there)}{near}", path=path, column=name)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.api.lifecycle import JobState
     from weft.client import Client
     from weft.cluster import Cluster
-    from weft.cutting import cut
+    from weft.collect import cut
     from weft.data import numpy_data
     from weft.errors import (
         ArgumentError,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         WeftError,
     )
     from weft.expression import Expression, Group, graph, group
-    from weft.fitting import fit
+    from weft.fitting import fit, submit
     from weft.job_handle import JobHandle, Values
     from weft.leaves import constant, input, parameter  # noqa: A004 - ONNX's words
     from weft.model import Model
@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from weft.optimizers import LAMB, LARS, SGD, Adagrad, Adam, AdamW, Ftrl, Nesterov, RMSprop
     from weft.parameter_file import load
     from weft.schedules import cosine, exponential, linear, piecewise, polynomial, warmup
-    from weft.submission import job_spec
-    from weft.submitting import submit
+    from weft.submission import EMA, Communication, Recovery, job_spec
     from weft.torch_model import from_torch
     from weft.trainable import Trainable
     from weft_graph.errors import DTypeError, GraphError, GraphRefusedError, ShapeError
@@ -68,7 +67,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft.api.lifecycle": ("JobState",),
     "weft.client": ("Client",),
     "weft.cluster": ("Cluster",),
-    "weft.cutting": ("cut",),
+    "weft.collect": ("cut",),
     "weft.data": ("numpy_data",),
     "weft.errors": (
         "ArgumentError",
@@ -96,7 +95,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "WeftError",
     ),
     "weft.expression": ("Expression", "Group", "graph", "group"),
-    "weft.fitting": ("fit",),
+    "weft.fitting": ("fit", "submit"),
     "weft.job_handle": ("JobHandle", "Values"),
     "weft.leaves": ("constant", "input", "parameter"),
     "weft.model": ("Model",),
@@ -104,8 +103,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft.parameter_file": ("load",),
     "weft.optimizers": ("Adagrad", "Adam", "AdamW", "Ftrl", "LAMB", "LARS", "Nesterov", "RMSprop", "SGD"),
     "weft.schedules": ("cosine", "exponential", "linear", "piecewise", "polynomial", "warmup"),
-    "weft.submission": ("job_spec",),
-    "weft.submitting": ("submit",),
+    "weft.submission": ("Communication", "EMA", "Recovery", "job_spec"),
     "weft.torch_model": ("from_torch",),
     "weft.trainable": ("Trainable",),
     "weft.optimizer_graph": ("custom_optimizer",),
@@ -122,6 +120,7 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "BATCH",
+    "EMA",
     "LAMB",
     "LARS",
     "SGD",
@@ -133,6 +132,7 @@ __all__ = [
     "ClosedError",
     "Cluster",
     "ClusterError",
+    "Communication",
     "ConflictError",
     "ConnectError",
     "DTypeError",
@@ -162,6 +162,7 @@ __all__ = [
     "ProblemError",
     "ProtocolError",
     "RMSprop",
+    "Recovery",
     "ServerFaultError",
     "ShapeError",
     "Trainable",

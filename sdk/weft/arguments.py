@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,9 @@ from pydantic import ValidationError
 from weft.errors import ArgumentError
 
 NAME_RULE = "a name is of letters, digits, '_', '.' and '-', begins with none of the last two, and has 1 to 128"
+
+_OF_OTHERS = {"learning_rate": "lr", "eta": "lr", "beta_1": "beta1", "beta_2": "beta2"}
+"""What other libraries call the words of optimizers."""
 
 
 @contextmanager
@@ -23,6 +26,15 @@ def checked(owner: str = "") -> Iterator[None]:
         told = [one for one in error.errors(include_url=False) if one["type"] != "default_factory_not_called"]
         sentences = "; ".join(dict.fromkeys(map(_sentence, told)))
         raise ArgumentError(f"{owner}: {sentences}" if owner else sentences) from None
+
+
+def refuse_unknown(owner: str, unknown: Iterable[str], known: Collection[str]) -> None:
+    """Raises ArgumentError for the first word that `owner` does not know, with what may be meant."""
+    from weft_graph.spelling import did_you_mean
+
+    for word in unknown:
+        near = did_you_mean(_OF_OTHERS.get(word, word), known) or f"; it has {', '.join(known)}"
+        raise ArgumentError(f"{owner} has no {word!r}{near}")
 
 
 def stop_when_of(text: str) -> dict[str, Any]:

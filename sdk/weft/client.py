@@ -6,28 +6,27 @@ import json
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from urllib.parse import quote
 
 from pydantic import ValidationError
 
 from weft.api.agent import AgentInfo, AgentList
+from weft.api.base import Model
 from weft.api.dry_run import DryRun, Passes
 from weft.api.job import FromUpload, Job, JobPage, JobSpec, Scale, StopWhen
 from weft.api.lifecycle import JobState
 from weft.api.token import DEFAULT_PROJECT, NewToken, Scope, TokenCreated, TokenInfo, TokenList
 from weft.api.values import Uploaded
 from weft.arguments import checked, stop_when_of
-from weft.errors import DEFAULT_PORT, ProtocolError
-from weft.first_values import file_of
+from weft.errors import DEFAULT_PORT, InvalidRequestError, ProtocolError
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Progress, Retry
-from weft.job_arguments import JobArguments, shown_with_keywords_of
 from weft.job_handle import JobHandle
 from weft.parameter_file import save_values
-from weft.submission import first_values, job_spec
+from weft.submission import JobArguments, check_words, file_of, first_values, job_spec, shown_with_keywords_of
 
 if TYPE_CHECKING:
     import httpx
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from weft.expression import Expression
     from weft.records import Array
     from weft.trainable import Trainable
+
+M = TypeVar("M", bound=Model)
 
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 URL_VARIABLE = "WEFT_URL"
@@ -94,10 +95,8 @@ class Client:
         Where it runs:
 
         - `workers`, `shards`: numbers of processes. One worker needs no shard.
-        - `mode`: "sync", or "async", which applies each gradient as it arrives.
-        - `update`: who runs the optimizer, "shards" or "workers".
-        - `merge`: "slot" sums gradients in the order of workers, so results are bit-equal; "arrival" does not.
-        - `slice_bytes`: size of the slices that parameters are cut into.
+        - `communication`: `weft.Communication(mode="async")` and the like: how gradients and parameters travel.
+        - `recovery`: `weft.Recovery(max_restarts=0)` and the like: what it survives, and what is saved.
 
         What it starts from:
 
@@ -109,20 +108,17 @@ class Client:
         - `precision`: "bfloat16" or "float16" for products. `loss_scale`: settings for float16.
         - `clip_norm`: limit of the gradient's global norm. `accumulate`: parts that a step is computed in.
         - `recompute`: "cheap" or "segments" saves memory by computing values again in the backward pass.
-        - `ema`: averages of the parameters, such as 0.999 (decay) or `{"start": 1000}`; `evaluate_ema` evaluates them.
-        - `compression`: fewer bytes for gradients, `{"gradients": {"kind": "2bit", "threshold": 0.5}}`.
+        - `ema`: averages of the parameters: a decay such as 0.999, or `weft.EMA(0.999, start=1000, evaluate=True)`.
 
         When it ends, and what is kept:
 
         - `stop_when`: "accuracy:3:max" ends after 3 evaluations without a better accuracy, and keeps the best.
         - `keep_best`: "accuracy:max" trains to the end and keeps the best evaluation's values.
-        - `on_nan`: "fail"; "skip" leaves out steps whose gradient is not finite; "go_on" ignores it.
-        - `max_restarts`: how often the job may recover from a lost process. `snapshot_every_s`: how often it is saved.
-        - `keep_state`: whether the optimizer's state is kept in the result.
 
         Raises ArgumentError for wrong arguments, and InvalidRequestError if the server rejects the job, with a JSON
         pointer for each error. `weft.job_spec` takes the same arguments and sends nothing.
         """
+        check_words("submit", arguments)
         begins = arguments.get("init_from")
         file = file_of(begins)
         if file is not None:
@@ -143,10 +139,8 @@ class Client:
 
         Raises InvalidRequestError for a job that cannot run.
         """
-        headers = {"Content-Type": "application/json"}
-        content = spec.model_dump_json() if isinstance(spec, JobSpec) else spec
         params = {"dry_run": "true"} if passes is None else {"dry_run": "true", "passes": passes.value}
-        return self.http.call(DryRun, "POST", "/v1/jobs", params=params, content=content, headers=headers)
+        return self._post(DryRun, spec, lambda: {}, params)
 
     def upload(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> FromUpload:
         """Upload a safetensors file, to be `init_from` of a job. The server keeps it for some hours.
@@ -168,10 +162,42 @@ class Client:
             return self.upload(path, progress=progress)
 
     def submit_spec(self, spec: JobSpec | str | bytes, *, idempotency_key: str | None = None) -> JobHandle:
-        """Submit what `weft.job_spec` returned, or JSON. The same `idempotency_key` returns the first job again."""
-        headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        """Submit what `weft.job_spec` returned, or JSON. The same `idempotency_key` returns the first job again.
+
+        A relative path of data starts from where the cluster was started; if there is no such file, and one in this
+        folder, that one's absolute path is sent.
+        """
+        return JobHandle(
+            self.http,
+            self._post(Job, spec, lambda: {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}),
+        )
+
+    def _post(
+        self,
+        kind: type[M],
+        spec: JobSpec | str | bytes,
+        headers: Callable[[], dict[str, str]],
+        params: Mapping[str, str] | None = None,
+    ) -> M:
+        """Sends a job; once more, with the absolute path of this folder's file, if only that can be its data."""
+
+        def send(content: str | bytes) -> M:
+            told = {"Content-Type": "application/json", **headers()}
+            return self.http.call(kind, "POST", "/v1/jobs", params=params or {}, content=content, headers=told)
+
         content = spec.model_dump_json() if isinstance(spec, JobSpec) else spec
-        return JobHandle(self.http, self.http.call(Job, "POST", "/v1/jobs", content=content, headers=headers))
+        try:
+            return send(content)
+        except InvalidRequestError as error:
+            if all(each.pointer != "/data/source/path" for each in error.problem.errors):
+                raise
+            document = json.loads(content)
+            source = document["data"]["source"]
+            path = Path(source["path"])
+            if path.is_absolute() or not path.is_file():
+                raise
+            source["path"] = str(path.absolute())
+        return send(json.dumps(document))
 
     def resume(
         self,

@@ -69,9 +69,10 @@ class Cluster:
 
     Entering starts the processes and waits until all have registered; leaving stops them. They also end when this
     process dies. `port` 0 takes a free port. `directory` holds database, logs and parameters; by default a temporary
-    one, deleted at the end. Jobs read data below `data_root`, which relative paths start from. `progress` is called
-    with what is being waited for. The environment variables `WEFT_SERVER_TOKEN` and `WEFT_SERVER_AGENT_TOKEN` are used
-    if set. Raises ClusterError with the daemon's name and the end of its log.
+    one, deleted at the end. Jobs read data below `data_root`, which relative paths start from. Workers compute on
+    `device`: "cpu" unless WEFT_WORKER_DEVICE says otherwise, "cuda:0", or "auto". `progress` is called with what is
+    being waited for. The environment variables `WEFT_SERVER_TOKEN` and `WEFT_SERVER_AGENT_TOKEN` are used if set.
+    Raises ClusterError with the daemon's name and the end of its log.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Cluster:
         port: int = 0,
         directory: str | os.PathLike[str] | None = None,
         data_root: str | os.PathLike[str] = ".",
+        device: str | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -91,6 +93,7 @@ class Cluster:
         self.shards = shards
         self.port = port
         self.data_root = Path(data_root).resolve()
+        self.device = device
         self.start_timeout_s = start_timeout_s
         self.processes: list[Process] = []
         self._wanted_directory = directory
@@ -241,6 +244,7 @@ class Cluster:
             self._spawn(f"shard-{number}", "weft_kvstore", arguments, token)
         for number in range(self.workers):
             arguments = ["--server", self.url, "--name", f"worker-{number}", "--data-root", str(self.data_root)]
+            arguments += [] if self.device is None else ["--device", self.device]
             unset = {name: threads for name in THREAD_VARIABLES if name not in os.environ}
             if self._agents_token is not None:
                 unset["WEFT_WORKER_TOKEN"] = self._agents_token

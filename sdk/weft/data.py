@@ -22,10 +22,12 @@ def numpy_data(
 ) -> DataSpec:
     """A `.npz` file: each array is a column, with a row for each sample along its first axis.
 
-    The server and the workers read `path`, below their data root. `columns` maps inputs of the graph to columns; other
-    inputs take the column of their own name. `train` and `evaluate` are ranges of rows, (first, last + 1). Without
-    `evaluate` there is no evaluation. Without `train`, training reads the rows before `evaluate`, or all. Raises
-    ArgumentError for empty or overlapping ranges.
+    The server and the workers read `path`. A relative one starts from where the cluster was started; if no such file is
+    there, and one in the folder of this program, a submitted job has that one's absolute path.
+
+    `columns` maps inputs of the graph to columns; other inputs take the column of their own name. `train` and
+    `evaluate` are ranges of rows, (first, last + 1). Without `evaluate` there is no evaluation. Without `train`,
+    training reads the rows before `evaluate`, or all. Raises ArgumentError for empty or overlapping ranges.
     """
     train, evaluate = _rows("train", train), _rows("evaluate", evaluate)
     if train is None and evaluate is not None:

@@ -29,7 +29,6 @@ What is wrong with a graph is a `weft_graph.errors.GraphError`, raised at the li
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -38,7 +37,7 @@ from weft.command_line import command
 
 if TYPE_CHECKING:
     from weft.api.job import Job
-    from weft.api.problem import FieldError, Problem
+    from weft.api.problem import Problem
 
 
 class WeftError(Exception):
@@ -197,10 +196,4 @@ def error_for(status: int, problem: Problem) -> ProblemError:
 
 def pointer_lines(problem: Problem) -> list[str]:
     """One line for each thing that is wrong: `  /graph/nodes/3 (conv1): detail`."""
-    return [f"  {e.pointer or '/'}{f' ({e.node})' if e.node else ''}: {e.detail}{_hint(e)}" for e in problem.errors]
-
-
-def _hint(error: FieldError) -> str:
-    """What mends the commonest refusal: NumPy's own floats are twice as wide as a graph's."""
-    is_wide = error.pointer.startswith("/data/columns/") and re.search(r"\bfloat64\b.*\bfloat32\b", error.detail)
-    return "; .astype(np.float32) before it is saved" if is_wide else ""
+    return [f"  {e.pointer or '/'}{f' ({e.node})' if e.node else ''}: {e.detail}" for e in problem.errors]

@@ -1,4 +1,4 @@
-"""`weft.fit`: from a model and a file of data to a trained job, in one call.
+"""`weft.fit` and `weft.submit`: from a model and a file of data to a trained job, in one call.
 
 What the data's columns feed is found by their names, or by their order in the file; a PyTorch module is exported with
 the file's first rows as its example.
@@ -19,8 +19,7 @@ import numpy as np
 
 from weft.client import Client
 from weft.errors import ArgumentError, ModuleRefusedError
-from weft.job_arguments import TrainingArguments, shown_with_keywords_of
-from weft.submission import data_of, job_spec
+from weft.submission import JobArguments, TrainingArguments, check_words, data_of, job_spec, shown_with_keywords_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -35,6 +34,12 @@ if TYPE_CHECKING:
 
 EXAMPLE_ROWS: Final = 8
 """Rows that a module is exported with: enough that BatchNorm's gradients are not all zero."""
+
+
+@shown_with_keywords_of(job_spec)
+def submit(loss: Expression | Trainable, **arguments: Unpack[JobArguments]) -> JobHandle:
+    """Submit a job to the server at `WEFT_URL`, as `Client.submit` does, which explains the arguments."""
+    return Client().submit(loss, **arguments)
 
 
 @shown_with_keywords_of(job_spec, but=("metrics", "data"))
@@ -72,6 +77,7 @@ def fit(
     The other arguments are those of `Client.submit`. Raises ArgumentError, ModuleRefusedError, OnnxError and the like
     before anything is sent, InvalidRequestError if the server rejects the job, JobFailedError and JobCancelledError.
     """
+    check_words("fit", arguments, ("loss", "inputs", "target", "example", "progress", "client"))
     trained, spec, scalars = _prepared(
         model, data_of(data), loss=loss, inputs=inputs, target=target, metrics=metrics, example=example
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Never, TypeAlias
 
 from weft.api import optimizer as api
-from weft.arguments import checked
+from weft.arguments import checked, refuse_unknown
 from weft.errors import ArgumentError
 from weft_graph.rules.built_in import BUILT_IN
 
@@ -278,6 +278,4 @@ def _listed(multipliers: object, model: Any) -> list[Any]:
 
 
 def _check_known(model: type[BaseModel], unknown: dict[str, Never]) -> None:
-    if unknown:
-        has = ", ".join(name for name in model.model_fields if name not in ("name", "multipliers"))
-        raise ArgumentError(f"{model.__name__} has no {', '.join(unknown)}; it has {has}")
+    refuse_unknown(model.__name__, unknown, [name for name in model.model_fields if name != "name"])

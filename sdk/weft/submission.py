@@ -1,16 +1,24 @@
-"""From expressions and plain arguments to a job that can be sent."""
+"""From expressions and plain arguments to a job that can be sent.
+
+The words that most jobs need are keywords; the others stand in records: `Communication`, `Recovery`, `EMA`. Every
+default is said in `weft.api.job`.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Never, Required, TypeAlias, TypedDict, TypeVar, Union
 
 from weft.api.base import Model
 from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
 from weft.api.job import (
+    FromJob,
+    FromUpload,
     JobSpec,
     KeepBest,
     Merge,
@@ -27,7 +35,6 @@ from weft.api.store import AverageSpec, LossScalingSpec
 from weft.arguments import checked, keep_best_of, stop_when_of
 from weft.data import numpy_data
 from weft.errors import ArgumentError
-from weft.first_values import FirstValues, from_job_or_upload, id_of
 
 if TYPE_CHECKING:
     from weft.expression import Expression
@@ -37,7 +44,145 @@ if TYPE_CHECKING:
     from weft.trainable import Trainable
     from weft_graph.ir import Graph
 
-SLICE_BYTES = Parallelism().slice_bytes
+F = TypeVar("F", bound=Callable[..., Any])
+
+FirstValues: TypeAlias = Union[FromJob, FromUpload, "JobHandle", str, "os.PathLike[str]"]
+"""A job's handle or id, an upload, or the path of a safetensors file: a Path, or text with a `/` or `.safetensors`."""
+
+SAFETENSORS = ".safetensors"
+
+
+_DEFAULTS: Mapping[str, Any] = {
+    name: each.default for model in (JobSpec, Parallelism) for name, each in model.model_fields.items()
+}
+"""What a job has where nothing is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Communication:
+    """How gradients and parameters travel between workers and shards.
+
+    - `mode`: "sync", or "async", which applies each gradient as it arrives.
+    - `update`: who runs the optimizer, "shards" or "workers".
+    - `merge`: "slot" sums gradients in the order of workers, so results are bit-equal; "arrival" does not.
+    - `slice_bytes`: size of the slices that parameters are cut into.
+    - `compression`: fewer bytes for gradients, `{"gradients": {"kind": "2bit", "threshold": 0.5}}`.
+    """
+
+    mode: Mode | str = _DEFAULTS["mode"]
+    update: UpdateBy | str = _DEFAULTS["update"]
+    merge: Merge | str = _DEFAULTS["merge"]
+    slice_bytes: int = _DEFAULTS["slice_bytes"]
+    compression: StoreCompressionSpec | Mapping[str, Any] | None = _DEFAULTS["compression"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What a job survives, and what is saved of it.
+
+    - `max_restarts`: how often the job may recover from a lost process.
+    - `snapshot_every_s`: seconds between two snapshots; None takes none.
+    - `on_nan`: "fail"; "skip" leaves out steps whose gradient is not finite; "go_on" ignores it.
+    - `keep_state`: whether the optimizer's state is kept in the result.
+    """
+
+    max_restarts: int = _DEFAULTS["max_restarts"]
+    snapshot_every_s: float | None = _DEFAULTS["snapshot_every_s"]
+    on_nan: Literal["fail", "go_on", "skip"] = _DEFAULTS["on_nan"]
+    keep_state: bool = _DEFAULTS["keep_state"]
+
+
+@dataclass(frozen=True, slots=True)
+class EMA:
+    """Averages of the parameters over the steps: exponential with `decay`, plain without.
+
+    The first `start` steps do not count. With `evaluate`, evaluations use the averages.
+    """
+
+    decay: float | None = None
+    start: int = AverageSpec.model_fields["start"].default
+    evaluate: bool = _DEFAULTS["evaluate_ema"]
+
+
+COMMUNICATION, RECOVERY = Communication(), Recovery()
+
+
+class TrainingArguments(TypedDict, total=False):
+    """The keywords of `job_spec` but for what is trained on what, which `weft.fit` finds out."""
+
+    outputs: Sequence[Expression]
+    batch_size: int | None
+    epochs: int | None
+    steps: int | None
+    evaluate_every: int | None
+    optimizer: OptimizerSpec | CustomOptimizer | None
+    workers: int
+    shards: int | None
+    communication: Communication
+    recovery: Recovery
+    recompute: Recompute | str
+    precision: Precision | str
+    clip_norm: float | None
+    loss_scale: LossScalingSpec | Mapping[str, Any] | None
+    accumulate: int
+    ema: EMA | float | None
+    init_from: FirstValues | None
+    resume: JobHandle | str | None
+    stop_when: StopWhen | Mapping[str, Any] | str | None
+    keep_best: KeepBest | Mapping[str, Any] | str | None
+    seed: int
+    name: str
+
+
+class JobArguments(TrainingArguments, total=False):
+    """The keywords of `job_spec`, whose signature has their defaults."""
+
+    metrics: Mapping[str, Expression] | None
+    data: Required[DataSpec | str | os.PathLike[str]]
+
+
+_BELONGS: Mapping[str, str] = {
+    **{each.name: f"communication=weft.Communication({each.name}=...)" for each in fields(Communication)},
+    **{each.name: f"recovery=weft.Recovery({each.name}=...)" for each in fields(Recovery)},
+    "evaluate_ema": "ema=weft.EMA(0.999, evaluate=True)",
+    **{word: f"optimizer=weft.SGD({word}=...)" for word in ("lr", "momentum", "weight_decay", "multipliers")},
+    "learning_rate": "optimizer=weft.SGD(lr=...)",
+    **dict.fromkeys(("lr_schedule", "lr_scheduler", "scheduler"), "optimizer=weft.SGD(lr=weft.cosine(...))"),
+    **{word: f"optimizer=weft.Adam({word}=...)" for word in ("betas", "beta1", "beta2", "eps", "epsilon")},
+    **{word: f"data=weft.numpy_data(path, {word}=...)" for word in ("columns", "train", "evaluate", "shuffle")},
+    "validation_data": "data=weft.numpy_data(path, evaluate=(first, last + 1))",
+    "criterion": "loss=...",
+}
+"""Words of other places -> where they belong."""
+
+
+def check_words(owner: str, given: Iterable[str], more: Collection[str] = ()) -> None:
+    """Raises ArgumentError for a word that a job has not; `more` are those of the owner alone."""
+    known = [*more, *JobArguments.__annotations__, *TrainingArguments.__annotations__]
+    for word in given:
+        if word in known:
+            continue
+        if word in _BELONGS:
+            raise ArgumentError(f"{owner} has no {word!r}; write {_BELONGS[word]}")
+        from weft_graph.spelling import did_you_mean
+
+        listed = ", ".join(dict.fromkeys(known))
+        raise ArgumentError(f"{owner} has no {word!r}{did_you_mean(word, known) or f'; it has {listed}'}")
+
+
+def shown_with_keywords_of(source: Callable[..., Any], but: Collection[str] = ()) -> Callable[[F], F]:
+    """Shows a function in `help` with the keywords that it passes on to `source`, and their defaults."""
+    keywords = [
+        p for p in inspect.signature(source).parameters.values() if p.kind is p.KEYWORD_ONLY and p.name not in but
+    ]
+
+    def shown(function: F) -> F:
+        own = inspect.signature(function)
+        named = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        function.__signature__ = own.replace(parameters=[*named, *keywords])  # type: ignore[attr-defined]
+        return function
+
+    return shown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,30 +207,23 @@ def job_spec(
     steps: int | None = None,
     evaluate_every: int | None = None,
     optimizer: OptimizerSpec | CustomOptimizer | None = None,
-    workers: int = 1,
+    workers: int = _DEFAULTS["workers"],
     shards: int | None = None,
-    mode: Mode | str = Mode.SYNC,
-    update: UpdateBy | str = UpdateBy.SHARDS,
-    merge: Merge | str = Merge.SLOT,
-    slice_bytes: int = SLICE_BYTES,
-    recompute: Recompute | str = Recompute.OFF,
-    precision: Precision | str = Precision.FLOAT32,
+    precision: Precision | str = _DEFAULTS["precision"],
     clip_norm: float | None = None,
+    accumulate: int = _DEFAULTS["accumulate"],
+    recompute: Recompute | str = _DEFAULTS["recompute"],
     loss_scale: LossScalingSpec | Mapping[str, Any] | None = None,
-    accumulate: int = 1,
-    ema: AverageSpec | Mapping[str, Any] | float | None = None,
-    evaluate_ema: bool = False,
-    compression: StoreCompressionSpec | Mapping[str, Any] | None = None,
-    init_from: FirstValues | None = None,
-    resume: JobHandle | str | None = None,
-    keep_state: bool = False,
+    ema: EMA | float | None = None,
     stop_when: StopWhen | Mapping[str, Any] | str | None = None,
     keep_best: KeepBest | Mapping[str, Any] | str | None = None,
-    on_nan: Literal["fail", "go_on", "skip"] = "fail",
-    max_restarts: int = 10,
-    snapshot_every_s: float | None = 60.0,
-    seed: int = 0,
-    name: str = "job",
+    init_from: FirstValues | None = None,
+    resume: JobHandle | str | None = None,
+    communication: Communication = COMMUNICATION,
+    recovery: Recovery = RECOVERY,
+    seed: int = _DEFAULTS["seed"],
+    name: str = _DEFAULTS["name"],
+    **unknown: Never,
 ) -> JobSpec:
     """Return the job that `Client.submit` would send; `model_dump_json(indent=2)` makes it a job file.
 
@@ -94,6 +232,12 @@ def job_spec(
     """
     from weft.optimizer_graph import CustomOptimizer
 
+    check_words("job_spec", unknown)
+    if isinstance(ema, int | float):
+        ema = EMA(ema)
+    for record, kind in ((communication, Communication), (recovery, Recovery), (EMA() if ema is None else ema, EMA)):
+        if not isinstance(record, kind):
+            raise ArgumentError(f"{kind.__name__.lower()} is {record!r}; it should be weft.{kind.__name__}(...)")
     optimizer = optimizer() if isinstance(optimizer, CustomOptimizer) else optimizer
     if optimizer is not None and not isinstance(optimizer, Model):
         raise ArgumentError(f"optimizer is {optimizer!r}; it should be weft.SGD(...), weft.Adam(...) or the like")
@@ -107,7 +251,7 @@ def job_spec(
     with checked():
         run = RunLength(epochs=epochs, steps=steps, evaluate_every=evaluate_every)
         parallelism = Parallelism.model_validate(
-            {"workers": workers, "mode": mode, "update": update, "merge": merge, "slice_bytes": slice_bytes}
+            {"workers": workers, **_of(communication, but="compression")}
             | ({} if shards is None else {"shards": shards})
         )
         own = {input_.name: input_.name for input_ in trained.graph.inputs}
@@ -129,17 +273,14 @@ def job_spec(
             clip_norm=clip_norm,
             loss_scale=loss_scale,  # type: ignore[arg-type]  # a mapping becomes the model
             accumulate=accumulate,
-            ema={"decay": ema} if isinstance(ema, float) else ema,  # type: ignore[arg-type]  # likewise
-            evaluate_ema=evaluate_ema,
-            compression=compression,  # type: ignore[arg-type]  # a mapping becomes the model
+            ema=None if ema is None else _of(ema, but="evaluate"),  # type: ignore[arg-type]  # likewise
+            evaluate_ema=ema is not None and ema.evaluate,
+            compression=communication.compression,  # type: ignore[arg-type]  # a mapping becomes the model
             init_from=None if init_from is None else from_job_or_upload(init_from),
             resume=id_of(resume),
-            keep_state=keep_state,
             stop_when=stop_when_of(stop_when) if isinstance(stop_when, str) else stop_when,  # type: ignore[arg-type]
             keep_best=keep_best_of(keep_best) if isinstance(keep_best, str) else keep_best,  # type: ignore[arg-type]
-            on_nan=on_nan,
-            max_restarts=max_restarts,
-            snapshot_every_s=snapshot_every_s,
+            **_of(recovery),
             seed=seed,
         )
 
@@ -203,3 +344,34 @@ def data_of(data: object) -> DataSpec:
 def _with(data: DataSpec, **fields: Any) -> DataSpec:
     """`data` with other fields, checked. Raises pydantic.ValidationError, which names the field."""
     return DataSpec.model_validate({**data.model_dump(), **fields})
+
+
+def _of(record: Any, but: str = "") -> dict[str, Any]:
+    """The record's fields as the job's document has them."""
+    return {each.name: getattr(record, each.name) for each in fields(record) if each.name != but}
+
+
+def file_of(first: FirstValues | None) -> Path | None:
+    """The file that is meant, if it is one."""
+    if isinstance(first, os.PathLike):
+        return Path(first)
+    return Path(first) if isinstance(first, str) and (os.sep in first or first.endswith(SAFETENSORS)) else None
+
+
+def from_job_or_upload(first: FirstValues) -> FromJob | FromUpload:
+    """What the job's document says. Raises ArgumentError for a file, which is uploaded first, and for anything else."""
+    if isinstance(first, FromJob | FromUpload):
+        return first
+    file = file_of(first)
+    if file is not None:
+        raise ArgumentError(f"init_from is the file {file}; upload it first: init_from=client.upload({str(file)!r})")
+    job = id_of(first)
+    if job is None:
+        raise ArgumentError(f"init_from is {first!r}; it should be a job, its id, or the path of a safetensors file")
+    return FromJob(job=job)
+
+
+def id_of(job: object) -> str | None:
+    """The id of a job: of its handle, or what is one; None for anything else."""
+    found = job if isinstance(job, str) else getattr(job, "id", None)
+    return found if isinstance(found, str) else None

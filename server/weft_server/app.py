@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI
+from sqlalchemy.exc import DatabaseError
 
 from weft.agent.private import make_directory
 from weft_server import pages
@@ -21,7 +22,7 @@ from weft_server.problems import add_handlers
 from weft_server.routes.context import Context, check_project
 from weft_server.service import Service
 from weft_server.settings import Settings
-from weft_server.storage.database import open_database
+from weft_server.storage.database import DatabaseRefusedError, open_database
 from weft_server.storage.job_files import JobFiles
 from weft_server.storage.records import Records
 from weft_server.storage.uploads import Uploads
@@ -54,7 +55,7 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
             known.load(service.records.users())
         app.state.context = Context(service, brought, settings, checks, reading, places, readers, credentials, known)
         try:
-            await service.start()
+            await _started(service, app, settings)
             yield
         finally:
             readers.close()
@@ -70,6 +71,17 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
     add_handlers(app)
     _add_gates(app, settings, credentials, known)
     return app
+
+
+async def _started(service: Service, app: FastAPI, settings: Settings) -> None:
+    """Starts it. Raises DatabaseRefusedError, also as `app.state.refused`: of what a lifespan raises uvicorn logs the
+    traceback alone."""
+    try:
+        await service.start()
+    except DatabaseError as error:
+        refused = DatabaseRefusedError(f"{settings.directory / 'weft.db'} cannot be used: {error.orig}")
+        app.state.refused = refused
+        raise refused from error
 
 
 def _add_gates(app: FastAPI, settings: Settings, credentials: Credentials | None, known: Tokens | None) -> None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from email.message import Message
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import from_json, to_json
+from pydantic_core import ErrorDetails, from_json, to_json
 
 from weft.api.base import RepeatedKeyError, check_keys
 from weft_graph.spelling import did_you_mean
@@ -72,7 +73,8 @@ class _JsonRequest(Request):
             return self._validated(body, document)
         except ValidationError as error:
             found = error.errors(include_url=False, include_input=False, include_context=False)
-            raise invalid_request([{**each, "loc": ("body", *each["loc"])} for each in found], document) from error
+            said = [{**each, "loc": ("body", *each["loc"]), "msg": _said(self._model, each)} for each in found]
+            raise invalid_request(said, document) from error
 
     def _validated(self, body: bytes, document: Any) -> Any:
         """The model. Raises ValidationError."""
@@ -82,6 +84,46 @@ class _JsonRequest(Request):
             if not _make_whole(document, error):
                 raise
         return self._model.validate_json(to_json(document), strict=True)
+
+
+def _said(model: TypeAdapter[Any], error: ErrorDetails) -> str:
+    """What pydantic says of an error; of a field that there is not, the one that may be meant."""
+    if error["type"] != "extra_forbidden":
+        return error["msg"]
+    *place, word = error["loc"]
+    known = _fields_at(_schema_of(model), place)
+    near = did_you_mean(str(word), known) or f"; there are {', '.join(known)}"
+    return f"there is no field {str(word)[:200]!r}{near}"
+
+
+@cache
+def _schema_of(model: TypeAdapter[Any]) -> dict[str, Any]:
+    return model.json_schema()
+
+
+def _fields_at(schema: dict[str, Any], place: Sequence[int | str]) -> list[str]:
+    """The fields of the object there. What `place` has of the tags of unions chooses among their members."""
+
+    def members(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The node, and what it refers to or is one of."""
+        yield node
+        for other in (*node.get("anyOf", ()), *node.get("oneOf", ())):
+            yield from members(other)
+        if "$ref" in node:
+            yield from members(schema["$defs"][node["$ref"].rpartition("/")[2]])
+
+    here = [schema]
+    for step in place:
+        there = [each for node in here for each in members(node)]
+        fields = [each["properties"][step] for each in there if step in each.get("properties", {})]
+        tagged = [
+            {"$ref": each["discriminator"]["mapping"][step]}
+            for each in there
+            if step in each.get("discriminator", {}).get("mapping", {})
+        ]
+        items = [each["items"] for each in there if isinstance(step, int) and "items" in each]
+        here = fields or tagged or items or here
+    return list(dict.fromkeys(name for node in here for each in members(node) for name in each.get("properties", {})))
 
 
 def _make_whole(document: Any, error: ValidationError) -> bool:

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from weft.agent.private import make_directory
 from weft_server.connections import BACKLOG, Listener, bounded, most_connections
 from weft_server.settings import Settings
-from weft_server.storage.database import open_database
+from weft_server.storage.database import DatabaseRefusedError, open_database
 from weft_server.storage.job_files import JobFiles
 from weft_server.storage.records import Records
 
@@ -73,12 +73,17 @@ class Server(uvicorn.Server):
 def serve(app: FastAPI, settings: Settings, stop: threading.Event) -> None:
     """Serves until `stop` is set. Raises OSError when the address is taken, DirectoryInUseError.
 
-    Raises what `check_directory` raises too.
+    Raises what `check_directory` raises too, also where the database can be read and not written.
     """
     make_directory(settings.directory)
     with locked(settings.directory), listening(settings.host, settings.port) as listener:
         check_directory(settings.directory)
-        Server(app, settings, stop).run(sockets=[listener])
+        try:
+            Server(app, settings, stop).run(sockets=[listener])
+        except SystemExit:
+            if isinstance(refused := getattr(app.state, "refused", None), DatabaseRefusedError):
+                raise refused from None
+            raise
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,8 @@ from weft import nn
 from weft.api.event import LogLine, StateChanged, StepDone
 from weft.api.lifecycle import JobState
 
+KEPT = weft.Recovery(keep_state=True)
+
 DEADLINE_S = 15.0
 """The promise, and the one time that is asserted here: a deadline, not a speed."""
 
@@ -30,7 +33,9 @@ def test_a_killed_daemon_fails_the_job_by_name_and_step(example: ModuleType, tmp
     data = weft.numpy_data("digits.npz", evaluate=(rows - 360, rows))
     with weft.Cluster(workers=2, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:
         for victim, workers in (("worker-1", 2), ("shard-1", 1)):
-            job = client.submit(loss, data=data, epochs=100_000, workers=workers, shards=2, max_restarts=0)
+            job = client.submit(
+                loss, data=data, epochs=100_000, workers=workers, shards=2, recovery=weft.Recovery(max_restarts=0)
+            )
             next(event for event in job.events() if isinstance(event.body, StepDone) and event.body.step > 0)
             killed = time.monotonic()
             os.kill(next(agent.pid for agent in client.agents() if agent.name == victim), signal.SIGKILL)
@@ -52,12 +57,12 @@ def test_a_job_comes_to_the_same_bits_though_a_worker_and_a_shard_are_killed(
     which the whole job goes on from a snapshot."""
     example.write_data(tmp_path / "digits.npz")
     loss, _ = example.build()
-    run: dict[str, Any] = {"steps": 160, "workers": 2, "shards": 2, "optimizer": weft.Adam(), "keep_state": True}
+    run: dict[str, Any] = {"steps": 160, "workers": 2, "shards": 2, "optimizer": weft.Adam(), "recovery": KEPT}
     run["data"] = weft.numpy_data("digits.npz")
     with weft.Cluster(workers=3, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:
         undisturbed = client.submit(loss, **run)
         undisturbed.wait(timeout_s=180)
-        job = client.submit(loss, snapshot_every_s=0.2, **run)
+        job = client.submit(loss, **{**run, "recovery": replace(KEPT, snapshot_every_s=0.2)})
         bodies = (event.body for event in job.events())
 
         def pids(kind: str) -> list[int]:
@@ -77,7 +82,7 @@ def test_a_job_comes_to_the_same_bits_though_a_worker_and_a_shard_are_killed(
         assert job.refresh().restarts == 2
         for place in (cluster.directory / "snapshots").iterdir():
             assert sorted(each.name for each in place.glob("*/snapshot.json")) == ["snapshot.json"]
-        stopped = client.submit(loss, snapshot_every_s=0.2, **run)
+        stopped = client.submit(loss, **{**run, "recovery": replace(KEPT, snapshot_every_s=0.2)})
         await_that(lambda: stopped.refresh().snapshot, "a snapshot", deadline_s=60)
         stopped.cancel()
         resumed = client.resume(stopped, shards=1)
@@ -97,12 +102,15 @@ def test_a_job_whose_workers_have_state_too_goes_on_where_it_was_though_a_shard_
     net = nn.Sequential(nn.Embedding(500, 8), nn.Flatten(), nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 2))
     loss = nn.cross_entropy(net(weft.input("ids", ("batch", 4), "int64")), weft.input("y", ("batch",), "int64"))
     coded = {"kind": "2bit", "threshold": 0.01}
-    run: dict[str, Any] = {"steps": 400, "workers": 2, "shards": 2, "optimizer": weft.Adagrad(), "keep_state": True}
-    run |= {"data": weft.numpy_data("data.npz", columns={"ids": "ids", "y": "y"}), "update": "workers"}
+    run: dict[str, Any] = {"steps": 400, "workers": 2, "shards": 2, "optimizer": weft.Adagrad(), "recovery": KEPT}
+    run |= {
+        "data": weft.numpy_data("data.npz", columns={"ids": "ids", "y": "y"}),
+        "communication": weft.Communication(update="workers"),
+    }
     run["compression"] = {"gradients": coded, "merged": coded}
     with weft.Cluster(workers=2, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:
         undisturbed = client.submit(loss, **run)
-        job = client.submit(loss, snapshot_every_s=0.2, **run)
+        job = client.submit(loss, **{**run, "recovery": replace(KEPT, snapshot_every_s=0.2)})
         bodies = (event.body for event in job.events())
         await_that(lambda: job.refresh().snapshot, "a snapshot", deadline_s=60)
         shard = next(agent for agent in client.agents() if agent.kind == "shard" and job.id in agent.jobs)

@@ -20,7 +20,12 @@ def bits(job: weft.JobHandle) -> dict[str, bytes]:
 
 @pytest.fixture
 def run(place: Place) -> dict[str, Any]:
-    return {"data": weft.numpy_data(place.digits), "optimizer": weft.Adam(), "keep_state": True, "batch_size": 64}
+    return {
+        "data": weft.numpy_data(place.digits),
+        "optimizer": weft.Adam(),
+        "recovery": weft.Recovery(keep_state=True),
+        "batch_size": 64,
+    }
 
 
 @pytest.mark.parametrize(("workers", "shards"), [(1, 0), (2, 2)])
@@ -78,7 +83,8 @@ def test_steps_that_are_not_finite_are_skipped_alike_on_any_number_of_shards(
     rows = dict(np.load(place.digits))
     rows["image"][7] = np.nan
     np.savez(place.folder / "spoilt.npz", **rows)
-    run |= {"data": weft.numpy_data(place.folder / "spoilt.npz"), "epochs": 2, "workers": 2, "on_nan": "skip"}
+    run |= {"data": weft.numpy_data(place.folder / "spoilt.npz"), "epochs": 2, "workers": 2}
+    run["recovery"] = weft.Recovery(keep_state=True, on_nan="skip")
     jobs = [client.submit(loss, shards=shards, **run) for shards in (1, 2)]
     for job in jobs:
         metrics = job.wait(timeout_s=60).metrics

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import weft
 from acceptance_place import Place
 from acceptance_processes import ROOT
 from free_ports import free_port
+from server_running import running
 from weft.http import Retry
 
 
@@ -107,46 +109,127 @@ def pattern_of(message: str) -> re.Pattern[str]:
     return re.compile("".join(written), re.DOTALL)
 
 
-def mistakes(place: Place, client: weft.Client) -> Iterator[Callable[[], object]]:
-    """What newcomers do, each of which raises."""
+def mistakes(place: Place, client: weft.Client) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What newcomers do, each of which raises: with what the message says of it."""
     images, labels = weft.input("images", (weft.BATCH, 1, 8, 8)), weft.input("labels", (weft.BATCH,), "int64")
-    loss = weft.nn.cross_entropy(weft.nn.Linear(64, 10)(weft.nn.Flatten()(images)), labels)
-    shape, rows = np.zeros((20, 1, 8, 8), np.float32), np.arange(20)
+    flat = weft.nn.Flatten()(images)
+    loss = weft.nn.cross_entropy(weft.nn.Linear(64, 10)(flat), labels)
+    targets = weft.input("targets", (weft.BATCH, 1))
+    distance = weft.nn.mean_squared_error(weft.nn.Linear(64, 1)(flat), targets)
+    pixels = np.random.default_rng(0).random((20, 1, 8, 8), np.float32)
+    rows = np.arange(20)
+    a_nan = np.where(rows[:, None, None, None] == 7, np.float32(np.nan), pixels)
 
-    def train(columns: Mapping[str, np.ndarray[Any, Any]], **arguments: Any) -> Callable[[], object]:
+    def train(
+        columns: Mapping[str, np.ndarray[Any, Any]],
+        trained: weft.Expression = loss,
+        patience_s: float = 60,
+        **arguments: Any,
+    ) -> Callable[[], object]:
         path = place.folder / f"mistake-{len(list(place.folder.glob('mistake-*')))}.npz"
         np.savez(path, **columns)  # type: ignore[arg-type]  # its stub has another idea of keywords
-        return lambda: client.submit(loss, data=path.name, **{"epochs": 1, "batch_size": 4, **arguments}).wait(60)
+        settings = {"epochs": 1, "batch_size": 4, **arguments}
+        return lambda: client.submit(trained, data=path.name, **settings).wait(patience_s)
 
-    good = {"images": shape, "labels": rows % 10}
-    yield lambda: client.submit(loss, data="nowhere.npz", epochs=1)
-    yield lambda: client.submit(loss, data="/etc/hostname", epochs=1)
-    yield train({"pixels": shape, "labels": rows})
-    yield train({**good, "images": shape.astype(np.float64)})
-    yield train({**good, "images": shape[:, 0]})
-    yield train({**good, "labels": rows[:7]})
-    yield train({**good, "labels": rows})  # up to 19
-    yield train(good, batch_size=50)
-    yield train(good, epochs=None)
-    yield lambda: client.submit(loss, data="mistake-0.npz", epochs=1, workers=5).wait(0.1)
-    yield lambda: weft.Adam(learning_rate=0.1)  # type: ignore[call-arg]  # the mistake
-    yield lambda: weft.nn.Linear(20, 3)(weft.input("x", (weft.BATCH, 10)))
-    yield lambda: weft.Client("localhost:8470").agents()
-    yield lambda: weft.Client(f"http://127.0.0.1:{free_port()}", retry=Retry(attempts=1)).agents()
+    good = {"images": pixels, "labels": rows % 10}
+    yield f"cannot open {place.folder}/nowhere.npz", lambda: client.submit(loss, data="nowhere.npz", epochs=1)
+    yield "start weft with --data-root", lambda: client.submit(loss, data="/etc/hostname", epochs=1)
+    yield "did you mean 'image'", train({"image": pixels, "labels": rows})
+    yield 'columns={"INPUT": "COLUMN"}', train({"x": pixels, "labels": rows})
+    yield "save the column with .astype('float32')", train({**good, "images": pixels.astype(np.float64)})
+    yield "reshape the column", train({**good, "images": pixels[:, 0]})
+    yield "give both as many", train({**good, "labels": rows[:7]})
+    yield "of column 'labels' is not one of the 10 classes", train({**good, "labels": rows})  # up to 19
+    yield "give at most 20", train(good, batch_size=50)
+    yield "neither was given", train(good, epochs=None)
+    yield "epochs=1 and steps=3 was given", train(good, steps=3)
+    yield "did you mean 'batch_size'?", train(good, batchsize=4)
+    yield "write optimizer=weft.SGD(lr=...)", train(good, learning_rate=0.1)
+    yield "weft.SGD(...), weft.Adam(...) or the like", train(good, optimizer="sgd")
+    yield "did you mean 'lr'?", lambda: weft.Adam(learning_rate=0.1)  # type: ignore[call-arg]  # the mistake
+    for workers in (1, 2):
+        yield (
+            "nan since step 4, and row 7 of column 'images' is not finite: correct the data",
+            train({**good, "images": a_nan}, workers=workers, seed=1),
+        )
+        yield (
+            "inf since step 4: try a smaller lr",
+            train(
+                {"images": pixels, "targets": rows[:, None].astype(np.float32)},
+                distance,
+                epochs=9,
+                workers=workers,
+                optimizer=weft.SGD(lr=1e6),
+            ),
+        )
+    yield "start 3 more, or submit it for at most 2", train(good, workers=5, patience_s=0.1)
+    yield "takes 20 inputs", lambda: weft.nn.Linear(20, 3)(weft.input("x", (weft.BATCH, 10)))
+    yield "http://127.0.0.1:8470", lambda: weft.Client("localhost:8470").agents()
+    yield "start one with", lambda: weft.Client(f"http://127.0.0.1:{free_port()}", retry=Retry(attempts=2)).agents()
 
 
-def test_the_page_on_trouble_has_the_messages_that_newcomers_get(place: Place, client: weft.Client) -> None:
+def told(mistake: Callable[[], object]) -> str:
+    """The message of what is raised, alone: nothing else is shown with it."""
+    with pytest.raises((weft.WeftError, weft.GraphError)) as raised:
+        mistake()
+    error = raised.value
+    assert error.__cause__ is None
+    assert error.__context__ is None or error.__suppress_context__
+    return str(error)
+
+
+def test_what_newcomers_do_is_answered_by_one_sentence_that_the_page_on_trouble_has(
+    place: Place, client: weft.Client
+) -> None:
     page = (ROOT / "docs/troubleshooting.md").read_text()
     patterns = [pattern_of(message) for message in re.findall(r"^\| `([^`]+)`", page, flags=re.MULTILINE)]
     assert len(patterns) > 25
-    missing, made = [], 0
-    for mistake in mistakes(place, client):
+    wrong, made = [], 0
+    for sentence, mistake in mistakes(place, client):
         made += 1
-        with pytest.raises((weft.WeftError, weft.GraphError)) as raised:
-            mistake()
-        if not any(pattern.search(str(raised.value)) for pattern in patterns):
-            missing.append(str(raised.value))
-    assert not missing
-    assert made == 14
+        message = told(mistake)
+        is_on_page = any(pattern.search(message) for pattern in patterns)
+        if sentence not in message or "\n" in message or not is_on_page:
+            wrong.append((sentence, message, is_on_page))
+    assert not wrong, "\n".join(map(str, wrong))
+    assert made == 23
     for job in client.jobs(state=weft.JobState.PENDING):
         job.cancel()
+
+
+def test_a_token_that_the_server_does_not_know_is_answered_by_one_sentence(tmp_path: Path) -> None:
+    with running(tmp_path, token="an-admin-by-the-settings") as http:
+        for token in (None, "another-token"):
+            with weft.Client(str(http.base_url), token=token) as client:
+                assert "Authorization: Bearer TOKEN" in told(client.agents)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("sumbit", "job.json"), 2, "Did you mean 'submit'?"),
+        (("submit", "nowhere.json"), 2, "there is no file"),
+        (("submit", "epoch.json"), 1, "did you mean 'epochs'?"),
+        (("logs", "nothing"), 1, "`weft jobs` lists them"),
+        (("up", "--port", "PORT", "--directory", "own"), 1, "port PORT of 127.0.0.1 is in use"),
+        (("agents", "--url", "http://127.0.0.1:9"), 3, "start one with"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_the_command_line_answers_a_mistake_without_a_traceback(
+    place: Place, words: tuple[str, ...], code: int, message: str
+) -> None:
+    port = place.cluster.url.rpartition(":")[2]
+    (place.folder / "epoch.json").write_text('{"run": {"epoch": 3}}')
+    done = subprocess.run(
+        [sys.executable, "-c", "from weft.cli import main; main()", *(word.replace("PORT", port) for word in words)],
+        cwd=place.folder,
+        env={**os.environ, "WEFT_URL": place.cluster.url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert message.replace("PORT", port) in done.stderr
+    assert "Traceback" not in done.stderr

@@ -71,7 +71,7 @@ def weft_command(place: Place, *arguments: str) -> str:
 
 
 def test_the_file_is_one_that_perfetto_opens_and_its_overlap_is_the_reports(job: weft.JobHandle, place: Place) -> None:
-    weft_command(place, "trace", job.id, "-o", "trace.json")
+    weft_command(place, "trace", job.id, "trace.json")
     document = json.loads((place.folder / "trace.json").read_text())
     events = document["traceEvents"]
     validate(events, {"type": "array", "items": EVENT})
@@ -89,7 +89,7 @@ def test_the_file_is_one_that_perfetto_opens_and_its_overlap_is_the_reports(job:
 
 
 def test_each_arrow_begins_and_ends_on_a_span_and_goes_forward(job: weft.JobHandle, place: Place) -> None:
-    weft_command(place, "trace", job.id, "-o", "arrows.json")
+    weft_command(place, "trace", job.id, "arrows.json")
     events = json.loads((place.folder / "arrows.json").read_text())["traceEvents"]
     spans: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for event in events:

@@ -32,8 +32,7 @@ def trained(place: Place, example: ModuleType) -> Iterator[weft.JobHandle]:
             loss_scale={"initial": 2.0**24, "growth_interval": 20},
             clip_norm=5.0,
             accumulate=2,
-            ema={"decay": 0.9},
-            evaluate_ema=True,
+            ema=weft.EMA(0.9, evaluate=True),
             name="options",
         )
         job.wait(timeout_s=180)

@@ -10,8 +10,9 @@ import pytest
 
 from weft_graph.ir import WEFT_DOMAIN, Node, Subgraph
 from weft_graph.types import DType, TensorType
+from weft_kernels.errors import OutOfRangeError
 from weft_kernels.kernel import KernelContext
-from weft_kernels.onnx_runtime.lowering import Lowered, lowered
+from weft_kernels.onnx_runtime.lowering import Lowered, check_of, lowered
 from weft_kernels.onnx_runtime.session import Session, SessionError
 from weft_kernels.run import run_node, run_nodes
 
@@ -81,6 +82,47 @@ def test_gelus_gradient_is_that_of_its_body() -> None:
     np.testing.assert_allclose(found, run_node(KernelContext(""), node, [gradient, x])[0], rtol=2e-6, atol=1e-6)
     tanh = Node("GeluGrad", "back", ("g", "x"), ("d",), {"approximate": "tanh"}, WEFT_DOMAIN)
     assert not lowered(tanh, Lowered(types_of(g=(3,), x=(3,), d=(3,))))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_loss_of_classes_is_that_of_its_body_with_both_outputs(reduction: str) -> None:
+    node = Node("SoftmaxCrossEntropyLoss", "loss", ("x", "labels"), ("loss", "p"), {"reduction": reduction})
+    shapes = types_of(x=(4, 3, 2), p=(4, 3, 2), loss=())
+    session = session_of([node], {**shapes, "labels": TensorType(DType.INT64, (4, 2))}, "x labels", "loss p")
+    draw = np.random.default_rng(3)
+    inputs: list[Array] = [draw.standard_normal((4, 3, 2)).astype(np.float32), draw.integers(0, 3, (4, 2))]
+    for found, expected in zip(
+        session(KernelContext(""), inputs, {}), run_node(KernelContext(""), node, inputs), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("number", "raises"), [(-1, "label -1"), (3, "label 3"), (2, None)])
+def test_a_label_is_looked_at_before_a_session(number: int, raises: str | None) -> None:
+    node = Node("SoftmaxCrossEntropyLoss", "loss", ("x", "labels"), ("loss",))
+    check = check_of(node, types_of(x=(2, 3)))
+    assert check is not None
+    labels = np.array([0, number])
+    if raises is None:
+        assert check(KernelContext(""), [None, labels], {}) == ()
+    else:
+        with pytest.raises(OutOfRangeError, match=raises):
+            check(KernelContext(""), [None, labels], {})
+
+
+def test_rows_by_index_are_those_of_the_body_and_count_from_the_end_where_the_operator_does() -> None:
+    types = {**types_of(x=(5, 2), y=(3, 2)), "ids": TensorType(DType.INT64, (3,))}
+    x, ids = np.arange(10, dtype=np.float32).reshape(5, 2), np.array([4, -5, -1])
+    gather = Node("Gather", "rows", ("x", "ids"), ("y",))
+    (found,) = session_of([gather], types, "x ids", "y")(KernelContext(""), [x, ids], {})
+    np.testing.assert_array_equal(found, x[ids])
+    check = check_of(gather, types)
+    assert check is not None
+    assert check(KernelContext(""), [None, ids], {}) == ()
+    embedding = check_of(Node("Embedding", "rows", ("x", "ids"), ("y",), {}, WEFT_DOMAIN), types)
+    assert embedding is not None
+    with pytest.raises(OutOfRangeError, match="index -5"):
+        embedding(KernelContext(""), [None, ids], {})
 
 
 def test_a_body_of_pointwise_nodes_is_computed_node_by_node() -> None:

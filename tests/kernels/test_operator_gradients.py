@@ -213,7 +213,7 @@ def test_onnxruntime_computes_what_the_bodies_do() -> None:
         nodes, known, values = _nodes_and_values(name)
         types = {value: array_type(array) for value, array in values.items()}
         for node in nodes:
-            into = Lowered(types)
+            into = Lowered(types, threads=1)
             if not lowered(node, into):
                 continue
             made = {each for one in into.nodes for each in one.outputs} | {each.name for each in into.constants}

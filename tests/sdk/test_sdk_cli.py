@@ -35,6 +35,7 @@ from weft.cli import jobs as jobs_module
 from weft.cli import parameters as parameters_module
 from weft.cli import programs as programs_module
 from weft.cli import render, up
+from weft.cli import traces as traces_module
 from weft.cli.app import COMMANDS, app
 from weft.cli.options import Format
 
@@ -46,6 +47,7 @@ JOB: dict[str, Any] = {
     "run": {"steps": 9},
 }
 """A job that nothing looks into."""
+SPEC = JobSpec.model_validate(JOB)
 
 
 @pytest.fixture
@@ -60,6 +62,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
             return script.client()
 
         monkeypatch.setattr(jobs_module, "Client", client)
+        monkeypatch.setattr(traces_module, "Client", client)
         monkeypatch.setattr(parameters_module, "Client", client)
         monkeypatch.setattr(programs_module, "Client", client)
         return CliRunner().invoke(app, arguments, input=stdin, catch_exceptions=False)
@@ -156,6 +159,62 @@ def test_scripts_are_told_where_a_cluster_is(tmp_path: Path, capsys: pytest.Capt
     assert told == {
         "url": "http://127.0.0.1:1", "directory": str(tmp_path), "data_root": str(tmp_path), "workers": 1, "shards": 2
     }  # fmt: skip
+
+
+HTML = httpx.Response(200, text="<html>\n<body>a proxy's page</body>\n</html>")
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"),
+    [
+        ([HTML], ["jobs"], "/v1/jobs?limit=100 answered 200 with what is no JobPage: Invalid JSON"),
+        ([job(), HTML], ["show", "a"], "answered 200 with what is no JobSpec: Invalid JSON"),
+        ([job(), HTML], ["submit", "a"], "/v1/jobs/job-1/spec answered 200 with what is no JSON"),
+        ([job(), HTML], ["programs", "a", "-o", "json"], "/v1/jobs/job-1/programs answered 200 with what is no JSON"),
+        ([job(), HTML], ["trace", "a", "x.json"], "answered 200 with what is no JobTrace: Invalid JSON"),
+        ([httpx.Response(500, text=HTML.text)], ["agents"], "/v1/agents answered 500 Internal Server Error"),
+        ([httpx.Response(418, text="short\nand\nstout")], ["agents"], "answered 418 I'm a teapot: short and stout"),
+        ([httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=httpx.ByteStream(b"no gzip"))], ["agents"],
+         "the answer of http://127.0.0.1:8470 cannot be read: "),
+        ([job(), stream(then=httpx.ReadError("reset")), unavailable], ["watch", "a"], "no server at http://127.0.0.1:8470"),
+        ([job()], ["params", "save", "a", "/nowhere/x.safetensors"], "weft: /nowhere: No such file or directory"),
+        ([job()], ["submit", "./"], "weft: /"),
+        ([lambda _: 1 / 0], ["agents"], "ZeroDivisionError: division by zero; this is a defect of weft"),
+    ],
+)  # fmt: skip
+def test_whatever_goes_wrong_is_one_sentence(run: Run, script: Any, arguments: list[str], message: str) -> None:
+    result = run(answers(*script), *arguments)
+    assert result.exit_code == (3 if "no server" in message else 1)
+    *notices, told = result.stderr.splitlines()
+    assert told.startswith("weft: ")
+    assert message in told
+    assert all(notice.startswith("no answer from ") for notice in notices)
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(run: Run) -> None:
+    def interrupted(_request: httpx.Request) -> httpx.Response:
+        raise KeyboardInterrupt
+
+    result = run(answers(job(), interrupted), "logs", "-f", "a")
+    assert (result.exit_code, result.output) == (130, "")
+
+
+def test_a_defect_is_shown_where_it_lies_if_that_is_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        run(answers(lambda _: 1 / 0), "agents")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["submit", "--help"], ["doctor"], ["doctor", "-o", "json"]])
+def test_output_that_nobody_reads_ends_the_command_without_a_word(arguments: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", "from weft.cli import main; main()", *arguments], stdout=write, stderr=subprocess.PIPE,
+        check=False, timeout=60,
+    )  # fmt: skip
+    os.close(write)
+    assert done.stderr == b""
 
 
 def test_a_url_that_is_none_is_wrong_usage() -> None:
@@ -337,7 +396,10 @@ def test_show_says_all_there_is(run: Run) -> None:
     ended = START + timedelta(seconds=75)
     metrics = {"evaluate/accuracy": 0.98}
     finished = job(state=JobState.SUCCEEDED, metrics=metrics, started_at=START, ended_at=ended)
-    out = run(answers(finished), "show", "job-1").stdout
+    data = {"source": {"path": "points.npz"}, "columns": {}, "batch_size": 8, "evaluate": {"start": 3, "stop": 9}}
+    adam = {"name": "adam", "lr": {"schedule": "cosine", "start": 0.1, "steps": 100}, "beta1": 0.8}
+    spec = JobSpec.model_validate({**JOB, "data": data, "optimizer": adam})
+    out = run(answers(finished, spec), "show", "job-1").stdout
     for part in (
         "job-1",
         "succeeded",
@@ -347,20 +409,24 @@ def test_show_says_all_there_is(run: Run) -> None:
         "1m 15s",
         "2 workers, 2 shards",
         "weft params save",
+        " optimizer adam, beta1 0.8 lr cosine, start 0.1, end 0, steps 100, begin 0 batch",
+        " batch size 8 data points.npz; evaluated on rows 3 to 9 on 2 workers",
     ):
-        assert part in out
+        assert part in re.sub(r"\s+", " ", out)
+    plain = re.sub(r"\s+", " ", run(answers(finished, SPEC), "show", "job-1").stdout)
+    assert " optimizer sgd lr 0.01 batch size 64 data points.npz on " in plain
     assert json.loads(run(answers(finished), "show", "job-1", "-o", "json").stdout)["state"] == "succeeded"
 
 
 def test_a_job_that_failed_while_it_ran_is_shown_with_the_next_step(run: Run) -> None:
     failed = job(state=JobState.FAILED, reason="a shard was lost", started_at=START, ended_at=START)
-    out = run(answers(failed), "show", "job-1").stdout
+    out = run(answers(failed, SPEC), "show", "job-1").stdout
     assert "weft logs job-1" in out
     assert "run it again: weft submit job-1; --set lr=0.001 changes a field of it" in out
     spec = JobSpec.model_validate(JOB)
     told = run(answers(failed, spec), "show", "job-1", "--spec").stdout
     assert JobSpec.model_validate_json(told) == spec
-    assert "init-from" not in run(answers(job(state=JobState.FAILED)), "show", "job-1").stdout
+    assert "init-from" not in run(answers(job(state=JobState.FAILED), SPEC), "show", "job-1").stdout
 
 
 @pytest.mark.parametrize("arguments", [["submit"], ["submit", "--dry-run"], ["programs"]])
@@ -483,7 +549,7 @@ def test_a_job_is_resumed_with_what_is_said_and_the_new_one_is_told(run: Run) ->
 
 
 def test_a_job_that_ended_shows_how_to_go_on(run: Run) -> None:
-    shown = run(answers(job(state=JobState.FAILED, started_at=START, snapshot=40)), "show", "job-1").stdout
+    shown = run(answers(job(state=JobState.FAILED, started_at=START, snapshot=40), SPEC), "show", "job-1").stdout
     assert "go on from step 40: weft resume job-1" in shown
     assert "init-from" not in shown
 
@@ -582,7 +648,7 @@ def test_an_unknown_parameter_is_answered_by_those_there_are(run: Run) -> None:
 
 def test_parameters_are_listed_and_saved(run: Run, tmp_path: Path) -> None:
     known = ParameterList(parameters=[ParameterInfo(name="fc.weight", dtype="float32", shape=[2, 3], trainable=False)])
-    out = run(answers(job(), known), "params", "list", "job-1").stdout
+    out = run(answers(job(), known), "params", "ls", "job-1").stdout
     assert "fc.weight" in out
     assert "2 x 3" in out
     path = tmp_path / "w.safetensors"
@@ -753,6 +819,7 @@ def test_what_agents_and_jobs_say_commands_no_terminal(run: Run, arguments: list
         if "-f" in arguments or arguments[0] == "watch"
         else EventPage(events=said, after=2, ended=True)
     )
+    more = SPEC if arguments[0] == "show" else more
     result = run(answers(listed, more, failed, failed), *arguments)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", result.output), repr(result.output)
     assert arguments == ["jobs"] or ESCAPED in result.output.replace(r"\u0007", "")

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import weft
 from sdk_fakes import Script, answers, job, problem
 from weft.api.dry_run import DryRun, StepMemory, StepTraffic, StoreMemory, WorkerMemory
-from weft.api.job import JobPage, ParameterInfo, ParameterList, Traffic
+from weft.api.job import JobPage, JobSpec, ParameterInfo, ParameterList, Traffic
 from weft.api.store import InitializerSpec, KeySpec
 from weft.api.values import Uploaded, ValuesSet
 from weft.cli import jobs as jobs_module
@@ -241,8 +241,10 @@ def test_state_is_saved_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:
 
 def test_show_tells_the_bytes_of_a_step(run: Run) -> None:
     shown = job(traffic=Traffic(sent_bytes=3 * MIB, received_bytes=6 * MIB))  # 3 steps
-    assert "3.0 MiB sent, 6.0 MiB received, 3.0 MiB a step" in run(answers(shown), "show", "job-1").stdout
-    assert "traffic" not in run(answers(job()), "show", "job-1").stdout
+    data = {"source": {"path": "points.npz"}, "columns": {}}
+    spec = JobSpec.model_validate({"graph": {}, "loss": "loss", "data": data, "run": {"steps": 9}})
+    assert "3.0 MiB sent, 6.0 MiB received, 3.0 MiB a step" in run(answers(shown, spec), "show", "job-1").stdout
+    assert "traffic" not in run(answers(job(), spec), "show", "job-1").stdout
 
 
 def test_sizes_are_in_the_largest_unit() -> None:

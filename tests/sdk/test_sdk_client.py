@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -14,7 +16,7 @@ from weft import nn
 from weft.api.job import JobPage, JobSpec, RunLength
 from weft.api.lifecycle import JobState
 from weft.http import Retry
-from weft.job_arguments import JobArguments
+from weft.submission import JobArguments, TrainingArguments
 from weft_graph.json_form import graph_from_json
 
 DATA = weft.numpy_data("points.npz", columns={"x": "features"}, train=(0, 80), evaluate=(80, 100))
@@ -60,15 +62,47 @@ def test_a_loss_that_is_also_a_metric_is_one_output() -> None:
 def test_submit_takes_what_job_spec_takes_and_is_shown_with_it() -> None:
     """Editors read the typed dictionary, `help` the signature: no third list may drift away from them."""
     own, whole = inspect.signature(weft.Client.submit), inspect.signature(weft.job_spec)
-    assert list(own.parameters.values())[1:] == list(whole.parameters.values())
+    assert list(own.parameters.values())[1:] == [p for p in whole.parameters.values() if p.kind is not p.VAR_KEYWORD]
     assert own.return_annotation == "JobHandle"
     keywords = {name: p for name, p in whole.parameters.items() if p.kind is p.KEYWORD_ONLY}
-    typed = {name: each.__forward_arg__ for name, each in JobArguments.__annotations__.items()}
+    words = TrainingArguments.__annotations__ | JobArguments.__annotations__
+    typed = {name: each.__forward_arg__ for name, each in words.items()}
     assert {name: text.removeprefix("Required[") for name, text in typed.items()} == {
         name: p.annotation + ("]" if p.default is p.empty else "") for name, p in keywords.items()
     }
-    with pytest.raises(TypeError, match="'loops'"):
-        answers(job()).client().submit(expressions()[0], data=DATA, steps=1, loops=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("epoch", "has no 'epoch'; did you mean 'epochs'?"),
+        ("lr", "has no 'lr'; write optimizer=weft.SGD(lr=...)"),
+        ("learning_rate", "has no 'learning_rate'; write optimizer=weft.SGD(lr=...)"),
+        ("mode", "has no 'mode'; write communication=weft.Communication(mode=...)"),
+        ("keep_state", "has no 'keep_state'; write recovery=weft.Recovery(keep_state=...)"),
+        ("evaluate_ema", "has no 'evaluate_ema'; write ema=weft.EMA(0.999, evaluate=True)"),
+        ("shuffle", "has no 'shuffle'; write data=weft.numpy_data(path, shuffle=...)"),
+        ("qqqqq", "has no 'qqqqq'; it has "),
+    ],
+)
+def test_an_unknown_word_says_where_it_belongs(word: str, said: str) -> None:
+    loss, client, given = expressions()[0], answers(job()).client(), {"data": DATA, "steps": 1, word: 1}
+    for owner, call in (("submit", client.submit), ("job_spec", weft.job_spec), ("fit", weft.fit)):
+        with pytest.raises(weft.ArgumentError, match=re.escape(f"{owner} {said}")):
+            call(loss, **given)  # type: ignore[operator]  # the mistake
+
+
+def test_records_have_the_defaults_of_the_api() -> None:
+    loss, _ = expressions()
+    plain = weft.job_spec(loss, data=DATA, steps=1)
+    assert plain == weft.job_spec(
+        loss, data=DATA, steps=1, communication=weft.Communication(), recovery=weft.Recovery(), ema=None
+    )
+    assert plain == JobSpec(**plain.model_dump(include={"graph", "loss", "data", "run"}))
+    for wrong in ({"communication": {"mode": "async"}}, {"recovery": 3}, {"ema": {"decay": 0.9}}):
+        [(name, value)] = wrong.items()
+        with pytest.raises(weft.ArgumentError, match=re.escape(f"{name} is {value!r}; it should be weft.")):
+            weft.job_spec(loss, data=DATA, steps=1, **wrong)
 
 
 @pytest.mark.parametrize(("length", "what"), [({}, "epochs or steps"), ({"epochs": 1, "steps": 1}, "epochs or steps")])
@@ -237,8 +271,37 @@ def test_a_job_is_resumed_as_it_was_but_for_what_is_given() -> None:
 
 def test_what_a_job_goes_on_from_and_when_it_ends_are_keywords_too() -> None:
     loss, _ = expressions()
-    spec = weft.job_spec(loss, data=DATA, steps=9, resume="job-1", stop_when={"patience": 3}, on_nan="go_on")
+    spec = weft.job_spec(
+        loss, data=DATA, steps=9, resume="job-1", stop_when={"patience": 3}, recovery=weft.Recovery(on_nan="go_on")
+    )
     assert spec.stop_when is not None
     assert (spec.resume, spec.stop_when.patience, spec.on_nan) == ("job-1", 3, "go_on")
     with pytest.raises(weft.ArgumentError, match="give patience, reaches or after_s"):
         weft.job_spec(loss, data=DATA, steps=9, stop_when={"metric": "loss"})
+
+
+def test_data_of_this_folder_is_sent_by_its_absolute_path_where_the_server_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    loss, _ = expressions()
+    lacking = problem(
+        422, "job-refused", "no", [{"pointer": "/data/source/path", "detail": "cannot open /a/points.npz"}]
+    )
+    with pytest.raises(weft.InvalidRequestError, match="cannot open /a/points"):
+        answers(lacking).client().submit(loss, data=DATA, steps=1)
+    (tmp_path / "points.npz").write_bytes(b"")
+    script = answers(lacking, job())
+    script.client().submit(loss, data=DATA, steps=1)
+    assert [script.body(each)["data"]["source"]["path"] for each in (0, 1)] == ["points.npz", f"{tmp_path}/points.npz"]
+    first, second = (request.headers["Idempotency-Key"] for request in script.requests)
+    assert first != second  # the second is another job
+    script = answers(lacking)
+    with pytest.raises(weft.InvalidRequestError) as caught:
+        script.client().dry_run(weft.job_spec(loss, data=DATA, steps=1))
+    assert len(script.requests) == 2
+    assert caught.value.__context__ is None
+    script = answers(problem(422, "job-refused", "no", [{"pointer": "/data/columns/x", "detail": "wrong"}]))
+    with pytest.raises(weft.InvalidRequestError, match="wrong"):
+        script.client().submit(loss, data=DATA, steps=1)
+    assert len(script.requests) == 1

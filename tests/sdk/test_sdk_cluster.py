@@ -185,10 +185,12 @@ def test_a_cluster_starts_registers_mourns_and_ends(
     for name in secrets:
         monkeypatch.setenv(name, f"a-secret-as-{name}")
     said: list[str] = []
-    cluster = weft.Cluster(2, 1, directory=tmp_path / "state", data_root=tmp_path, progress=said.append)
+    cluster = weft.Cluster(2, 1, directory=tmp_path / "state", data_root=tmp_path, device="auto", progress=said.append)
     with cluster, cluster.client() as client:
         pids = {process.name: process.pid for process in cluster.processes}
         assert list(pids) == ["server", "shard-0", "worker-0", "worker-1"]
+        told = [process.name for process in cluster.processes if "--device" in process.command.arguments]
+        assert told == ["worker-0", "worker-1"]
         agents = client.agents()
         assert {agent.name: agent.pid for agent in agents} == {n: p for n, p in pids.items() if n != "server"}
         assert {agent.state for agent in agents} == {AgentState.ALIVE}

@@ -110,17 +110,6 @@ def test_what_the_detail_repeats_is_said_once() -> None:
     assert str(errors.error_for(422, one)) == "/clip_norm: above 0"
 
 
-def test_a_column_of_wide_floats_is_told_with_what_narrows_it() -> None:
-    detail = "column 'x' is float64, input 'x' is float32"
-    document = Problem(
-        type="", title="t", status=422, detail=detail, code="job-refused",
-        errors=[FieldError(pointer="/data/columns/x", detail=detail)],
-    )  # fmt: skip
-    assert str(errors.error_for(422, document)).endswith(f"{detail}; .astype(np.float32) before it is saved")
-    wide = document.errors[0].model_copy(update={"detail": "column 'x' is float32, input 'x' is float64"})
-    assert "astype" not in str(errors.error_for(422, document.model_copy(update={"errors": [wide]})))
-
-
 def test_a_call_without_a_server_has_no_chain_of_causes() -> None:
     with pytest.raises(weft.ConnectError) as caught:
         answers(unavailable).client().job("x")

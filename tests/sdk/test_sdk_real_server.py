@@ -253,7 +253,15 @@ def test_parameters_are_set_while_a_job_runs(cluster: weft.Cluster, client: weft
 def test_kept_state_is_saved_where_it_is_asked_for(client: weft.Client) -> None:
     scores = nn.Linear(4, 2, name="fc")(weft.input("x", ("batch", 4)))
     loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
-    job = client.submit(loss, data="few.npz", batch_size=20, steps=3, workers=2, optimizer=weft.Adam(), keep_state=True)
+    job = client.submit(
+        loss,
+        data="few.npz",
+        batch_size=20,
+        steps=3,
+        workers=2,
+        optimizer=weft.Adam(),
+        recovery=weft.Recovery(keep_state=True),
+    )
     job.wait(timeout_s=60)
     assert set(job.values()) == {"fc.weight", "fc.bias"}
     state = {f"weft.state/{name}/{key}" for name in ("mean", "variance") for key in ("fc.weight", "fc.bias")}

@@ -121,7 +121,7 @@ def test_a_job_begins_with_a_file_which_is_uploaded_first(tmp_path: Path, as_tex
     path = tmp_path / "first.safetensors"
     save_file({"a": np.zeros(2, np.float32)}, path)
     script = answers(UPLOADED, job())
-    spec = submitted(script, init_from=str(path) if as_text else path, keep_state=True)
+    spec = submitted(script, init_from=str(path) if as_text else path, recovery=weft.Recovery(keep_state=True))
     assert (spec.init_from, spec.keep_state) == (FromUpload(upload="up-1"), True)
     upload = script.requests[0]
     assert (upload.method, upload.url.path, upload.content) == ("POST", "/v1/uploads", path.read_bytes())
@@ -148,11 +148,15 @@ def test_a_job_s_document_has_no_file_and_nothing_that_is_none() -> None:
 
 
 def test_how_parameters_are_shared_is_said_in_words_and_checked() -> None:
-    spec = submitted(answers(job()), mode="async", merge="arrival", slice_bytes=4096, workers=3)
+    spec = submitted(
+        answers(job()),
+        communication=weft.Communication(mode="async", merge="arrival", slice_bytes=4096),
+        workers=3,
+    )
     shared = spec.parallelism
     assert (shared.mode, shared.merge, shared.slice_bytes, shared.workers) == ("async", "arrival", 4096, 3)
-    assert submitted(answers(job()), update="workers").parallelism.update == "workers"
+    assert submitted(answers(job()), communication=weft.Communication(update="workers")).parallelism.update == "workers"
     with pytest.raises(weft.ArgumentError, match=r"mode is 'later'; it should be 'sync' or 'async'"):
-        submitted(answers(job()), mode="later")
+        submitted(answers(job()), communication=weft.Communication(mode="later"))
     with pytest.raises(weft.ArgumentError, match=r"slice_bytes is 100; it should be a multiple of 64"):
-        submitted(answers(job()), slice_bytes=100)
+        submitted(answers(job()), communication=weft.Communication(slice_bytes=100))

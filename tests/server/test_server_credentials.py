@@ -151,10 +151,33 @@ def trains(client: httpx.Client, rows: Path) -> None:
     assert client.get(f"/v1/jobs/{job}/values").status_code == 200
 
 
-def test_processes_that_have_credentials_train_a_job(tmp_path: Path) -> None:
+def test_processes_that_have_credentials_train_a_job_whatever_others_forge(tmp_path: Path) -> None:
     """The worker's child brings the final values by itself, with its allocation's credential."""
+    rows = save_rows(tmp_path / "rows.npz")
+    document = spec_json(rows, parallelism={"workers": 1, "shards": 1}, run={"steps": 1_000_000})
     with cluster(tmp_path) as client:
-        trains(client, save_rows(tmp_path / "rows.npz"))
+        job = submit(client, document).json()["id"]
+        eventually(lambda: state(client, job) == "running", "the job runs")
+        agents = client.get("/v1/agents").json()["agents"]
+        _, stranger = registered(client, "worker-9")
+        failed = {"term": 1, "seq": 999_999, "event": "failed", "reason": "forged"}
+        brought = {"term": 1, "step": 1_000_000, "final": "true"}
+        for token in (USERS, AGENTS, stranger):
+            for kind in ("worker", "shard"):
+                at, who = f"/v1/allocations/{job}-1-{kind}-0", bearer(token)
+                refused(client.post(f"{at}/reports", json=failed, headers=who), 403, "wrong-credential")
+                put = client.put(f"{at}/parameters", params=brought, content=parameters(666), headers=who)
+                refused(put, 403, "wrong-credential")
+            for agent in agents:
+                beat = client.post(f"/v1/agents/{agent['id']}/heartbeat", json={}, headers=bearer(token))
+                refused(beat, 403, "wrong-credential")
+                if token != USERS:  # an admin's
+                    ended = client.delete(f"/v1/agents/{agent['id']}", headers=bearer(token))
+                    refused(ended, 403, "wrong-credential")
+        client.delete(f"/v1/agents/{stranger.split('.')[1]}", headers=bearer(stranger))
+        assert state(client, job) == "running"
+        client.post(f"/v1/jobs/{job}/cancel")
+        trains(client, rows)
 
 
 def test_a_job_that_no_agent_has_the_memory_for_is_refused_and_others_train(tmp_path: Path) -> None:

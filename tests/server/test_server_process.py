@@ -132,20 +132,34 @@ def test_results_that_the_database_does_not_know_are_never_deleted(tmp_path: Pat
     assert result.read_bytes() == b"values"
 
 
-@pytest.mark.parametrize("newer", [True, False])
-def test_a_database_that_cannot_be_read_is_named_in_one_line(tmp_path: Path, newer: bool) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("newer", "was made by a newer weft"),
+        ("strange", "cannot be opened as weft's database: file is not a database"),
+        ("truncated", "cannot be opened as weft's database: database disk image is malformed"),
+        ("garbled", "cannot be used: database disk image is malformed"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_named_in_the_last_line(tmp_path: Path, wrong: str, told: str) -> None:
     path = tmp_path / "weft.db"
-    if newer:
-        engine = open_database(path)
+    engine = open_database(path)
+    if wrong == "newer":
         with engine.begin() as connection:
             connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-        engine.dispose()
-    else:
+    engine.dispose()
+    whole = path.read_bytes()
+    page = 4096
+    if wrong == "strange":
         path.write_bytes(b"no database, but rather long " * 100)
+    elif wrong == "truncated":
+        path.write_bytes(whole[:page])
+    elif wrong == "garbled":  # but for the schema, and the version that is looked at first
+        path.write_bytes(whole[: 3 * page] + b"\xaa" * (len(whole) - 3 * page))
     code, said = start_of(tmp_path)
     assert code == 2
-    assert len(said.splitlines()) == 1
-    assert f"{path} was made by a newer weft" in said if newer else f"{path} cannot be opened" in said
+    assert f"{path} {told}" in said.splitlines()[-1]
+    assert len(said.splitlines()) == 1 or wrong == "garbled"
 
 
 def test_a_server_whose_database_was_moved_is_not_ready(tmp_path: Path) -> None:

@@ -133,6 +133,29 @@ def test_a_whole_number_may_be_written_with_a_point(client: httpx.Client, docume
     assert pointers(found) == {"/seed"}
 
 
+@pytest.mark.parametrize(
+    ("part", "pointer", "says"),
+    [
+        ({"epoch": 3}, "/epoch", "; there are name, graph, loss, "),
+        ({"metrik": {}}, "/metrik", "; did you mean 'metrics'?"),
+        ({"run": {"epoch": 3}}, "/run/epoch", "; did you mean 'epochs'?"),
+        ({"optimizer": {"name": "sgd", "momentun": 0.9}}, "/optimizer/momentun", "; did you mean 'momentum'?"),
+        (
+            {"optimizer": {"name": "adam", "multipliers": [{"keys": "w", "wait_decay": 1}]}},
+            "/optimizer/multipliers/0/wait_decay",
+            "; did you mean 'weight_decay'?",
+        ),
+        ({"stop_when": {"metrics": "loss", "patience": 1}}, "/stop_when/metrics", "; did you mean 'metric'?"),
+    ],
+)
+def test_a_field_that_there_is_not_is_answered_by_the_one_that_is_meant(
+    client: httpx.Client, document: dict[str, Any], part: dict[str, Any], pointer: str, says: str
+) -> None:
+    found = problem(submit(client, {**document, **part}), 422, "invalid-request")
+    [detail] = [each.detail for each in found.errors if each.pointer == pointer]
+    assert detail.startswith(f"there is no field {pointer.rpartition('/')[2]!r}{says}")
+
+
 def test_a_query_parameter_that_a_call_does_not_have_is_refused(client: httpx.Client, document: dict[str, Any]) -> None:
     """`dryrun=true` was meant to submit nothing."""
     found = problem(client.post("/v1/jobs?dryrun=true", json=document), 422, "invalid-request")

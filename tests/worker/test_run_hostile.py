@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,11 @@ def changed(tmp_path: Path, column: str, value: float) -> Path:
     return tmp_path / "changed.npz"
 
 
+@pytest.mark.parametrize("dtype", [DType.FLOAT64, DType.FLOAT32], ids=["in a body", "in a session"])
 @pytest.mark.parametrize("label", [99, -1])
-def test_a_label_that_is_no_class_fails_the_run_by_node_and_step(tmp_path, label):
-    (records,) = run_all(job_of(changed(tmp_path, "y", label)))
+def test_a_label_that_is_no_class_fails_the_run_by_node_and_step(tmp_path, label, dtype, monkeypatch):
+    monkeypatch.setattr("weft_worker.segments.SESSION_OPERATIONS", 1)
+    (records,) = run_all(replace(job_of(changed(tmp_path, "y", label)), programs=programs_of(mlp(dtype))))
     event, reason = records.last
     assert event is FAILED
     assert reason == (

@@ -40,9 +40,7 @@ def main(
     stop = start_daemon(settings.name, exit_with_parent=settings.exit_with_parent)
     try:
         daemon = WorkerDaemon(settings)
-    except DeviceError as error:
-        raise typer.BadParameter(str(error)) from error
-    except ForkError as error:
+    except (DeviceError, ForkError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     daemon.run(stop)

@@ -61,8 +61,8 @@ def bind(
     for node in ordered:
         read = tuple(_place(places, name, node) for name in node.inputs)
         made = tuple(define(name) if name else None for name in node.outputs)
-        session = sessions.get(node.name)
-        nodes.append(BoundNode(node, session, {}, read, made) if session else _bound(node, read, made, inferred))
+        prepared = sessions.get(node.name)
+        nodes.append(BoundNode(node, prepared, {}, read, made) if prepared else _bound(node, read, made, inferred))
     outputs = {name: _place_of_output(places, name, value) for name, value in program.outputs.items()}
     readers = Counter(place for bound in nodes for place in bound.inputs if place is not None)
     readers.update(outputs.values())

@@ -310,7 +310,8 @@ class Run:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
         self._captures = partial(captures_of, store, task)
         own = Own(store, engine.variable("own values")) if isinstance(store, OwnStore) else None
-        binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=own is None)
+        travels = own is None and self._settings.overlap
+        binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=travels)
         feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)
         course = course_of(task, feeder.rows)
         for size in course.training_sizes():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
 
@@ -19,7 +19,7 @@ from weft_graph.program import Program
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_ROWS, SESSION, is_communication
 from weft_kernels.kernel import Kernel
-from weft_kernels.onnx_runtime.lowering import MOVES, Lowered, lowered
+from weft_kernels.onnx_runtime.lowering import MOVES, Lowered, RangeCheck, check_of, lowered
 from weft_worker.plan import Arrivals, BoundNode, Piece, Segment
 
 Types = Mapping[str, TensorType]
@@ -103,16 +103,18 @@ def _operations(node: Node, types: Types) -> int:
 def with_sessions(
     program: Program, nodes: Sequence[Node], types: Types, threads: int
 ) -> tuple[list[Node], dict[str, Kernel]]:
-    """(the nodes with a Session in the place of each run that onnxruntime computes, its kernels by their names)."""
+    """(the nodes with a Session in the place of each run that onnxruntime computes, and before it what is checked; the
+    kernels of both by their names)."""
     # Imported here alone: a job that asks for NumPy's kernels, or computes on a GPU, never loads onnxruntime.
     from weft_kernels.onnx_runtime.session import Session, SessionError
 
     constants = {constant.name for constant in program.constants}
     read_later = _read_after(nodes, program.outputs.values())
     found: list[Node] = []
-    sessions: dict[str, Kernel] = {}
-    for members, last in _runs(nodes, types):
-        inputs, outputs = _borders(members, types, constants, read_later[last])
+    kernels: dict[str, Kernel] = {}
+    seen = set[tuple[str, int, int] | None]()
+    for members, last in _runs(nodes, types, threads):
+        inputs, outputs = _borders(members, Lowered(types, threads=threads), constants, read_later[last])
         if inputs and outputs and _is_worth(members, types):
             used = {name for node in members for name in node.inputs} & constants
             body = Subgraph(
@@ -124,21 +126,39 @@ def with_sessions(
             )
             name = f"weft.session/{members[0].name}"
             try:
-                sessions[name] = Session(body, types, threads)
+                kernels[name] = Session(body, types, threads)
             except SessionError as error:
                 _log.warning("%s; their own bodies do, which may be slower", error)
             else:
+                for node in members:
+                    check = check_of(node, types)
+                    looked_at = None if check is None else (node.inputs[check.place], check.low, check.stop)
+                    if check is not None and looked_at not in seen:
+                        seen.add(looked_at)
+                        kernels[node.name] = check
+                        found.append(_looking(node, check))
                 found.append(Node(SESSION, name, inputs, outputs, {"body": body}, WEFT_DOMAIN))
                 continue
         found += members
-    return found, sessions
+    return found, kernels
 
 
-def _runs(nodes: Sequence[Node], types: Types) -> Iterator[tuple[list[Node], int]]:
-    """(nodes that follow each other, the index of the last): each run is of what onnxruntime computes, or one node."""
+def _looking(node: Node, check: RangeCheck) -> Node:
+    """The node as it stands before a session: it reads what is checked, and makes nothing."""
+    inputs = (*("" for _ in range(check.place)), node.inputs[check.place])
+    return replace(node, inputs=inputs, outputs=())
+
+
+def _runs(nodes: Sequence[Node], types: Types, threads: int) -> Iterator[tuple[list[Node], int]]:
+    """(nodes that follow each other, the index of the last): each run is of what onnxruntime computes, or one node.
+    What is to be checked is there before a run."""
     run: list[Node] = []
     for index, node in enumerate(nodes):
-        if not is_communication(node) and lowered(node, Lowered(types)):
+        if not is_communication(node) and lowered(node, Lowered(types, threads=threads)):
+            check = check_of(node, types)
+            if check is not None and any(node.inputs[check.place] in before.outputs for before in run):
+                yield run, index - 1
+                run = []
             run.append(node)
             continue
         if run:
@@ -159,10 +179,9 @@ def _read_after(nodes: Sequence[Node], outputs: Collection[str]) -> list[frozens
 
 
 def _borders(
-    members: Sequence[Node], types: Types, constants: Collection[str], read_later: Collection[str]
+    members: Sequence[Node], into: Lowered, constants: Collection[str], read_later: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What a session of these nodes reads, and what it gives."""
-    into = Lowered(types)
     if any(is_communication(node) or not lowered(node, into) for node in members):
         return (), ()
     made = {name for node in into.nodes for name in node.outputs}

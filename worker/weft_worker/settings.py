@@ -40,6 +40,9 @@ class RunSettings(BaseModel):
     device: Annotated[str, Field(pattern=DEVICE_PATTERN)] = CPU
     """Where kernels run: `cpu`, `cuda:0` (the number of a GPU), or `auto`, the first GPU where there is one. The CPU
     unless asked for: a GPU sums in another order, so which machines have one would show in the results."""
+    overlap: bool = True
+    """Whether gradients are sent while the backward pass goes on. Without it they are sent after it: to see what
+    overlap brings. Results are the same, to the bit."""
     arena: bool = True
     """Whether a step's values share one piece of memory, as planned when its program was bound. Results are the same
     without, to the bit, and memory is then what Python frees in time: for debugging, and to see what it saves."""

@@ -1,8 +1,8 @@
 """Which nodes onnxruntime computes on a CPU, and gradient operators in ONNX's words.
 
 An operator is listed where onnxruntime is as fast as the NumPy body, or where the body would cut a run of nodes in two.
-What checks its inputs' numbers stays with its body: a label that is no class, an index outside of a table. So does what
-is of another element type than float32, or of a size that only a step decides.
+Numbers that must be in a range, as a label that is to be a class, are checked before the session: see `check_of`. What
+is of another element type than float32, or of a size that only a step decides, stays with its body.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import Final
 import numpy as np
 
 from weft_graph.attributes import as_int, as_str
-from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, AttributeValue, Constant, Node, Subgraph
+from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Node, Subgraph
 from weft_graph.schema import schema_of
 from weft_graph.shapes.windows import windows_of
 from weft_graph.types import DType, TensorType
 from weft_graph.weft_domain import FUSED, STOP_GRADIENT
+from weft_kernels.errors import OutOfRangeError
+from weft_kernels.kernel import Array, KernelContext
 
 Types = Mapping[str, TensorType]
 
@@ -49,6 +51,8 @@ class Lowered:
     types: Types
     nodes: list[Node] = field(default_factory=list)
     constants: list[Constant] = field(default_factory=list)
+    threads: int = 0
+    """That the session computes with."""
 
     def emit(
         self, node: Node, op_type: str, inputs: Sequence[str], output: str = "", **attributes: AttributeValue
@@ -86,7 +90,7 @@ def _is_fit(node: Node, types: Types) -> bool:
 def _written(node: Node, into: Lowered) -> bool:
     if node.domain == ONNX_DOMAIN and node.op_type in DIRECT:
         return _direct(node, into)
-    lower = LOWER.get(node.op_type) if node.domain == WEFT_DOMAIN else None
+    lower = LOWER.get(node.op_type)
     return lower is not None and lower(node, into)
 
 
@@ -125,7 +129,7 @@ def _fused(node: Node, into: Lowered) -> bool:
     ]
     types = dict(into.types)
     shape = into.types[node.outputs[0]]
-    inner = Lowered(types, into.nodes, into.constants)
+    inner = Lowered(types, into.nodes, into.constants, into.threads)
     for each in body.nodes:
         renamed = Node(
             each.op_type,
@@ -351,6 +355,75 @@ def _conv_weight_grad(node: Node, into: Lowered) -> bool:
     return True
 
 
+def _embedding(node: Node, into: Lowered) -> bool:
+    """Rows of a table."""
+    if "padding_id" in node.attributes:
+        return False
+    return _gather(node, into)
+
+
+def _gather(node: Node, into: Lowered) -> bool:
+    """Entries along an axis, by index."""
+    data, indices = node.inputs
+    if into.types[data].dtype != DType.FLOAT32 or into.types[indices].dtype != DType.INT64:
+        return False
+    into.emit(node, "Gather", (data, indices), node.outputs[0], axis=_gathered_axis(node))
+    return True
+
+
+def _gather_grad(node: Node, into: Lowered) -> bool:
+    """Rows added where their indices say, in order: by one thread, since several would add at the same time."""
+    gradient, data, indices = node.inputs
+    attributes = schema_of(node).attributes_of(node)
+    if attributes["axis"] != 0 or "padding_id" in attributes or into.threads != 1:
+        return False
+    if into.types[indices].dtype != DType.INT64:
+        return False
+    shape = into.constant(node, np.asarray(into.shape(data), np.int64))
+    index = into.emit(node, "Unsqueeze", (indices, into.constant(node, np.asarray([-1]))))
+    reads = into.emit(node, "ConstantOfShape", (shape,)), index, gradient
+    into.emit(node, "ScatterND", reads, node.outputs[0], reduction="add")
+    return True
+
+
+def _reduce_grad(node: Node, into: Lowered) -> bool:
+    """What each element has of the gradient of a sum or mean."""
+    gradient, data, *further = node.inputs
+    axes = schema_of(node).attributes_of(node).get("axes")
+    if any(further) or not isinstance(axes, tuple) or not axes:
+        return False
+    shape = into.shape(data)
+    reduced = {as_int(axis) % len(shape) for axis in axes}
+    if node.op_type == "ReduceMeanGrad":
+        count = math.prod(shape[axis] for axis in reduced)
+        gradient = into.emit(node, "Div", (gradient, into.constant(node, np.asarray(count, np.float32))))
+    kept = [1 if axis in reduced else size for axis, size in enumerate(shape)]
+    gradient = into.emit(node, "Reshape", (gradient, into.constant(node, np.asarray(kept, np.int64))))
+    into.emit(node, "Expand", (gradient, into.constant(node, np.asarray(shape, np.int64))), node.outputs[0])
+    return True
+
+
+def _gathered_axis(node: Node) -> int:
+    return as_int(schema_of(node).attribute(node, "axis")) if node.op_type == "Gather" else 0
+
+
+def _cross_entropy(node: Node, into: Lowered) -> bool:
+    """Of all labels alike: the mean or sum of what the logarithm of softmax is at each."""
+    scores, labels, *further = node.inputs
+    reduction = as_str(schema_of(node).attribute(node, "reduction"))
+    if any(further) or "ignore_index" in node.attributes or reduction == "none":
+        return False
+    if into.types[labels].dtype != DType.INT64 or into.types[scores].dtype != DType.FLOAT32:
+        return False
+    loss, log_prob = (*node.outputs, "")[:2]
+    log_prob = into.emit(node, "LogSoftmax", (scores,), log_prob, axis=1)
+    index = into.emit(node, "Unsqueeze", (labels, into.constant(node, np.asarray([1]))))
+    likelihood = into.emit(node, "GatherElements", (log_prob, index), axis=1)
+    total = into.emit(node, "ReduceSum" if reduction == "sum" else "ReduceMean", (likelihood,), keepdims=0)
+    into.emit(node, "Neg", (total,), loss)
+    return True
+
+
 def _cross_entropy_grad(node: Node, into: Lowered) -> bool:
     """(softmax - one-hot label) times the gradient of a mean or sum; the labels were checked by the loss."""
     gradient, log_prob, labels, *further = node.inputs
@@ -374,18 +447,59 @@ def _cross_entropy_grad(node: Node, into: Lowered) -> bool:
 
 LOWER: Final[Mapping[str, Callable[[Node, Lowered], bool]]] = {
     FUSED: _fused,
+    "Embedding": _embedding,
+    "Gather": _gather,
     STOP_GRADIENT: _identity,
     "ConvInputGrad": _conv_input_grad,
     "ConvWeightGrad": _conv_weight_grad,
+    "GatherGrad": _gather_grad,
     "GeluGrad": _gelu_grad,
     "LogSoftmaxGrad": _log_softmax_grad,
     "MatMulLeftGrad": _matmul_left_grad,
     "MatMulRightGrad": _matmul_right_grad,
+    "ReduceMeanGrad": _reduce_grad,
+    "ReduceSumGrad": _reduce_grad,
     "ReluGrad": _relu_grad,
     "ReshapeLike": _reshape_like,
     "SigmoidGrad": _sigmoid_grad,
+    "SoftmaxCrossEntropyLoss": _cross_entropy,
     "SoftmaxCrossEntropyLossGrad": _cross_entropy_grad,
     "SoftmaxGrad": _softmax_grad,
     "SumTo": _sum_to,
     "TanhGrad": _tanh_grad,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class RangeCheck:
+    """A kernel that gives nothing. Raises OutOfRangeError where a number of input `place` is outside [low, stop)."""
+
+    place: int
+    what: str
+    low: int
+    stop: int
+    of: str
+
+    def __call__(
+        self, context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
+    ) -> tuple[Array, ...]:
+        numbers = inputs[self.place]
+        assert numbers is not None, "a node that is lowered has it"
+        if int(numbers.min()) < self.low or int(numbers.max()) >= self.stop:
+            wrong = numbers[(numbers < self.low) | (numbers >= self.stop)]
+            raise OutOfRangeError(self.what, int(wrong[0]), self.low, self.stop, of=self.of)
+        return ()
+
+
+def check_of(node: Node, types: Types) -> RangeCheck | None:
+    """What is to be checked before a session computes the node: onnxruntime would not say which number is wrong."""
+    if node.op_type == "SoftmaxCrossEntropyLoss":
+        return RangeCheck(1, "label", 0, types[node.inputs[0]].static_shape[1], ", the classes of the scores")
+    if node.op_type == "GatherGrad":
+        count = types[node.inputs[1]].static_shape[0]
+        return RangeCheck(2, "index", -count if node.attributes.get("wraps") else 0, count, "")
+    if node.op_type in {"Embedding", "Gather"}:
+        shape = types[node.inputs[0]].static_shape
+        count = shape[_gathered_axis(node)]
+        return RangeCheck(1, "index", -count if node.op_type == "Gather" else 0, count, "")
+    return None

@@ -44,7 +44,7 @@ class Session:
         self._lock = threading.Lock()
         try:
             self._session = onnxruntime.InferenceSession(
-                _model(body, types).SerializeToString(),
+                _model(body, types, threads).SerializeToString(),
                 _options(threads),
                 providers=["CPUExecutionProvider"],
             )
@@ -104,8 +104,8 @@ def _listed(nodes: Sequence[Node], shown: int = 3) -> str:
     return first if len(nodes) <= shown else f"{first} and {len(nodes) - shown} more"
 
 
-def _model(body: Subgraph, types: Types) -> onnx.ModelProto:
-    into = Lowered(types, constants=list(body.constants))
+def _model(body: Subgraph, types: Types, threads: int) -> onnx.ModelProto:
+    into = Lowered(types, constants=list(body.constants), threads=threads)
     for node in body.nodes:
         if not lowered(node, into):
             raise ValueError(f"node {node.name!r}: onnxruntime does not compute {node.op_type}")

@@ -164,15 +164,18 @@ class BucketState:
         """Merges what has come, and makes the updates that are due. Raises RuleFailedError, MemoryError."""
         if arrival.life != self._lives[arrival.place]:
             return  # A newer incarnation fills the slot.
+        place, _, step, laid = arrival
         if self.spec.together:
-            if self._is_next(arrival):  # As it is where slots come in order: it need not wait first.
-                self._add(arrival.place, arrival.step, arrival.laid)
+            end, merged, version = self._alike(laid.first, laid.stop)
+            # As it is where slots come in order: what is next of all its slices need not wait first.
+            if end == laid.stop and version == step and self._order.is_next(place, version, merged):
+                self._add(place, step, laid)
             else:
-                self._order.put(arrival.place, arrival.step, arrival.laid)
-            yield from self.advancing(arrival.laid.first, arrival.laid.stop)
+                self._order.put(place, step, laid)
+            yield from self.advancing(laid.first, laid.stop)
         else:
-            self._order.put(arrival.place, arrival.step, arrival.laid)
-            yield from self._alone(arrival.place, arrival.laid.first, arrival.laid.stop)
+            self._order.put(place, step, laid)
+            yield from self._alone(place, laid.first, laid.stop)
 
     def advancing(self, first: int, stop: int) -> Changed:
         """Goes on with these slices as far as it can; raises as `merging` does."""
@@ -221,12 +224,6 @@ class BucketState:
         for key in [key for key in self._early if key[0] == place]:
             del self._early[key]
         self.steps.forget(place)
-
-    def _is_next(self, arrival: Arrival) -> bool:
-        """Whether it is what is added next to the sums of all its slices."""
-        first, stop = arrival.laid.first, arrival.laid.stop
-        end, merged, version = self._alike(first, stop)
-        return end == stop and version == arrival.step and self._order.is_next(arrival.place, version, merged)
 
     def _where(self, slot: int, step: int, slice_: int) -> str:
         return f"slot {slot}, {self.spec.named(slice_)}, step {step}"

@@ -289,7 +289,7 @@ class Poller:
             sockets.go_on(time.monotonic())
             if core.outcomes:
                 end_futures(core)
-            is_over = self._closing or (future is not None and future.done())
+                is_over = self._closing or (future is not None and future.done())
         if is_over:
             return
         # Said before `_working` is let go of: whoever works after this knows that somebody sleeps.
@@ -299,7 +299,7 @@ class Poller:
 
     def _drive(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
         thread = threading.get_ident()
-        while not future.done() and (until == math.inf or time.monotonic() < until):
+        while True:
             try:
                 self._waiters.add(thread)
                 leads = not self._closing and self._leading.acquire(blocking=False)
@@ -309,6 +309,8 @@ class Poller:
                 self._waiters.discard(thread)
             if not leads:
                 self._followers.follow(future, until, self._is_led, interrupts)
+            if future.done() or (until != math.inf and time.monotonic() >= until):
+                return
 
     def _lead(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
         """With `_leading` held: works until it is done, or there is no time left, and hands on."""
@@ -329,7 +331,7 @@ class Poller:
                         leader.sleep(until)
                     else:
                         interrupts.sleep(leader.sleep, until)
-                    if future.done() or self._closing or time.monotonic() >= until:
+                    if self._closing or time.monotonic() >= until:
                         return
         finally:
             self._led_for = None

@@ -228,6 +228,8 @@ class ClientSockets:
                     if handover is not None and handover.state is HandoverState.OFFERED:
                         self._hear(shard, handover)
                     self.core.receive(shard, parts, time.monotonic())
+                    if not self.core.open:  # Nobody waits for more; it is looked for before anybody sleeps.
+                        break
             if link_socket.monitor_fd in readable and link_socket.broke():
                 self._has_ended(shard, link_socket)
         if self._handovers:

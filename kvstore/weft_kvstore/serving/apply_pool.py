@@ -20,10 +20,6 @@ class _Counts:
     pieces: int = 0
     busy_s: float = 0.0
 
-    def add(self, pieces: int, seconds: float) -> None:
-        self.pieces += pieces
-        self.busy_s += seconds
-
 
 @dataclass(slots=True)
 class _Batch:
@@ -66,7 +62,8 @@ class ApplyPool:
                 for task in tasks:
                     task()
             finally:
-                self._own.add(len(tasks), time.perf_counter() - begun)
+                self._own.pieces += len(tasks)
+                self._own.busy_s += time.perf_counter() - begun
             return
         batch = _Batch(deque(tasks), len(tasks))
         with self._wanted:
@@ -127,4 +124,5 @@ def _count(counts: _Counts, task: Task) -> None:
         with np.errstate(all="ignore"):  # It is the thread's own; what overflows is the user's to see in the values.
             task()
     finally:
-        counts.add(1, time.perf_counter() - begun)
+        counts.pieces += 1
+        counts.busy_s += time.perf_counter() - begun

@@ -197,6 +197,8 @@ class ShardServer:
         self.endpoint = self._router.endpoint
         self._welcomed = 0
         self._stages = StageTimes()
+        self._has_come = False
+        """Whether the poll has said that a message has come, and it was not read."""
         self._waited = False
         """Whether what is to be sent waited for what had come meanwhile: an answer may go with it."""
         self._next_tick = clock()
@@ -401,6 +403,7 @@ class ShardServer:
             idle = self._clock()
             events = dict(poller.poll(max(math.ceil((self._next_tick - idle) * 1000), 0)))
             self._stages.idle += self._clock() - idle
+            self._has_come = self._router.socket in events
             if self._wakeup.fileno() in events:
                 self._wakeup.clear()
             if self._listener is not None and self._listener.fileno() in events:
@@ -424,8 +427,9 @@ class ShardServer:
         begun = self._clock()
         until = begun + RECEIVE_S
         for _ in range(MESSAGES_A_ROUND):
-            if not self._router.is_readable:
+            if not self._has_come and not self._router.is_readable:
                 return
+            self._has_come = False
             identity, parts = self._router.receive()
             came = self._clock()
             self._core.hear(identity, parts, came)

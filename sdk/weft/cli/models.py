@@ -13,13 +13,12 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from weft.api.job import FromUpload
-from weft.cli.data_path import with_data_found
 from weft.cli.model_options import SUFFIX, ModelOptions, with_model_options
-from weft.cli.options import Form, Format, JobId, Url, find_job, print_json
+from weft.cli.options import Form, Format, JobId, Url, find_job, print_json, warn
 from weft.client import Client
 from weft.errors import ArgumentError, InvalidRequestError
-from weft.first_values import SUFFIX as PARAMETERS_SUFFIX
 from weft.job_handle import JobHandle
+from weft.submission import SAFETENSORS as PARAMETERS_SUFFIX
 from weft.terminal import Console
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def job_of_model(path: Path, model: ModelOptions, **length: int | None) -> Model
 
     trainable = trainable_of(path, model)
     for sentence in per_worker(trainable.graph) if (model.workers or 1) > 1 else ():
-        _warn(f"warning: {sentence}")
+        warn(f"warning: {sentence}")
     return ModelJob(model.job(path, trainable, **length).model_dump_json(), trainable.values)
 
 
@@ -113,26 +112,22 @@ def trainable_of(path: Path, model: ModelOptions) -> Trainable:
         raise ArgumentError(f"there is no file {path}")
     trainable = model.trainable(path)
     for warning in trainable.warnings:
-        _warn(f"warning: {warning}")
+        warn(f"warning: {warning}")
     return trainable
 
 
 def submit_model(client: Client, job: ModelJob) -> JobHandle:
     """Sends the values, if there are any, then the job. Raises what `Client.submit_spec` does."""
     if not job.values:
-        return with_data_found(job.document, client.submit_spec)
+        return client.submit_spec(job.document)
     document = {**json.loads(job.document), "init_from": _uploaded(client, job.values).model_dump()}
     try:
-        return with_data_found(json.dumps(document), client.submit_spec)
+        return client.submit_spec(json.dumps(document))
     except InvalidRequestError as error:
         if any(each.pointer.startswith("/data/columns") for each in error.problem.errors):
             wanted = next(iter(document["data"]["columns"]))
-            _warn(f"an input is fed by the column of its name, or by --column {wanted}=COLUMN")
+            warn(f"an input is fed by the column of its name, or by --column {wanted}=COLUMN")
         raise
-
-
-def _warn(text: str) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(text, style="yellow")
 
 
 def _uploaded(client: Client, values: Mapping[str, Array]) -> FromUpload:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -13,8 +14,9 @@ from rich.text import Text
 from weft.agent.printable import escaped
 from weft.api.agent import AgentInfo
 from weft.api.event import Event, LogLine, MetricTaken, StateChanged, StepDone
-from weft.api.job import Job, ParameterInfo
+from weft.api.job import Job, JobSpec, ParameterInfo
 from weft.api.lifecycle import AgentState, JobState
+from weft.api.optimizer import GraphOptimizer
 from weft.api.token import DEFAULT_PROJECT
 from weft.terminal import Console
 from weft.watch import STYLES, shown
@@ -77,7 +79,7 @@ def jobs_table(jobs: Sequence[Job], now: datetime, width: int) -> Table:
     return made
 
 
-def job_lines(job: Job, now: datetime) -> Table:
+def job_lines(job: Job, spec: JobSpec, now: datetime) -> Table:
     """All there is to say of one job."""
     made = Table(box=None, show_header=False, pad_edge=False)
     made.add_column(style="dim")
@@ -98,6 +100,8 @@ def job_lines(job: Job, now: datetime) -> Table:
         made.add_row("takes", size(job.kept_bytes))
     for name in sorted(job.metrics):
         made.add_row(name, f"{job.metrics[name]:.6g}")
+    for label, text in _training(spec):
+        made.add_row(label, Text(escaped(text)))
     made.add_row("on", places(job.workers, job.shards))
     traffic, done = job.traffic, job.progress.step
     if traffic.sent_bytes or traffic.received_bytes:
@@ -110,6 +114,33 @@ def job_lines(job: Job, now: datetime) -> Table:
     if job.started_at is not None:
         made.add_row("took" if job.ended_at else "so far", ago((job.ended_at or now) - job.started_at))
     return made
+
+
+def _training(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    """What trains how on what."""
+    optimizer = spec.optimizer
+    if isinstance(optimizer, GraphOptimizer):
+        name, hyper = str(optimizer.document.get("name", optimizer.name)), optimizer.values()
+    else:
+        usual, name = type(optimizer)().hyper(), optimizer.name
+        hyper = {key: value for key, value in optimizer.hyper().items() if key == "lr" or value != usual[key]}
+    lr = hyper.pop("lr", None)
+    yield "optimizer", ", ".join([name, *(f"{key} {_hyper(value)}" for key, value in hyper.items())])
+    if lr is not None:
+        yield "lr", _hyper(lr)
+    data = spec.data
+    yield "batch size", str(data.batch_size)
+    rows = f", rows {data.train.start} to {data.train.stop}" if data.train else ""
+    held_out = f"; evaluated on rows {data.evaluate.start} to {data.evaluate.stop}" if data.evaluate else ""
+    yield "data", f"{data.source.path}{rows}{held_out}"
+
+
+def _hyper(value: float | dict[str, Any]) -> str:
+    """`0.001`; a schedule as `cosine, start 0.1, end 0, steps 1000`."""
+    if not isinstance(value, dict):
+        return f"{value:g}"
+    parts = (f"{key} {each:g}" if isinstance(each, int | float) else f"{key} {each}" for key, each in value.items())
+    return ", ".join(parts).removeprefix("schedule ")
 
 
 def agents_table(agents: Sequence[AgentInfo], width: int) -> Table:

@@ -97,7 +97,7 @@ class Ending:
     def _look_at_loss(self, taken: MetricTaken) -> None:
         loss, commit = taken.values.get("loss", 0.0), self._state.plan.commit
         is_skipped = commit is not None and commit.loss_scaling is not None
-        if self._state.plan.on_nan == "fail" and not math.isfinite(loss) and not is_skipped:
+        if self.diverged is None and self._state.plan.on_nan == "fail" and not math.isfinite(loss) and not is_skipped:
             since = self._memory.not_finite.get("train/loss", taken.step)
             self.diverged = diverged(loss, since, taken.bad_data)
 
