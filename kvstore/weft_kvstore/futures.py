@@ -126,7 +126,10 @@ def on_end(future: Future[Any], hook: Callable[[Future[Any]], None]) -> None:
 
 def driver_of(*futures: Future[Any]) -> Driver | None:
     """What brings the first of them that has one to its end."""
-    return next((one.driver for one in futures if isinstance(one, StoreFuture) and one.driver is not None), None)
+    for one in futures:
+        if isinstance(one, StoreFuture) and one.driver is not None:
+            return one.driver
+    return None
 
 
 def before_failure(future: Future[Any], hook: Callable[[BaseException], None]) -> None:

@@ -142,7 +142,15 @@ class BulkStore(Store, Protocol):
         state array `number` of its rule, from 1. Only of keys that nobody has pushed. Kept, as by `push`."""
 
     def key_set(self, keys: Sequence[str]) -> Any:
-        """These keys, looked up for `pushpull`. Raises StoreRefusedError."""
+        """These keys, looked up once for `push_keys`, `pull_keys` and `pushpull`. Raises StoreRefusedError."""
+
+    def push_keys(self, keys: Any, step: int, gradients: Sequence[Array], *, priority: int = 0) -> Future[None]:
+        """`push_many` of a `key_set`. Arrays fit already, as by `pushpull`."""
+
+    def pull_keys(
+        self, keys: Any, version: int, *, out: Sequence[Array] | None = None, single: bool = False, priority: int = 0
+    ) -> Future[Any]:
+        """`pull_many` of a `key_set`. Arrays fit already, and `single` counts, as by `pushpull`."""
 
     def pushpull(
         self,

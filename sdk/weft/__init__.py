@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.api.lifecycle import JobState
     from weft.client import Client
     from weft.cluster import Cluster
-    from weft.cutting import cut
+    from weft.collect import cut
     from weft.data import numpy_data
     from weft.errors import (
         ArgumentError,
@@ -67,7 +67,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft.api.lifecycle": ("JobState",),
     "weft.client": ("Client",),
     "weft.cluster": ("Cluster",),
-    "weft.cutting": ("cut",),
+    "weft.collect": ("cut",),
     "weft.data": ("numpy_data",),
     "weft.errors": (
         "ArgumentError",

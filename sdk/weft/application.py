@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.literal import constant_record
+from weft.declared import constant_record
 from weft.records import Application, ConstantRecord, InputRecord, Label, ParameterRecord, Value
 from weft_graph.check import check
 from weft_graph.errors import DTypeError, GraphRefusedError, UnknownOperatorError

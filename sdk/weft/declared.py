@@ -1,4 +1,4 @@
-"""What a user declares of a value: its name, element type and shape, checked where they are written."""
+"""What a user declares of a value: its name, element type and shape, and constants; checked where they are written."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from weft.errors import ArgumentError
+from weft.records import ConstantRecord, Label
 from weft_graph.errors import DTypeError, ShapeError
-from weft_graph.types import DType, Shape
+from weft_graph.types import DType, Shape, TensorType
 
 
 def element_type(dtype: DType | str, owner: str) -> DType:
@@ -45,3 +48,18 @@ def declared_name(name: str) -> str:
     if not isinstance(name, str) or not name:
         raise ArgumentError(f"a name is a string that is not empty, not {name!r}")
     return name
+
+
+def constant_record(value: Any, dtype: DType | str | None = None, name: str | None = None) -> ConstantRecord:
+    """The constant of this value, which is copied; Python's floats become float32 unless `dtype` says otherwise.
+
+    Raises DTypeError for an element type that tensors cannot have, ArgumentError for a name that is none.
+    """
+    array = np.asarray(value)
+    if dtype is None and array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic):
+        dtype = DType.FLOAT32
+    wanted = element_type(dtype if dtype is not None else array.dtype.name, name or "constant")
+    frozen = np.array(array, dtype=wanted.numpy, order="C", copy=True)
+    frozen.flags.writeable = False
+    label = Label(declared_name(name), given=True) if name is not None else None
+    return ConstantRecord(label, (TensorType(wanted, frozen.shape),), frozen)

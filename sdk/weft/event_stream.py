@@ -12,11 +12,60 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from weft.absence import AWAY, DEFAULT_RESUMPTION, Absence, Resumption
 from weft.api.event import Event, StateChanged
 from weft.api.job import Job
-from weft.errors import ConnectError, ProtocolError, WeftError
-from weft.http import Http
+from weft.api.lifecycle import JobState
+from weft.errors import ConnectError, ProtocolError, ServerFaultError, UnavailableError, WeftError
+from weft.http import Http, Retry
+
+SILENCE_S = 30.0
+"""A stream that says nothing for so long, no comment either, is taken for broken; the server sends comments sooner."""
+
+PATIENCE_S = 90.0
+"""Without an answer: long enough for a server to be started again, also where its records take a while to open."""
+
+PAUSES = Retry(first_s=0.1, longest_s=2.0)
+
+AWAY = (ConnectError, UnavailableError, ServerFaultError)
+"""What says that the server is away, or not ready, rather than that it refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """How a server is waited for: for how long, after what pauses, and after what silence a stream is broken."""
+
+    patience_s: float = PATIENCE_S
+    pauses: Retry = PAUSES
+    silence_s: float = SILENCE_S
+
+
+DEFAULT_RESUMPTION = Resumption()
+
+
+class Absence:
+    """Counts a server's failures in a row. `failures` is 0 while it answers."""
+
+    def __init__(self, http: Http, resumption: Resumption = DEFAULT_RESUMPTION) -> None:
+        self._clock = http.clock
+        self._resumption = resumption
+        self._since_s = 0.0
+        self.failures = 0
+        self.notice = f"no answer from {http.url}; waiting up to {resumption.patience_s:g} s for the server to be back"
+
+    def endure(self, error: WeftError) -> None:
+        """Pauses before another try. Raises `error` where the server has been away for too long."""
+        now = self._clock.now()
+        if not self.failures:
+            self._since_s = now
+        self.failures += 1
+        left_s = self._since_s + self._resumption.patience_s - now
+        if left_s <= 0:
+            raise error
+        self._clock.sleep(min(self._resumption.pauses.pause_s(self.failures), left_s))
+
+    def end(self) -> None:
+        """It has answered."""
+        self.failures = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +213,33 @@ class SseParser:
         if not data:
             return None
         return Message(event or "message", "\n".join(data), self.last_id)
+
+
+POLL = Retry(first_s=0.1, longest_s=2.0)
+"""How a pending job is asked for: often at first, since most jobs start at once."""
+
+
+def await_placement(http: Http, job: str, *, resumption: Resumption = DEFAULT_RESUMPTION) -> Iterator[Notice]:
+    """Ends once the job is not pending any more. Gives each new reason why it is, and when the server does not answer.
+
+    Raises ConnectError and its like when the server was away for `resumption.patience_s`.
+    """
+    absence = Absence(http, resumption)
+    said, polls = "", 0
+    while True:
+        try:
+            found = http.call(Job, "GET", f"/v1/jobs/{job}")
+        except AWAY as error:
+            if not absence.failures:
+                yield Notice(absence.notice)
+            said = ""  # once it answers again, the reason is news again
+            absence.endure(error)
+            continue
+        absence.end()
+        if found.state is not JobState.PENDING:
+            return
+        if found.reason and found.reason != said:
+            said = found.reason
+            yield Notice(f"{JobState.PENDING.value}: {said}")
+        polls += 1
+        http.clock.sleep(POLL.pause_s(polls))

@@ -35,6 +35,8 @@ CONNECT_TIMEOUT_S = 5.0
 RETRIED_STATUSES = frozenset({502, 503, 504})
 """Tried again where a gateway answers so. What the server itself says is its last word, but for `not-ready`."""
 
+SHOWN_CHARACTERS = 200
+"""Of what a proxy or a stranger says."""
 NOT_READY = "not-ready"
 
 USER_AGENT = "weft"
@@ -109,6 +111,14 @@ class Http:
         """The answer's body as `model`. Raises ProblemError, ConnectError, ProtocolError, ClosedError."""
         return self._parsed(model, method, self.send(method, path, **request))
 
+    def document(self, path: str) -> Any:
+        """What a GET answers, as JSON. Raises as `call` does."""
+        response = self.send("GET", path)
+        try:
+            return response.json()
+        except ValueError:
+            raise ProtocolError(f"GET {response.url} answered {response.status_code} with what is no JSON") from None
+
     def _parsed(self, model: type[M], method: str, response: httpx.Response) -> M:
         try:
             return model.from_answer(response.content)
@@ -182,6 +192,8 @@ class Http:
             raise error.error from None
         except httpx.TransportError as error:
             raise ConnectError(self.url, _said(error)) from None  # its causes are sockets' words for the same
+        except httpx.RequestError as error:
+            raise ProtocolError(f"the answer of {self.url} cannot be read: {_said(error)}") from None
 
     def _check_open(self) -> None:
         if self._client.is_closed:
@@ -210,6 +222,8 @@ class Http:
             raise error.error from None
         except httpx.TransportError as error:
             raise ConnectError(self.url, _said(error)) from None  # its causes are sockets' words for the same
+        except httpx.RequestError as error:
+            raise ProtocolError(f"the answer of {self.url} cannot be read: {_said(error)}") from None
 
     def _tell_once(self, _state: RetryCallState) -> None:
         """One line for an absence of the server, however many calls fall into it."""
@@ -243,18 +257,18 @@ def _problem(response: httpx.Response) -> Problem:
     try:
         return Problem.from_answer(response.content)
     except ValidationError:
-        status, text = response.status_code, response.text.strip()[:500]
+        status, text = response.status_code, " ".join(response.text.split())[:SHOWN_CHARACTERS]
         title = f"{response.url} answered {status} {response.reason_phrase}"
         return Problem(
             type="about:blank",
             title=title,
             status=status,
-            detail=f"{title}: {text}" if text else title,
+            detail=title if not text or text.startswith("<") else f"{title}: {text}",
             code=f"http-{status}",
         )
 
 
-def _said(error: httpx.TransportError) -> str:
+def _said(error: httpx.RequestError) -> str:
     return str(error) or type(error).__name__
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from weft.absence import AWAY, Absence
 from weft.api.dry_run import Passes
 from weft.api.event import Event, EventPage
 from weft.api.job import Job, JobSpec, ParameterInfo, ParameterList, Scale, Traffic
@@ -20,11 +20,9 @@ from weft.api.trace import JobTrace
 from weft.api.values import STEP_HEADER, ValuesSet
 from weft.arguments import checked
 from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
-from weft.event_stream import Notice, follow, narrate
+from weft.event_stream import AWAY, Absence, Notice, await_placement, follow, narrate
 from weft.http import Http, Retry
-from weft.parameter_file import averages_of, document_of
-from weft.placement import await_placement
-from weft.replacing import replacing
+from weft.parameter_file import averages_of, document_of, replacing
 from weft.trace import StepReport, report_of
 
 if TYPE_CHECKING:
@@ -260,9 +258,9 @@ class JobHandle:
         """The job as it was submitted."""
         return self._http.call(JobSpec, "GET", self._path("/spec"))
 
-    def spec_json(self) -> bytes:
+    def spec_json(self) -> str:
         """The same as JSON, with fields that a newer server knows of: for `Client.submit_spec`."""
-        return self._http.send("GET", self._path("/spec")).content
+        return json.dumps(self._http.document(self._path("/spec")), indent=2)
 
     def model(self, outputs: Iterable[str] | None = None, *, ema: bool = False) -> Model:
         """The job's graph up to these values, with its parameters as they are now: to evaluate, export or train again.
@@ -307,7 +305,7 @@ class JobHandle:
 
     def programs(self) -> dict[str, Any]:
         """The programs of workers and shards that the graph was converted to, as JSON."""
-        document: dict[str, Any] = self._http.send("GET", self._path("/programs")).json()
+        document: dict[str, Any] = self._http.document(self._path("/programs"))
         return document
 
     def programs_text(self) -> str:
@@ -324,7 +322,7 @@ class JobHandle:
 
         Raises ConflictError before the steps are done, and for a job that traces none.
         """
-        return JobTrace.from_answer(self._http.send("GET", self._path("/trace")).content)
+        return self._http.call(JobTrace, "GET", self._path("/trace"))
 
     def report(self) -> StepReport:
         """What the job's traced steps spent their time on. Raises as `trace`."""

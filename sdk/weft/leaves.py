@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.declared import declared_name, declared_shape, element_type
+from weft.declared import constant_record, declared_name, declared_shape, element_type
 from weft.expression import Expression
-from weft.literal import constant_record
 from weft.records import InputRecord, Label, ParameterRecord, Scope
 from weft_graph.errors import ShapeError
 from weft_graph.ir import Initializer

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from weft.api.job import JobSpec
-from weft.cutting import cut
+from weft.collect import cut
 from weft.errors import ArgumentError
 from weft.model import Model
 from weft.records import Array

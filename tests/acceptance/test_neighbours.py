@@ -26,7 +26,7 @@ def test_a_rule_that_keeps_a_shard_busy_for_ever_costs_another_job_nothing(place
     x, y = weft.input("x", ("batch", 8)), weft.input("y", ("batch",), "int64")
     data = weft.numpy_data("few.npz")
     wide = [nn.Linear(8, 1000), *(nn.Linear(1000, 1000) for _ in range(4)), nn.Linear(1000, 2)]
-    run: dict[str, Any] = {"data": data, "workers": 1, "shards": 2, "max_restarts": 0}
+    run: dict[str, Any] = {"data": data, "workers": 1, "shards": 2, "recovery": weft.Recovery(max_restarts=0)}
     hog = client.submit(nn.cross_entropy(nn.Sequential(*wide)(x), y), steps=100_000, optimizer=heavy(), **run)
     await_that(lambda: hog.refresh().state is JobState.RUNNING, "the busy job to run", 60)
     honest = client.submit(nn.cross_entropy(nn.Linear(8, 2)(x), y), steps=100, **run)

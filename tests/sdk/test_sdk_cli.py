@@ -35,6 +35,7 @@ from weft.cli import jobs as jobs_module
 from weft.cli import parameters as parameters_module
 from weft.cli import programs as programs_module
 from weft.cli import render, up
+from weft.cli import traces as traces_module
 from weft.cli.app import COMMANDS, app
 from weft.cli.options import Format
 
@@ -61,6 +62,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
             return script.client()
 
         monkeypatch.setattr(jobs_module, "Client", client)
+        monkeypatch.setattr(traces_module, "Client", client)
         monkeypatch.setattr(parameters_module, "Client", client)
         monkeypatch.setattr(programs_module, "Client", client)
         return CliRunner().invoke(app, arguments, input=stdin, catch_exceptions=False)
@@ -157,6 +159,62 @@ def test_scripts_are_told_where_a_cluster_is(tmp_path: Path, capsys: pytest.Capt
     assert told == {
         "url": "http://127.0.0.1:1", "directory": str(tmp_path), "data_root": str(tmp_path), "workers": 1, "shards": 2
     }  # fmt: skip
+
+
+HTML = httpx.Response(200, text="<html>\n<body>a proxy's page</body>\n</html>")
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"),
+    [
+        ([HTML], ["jobs"], "/v1/jobs?limit=100 answered 200 with what is no JobPage: Invalid JSON"),
+        ([job(), HTML], ["show", "a"], "answered 200 with what is no JobSpec: Invalid JSON"),
+        ([job(), HTML], ["submit", "a"], "/v1/jobs/job-1/spec answered 200 with what is no JSON"),
+        ([job(), HTML], ["programs", "a", "-o", "json"], "/v1/jobs/job-1/programs answered 200 with what is no JSON"),
+        ([job(), HTML], ["trace", "a", "x.json"], "answered 200 with what is no JobTrace: Invalid JSON"),
+        ([httpx.Response(500, text=HTML.text)], ["agents"], "/v1/agents answered 500 Internal Server Error"),
+        ([httpx.Response(418, text="short\nand\nstout")], ["agents"], "answered 418 I'm a teapot: short and stout"),
+        ([httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=httpx.ByteStream(b"no gzip"))], ["agents"],
+         "the answer of http://127.0.0.1:8470 cannot be read: "),
+        ([job(), stream(then=httpx.ReadError("reset")), unavailable], ["watch", "a"], "no server at http://127.0.0.1:8470"),
+        ([job()], ["params", "save", "a", "/nowhere/x.safetensors"], "weft: /nowhere: No such file or directory"),
+        ([job()], ["submit", "./"], "weft: /"),
+        ([lambda _: 1 / 0], ["agents"], "ZeroDivisionError: division by zero; this is a defect of weft"),
+    ],
+)  # fmt: skip
+def test_whatever_goes_wrong_is_one_sentence(run: Run, script: Any, arguments: list[str], message: str) -> None:
+    result = run(answers(*script), *arguments)
+    assert result.exit_code == (3 if "no server" in message else 1)
+    *notices, told = result.stderr.splitlines()
+    assert told.startswith("weft: ")
+    assert message in told
+    assert all(notice.startswith("no answer from ") for notice in notices)
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(run: Run) -> None:
+    def interrupted(_request: httpx.Request) -> httpx.Response:
+        raise KeyboardInterrupt
+
+    result = run(answers(job(), interrupted), "logs", "-f", "a")
+    assert (result.exit_code, result.output) == (130, "")
+
+
+def test_a_defect_is_shown_where_it_lies_if_that_is_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        run(answers(lambda _: 1 / 0), "agents")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["submit", "--help"], ["doctor"], ["doctor", "-o", "json"]])
+def test_output_that_nobody_reads_ends_the_command_without_a_word(arguments: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", "from weft.cli import main; main()", *arguments], stdout=write, stderr=subprocess.PIPE,
+        check=False, timeout=60,
+    )  # fmt: skip
+    os.close(write)
+    assert done.stderr == b""
 
 
 def test_a_url_that_is_none_is_wrong_usage() -> None:

@@ -7,10 +7,9 @@ import pytest
 
 import weft
 from sdk_fakes import Script, answers, job, problem, sse, states, stream, unavailable
-from weft.absence import PATIENCE_S, PAUSES
 from weft.api.event import Event
 from weft.api.lifecycle import JobState
-from weft.event_stream import BACK, Notice, follow, narrate
+from weft.event_stream import BACK, PATIENCE_S, PAUSES, Notice, follow, narrate
 
 ALL = states("pending", "starting", "running", "finishing", "succeeded")
 

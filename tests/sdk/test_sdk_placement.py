@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sdk_fakes import answers, job
 from weft.api.lifecycle import JobState
-from weft.placement import await_placement
+from weft.event_stream import await_placement
 
 
 def test_reasons_are_told_as_they_change_until_the_job_is_placed() -> None:

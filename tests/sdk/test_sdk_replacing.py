@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.replacing import replacing
+from weft.parameter_file import replacing
 
 
 def test_a_file_is_replaced_once_all_is_there(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.arguments import Arguments
-from weft_kvstore.client.keys import KeyPayload, PushPull
+from weft_kvstore.client.keys import KeyPayload, KeyPull, PushOperation, PushPull
 from weft_kvstore.client.operation import AskedKeys, ConsistentRead, Gives, Operation
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.errors import StoreError
@@ -54,6 +54,24 @@ class StoreCalls:
     def key_set(self, keys: Sequence[str]) -> KeySet:
         return self._arguments.key_set(keys)
 
+    def push_keys(self, keys: KeySet, step: int, gradients: Sequence[Array], *, priority: int = 0) -> Future[None]:
+        future: StoreFuture[None] = StoreFuture(self._driver)
+        payload = KeyPayload(PayloadKind.GRADIENT, keys, step, gradients)
+        return self._planned(PushOperation(future, payload), future, priority)
+
+    def pull_keys(
+        self,
+        keys: KeySet,
+        version: int,
+        *,
+        out: Sequence[Array] | None = None,
+        single: bool = False,
+        priority: int = 0,
+    ) -> Future[Any]:
+        future: StoreFuture[Any] = StoreFuture(self._driver)
+        asked = AskedKeys(keys, version, None, Reading.OWN, Gives.VALUE if single else Gives.VALUES)
+        return self._planned(KeyPull(future, asked, out), future, priority)
+
     def pushpull(
         self,
         keys: KeySet,
@@ -67,13 +85,8 @@ class StoreCalls:
         future: StoreFuture[Any] = StoreFuture(self._driver)
         payload = KeyPayload(PayloadKind.GRADIENT, keys, step, gradients)
         gives = Gives.VALUE if single else Gives.VALUES
-        operation = PushPull(future, payload, AskedKeys(keys, step + 1, None, Reading.OWN, gives), out)
-        operation.priority = priority
-        try:
-            self._submit(operation)
-        except StoreError as error:
-            future.set_exception(error)
-        return future
+        asked = AskedKeys(keys, step + 1, None, Reading.OWN, gives)
+        return self._planned(PushPull(future, payload, asked, out), future, priority)
 
     def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
         return self._begin(
@@ -185,6 +198,14 @@ class StoreCalls:
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
         return self._begin(lambda future: self._arguments.barrier(future, step, nothing))
+
+    def _planned(self, operation: Operation, future: StoreFuture[Any], priority: int) -> StoreFuture[Any]:
+        operation.priority = priority
+        try:
+            self._submit(operation)
+        except StoreError as error:
+            future.set_exception(error)
+        return future
 
     def _begin(self, make: Callable[[Future[Any]], Operation], priority: int = 0) -> Future[Any]:
         self._process.check()

@@ -31,7 +31,7 @@ from weft_kvstore.library.arrays import (
     is_several,
     sum_of,
 )
-from weft_kvstore.library.key_registry import KeyRegistry
+from weft_kvstore.library.key_registry import CallPlan, KeyRegistry
 from weft_kvstore.library.steps import MAX_STEP, Barriers, SlotSteps, check_number, check_priority
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.step_outcome import StepOutcome
@@ -222,7 +222,20 @@ class ValueCalls:
 
         return self._steps.set("init", [spec.key for spec in specs], 0, arrays, give)
 
+    def _planned(self, key: object, number: int | None, priority: int) -> CallPlan | None:
+        """The plan of a call whose keys, step or version, and priority are plain: only its arrays are left to check."""
+        if type(priority) is not int or abs(priority) > MAX_CALL_PRIORITY:
+            return None
+        if number is not None and not (type(number) is int and 0 <= number < MAX_STEP):
+            return None
+        return self._registry.plan(key, self._store.key_set)
+
     def push(self, call: str, key: object, gradient: Any, step: int | None, priority: int) -> Future[None]:
+        plan = self._planned(key, step, priority)
+        if plan is not None and (gradients := plan.fitting(gradient)) is not None:
+            begun = self._steps.push_planned(plan, gradients, step, priority)
+            if begun is not None:
+                return begun
         _, keys, specs, (gradients,) = self._registry.listed(call, key, gradient, pushes=True)
         if priority:
             check_priority(priority, self._registry.call(call))
@@ -247,6 +260,13 @@ class ValueCalls:
     def pull(
         self, call: str, key: object, out: Any, version: int | None, *, settled: bool, priority: int
     ) -> Future[Any]:
+        plan = None if settled or version is not None else self._planned(key, None, priority)
+        if plan is not None:
+            own = None if out is None else plan.fitting(out, writable=True)
+            if out is None or own is not None:
+                begun = self._steps.pull_planned(plan, own, priority)
+                if begun is not None:
+                    return begun
         if priority:
             check_priority(priority, self._registry.call(call))
         if isinstance(out, list | tuple):
@@ -274,12 +294,11 @@ class ValueCalls:
 
     def pushpull(self, key: object, gradient: Any, out: Any, step: int | None, priority: int) -> Future[Any]:
         """One call of the store where arrays are NumPy's and fit as they are; else a push and a pull."""
-        plan = self._registry.plan(key, self._store.key_set)
-        plain = type(priority) is int and abs(priority) <= MAX_CALL_PRIORITY
-        if plan is not None and plain and (step is None or (type(step) is int and 0 <= step < MAX_STEP)):
-            gradients, outs = ([gradient], None if out is None else [out]) if plan.single else (gradient, out)
-            if plan.fit(gradients) and (outs is None or plan.fit(outs, writable=True)):
-                begun = self._steps.pushpull(plan, gradients, outs, step, priority)
+        plan = self._planned(key, step, priority)
+        if plan is not None and (gradients := plan.fitting(gradient)) is not None:
+            own = None if out is None else plan.fitting(out, writable=True)
+            if out is None or own is not None:
+                begun = self._steps.push_planned(plan, gradients, step, priority, pulls=True, outs=own)
                 if begun is not None:
                     return begun
         self.check_outs("pushpull", key, out)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from weft_graph.program import Update
+from weft_kvstore.arrays import Array
 from weft_kvstore.description.check import hyper_of, rule_of
 from weft_kvstore.description.form import UserKey, shown, store_name, user_key
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, is_given
@@ -123,8 +124,9 @@ class KeyRegistry:
         return False, keys, specs, found
 
     def plan(self, key: Any, look_up: Callable[[Sequence[str]], Any]) -> CallPlan | None:
-        """The plan of a call that pushes and pulls these keys; `look_up` gives the store's. None where the keys, or the
-        way they are given, are such that each call has to look at them. Errors are told by `listed`."""
+        """The plan of a call that pushes or pulls these keys, which the slot pushes; `look_up` gives the store's. None
+        where the keys, or the way they are given, are such that each call has to look at them. Errors are told by
+        `listed`."""
         single = type(key) is str or type(key) is int
         if not single:
             if (type(key) is not list and type(key) is not tuple) or {*map(type, key)} - {str, int}:
@@ -205,7 +207,7 @@ class KeyRegistry:
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """The keys of a call that pushes and pulls them, looked up once for all calls that name them: `keys` are the
+    """The keys of a call that pushes or pulls them, looked up once for all calls that name them: `keys` are the
     store's, of which `names`, `dtypes` and `shapes` are here. `single`: one key was given, not a list."""
 
     single: bool
@@ -214,17 +216,21 @@ class CallPlan:
     shapes: tuple[tuple[int, ...], ...]
     keys: Any
 
-    def fit(self, arrays: Any, *, writable: bool = False) -> bool:
-        """Whether these are NumPy's arrays of the keys' dtypes and shapes, C-contiguous."""
-        if not isinstance(arrays, list | tuple) or len(arrays) != len(self.names):
-            return False
+    def fitting(self, given: Any, *, writable: bool = False) -> list[Array] | None:
+        """The arrays of a call, one a key, where all are NumPy's, C-contiguous and of the keys' dtypes and shapes."""
+        if self.single:
+            arrays = [given]
+        elif isinstance(given, list | tuple) and len(given) == len(self.names):
+            arrays = [*given]
+        else:
+            return None
         for array, dtype, shape in zip(arrays, self.dtypes, self.shapes, strict=True):
             if type(array) is not np.ndarray or array.dtype != dtype:
-                return False
+                return None
             flags = array.flags
             if array.shape != shape or not flags.c_contiguous or (writable and not flags.writeable):
-                return False
-        return True
+                return None
+        return arrays
 
 
 PLANS_KEPT: Final = 1 << 16

@@ -225,28 +225,60 @@ class SlotSteps:
             self._log.add(names, steps, pushed)
         return pushed
 
-    def pushpull(
-        self, plan: CallPlan, gradients: Sequence[Array], outs: Sequence[Array] | None, step: int | None, priority: int
+    def push_planned(
+        self,
+        plan: CallPlan,
+        gradients: Sequence[Array],
+        step: int | None,
+        priority: int,
+        *,
+        pulls: bool = False,
+        outs: Sequence[Array] | None = None,
     ) -> Future[Any] | None:
-        """Pushes a step of some keys that are at one, and pulls what has seen it. None, and nothing has begun, where
-        more has to be looked at: keys that are at several steps, or have not told theirs, or of which a push failed."""
+        """Pushes a step of some keys; where it `pulls`, the future ends with the values that have seen it. None, and
+        nothing has begun, where more has to be looked at."""
         names = plan.names
         with self._lock:
-            if self._log.has_failed or self._traffic.is_busy or not self._unseen.isdisjoint(names):
+            before = self._at(names)
+            if before is None or (pulls and not self._unseen.isdisjoint(names)):
                 return None
-            counts = self._counts.counts
-            begun = {*map(counts.__getitem__, names)}
-            if len(begun) > 1:
-                return None
-            (before,) = begun
             step = before if step is None else step
             steps = [step] * len(names)
-            guards = self._log.guards(names, steps)
-            future = self._store.pushpull(plan.keys, step, gradients, out=outs, single=plan.single, priority=priority)
+            guards = self._log.guards(names, steps) if pulls else []
             if step >= before:
-                counts.update(dict.fromkeys(names, step + 1))
+                self._counts.counts.update(dict.fromkeys(names, step + 1))
+            try:
+                future: Future[Any]
+                if pulls:
+                    future = self._store.pushpull(
+                        plan.keys, step, gradients, out=outs, single=plan.single, priority=priority
+                    )
+                else:
+                    future = self._store.push_keys(plan.keys, step, gradients, priority=priority)
+            except BaseException:  # Nothing has left.
+                self._counts.give_back(names, steps, [before] * len(names))
+                raise
             self._log.add(names, steps, future)
         return joined([future], itemgetter(0), guards) if guards else future
+
+    def pull_planned(self, plan: CallPlan, outs: Sequence[Array] | None, priority: int) -> Future[Any] | None:
+        """Pulls what has seen all that was pushed of some keys. None as `push_planned`."""
+        names = plan.names
+        with self._lock:
+            version = self._at(names)
+            if version is None or not self._unseen.isdisjoint(names):
+                return None
+            guards = self._log.guards(names, [version] * len(names))
+            pulled = self._store.pull_keys(plan.keys, version, out=outs, single=plan.single, priority=priority)
+        return joined([pulled], itemgetter(0), guards) if guards else pulled
+
+    def _at(self, names: Sequence[str]) -> int | None:
+        """The step that these keys are at. None where they are at several, a push has failed, or arrays of a GPU are
+        under way: then each has to be looked at."""
+        if self._log.has_failed or self._traffic.is_busy:
+            return None
+        steps = {*map(self._counts.counts.__getitem__, names)}
+        return steps.pop() if len(steps) == 1 else None
 
     def set(
         self, call: str, names: list[str], version: int, arrays: list[Any], hand_over: HandOver[None]

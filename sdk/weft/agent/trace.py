@@ -51,10 +51,7 @@ class TraceRecorder:
 
     def add(self, kind: SpanKind, name: str, step: int, begin_ns: int, slot: int = -1) -> None:
         """A span that began then, by `now`, and ends now, on this thread."""
-        if len(self._spans) < MOST_KEPT:
-            self._spans.append((kind, name, threading.get_ident(), step, slot, begin_ns, self.now()))
-        else:
-            self._dropped += 1
+        self.until(kind, name, step, begin_ns, slot)()
 
     def async_(
         self, kind: SpanKind, name: str, step: int, start: Callable[[Callable[..., None]], None]
@@ -62,16 +59,27 @@ class TraceRecorder:
         """Asynchronous work as it was, whose span ends when its completion is called."""
 
         def begun(on_complete: Callable[..., None]) -> None:
-            begin_ns, thread = self.now(), threading.get_ident()
+            ended = self.until(kind, name, step, self.now())
 
             def completed(*error: Any) -> None:
-                if len(self._spans) < MOST_KEPT:
-                    self._spans.append((kind, name, thread, step, -1, begin_ns, self.now()))
+                ended()
                 on_complete(*error)
 
             start(completed)
 
         return begun
+
+    def until(self, kind: SpanKind, name: str, step: int, begin_ns: int, slot: int = -1) -> Callable[..., None]:
+        """What ends a span of this thread that began then, from any thread: a future's callback, say."""
+        thread = threading.get_ident()
+
+        def ended(*_: Any) -> None:
+            if len(self._spans) < MOST_KEPT:
+                self._spans.append((kind, name, thread, step, slot, begin_ns, self.now()))
+            else:
+                self._dropped += 1
+
+        return ended
 
     def take(self) -> Iterator[ProcessTrace]:
         """What was noted since the last call, in parts that a report has room for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 
@@ -12,6 +13,19 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
-    from weft.cli.app import app  # `weft.cli` may be imported without rich and typer being loaded
+    try:
+        from weft.cli.app import app  # `weft.cli` may be imported without rich and typer being loaded
 
-    app()
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        _flush()
+
+
+def _flush() -> None:
+    """Writes what is left of the output; where nobody reads it any more, it goes nowhere, without a word."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

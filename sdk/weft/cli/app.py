@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -15,6 +16,12 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NO_SERVER = 3
 EXIT_INTERRUPTED = 130
+
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+"""The base of typer's own errors, which it does not name in public."""
+
+TRACEBACK = "WEFT_TRACEBACK"
+"""A variable that has a defect of weft print its traceback."""
 
 HELP = """Train computation graphs on a cluster. Send a graph, not code.
 
@@ -82,7 +89,7 @@ class _Commands(Mapping[str, Any]):
 
 
 class Reporting(TyperGroup):
-    """Turns what users can meet into a message. What they cannot, a defect of weft, keeps its traceback."""
+    """Turns errors into a message and an exit code. Where a defect of weft lies is printed if TRACEBACK is set."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -107,10 +114,22 @@ class Reporting(TyperGroup):
             code = _complain(str(error), EXIT_NO_SERVER)
         except ArgumentError as error:
             code = _complain(str(error), EXIT_USAGE)
-        except (WeftError, GraphError, OSError) as error:
+        except (WeftError, GraphError) as error:
             code = _complain(str(error), EXIT_FAILED)
+        except BrokenPipeError:
+            raise  # who read the output has enough of it: typer ends the process without a word
+        except OSError as error:
+            file = os.path.abspath(error.filename) if isinstance(error.filename, str | os.PathLike) else None
+            code = _complain(f"{file}: {error.strerror}" if file and error.strerror else str(error), EXIT_FAILED)
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
+        except (typer.Exit, typer.Abort, USAGE_ERROR):
+            raise  # typer's own ways to end
+        except Exception as error:
+            if os.environ.get(TRACEBACK):
+                raise
+            told = f"{type(error).__name__}: {error}".rstrip(": ")
+            code = _complain(f"{told}; this is a defect of weft, and with {TRACEBACK}=1 it says where", EXIT_FAILED)
         sys.exit(code)
 
 

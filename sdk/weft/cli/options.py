@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from weft.absence import AWAY, Absence, Resumption
 from weft.client import Client
 from weft.command_line import command
 from weft.errors import NotFoundError, WeftError
+from weft.event_stream import AWAY, Absence, Resumption
 from weft.job_handle import JobHandle
 from weft.terminal import Console
 
@@ -44,6 +44,16 @@ def print_json(document: BaseModel | Mapping[str, Any], indent: int | None = 2) 
         document.model_dump_json(indent=indent) if isinstance(document, BaseModel) else dumps(document, indent=indent)
     )
     Console().out(text, highlight=False)
+
+
+def say(text: str) -> None:
+    """Prints a sentence as it is."""
+    Console(soft_wrap=True, highlight=False, markup=False).print(text)
+
+
+def warn(text: str) -> None:
+    """Prints a sentence that is no answer, to standard error."""
+    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(text, style="yellow")
 
 
 class NoSuchJobError(WeftError):

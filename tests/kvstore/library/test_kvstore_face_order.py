@@ -15,6 +15,7 @@ import strict_copies
 from face_stores import WAIT_S, faces
 from strict_copies import StrictCupy
 from weft_kvstore import Key, KVStore, StoreError, describe
+from weft_kvstore.client.plan import KeySet
 
 SOON_S = 0.2
 """Far longer than a thread takes that nothing keeps."""
@@ -30,14 +31,15 @@ class Recorded:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if name not in {"push", "push_rows", "set_many", "barrier", "pull"}:
+        if name not in {"push", "push_keys", "push_rows", "set_many", "barrier", "pull", "pull_keys"}:
             return found
 
         def called(key: Any, step: Any, *rest: Any, **named: Any) -> Any:
             if name.startswith("push"):
                 self.at(step)
             first, second = (step, key) if name == "barrier" else (key, step)
-            self.calls.append((name, first if isinstance(first, str) else ",".join(first), second))
+            names = first if isinstance(first, str) else ",".join(first.names if isinstance(first, KeySet) else first)
+            self.calls.append((name.removesuffix("_keys"), names, second))
             return found(key, step, *rest, **named)
 
         return called

@@ -139,6 +139,11 @@ class ManyStore:
         self.pushed.append(([key], step))
         return finished(None)
 
+    def key_set(self, keys: Sequence[str]) -> Sequence[str]:
+        return keys
+
+    push_keys, pull_keys = push_many, pull_many
+
     def close(self) -> None:
         pass
 

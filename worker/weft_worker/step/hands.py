@@ -73,9 +73,9 @@ class Shared:
 
     def send(
         self, keys: Sequence[str], step: int, gradients: Sequence[Array], *, goes_on: bool, in_place: bool
-    ) -> None:
+    ) -> Future[Any]:
         """Pushes gradients; where the job `goes_on`, also pulls what they make. `in_place`: the values that the keys
-        have are read no more."""
+        have are read no more. Ends once they are there, or the shards have the gradients."""
         arrays = []
         for key, gradient in zip(keys, gradients, strict=True):
             self._await(key)
@@ -84,10 +84,13 @@ class Shared:
                 np.copyto(array, gradient, casting="no")
             arrays.append(array)
         if not goes_on:
-            self._pushed.append(self.store.push_many(keys, step, arrays))
-            return
+            pushed = self.store.push_many(keys, step, arrays)
+            self._pushed.append(pushed)
+            return pushed
         out = [self.buffers.value_buffer(key) for key in keys] if in_place else None
-        self._expect(keys, step + 1, self.store.pushpull(self.store.key_set(keys), step, arrays, out=out))
+        future = self.store.pushpull(self.store.key_set(keys), step, arrays, out=out)
+        self._expect(keys, step + 1, future)
+        return future
 
     def end(self, step: int) -> StepOutcome | None:
         """Waits until every shard has all that was sent of the last step."""

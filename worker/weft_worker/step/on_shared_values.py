@@ -51,8 +51,6 @@ class _SharedRun:
 
     def _communicate(self, bounds: Sequence[BoundNode], last: Sequence[BoundNode]) -> None:
         run, op_type = self.run, bounds[0].node.op_type
-        trace = run.context.trace
-        begin_ns = 0 if trace is None else trace.now()
         try:
             if op_type == FETCH:
                 self._fetch(bounds)
@@ -63,14 +61,14 @@ class _SharedRun:
         except Exception as error:  # of the store: the error names the nodes
             name = run.name_of_all(bounds) if len(bounds) > 1 else run.name_of(bounds[0])
             raise PartError(name, None, error) from error
-        if trace is not None:
-            kind = SpanKind.FETCH if op_type == FETCH else SpanKind.SEND
-            told = f"{op_type} {', '.join(bound.key for bound in bounds)}" if bounds[0].key else op_type
-            trace.add(kind, told, run.context.step + 1, begin_ns)
 
     def _fetch(self, bounds: Sequence[BoundNode]) -> None:
-        run, keys = self.run, [bound.key for bound in bounds]
-        for bound, value in zip(bounds, self.shared.values(keys, run.context.step), strict=True):
+        run, keys, trace = self.run, [bound.key for bound in bounds], self.run.context.trace
+        begin_ns = 0 if trace is None else trace.now()
+        values = self.shared.values(keys, run.context.step)
+        if trace is not None:
+            trace.add(SpanKind.FETCH, f"{FETCH} {', '.join(keys)}", run.context.step + 1, begin_ns)
+        for bound, value in zip(bounds, values, strict=True):
             (place,) = bound.outputs
             assert place is not None
             run.table.put(place, value)
@@ -84,6 +82,11 @@ class _SharedRun:
         if are_last:
             run.table.keep_copies(run.plan.outputs.values())
         # Values may be read by what is computed behind these, unless nothing is.
-        self.shared.send(keys, run.context.step, gradients, goes_on=run.context.goes_on, in_place=are_last)
+        trace = run.context.trace
+        begin_ns = 0 if trace is None else trace.now()
+        sent = self.shared.send(keys, run.context.step, gradients, goes_on=run.context.goes_on, in_place=are_last)
+        if trace is not None:  # What was sent is under way until the values that it makes are there.
+            told = f"{SEND} {', '.join(keys)}"
+            sent.add_done_callback(trace.until(SpanKind.SEND, told, run.context.step + 1, begin_ns))
         for bound in bounds:
             run.table.release(bound.inputs)
