@@ -90,7 +90,7 @@ def test_what_makes_no_sense_raises_where_it_is_written() -> None:
         nn.EmbeddingBag(10, 4, name="bag")(weft.input("x", ("batch",), "int64"))
     with pytest.raises(ValueError, match="num_embeddings must be at least 1"):
         nn.Embedding(0, 4)
-    with pytest.raises(weft.ArgumentError, match="reduce is 'max'"):
+    with pytest.raises(weft.ArgumentError, match="mode is 'max'"):
         nn.EmbeddingBag(10, 4, mode="max")  # type: ignore[arg-type]  # the point
     with pytest.raises(weft.DTypeError, match="no element type 'float128'"):
         nn.Embedding(10, 4, dtype="float128", name="look")(ids())
