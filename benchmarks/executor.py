@@ -1,7 +1,8 @@
-"""What a steady training step costs in Python on the CPU: microseconds a node, and bytes that stay allocated.
+"""What a steady training step of one worker costs beside its kernels, on the CPU: microseconds a node, and bytes.
 
-The layers are narrow and the store answers at once, so that Python is most of a step. Every node runs by its own body,
-in the serial engine; Fetch and Send are counted as nodes, and the time of NumPy's calls is part of the figure.
+Every node runs by its own body, and Fetch and Send are counted as nodes. The kernels' own time is that of the same
+calls made one after the other, with all that they take at hand; steps and bare calls take turns, and a figure is the
+difference of the medians. The update of the values is left out: it is the optimizer's.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import json
 import statistics
 import time
 import tracemalloc
-from collections.abc import Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,11 +22,12 @@ import numpy as np
 from weft_graph.convert import convert
 from weft_graph.ir import Graph, Initializer, Input, Node, Parameter
 from weft_graph.types import BATCH, DType, TensorType
-from weft_kernels.kernel import Array
+from weft_kernels.kernel import Array, Attributes, Inputs, Kernel, KernelContext, Outputs
 from weft_worker.bind import bind
 from weft_worker.engine.serial import SerialEngine
 from weft_worker.plan import Plan
-from weft_worker.step.hands import Hands
+from weft_worker.segments import compiled
+from weft_worker.step.hands import Hands, Own
 from weft_worker.step.lanes import COMPUTE, IO
 from weft_worker.step.pusher import StepPusher
 from weft_worker.step.values import StepContext
@@ -35,20 +37,17 @@ WIDTH, ROWS, WARM = 4, 2, 20
 WAIT_S = 60.0
 
 
-class AnsweringStore:
-    """Has every value, and takes every gradient, at once."""
+class StillStore:
+    """Has every value, and leaves it as it is."""
 
     def __init__(self, values: Mapping[str, Array]) -> None:
         self._values = values
 
-    def pull(self, key: str, version: int) -> Future[Any]:
-        return _ended(self._values[key])
+    def value(self, key: str) -> Array:
+        return self._values[key]
 
-    def push(self, key: str, step: int, gradient: Array) -> Future[Any]:
-        return _ended(None)
-
-    def barrier(self, step: int, nothing: Any) -> Future[Any]:
-        return _ended(None)
+    def update(self, step: int, gradients: Mapping[str, Array], rows: Mapping[str, Any]) -> None:
+        """Nothing is updated."""
 
 
 def main() -> None:
@@ -58,18 +57,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    plan = bind(convert(_chain(options.layers), loss="loss", metrics={}).train, {BATCH: ROWS})
-    step_us, stays, peak = _measured(plan, options.steps)
+    plan = bind(convert(_chain(options.layers), loss="loss", metrics={}).train, {BATCH: ROWS}, travels=False)
+    step_us, kernels_us, stays, peak = _measured(plan, options.steps)
     nodes = len(plan.nodes)
     row = {
         "nodes": nodes,
         "step_us": step_us,
-        "node_us": step_us / nodes,
+        "kernels_us": kernels_us,
+        "node_us": (step_us - kernels_us) / nodes,
         "bar_us": BAR_US,
         "stays_bytes": stays,
         "peak_bytes": peak,
     }
-    print(f"{nodes} nodes, {step_us:.0f} us a step: {row['node_us']:.2f} us a node (bar: {BAR_US:.0f} us)")
+    print(f"{nodes} nodes, {step_us:.0f} us a step, {kernels_us:.0f} us of them in kernels")
+    print(f"{row['node_us']:.2f} us a node beside its kernel (bar: {BAR_US:.0f} us)")
     print(f"{stays:.0f} bytes a step stay allocated; a step holds at most {peak} bytes besides")
     if options.json is not None:
         options.json.write_text(json.dumps(row, indent=2) + "\n")
@@ -95,12 +96,14 @@ def _chain(layers: int) -> Graph:
     )
 
 
-def _measured(plan: Plan, steps: int) -> tuple[float, float, int]:
-    """(microseconds of a step, the median; bytes a step that stay allocated when it is over, the most a step holds)."""
+def _measured(plan: Plan, steps: int) -> tuple[float, float, float, int]:
+    """(microseconds of a step, and of its kernels alone, medians; bytes a step that stay allocated when it is over, the
+    most a step holds)."""
     values = {key: np.full(_shape(plan, place), 0.1, np.float32) for key, place in plan.fetched.items()}
     feeds = {name: np.ones(_shape(plan, place), plan.types[place].dtype.value) for name, place in plan.inputs.items()}
     engine = SerialEngine({COMPUTE: 1, IO: 1}, completion_timeout_s=WAIT_S)
-    pusher = StepPusher(Hands(engine, cast(Any, AnsweringStore(values))))
+    store = cast(Any, StillStore(values))
+    pusher = StepPusher(Hands(engine, store, own=Own(store, engine.variable("own values"))))
 
     def run(step: int) -> float:
         began = time.perf_counter()
@@ -110,7 +113,16 @@ def _measured(plan: Plan, steps: int) -> tuple[float, float, int]:
 
     for step in range(WARM):
         run(step)
-    median = statistics.median([run(WARM + step) for step in range(steps)])
+    calls = _calls_of(plan, lambda recorded: pusher.push(recorded, StepContext(0, 0, 7, "step"), feeds))
+
+    def run_bare() -> float:
+        began = time.perf_counter()
+        for kernel, context, inputs, attributes in calls:
+            kernel(context, inputs, attributes)
+        return (time.perf_counter() - began) * 1e6
+
+    timed = [(run(WARM + step), run_bare()) for step in range(steps)]
+    whole, bare = (statistics.median(each) for each in zip(*timed, strict=True))
     tracemalloc.start()
     for step in range(WARM):
         run(WARM + steps + step)
@@ -124,17 +136,28 @@ def _measured(plan: Plan, steps: int) -> tuple[float, float, int]:
     peak = tracemalloc.get_traced_memory()[1] - began_with
     tracemalloc.stop()
     engine.close()
-    return median, stays / steps, peak
+    return whole, bare, stays / steps, peak
+
+
+def _calls_of(plan: Plan, push: Callable[[Plan], object]) -> list[tuple[Any, ...]]:
+    """The kernels' calls in a step, with what they are given."""
+    calls = list[tuple[Any, ...]]()
+
+    def recording(kernel: Kernel) -> Kernel:
+        def record(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+            calls.append((kernel, context, inputs, attributes))
+            return kernel(context, inputs, attributes)
+
+        return record
+
+    recorded = {id(bound): replace(bound, kernel=recording(bound.kernel)) for bound in plan.nodes if bound.kernel}
+    work = compiled([recorded.get(id(bound), bound) for bound in plan.nodes])
+    push(replace(plan, work=work))
+    return calls
 
 
 def _shape(plan: Plan, place: int) -> tuple[int, ...]:
     return tuple(int(size) for size in plan.types[place].shape)
-
-
-def _ended(value: object) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_result(value)
-    return future
 
 
 if __name__ == "__main__":

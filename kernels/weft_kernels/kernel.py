@@ -28,9 +28,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 """An array of the module that runs: NumPy's, or CuPy's, which has the same face."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KernelContext:
-    """What a kernel may know beside its inputs and attributes.
+    """What a kernel may know beside its inputs and attributes. It is made for each call, and not written later; what is
+    frozen takes four times as long to make.
 
     `xp` is the array module. `seed`, `step` and `first_sample` (the place of this batch's first sample in the step's
     global batch) key random numbers together with the node's name, so that they do not depend on the number of workers.

@@ -189,3 +189,15 @@ def test_a_module_that_differs_is_left_as_it_was() -> None:
     assert bool((module.out.weight == 7).all())
     with pytest.raises(weft.ArgumentError, match=r"module is a torch\.nn\.Module, not str"):
         trained(module).load_into("net")
+
+
+def test_a_loss_that_forward_computes_is_named(tmp_path: Path) -> None:
+    class Own(Scores):
+        def forward(self, x: Any, y: Any) -> Any:
+            scores = super().forward(x)
+            return {"loss": nn.functional.huber_loss(scores[:, 0], y), "scores": scores}
+
+    path = write(tmp_path / "points.npz", x="x", y=np.ones(20, np.float32))
+    sent = submitted(Own(), path, loss="loss")
+    assert sent["loss"] == "loss"
+    assert sent["data"]["columns"] == {"x": "x", "y": "y"}

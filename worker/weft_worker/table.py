@@ -53,21 +53,25 @@ class ValueTable:
     def wanted(self, xp: Any, places: Iterable[int | None]) -> tuple[Array | None, ...]:
         """For each place the array that its value is to be written to: of the arena, or new; None where its size is
         not known, and for a view. A kernel writes alike in both, and gives the same bits."""
-        return tuple([self._wanted(xp, place) for place in places])
-
-    def _wanted(self, xp: Any, place: int | None) -> Array | None:
-        if place is None:
-            return None
-        array = self._arena.get(place)
-        if array is None and (lying := self._plan.placement.lying.get(place)) is not None:
-            return lying.array(xp, None)
-        return array
+        found: list[Array | None] = []
+        for place in places:
+            array = None
+            if place is not None:
+                array = self._arena.get(place)
+                if array is None and (lying := self._plan.placement.lying.get(place)) is not None:
+                    array = lying.array(xp, None)
+            found.append(array)
+        return tuple(found)
 
     def settle(self, xp: Any, place: int, array: Array, wanted: Array | None, inputs: Iterable[Array | None]) -> None:
         """Keeps what a kernel gave, where and as the plan has it: with or without an arena it lies alike, so that sums
         along it are the same to the bit. Raises ValueMismatchError."""
-        self._check(place, array)
+        if array is not wanted:
+            self._check(place, array)
         if self._readers[place] <= 0:
+            return
+        if array is wanted:
+            self._arrays[place] = array
             return
         placement = self._plan.placement
         if not _is_at(xp, array, wanted) and place not in placement.views:
@@ -93,17 +97,18 @@ class ValueTable:
 
     def take(self, places: Iterable[int | None]) -> list[Array | None]:
         """The values at `places`, None where a place is."""
-        return [None if place is None else self.get(place) for place in places]
+        arrays = self._arrays
+        return [None if place is None else arrays[place] for place in places]
 
     def release(self, places: Iterable[int | None]) -> None:
         """One reader of each of `places` is done; a value that has none left is dropped."""
+        readers = self._readers
         with self._lock:
             for place in places:
-                if place is None:
-                    continue
-                self._readers[place] -= 1
-                if self._readers[place] == 0:
-                    self._arrays[place] = None
+                if place is not None:
+                    readers[place] = left = readers[place] - 1
+                    if not left:
+                        self._arrays[place] = None
 
 
 def _fits(array: Array, type_: TensorType) -> bool:
@@ -117,7 +122,7 @@ def _fits(array: Array, type_: TensorType) -> bool:
 
 def _is_at(xp: Any, array: Array, wanted: Array | None) -> bool:
     """Whether the array is where it is wanted: no two values' memory overlaps in part."""
-    return array is wanted or (
+    return (
         wanted is not None
         and array.base is not None
         and array.strides == wanted.strides

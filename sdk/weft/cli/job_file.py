@@ -1,19 +1,23 @@
-"""Job files on the command line: a job as JSON, and another beginning that is put into it."""
+"""Job files on the command line: a job as JSON, and the fields that options put into it."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from weft.api.base import RepeatedKeyError, check_keys
+from weft.api.job import JobSpec
+from weft.api.optimizer import SGD
 from weft.cli.options import find_job
 from weft.client import Client
 from weft.errors import ArgumentError
 from weft.submission import file_of
+from weft_graph.spelling import did_you_mean
 
 STANDARD_INPUT = "standard input"
 SHOWN_CHARACTERS = 40
@@ -27,6 +31,36 @@ InitFrom = Annotated[
         show_default=False,
     ),
 ]
+
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Replace a field of the job: optimizer.lr=0.01, run.epochs=3, or epochs=3 for short; may be repeated.",
+        show_default=False,
+    ),
+]
+
+Schema = dict[str, Any]
+
+SHORT = ("run", "optimizer", "parallelism", "data")
+"""Records of a job whose fields may be named alone, as `weft.submit` has them."""
+
+EITHER: dict[tuple[str, ...], tuple[str, str]] = {
+    ("run", "epochs"): ("run", "steps"),
+    ("run", "steps"): ("run", "epochs"),
+}
+"""Fields of which a job has one: saying one takes the other away."""
+
+ABSENT = {"optimizer": {"name": SGD().name}}
+"""What a record is where the job does not say."""
+
+TYPES: dict[str, type | tuple[type, ...]] = {
+    "string": str, "number": (int, float), "integer": int, "boolean": bool, "object": dict, "array": list,
+    "null": type(None),
+}  # fmt: skip
 
 
 def job_file(argument: str) -> Path | None:
@@ -73,3 +107,114 @@ def beginning_with(client: Client, spec: bytes | str, init_from: str | None) -> 
     else:
         document["init_from"] = {"job": find_job(client, init_from).id}
     return json.dumps(document)
+
+
+def overridden(document: bytes | str, assignments: Sequence[str]) -> bytes | str:
+    """The job's JSON, an object, with these fields set. Raises ArgumentError for a path that a job does not have, and a
+    value of another type; all else is the server's to check."""
+    if not assignments:
+        return document
+    job, schema, paths = json.loads(document), JobSpec.model_json_schema(), set[tuple[str, ...]]()
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise ArgumentError(f"--set {text!r}: write it like optimizer.lr=0.01")
+        path = _whole(tuple(name.split(".")), job, schema)
+        paths.add(path)
+        _set(job, path, value, schema)
+    for path in paths:
+        other = EITHER.get(path)
+        if other is not None and other not in paths:
+            job[other[0]].pop(other[1], None)
+    return json.dumps(job)
+
+
+def _whole(path: tuple[str, ...], job: dict[str, Any], schema: Schema) -> tuple[str, ...]:
+    """The path, with the record in front that a short one leaves out."""
+    top = schema["properties"]
+    if path[0] in top:
+        return path
+    below = {name: _fields(list(_alternatives(top[name], schema)), job.get(name, ABSENT.get(name))) for name in SHORT}
+    for name, fields in below.items():
+        if path[0] in fields:
+            return (name, *path)
+    known = dict.fromkeys((*top, *(field for fields in below.values() for field in fields)))
+    hint = did_you_mean(path[0], known) or f"; it has {', '.join(known)}"
+    raise ArgumentError(f"--set {'.'.join(path)}: a job has no such field{hint}")
+
+
+def _set(job: dict[str, Any], path: tuple[str, ...], text: str, schema: Schema) -> None:
+    """Writes the value into the job; records on the way to it are made."""
+    here: Any = job
+    allowed = [schema]
+    for depth, name in enumerate(path):
+        allowed = _below(allowed, here, path, depth, schema)
+        key: Any = int(name) if isinstance(here, list) else name
+        if depth == len(path) - 1:
+            here[key] = _value(text, ".".join(path), allowed)
+            return
+        below = here.get(key) if isinstance(here, dict) else here[key]
+        if not isinstance(below, dict | list):
+            below = here[key] = dict(ABSENT.get(name, {})) if here is job else {}
+        here = below
+
+
+def _below(allowed: list[Schema], here: Any, path: tuple[str, ...], depth: int, schema: Schema) -> list[Schema]:
+    """What the field `path[depth]` of the value `here` may be. Raises ArgumentError where there is none."""
+    name, where = path[depth], ".".join(path[:depth]) or "a job"
+    if isinstance(here, list):
+        if not name.isdecimal() or int(name) >= len(here):
+            raise ArgumentError(
+                f"--set {'.'.join(path)}: {where} is a list of {len(here)}, and {name!r} is none of them"
+            )
+        return [each for one in allowed if "items" in one for each in _alternatives(one["items"], schema)]
+    fields = _fields(allowed, here)
+    if name in fields:
+        return [each for one in fields[name] for each in _alternatives(one, schema)]
+    free = [one for one in allowed if one.get("type", "object") == "object" and "properties" not in one]
+    if free:
+        return [{}]  # a dictionary of the user's own names
+    hint = did_you_mean(name, fields) or (f"; it has {', '.join(fields)}" if fields else "")
+    raise ArgumentError(f"--set {'.'.join(path)}: {where} has no field {name!r}{hint}")
+
+
+def _fields(allowed: list[Schema], here: Any) -> dict[str, list[Schema]]:
+    """{field: what it may be} of the records that `here`, the value so far, may be one of."""
+    found: dict[str, list[Schema]] = {}
+    for one in allowed:
+        properties = one.get("properties", {})
+        kinds = {name: each["const"] for name, each in properties.items() if "const" in each}
+        given = here if isinstance(here, dict) else {}
+        if all(given.get(name, kind) == kind for name, kind in kinds.items()):
+            for name, each in properties.items():
+                found.setdefault(name, []).append(each)
+    return found
+
+
+def _alternatives(one: Schema, schema: Schema) -> Iterator[Schema]:
+    """The schemas without references and alternatives that this one stands for."""
+    if "$ref" in one:
+        yield from _alternatives(schema["$defs"][one["$ref"].rpartition("/")[2]], schema)
+    elif "properties" not in one and ("anyOf" in one or "oneOf" in one):
+        for each in (*one.get("anyOf", ()), *one.get("oneOf", ())):
+            yield from _alternatives(each, schema)
+    else:
+        yield one
+
+
+def _value(text: str, path: str, allowed: list[Schema]) -> Any:
+    """The text as JSON if that has a type that the field may have, else as it is."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    types = [str(one["type"]) for one in allowed if "type" in one]
+    if len(types) < len(allowed) or any(_is_a(value, each) for each in types):
+        return value
+    if "string" in types:
+        return text
+    raise ArgumentError(f"--set {path}={text}: this is no {' or '.join(dict.fromkeys(types))}")
+
+
+def _is_a(value: Any, type_: str) -> bool:
+    return isinstance(value, TYPES[type_]) and (type_ == "boolean" or not isinstance(value, bool))

@@ -14,11 +14,10 @@ from weft.api.agent import AgentList
 from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
 from weft.cli import render
-from weft.cli.job_file import InitFrom, beginning_with, job_file, read
+from weft.cli.job_file import InitFrom, SetOption, beginning_with, job_file, overridden, read
 from weft.cli.model_options import JOB_PANEL, ModelOptions, fields_of_a_job, with_model_options
 from weft.cli.models import ModelJob, is_model, job_of_model, submit_model
-from weft.cli.options import Form, Format, JobId, Url, await_job, find_job, print_json
-from weft.cli.overrides import SetOption, overridden
+from weft.cli.options import Form, Format, JobId, Url, await_job, find_job, print_json, say, warn
 from weft.cli.programs import tell_dry_run
 from weft.cli.training_options import (
     Accumulate,
@@ -167,9 +166,9 @@ def jobs(
             if job.state.is_waiting and job.reason:
                 Console(soft_wrap=True, highlight=False, markup=False).print(render.state_line(job))
     elif state:
-        _say(f"no job is in that state; `{command('jobs')}` lists all")
+        say(f"no job is in that state; `{command('jobs')}` lists all")
     else:
-        _say(f"no jobs yet; submit one with: {command('submit JOB.json')}")
+        say(f"no jobs yet; submit one with: {command('submit JOB.json')}")
 
 
 def show(
@@ -191,23 +190,23 @@ def show(
         submitted = found.spec()
     Console().print(render.job_lines(job, submitted, render.now()))
     if job.state is JobState.FAILED and job.started_at is not None:
-        _say(f"\nwhat led to it: {command(f'logs {job.id}')}")
+        say(f"\nwhat led to it: {command(f'logs {job.id}')}")
     if job.state is JobState.SUCCEEDED and job.snapshot and job.progress.step < job.progress.steps:
-        _say(f"go on from step {job.snapshot}: {command(f'resume {job.id} --stop-when none')}")
+        say(f"go on from step {job.snapshot}: {command(f'resume {job.id} --stop-when none')}")
     elif job.state is JobState.SUCCEEDED and job.snapshot == job.progress.step:
-        _say(f"train it longer: {command(f'resume {job.id} --steps {2 * job.progress.step}')}")
+        say(f"train it longer: {command(f'resume {job.id} --steps {2 * job.progress.step}')}")
     elif job.state.is_terminal and job.snapshot is not None:
-        _say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
+        say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
     elif job.state is JobState.FAILED and job.started_at is not None:
-        _say(f"run it again: {command(f'submit {job.id}')}; --set lr=0.001 changes a field of it")
+        say(f"run it again: {command(f'submit {job.id}')}; --set lr=0.001 changes a field of it")
     if job.state is JobState.SUCCEEDED:
-        _say(f"\nsave its parameters with: {command(f'params save {job.id} FILE.safetensors')}")
+        say(f"\nsave its parameters with: {command(f'params save {job.id} FILE.safetensors')}")
 
 
 def watch(id: JobId, url: Url = None, form: Form = Format.TABLE) -> None:  # noqa: A002 - the argument's name to users
     """Show a job's progress until it ends; leaving with Ctrl-C does not stop it."""
     with Client(url) as client:
-        job = await_job(client, id, _warn)
+        job = await_job(client, id, warn)
         _watch(job, Console(stderr=form is Format.JSON))
         if form is Format.JSON:
             print_json(job.job)
@@ -243,7 +242,7 @@ def wait(
     """Wait for a job to succeed, or for another state; exit code 1 if it ends otherwise or the time is over."""
     timeout_s = None if timeout is None else _duration(timeout, "--timeout").total_seconds()
     with Client(url) as client:
-        found = await_job(client, id, _warn)
+        found = await_job(client, id, warn)
         job = found.wait_until(for_.holds, timeout_s)
         if for_ is Condition.SUCCEEDED:
             found.succeeded()
@@ -252,7 +251,7 @@ def wait(
     if form is Format.JSON:
         print_json(job)
     else:
-        _say(render.state_line(job))
+        say(render.state_line(job))
 
 
 def logs(
@@ -265,10 +264,10 @@ def logs(
     """Print a job's events: states, steps, metrics, logs. With -o json one event a line."""
     out = Console(soft_wrap=True, highlight=False)
     with Client(url) as client:
-        job = await_job(client, id, _warn) if follow else find_job(client, id)
+        job = await_job(client, id, warn) if follow else find_job(client, id)
         for event in job.narrated(after) if follow else job.log(after):
             if isinstance(event, Notice):
-                _warn(event.text)
+                warn(event.text)
             elif form is Format.JSON:
                 out.out(event.model_dump_json(), highlight=False)
             else:
@@ -288,7 +287,7 @@ def stop(
         if form is Format.JSON:
             print_json(job.job)
         else:
-            _say(render.state_line(job.job))
+            say(render.state_line(job.job))
         if watch:
             _watch(job, Console(stderr=True))
 
@@ -309,7 +308,7 @@ def scale(
         if form is Format.JSON:
             print_json(job.job)
         else:
-            _say(render.state_line(job.job))
+            say(render.state_line(job.job))
         if watch:
             _watch(job, Console(stderr=True))
 
@@ -328,9 +327,9 @@ def cancel(
     if form is Format.JSON:
         print_json(job)
         return
-    _say(f"job {job.id} ({job.name}) {job.state.told}")
+    say(f"job {job.id} ({job.name}) {job.state.told}")
     if job.snapshot is not None:
-        _say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
+        say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
 
 
 def rm(
@@ -356,13 +355,13 @@ def rm(
             ended = client.jobs(state=[state for state in JobState if state.is_terminal])
             found = [each for each in ended if each.job.ended_at and render.now() - each.job.ended_at > age]
         if not found and form is Format.TABLE:
-            _say("no job ended that long ago")
+            say("no job ended that long ago")
             return
         going = next((each.job for each in found if not each.state.is_terminal), None)
         if going is not None:
             raise ArgumentError(f"job {going.id} {going.state.told}; end it first: {command(f'cancel {going.id}')}")
         for each in found if form is Format.TABLE else ():
-            _say(f"{render.state_line(each.job)}, {render.size(each.job.kept_bytes)}")
+            say(f"{render.state_line(each.job)}, {render.size(each.job.kept_bytes)}")
         total = render.size(sum(each.job.kept_bytes for each in found))
         what = f"{render.counted(len(found), 'job')} with results, snapshots and logs ({total})"
         if not yes:
@@ -374,7 +373,7 @@ def rm(
     if form is Format.JSON:
         print_json({"removed": [each.id for each in found]})
     else:
-        _say(f"removed {what}")
+        say(f"removed {what}")
 
 
 def agents(url: Url = None, form: Form = Format.TABLE) -> None:
@@ -386,7 +385,7 @@ def agents(url: Url = None, form: Form = Format.TABLE) -> None:
     elif found:
         render.print_table(render.agents_table(found, render.room()))
     else:
-        _say(f"no workers or shards have registered; `{command('up')}` starts some with a server of their own")
+        say(f"no workers or shards have registered; `{command('up')}` starts some with a server of their own")
 
 
 def _duration(text: str, option: str) -> timedelta:
@@ -402,10 +401,10 @@ def _tell_submitted(job: JobHandle, *, form: Format, watch: bool) -> None:
     if form is Format.JSON:
         print_json(job.job)
     elif not watch:
-        _say(render.state_line(job.job))
+        say(render.state_line(job.job))
         if job.job.beginning is not None:
-            _say(f"it {job.job.beginning}")
-        _say(f"watch it with: {command(f'watch {job.id}')}")
+            say(f"it {job.job.beginning}")
+        say(f"watch it with: {command(f'watch {job.id}')}")
     if watch:
         _watch(job, Console(stderr=True))  # stdout has the answer alone
 
@@ -416,11 +415,3 @@ def _watch(job: JobHandle, progress: Console) -> None:
     except JobError:
         progress.print(f"all of it: {command(f'logs {job.id}')}", highlight=False, markup=False, soft_wrap=True)
         raise
-
-
-def _warn(text: str) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(text, style="yellow")
-
-
-def _say(text: str) -> None:
-    Console(soft_wrap=True, highlight=False, markup=False).print(text)

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from weft.api.job import FromUpload
 from weft.cli.model_options import SUFFIX, ModelOptions, with_model_options
-from weft.cli.options import Form, Format, JobId, Url, find_job, print_json
+from weft.cli.options import Form, Format, JobId, Url, find_job, print_json, warn
 from weft.client import Client
 from weft.errors import ArgumentError, InvalidRequestError
 from weft.job_handle import JobHandle
@@ -102,7 +102,7 @@ def job_of_model(path: Path, model: ModelOptions, **length: int | None) -> Model
 
     trainable = trainable_of(path, model)
     for sentence in per_worker(trainable.graph) if (model.workers or 1) > 1 else ():
-        _warn(f"warning: {sentence}")
+        warn(f"warning: {sentence}")
     return ModelJob(model.job(path, trainable, **length).model_dump_json(), trainable.values)
 
 
@@ -112,7 +112,7 @@ def trainable_of(path: Path, model: ModelOptions) -> Trainable:
         raise ArgumentError(f"there is no file {path}")
     trainable = model.trainable(path)
     for warning in trainable.warnings:
-        _warn(f"warning: {warning}")
+        warn(f"warning: {warning}")
     return trainable
 
 
@@ -126,12 +126,8 @@ def submit_model(client: Client, job: ModelJob) -> JobHandle:
     except InvalidRequestError as error:
         if any(each.pointer.startswith("/data/columns") for each in error.problem.errors):
             wanted = next(iter(document["data"]["columns"]))
-            _warn(f"an input is fed by the column of its name, or by --column {wanted}=COLUMN")
+            warn(f"an input is fed by the column of its name, or by --column {wanted}=COLUMN")
         raise
-
-
-def _warn(text: str) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(text, style="yellow")
 
 
 def _uploaded(client: Client, values: Mapping[str, Array]) -> FromUpload:

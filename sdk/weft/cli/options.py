@@ -46,6 +46,16 @@ def print_json(document: BaseModel | Mapping[str, Any], indent: int | None = 2) 
     Console().out(text, highlight=False)
 
 
+def say(text: str) -> None:
+    """Prints a sentence as it is."""
+    Console(soft_wrap=True, highlight=False, markup=False).print(text)
+
+
+def warn(text: str) -> None:
+    """Prints a sentence that is no answer, to standard error."""
+    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(text, style="yellow")
+
+
 class NoSuchJobError(WeftError):
     """No job, or more than one, has an id that begins so."""
 

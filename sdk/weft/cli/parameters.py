@@ -10,7 +10,7 @@ import typer
 
 from weft.api.job import ParameterList
 from weft.cli import render
-from weft.cli.options import Form, Format, JobId, Url, find_job, print_json
+from weft.cli.options import Form, Format, JobId, Url, find_job, print_json, say
 from weft.client import Client
 from weft.errors import ArgumentError, NotFoundError, WeftError
 from weft.job_handle import JobHandle
@@ -90,7 +90,7 @@ def save(
     else:
         what = "averages of parameters" if ema else "parameters"
         what = f"{what} and state" if state else what
-        _say(f"{file}: {file.stat().st_size:,} bytes, {what} of job {job.id} after {render.counted(step, 'step')}")
+        say(f"{file}: {file.stat().st_size:,} bytes, {what} of job {job.id} after {render.counted(step, 'step')}")
 
 
 @params.command("set")
@@ -147,11 +147,7 @@ def _tell_set(job: JobHandle, what: list[str], step: int, form: Format) -> None:
         one = len(what) == 1
         begins = f"{'is' if one else 'are'} what it begins with"
         since = f"{'holds' if one else 'hold'} from step {step + 1} on" if step else begins
-        _say(f"{', '.join(what)} {since} in job {job.id}")
-
-
-def _say(text: str) -> None:
-    Console(soft_wrap=True, highlight=False, markup=False).print(text)
+        say(f"{', '.join(what)} {since} in job {job.id}")
 
 
 def _statistics(array: np.ndarray[Any, np.dtype[Any]]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from json import dumps
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated
 
 import typer
@@ -16,7 +18,6 @@ from weft.cli import render
 from weft.cli.job_file import job_file, read
 from weft.cli.model_options import ModelOptions, check_unsaid, with_model_options
 from weft.cli.models import is_model, job_of_model, trainable_of
-from weft.cli.narrow_programs import narrow
 from weft.cli.options import Form, Format, Url, find_job, print_json
 from weft.client import Client
 from weft.command_line import command
@@ -229,3 +230,29 @@ def _print(out: Console, text: str, target: str, *, fit: bool) -> None:
         Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
             f"narrowed to this terminal; whole: {command(f'programs {target}')} | less -S"
         )
+
+
+def narrow(text: str, width: int) -> str:
+    """The text in lines of at most `width` characters: a longer one goes on below, set in.
+
+    A table's line is cut instead, and ends with an ellipsis: folded cells read as cells of other columns.
+    """
+    lines: list[str] = []
+    is_table = False
+    for line in text.splitlines():
+        is_table = line.lstrip().startswith("priority  ") or (is_table and bool(line.strip()))
+        if len(line) <= width:
+            lines.append(line)
+        elif is_table:
+            lines.append(f"{line[: width - 1]}…")
+        else:
+            lines += _folded(line, width)
+    return "\n".join(lines)
+
+
+def _folded(line: str, width: int) -> list[str]:
+    """The line on as many as it takes, each but the first set in by four more; columns move together."""
+    start = len(line) - len(line.lstrip())
+    words = re.sub(r" {2,}", "  ", line.strip())
+    indent = " " * min(start + 4, width // 2)
+    return wrap(f"{' ' * start}{words}", width, subsequent_indent=indent, break_on_hyphens=False)

@@ -22,7 +22,7 @@ from weft.agent.private import opener
 from weft.api.job import Job
 from weft.api.lifecycle import JobState
 from weft.cli import render
-from weft.cli.options import Form, Format, print_json
+from weft.cli.options import Form, Format, print_json, say
 from weft.client import DEFAULT_URL, Client
 from weft.cluster import LOGS, Cluster, listening_in
 from weft.command_line import command
@@ -97,7 +97,7 @@ def down(directory: Directory = DIRECTORY, form: Form = Format.TABLE) -> None:
     if b"up" not in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"):
         raise ClusterError(f"the cluster in {path} is not of `weft up`: end process {process}, which started it")
     if form is Format.TABLE:
-        _say(_stopping(_running_in(path)))
+        say(_stopping(_running_in(path)))
     os.kill(process, signal.SIGTERM)
     deadline = time.monotonic() + END_TIMEOUT_S
     while holder(path) == process:
@@ -111,7 +111,7 @@ def _tell_down(text: str, directory: Path, ended: int | None, form: Format) -> N
     if form is Format.JSON:
         print_json({"directory": str(directory), "ended": ended})
     else:
-        _say(text)
+        say(text)
 
 
 def _keep(cluster: Cluster, serving: Callable[[Cluster], None]) -> None:
@@ -263,7 +263,3 @@ def _look_after(err: Console, cluster: Cluster) -> Never:
             for line in told.text.splitlines():
                 err.print(Text(_fitted(line, err), "red" if told.is_bad else "green"))
         never.wait(LOOK_S)
-
-
-def _say(text: str) -> None:
-    Console(highlight=False, soft_wrap=True).print(text, markup=False)

@@ -36,16 +36,11 @@ def _run_node(run: StepRun, bound: BoundNode) -> None:
     table, node, xp = run.table, bound.node, run.hands.device.xp
     inputs = table.take(bound.inputs)
     wanted = table.wanted(xp, bound.outputs)
+    step = run.context
+    samples, checkpoint = run.plan.dims.get(BATCH), run.hands.checkpoint
+    # By place: a call by name takes twice as long, and there is one for each node.
     context = KernelContext(
-        node.name,
-        xp=xp,
-        seed=run.context.seed,
-        step=run.context.step,
-        first_sample=run.context.first_sample,
-        samples=run.plan.dims.get(BATCH),
-        asked=node.outputs,
-        checkpoint=run.hands.checkpoint,
-        placed=wanted,
+        node.name, xp, step.seed, step.step, step.first_sample, samples, "", node.outputs, checkpoint, wanted
     )
     outputs = bound.kernel(context, inputs, bound.attributes)
     if len(outputs) < len(bound.outputs):
