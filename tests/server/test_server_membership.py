@@ -107,6 +107,33 @@ def test_an_agent_registers_again_when_the_server_does_not_know_it_any_more(tmp_
         assert [each["state"] for each in client.get("/v1/agents").json()["agents"]] == ["lost", "lost"]
 
 
+def test_a_heartbeat_that_finds_nothing_changed_brings_nothing(tmp_path: Path) -> None:
+    """A job's programs travel once to each agent, however long it trains."""
+    with running(tmp_path / "server") as client:
+        registered = client.post("/v1/agents", json={"kind": "worker", "name": "worker-0", "pid": 1}).json()
+        path, minimal = f"/v1/agents/{registered['id']}/heartbeat", {"Prefer": "return=minimal"}
+        first = client.post(path, json={}, headers=minimal)
+        known = {"known": first.json()["version"]}
+        idle = client.post(path, json=known, headers=minimal)
+        assert (first.status_code, idle.status_code, idle.content) == (200, 204, b"")
+        before = client.post(path, json=known)  # an agent of the release before
+        assert before.json() == first.json()
+
+
+def test_an_agent_goes_on_after_answers_without_content(member: Callable[[Play, Log], Membership]) -> None:
+    orders = {"version": 3, "allocations": [], "upload": ["x"]}
+
+    def beat(request: httpx.Request) -> httpx.Response:
+        assert request.headers["Prefer"] == "return=minimal"
+        is_known = json.loads(request.content)["known"] == 3
+        return httpx.Response(204) if is_known else httpx.Response(200, json=orders)
+
+    play, log = Play(agents=answer(201, REGISTERED), heartbeat=beat), Log()
+    member(play, log)
+    eventually(lambda: len(play.bodies("/heartbeat")) > 3, "it calls again after an answer without content")
+    assert [each.version for each in log.told if isinstance(each, Orders)] == [3]
+
+
 def test_an_agent_whose_connection_ends_is_not_waited_for_and_one_that_only_stands_still_is(tmp_path: Path) -> None:
     """What the system does for a process that was killed, and for one that was stopped."""
     with running(tmp_path / "server", suspected_after_s=1.0, lost_after_s=60.0) as client, ExitStack() as open_:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from weft.agent.alive import AliveFile
 from weft.agent.reporter import Reporter
 from weft.agent.retry import UnreachableError, retried
-from weft.api.agent import Heartbeat, Orders, Registered, Registration
+from weft.api.agent import MINIMAL, Heartbeat, Orders, Registered, Registration
 from weft.api.base import Model
 from weft.api.problem import problem_code
 
@@ -163,7 +163,8 @@ class Membership:
 
         def call() -> Orders:
             body = Heartbeat(known=known, wait_s=wait_s).model_dump_json()
-            return _parsed(Orders, self._post(path, body, timeout_s))
+            answer = self._post(path, body, timeout_s)
+            return Orders(version=known, allocations=[]) if answer.status_code == 204 else _parsed(Orders, answer)
 
         while not stop.is_set():
             orders = self._retried(stop, call)
@@ -191,7 +192,7 @@ class Membership:
             response = self._client.post(
                 path,
                 content=body,
-                headers={"Content-Type": "application/json"},
+                headers={"Content-Type": "application/json", "Prefer": MINIMAL},
                 timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S)),
             )
         except httpx.HTTPError as error:

@@ -2,13 +2,13 @@
 
 An agent registers (`POST /v1/agents`), then calls `POST /v1/agents/{id}/heartbeat` for ever. The answer is everything
 that the agent is to hold now: what it lacks it starts, what is not in it any more it stops. The server keeps the call
-open for up to `wait_s` while nothing has changed. An agent that is silent is suspected: it is given nothing new, and is
-waited for. Facts go to `POST /v1/allocations/{id}/reports`; the final parameters go to `PUT
-/v1/allocations/{id}/parameters?term=&step=&final=`, one safetensors document. Each call carries the allocation's term;
-the server refuses another one with 409 `stale-term`, an allocation that it does not know with 404 `unknown-allocation`,
-an unknown agent with 404 `unknown-agent` (register again). An agent that ends takes leave with `DELETE
-/v1/agents/{id}?reason=`. One that hangs up on a heartbeat and does not call again is lost soon, and so is one whose
-name another process registers; any other after `lost_after_s` of silence.
+open for up to `wait_s` while nothing has changed, and answers 204 then, with `Prefer: return=minimal`. An agent that is
+silent is suspected: it is given nothing new, and is waited for. Facts go to `POST /v1/allocations/{id}/reports`; the
+final parameters go to `PUT /v1/allocations/{id}/parameters?term=&step=&final=`, one safetensors document. Each call
+carries the allocation's term; the server refuses another one with 409 `stale-term`, an allocation that it does not know
+with 404 `unknown-allocation`, an unknown agent with 404 `unknown-agent` (register again). An agent that ends takes
+leave with `DELETE /v1/agents/{id}?reason=`. One that hangs up on a heartbeat and does not call again is lost soon, and
+so is one whose name another process registers; any other after `lost_after_s` of silence.
 
 A server that asks for tokens answers a registration with the agent's credential, and has one in each allocation: calls
 below `/v1/agents/{id}` and `/v1/allocations/{id}` are made with these. Another one's is refused with 403
@@ -72,6 +72,10 @@ class Registered(Model):
     heartbeat_interval_s: float
     lost_after_s: float
     """An agent that is silent for so long is lost; it is suspected long before."""
+
+
+MINIMAL = "return=minimal"
+"""The header `Prefer` of a heartbeat: orders that the agent knows already are answered by 204, not sent again."""
 
 
 class Heartbeat(Model):

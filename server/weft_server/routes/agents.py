@@ -5,9 +5,9 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Header, Query, Request, Response
 
-from weft.api.agent import AgentList, Heartbeat, Orders, Registered, Registration
+from weft.api.agent import MINIMAL, AgentList, Heartbeat, Orders, Registered, Registration
 from weft.api.token import ALL_PROJECTS
 from weft_server.bodies import StrictRoute
 from weft_server.problems import sends
@@ -39,10 +39,20 @@ async def register(registration: Registration, use: Use) -> Registered:
     return registered if use.credentials is None else use.credentials.registered(registered)
 
 
-@router.post("/{agent}/heartbeat", openapi_extra=sends("unknown-agent"))
-async def heartbeat(agent: PathId, beat: Heartbeat, request: Request, use: Use) -> Orders:
-    """The agent lives; the answer is everything that it is to hold, at once when it knows an older version."""
+@router.post(
+    "/{agent}/heartbeat",
+    response_model=Orders,
+    responses={204: {"description": "The agent knows its orders, and prefers a minimal answer."}},
+    openapi_extra=sends("unknown-agent"),
+)
+async def heartbeat(
+    agent: PathId, beat: Heartbeat, request: Request, use: Use, prefer: Annotated[str | None, Header()] = None
+) -> Orders | Response:
+    """The agent lives; the answer is everything that it is to hold, at once when it knows an older version. With
+    `Prefer: return=minimal` (RFC 7240) orders that it knows are answered by 204."""
     orders = await use.service.heartbeat(agent, beat, request.is_disconnected)
+    if prefer == MINIMAL and orders.version == beat.known:
+        return Response(status_code=HTTPStatus.NO_CONTENT)
     return orders if use.credentials is None else use.credentials.orders(orders)
 
 
