@@ -262,13 +262,15 @@ class Poller:
         if not own.over_sockets and not self._leading.locked() and own.until > time.monotonic() + 2 * GRACE_S:
             own.wake()
 
-    def _work(self, work: Callable[..., None], *arguments: object) -> None:
-        """Works, and lets go of `_working`. What fails in the middle ends the client: nobody knows what was done."""
+    def _work(self, work: Callable[..., object], *arguments: object) -> object:
+        """Works, lets go of `_working`, and returns what the work returns. What fails in the middle ends the client:
+        nobody knows what was done."""
         self._worker = threading.get_ident()
         try:
-            work(*arguments)
+            return work(*arguments)
         except Exception as error:  # noqa: BLE001  # the work's outermost frame: whoever waits has to hear of it
             self._end(error)
+            return None
         except BaseException as error:
             self._end(error)
             raise
@@ -276,10 +278,11 @@ class Poller:
             self._worker = None
             self._working.release()
 
-    def _round(self, poll_wait: PollWait, future: StoreFuture[Any] | None) -> None:
+    def _round(self, poll_wait: PollWait, future: StoreFuture[Any] | None) -> bool:
         """Reads what came, then sends, so what is urgent overtakes. Futures end before anything is sent: who waits for
         one goes on meanwhile; and who has nothing else under way leaves receipts to his next call, or to the thread.
-        `future` is the leader's: once it has ended there is nothing more to do for him."""
+        `future` is the leader's: once it has ended there is nothing more to do for him. Whether that is so, or the
+        client is closing."""
         sockets, core = self._sockets, self._sockets.core
         sockets.receive(poll_wait.news)
         if core.outcomes:
@@ -291,11 +294,12 @@ class Poller:
                 end_futures(core)
                 is_over = self._closing or (future is not None and future.done())
         if is_over:
-            return
+            return True
         # Said before `_working` is let go of: whoever works after this knows that somebody sleeps.
         poll_wait.lie_down(core.tick_at, over_sockets=True)
         if sockets.submitted or self._to_call_back or sockets.unread():
             poll_wait.is_asleep = False
+        return False
 
     def _drive(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
         thread = threading.get_ident()
@@ -320,8 +324,7 @@ class Poller:
             self._led_for = future
             while True:
                 self._working.acquire()
-                self._work(self._round, leader, future)
-                if future.done() or self._closing:
+                if self._work(self._round, leader, future) or self._closing:
                     return
                 if leader.is_asleep:
                     if self._sockets.submitted:

@@ -95,6 +95,26 @@ def test_keys_at_several_steps_and_lists_give_what_a_push_and_a_pull_give(make: 
     assert store.pushpull(("b",), (ones(2),)).result(WAIT_S)[0].tolist() == [-4.0, -4.0]
 
 
+@pytest.mark.parametrize("call", ["push", "pushpull"])
+def test_a_list_is_the_callers_again_at_once(make: Make, call: str) -> None:
+    """The other slot's step is missing, so that calls wait for it, and those behind them are begun later."""
+    keys = {name: Key(shape=(4,), initializer=0.0) for name in ("a", "b", "late")}
+    one, other = make(describe(keys, slots=2, rule="sgd", lr=1.0))
+    one.pull(["a", "b", "late"]).result(WAIT_S)
+    waiting = [one.pull("late", version=1) for _ in range(8)]
+    gradients, outs = [ones(), ones()], [np.empty(4, np.float32), np.empty(4, np.float32)]
+    given = list(outs)
+    called = one.push(["a", "b"], gradients) if call == "push" else one.pushpull(["a", "b"], gradients, out=given)
+    gradients.clear()
+    given.clear()
+    other.push(["a", "b", "late"], [ones(), ones(), ones()])
+    one.push("late", ones())
+    called.result(WAIT_S)
+    assert [value.tolist() for value in one.pull(["a", "b"]).result(WAIT_S)] == [[-2.0] * 4] * 2
+    assert call == "push" or [value.tolist() for value in outs] == [[-2.0] * 4] * 2
+    assert [pulled.result(WAIT_S).tolist() for pulled in waiting] == [[-2.0] * 4] * 8
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_every_call_has_its_own_version_and_counts_once_however_often_connections_break(seed: int) -> None:
     choose, slots, steps = random.Random(seed), 2, 6
