@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft_graph.weft_domain import FETCH, FETCH_ROWS
+from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SESSION
 from weft_kernels.kernel import Array
 from weft_kvstore.store import Readable
 from weft_worker.arena import Arenas
@@ -38,6 +38,8 @@ class StepPusher:
         self._memory_now: Array | None = None
         self._arrays: dict[int, tuple[Plan, dict[int, Array]]] = {}
         """For each plan by its identity, the arrays of its values in that memory."""
+        self._gradients: dict[str, Array] = {}
+        """By key: see `_gradients_of`."""
 
     def push(
         self,
@@ -101,8 +103,28 @@ class StepPusher:
         if known is None:
             device = self._hands.device
             with device.use():
-                known = self._arrays[id(plan)] = plan, plan.placement.arrays(device.xp, memory)
+                arrays = plan.placement.arrays(device.xp, memory)
+                if self._hands.own is not None:
+                    arrays |= self._gradients_of(plan)
+                known = self._arrays[id(plan)] = plan, arrays
         return known[1]
+
+    def _gradients_of(self, plan: Plan) -> dict[int, Array]:
+        """Memory for the gradients that sessions make, by place: where nothing travels they are used up within the
+        step, so the next one, of any plan, writes there again."""
+        made = {place for bound in plan.nodes if bound.node.op_type == SESSION for place in bound.outputs}
+        found: dict[int, Array] = {}
+        for bound in plan.nodes:
+            place = bound.inputs[0] if bound.node.op_type == SEND else None
+            lying = None if place is None else plan.placement.lying.get(place)
+            if place not in made or place in plan.outputs.values() or lying is None or lying.offset is not None:
+                continue
+            assert place is not None
+            array = self._gradients.get(bound.key)
+            if array is None or array.shape != plan.types[place].shape or not lying.is_of(array):
+                array = self._gradients[bound.key] = lying.array(self._hands.device.xp, None)
+            found[place] = array
+        return found
 
     def push_absence(
         self, step: int, nothing: Sequence[str], pace: Pace, label: str, ending: Ending | None = None
