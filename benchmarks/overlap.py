@@ -63,13 +63,13 @@ def _vgg(image: weft.Expression) -> weft.Expression:
 
 def _resnet(image: weft.Expression) -> weft.Expression:
     """ResNet-18 (He et al. 2015) without normalization on images of 64 pixels: values are spread over the layers."""
-    x, channels = ops.relu(nn.Conv2d(3, 64, 7, strides=2, padding=3)(image)), 64
+    x, channels = ops.relu(nn.Conv2d(3, 64, 7, stride=2, padding=3)(image)), 64
     for stage in range(4):
         wide = 64 << stage
         for block in range(2):
             stride = 2 if stage and not block else 1
-            y = ops.relu(nn.Conv2d(channels, wide, 3, strides=stride, padding=1)(x))
-            shortcut = x if channels == wide else nn.Conv2d(channels, wide, 1, strides=stride)(x)
+            y = ops.relu(nn.Conv2d(channels, wide, 3, stride=stride, padding=1)(x))
+            shortcut = x if channels == wide else nn.Conv2d(channels, wide, 1, stride=stride)(x)
             x = ops.relu(0.5 * nn.Conv2d(wide, wide, 3, padding=1)(y) + shortcut)
             channels = wide
     return nn.Linear(channels, 10)(nn.Flatten()(nn.GlobalAvgPool2d()(x)))

@@ -77,7 +77,7 @@ def _lenet(_sizes: Sizes) -> weft.Expression:
 def _resnet(sizes: Sizes) -> weft.Expression:
     """ResNet-18 (He et al. 2015), its stem of 7x7 and pooling included, on images of 32 pixels."""
     image, label = weft.input("x", ("batch", 3, 32, 32)), weft.input("y", ("batch",), "int64")
-    x = nn.MaxPool2d(3, strides=2, pads=1)(ops.relu(_conv_norm(image, 3, sizes["width"], 7, 2)))
+    x = nn.MaxPool2d(3, stride=2, padding=1)(ops.relu(_conv_norm(image, 3, sizes["width"], 7, 2)))
     channels = sizes["width"]
     for stage in range(4):
         wide = sizes["width"] << stage
@@ -92,7 +92,7 @@ def _resnet(sizes: Sizes) -> weft.Expression:
 
 
 def _conv_norm(x: weft.Expression, inputs: int, outputs: int, kernel: int, stride: int) -> weft.Expression:
-    convolution = nn.Conv2d(inputs, outputs, kernel, strides=stride, padding=(kernel - 1) // 2, bias=False)
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=(kernel - 1) // 2, bias=False)
     return nn.BatchNorm(outputs)(convolution(x))
 
 

@@ -43,7 +43,7 @@ def build(
     """Loss, accuracy and scores of a line's table rows (batch, LENGTH) int64, of which row 0 is padding."""
     ids = weft.input("ids", ("batch", LENGTH), "int64")
     label = weft.input("label", ("batch",), "int64")
-    lines = nn.EmbeddingBag(rows, WIDTH, padding_id=0, row_sparse=row_sparse, init=nn.normal(0.1), name="lines")
+    lines = nn.EmbeddingBag(rows, WIDTH, padding_idx=0, row_sparse=row_sparse, init=nn.normal(0.1), name="lines")
     scores = nn.Linear(WIDTH, classes, name="scores")(lines(ids))
     return nn.cross_entropy(scores, label, name="loss"), nn.accuracy(scores, label, name="accuracy"), scores
 

@@ -33,7 +33,7 @@ def resnet_graph(net: ResNet) -> Graph:
     image = weft.input("image", ("batch", 3, net.pixels, net.pixels))
     label = weft.input("label", ("batch",), "int64")
     x = ops.relu(_conv_norm(image, 3, net.width, 7, 2, "stem"))
-    x = nn.MaxPool2d(3, strides=2, pads=1)(x)
+    x = nn.MaxPool2d(3, stride=2, padding=1)(x)
     channels = net.width
     for stage, count in enumerate(net.blocks):
         inner = net.width << stage
@@ -56,5 +56,5 @@ def _bottleneck(x: Expression, channels: int, inner: int, stride: int, name: str
 
 def _conv_norm(x: Expression, inputs: int, outputs: int, kernel: int, stride: int, name: str) -> Expression:
     padding = (kernel - 1) // 2
-    convolved = nn.Conv2d(inputs, outputs, kernel, strides=stride, padding=padding, bias=False, name=f"{name}.conv")(x)
+    convolved = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=padding, bias=False, name=f"{name}.conv")(x)
     return nn.BatchNorm(outputs, name=f"{name}.norm")(convolved)

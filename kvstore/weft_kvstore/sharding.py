@@ -385,8 +385,3 @@ def size(nbytes: int) -> str:
             return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:.1f} TiB"
-
-
-def arrays_of(description: StoreDescription, key: KeyDescription) -> int:
-    """How many arrays a shard keeps of a key: its value, and the rule's state."""
-    return 1 + (len(rule_of(description, key).state) if key.update is Update.RULE else 0)

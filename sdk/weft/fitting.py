@@ -6,6 +6,7 @@ the file's first rows as its example.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import sys
@@ -105,6 +106,7 @@ def _prepared(
     from weft.model import Model
     from weft.onnx_model import from_onnx
     from weft.trainable import Trainable
+    from weft_graph.losses.comparison import Loss
 
     if isinstance(model, Expression | Trainable):
         given = {"loss": loss, "inputs": inputs, "target": target, "example": example}
@@ -119,7 +121,10 @@ def _prepared(
         raise ArgumentError("loss is missing: loss=torch.nn.CrossEntropyLoss(), loss='mse' or the like")
     of, source = _loss_of(loss), _Columns.read(data)
     if _is_module(model):
-        read, feeding = _exported(model, source, inputs, target, example)
+        read, feeding = _exported(model, source, inputs, target, example, inside=loss if of is None else None)
+        of = of or Loss(LOSS, output="output", target=next(reversed(feeding)))
+    elif of is None:
+        raise ArgumentError("loss: only a PyTorch module trains by a loss of PyTorch's that weft has no word for")
     else:
         if example is not None:
             raise ArgumentError("example: only a PyTorch module needs one")
@@ -133,7 +138,7 @@ def _prepared(
     if len(added) == 1:
         found = source.target(added[0], feeding, target)
         feeding = feeding if found is None else {**feeding, added[0]: found}
-    elif target is not None:
+    elif target is not None and target not in feeding.values():
         raise ArgumentError(f"target is {target!r}, and the loss has {len(added)} targets: {', '.join(added) or '-'}")
     return trainable, data.model_copy(update={"columns": {**feeding, **data.columns}}), None
 
@@ -221,14 +226,20 @@ def _first_rows(archive: zipfile.ZipFile, name: str) -> Array:
 # --- From PyTorch -----------------------------------------------------------------------------------------------------
 
 
+LOSS: Final = "loss"
+"""The output of a graph that has the loss of a module inside."""
+
+
 def _exported(
-    module: Any, source: _Columns, inputs: Any, target: str | None, example: Any
+    module: Any, source: _Columns, inputs: Any, target: str | None, example: Any, *, inside: Any
 ) -> tuple[Model, dict[str, str]]:
-    """The module as a model, and the columns of its inputs."""
+    """The module as a model, with the loss `inside` it if that is not None, and the columns of its inputs."""
     from weft.torch_model import from_torch
 
     torch: Any = sys.modules["torch"]
     if example is not None:
+        if inside is not None:
+            raise ArgumentError("example: a loss that weft has no word for needs data that can be read here")
         model = from_torch(module, example)
         return model, source.feeding(list(model.inputs), inputs, target)
     names, is_by_name = _arguments(module, source, inputs)
@@ -238,10 +249,18 @@ def _exported(
             f"the module's inputs are made from the data, and {source.path} cannot be read on this machine; pass "
             "example=..., a tensor or a tuple of tensors such as torch.zeros(2, 20), as for weft.from_torch"
         )
+    if inside is not None:
+        last = "target" if "target" not in names else "loss_target"
+        column = source.target(last, feeding, target) or source.data.columns[last]
+        module, feeding = _with_loss_inside(module, inside, names), {**feeding, last: column}
     device = next((each.device for each in module.parameters()), None)
     rows = {name: torch.from_numpy(source.found[column]).to(device) for name, column in feeding.items()}
     try:
-        model = from_torch(module, rows if is_by_name else tuple(rows.values()))
+        model = from_torch(
+            module,
+            rows if is_by_name and inside is None else tuple(rows.values()),
+            input_names=None if inside is None else list(rows),
+        )
     except ModuleRefusedError:
         wide = [column for column in feeding.values() if source.found[column].dtype == np.float64]
         if wide and not any(each.dtype is torch.float64 for each in module.parameters()):
@@ -260,13 +279,31 @@ def _arguments(module: Any, source: _Columns, inputs: str | Sequence[str] | None
     count = None if inputs is None else 1 if isinstance(inputs, str) else len(inputs)
     found = list(inspect.signature(module.forward).parameters.values())
     if any(each.kind is each.VAR_POSITIONAL for each in found):
-        return [f"input {number + 1}" for number in range(count or 1)], False
+        return [f"input_{number + 1}" for number in range(count or 1)], False
     usual = [each for each in found if each.kind is not each.VAR_KEYWORD]
     if count is not None:
         return [each.name for each in usual[:count]], False
     needed = [each.name for each in usual if each.default is each.empty]
     more = [each.name for each in usual if each.name not in needed and each.name in (source.found or {})]
     return needed + more, bool(more)
+
+
+def _with_loss_inside(module: Any, loss: Any, names: Sequence[str]) -> Any:
+    """A module of the same parameters, of the inputs `names` and then the target: the loss, and the output."""
+    kind = type(module)
+    every = inspect.signature(module.forward).parameters.values()
+    has_rest = any(each.kind is each.VAR_POSITIONAL for each in every)
+
+    def forward(self: Any, *inputs: Any) -> dict[str, Any]:
+        *fed, target = inputs
+        output = kind.forward(self, *fed) if has_rest else kind.forward(self, **dict(zip(names, fed, strict=True)))
+        return {LOSS: loss(output, target), "output": output}
+
+    made = copy.copy(module)
+    made.__class__ = type(kind.__name__, (kind,), {"forward": forward})
+    if _is_module(loss):
+        made._modules = {**module._modules, "weft_loss": loss}
+    return made
 
 
 _TORCH_LOSSES: Final = {
@@ -285,12 +322,12 @@ _TORCH_LOSSES: Final = {
 }
 """PyTorch's losses, modules and functions -> what `Model.with_loss` calls them."""
 
-_USUAL: Final = {"reduction": "mean", "weight": None, "pos_weight": None, "label_smoothing": 0.0}
-"""What options of PyTorch's losses have to be."""
+_USUAL: Final = {"weight": None, "pos_weight": None, "label_smoothing": 0.0}
+"""Options of PyTorch's losses that weft's have not, and what these are like."""
 
 
 def _loss_of(loss: Any) -> Any:
-    """What `Model.with_loss` takes. Raises ArgumentError for another loss of PyTorch's."""
+    """What `Model.with_loss` takes; None for a loss of PyTorch's that it has no word for. Raises ArgumentError."""
     from weft import nn
     from weft_graph.losses.comparison import CLASSES, Loss
 
@@ -299,16 +336,15 @@ def _loss_of(loss: Any) -> Any:
     own = {nn.cross_entropy: "cross_entropy", nn.mean_squared_error: "mse"}
     if not _is_module(loss) and loss in own:
         return own[loss]
-    kind = type(loss).__name__ if _is_module(loss) else getattr(loss, "__name__", repr(loss))
-    word = _TORCH_LOSSES.get(kind)
-    if word is None:
-        raise ArgumentError(
-            f"loss is {kind}; of PyTorch's there are {', '.join(sorted(_TORCH_LOSSES))}. Another one "
-            "is computed by the module: let forward return it, and pass the output's name"
-        )
-    for option, usual in _USUAL.items():
-        if getattr(loss, option, usual) != usual:
-            raise ArgumentError(f"{kind} has {option}={getattr(loss, option)!r}; only {usual!r} can be trained by")
+    if not callable(loss):
+        raise ArgumentError(f"loss is {loss!r}; it should be torch.nn.CrossEntropyLoss(), 'mse' or the like")
+    kind = type(loss) if _is_module(loss) else loss
+    if getattr(loss, "reduction", "mean") != "mean":
+        raise ArgumentError(f"{kind.__name__} has reduction={loss.reduction!r}; a job's loss is a 'mean'")
+    is_torchs = str(getattr(kind, "__module__", "")).startswith("torch.nn.")
+    word = _TORCH_LOSSES.get(getattr(kind, "__name__", "")) if is_torchs else None
+    if word is None or any(getattr(loss, option, usual) != usual for option, usual in _USUAL.items()):
+        return None
     if word not in CLASSES:
         return word
     return Loss(word, classes_axis=1, ignore_index=getattr(loss, "ignore_index", -100))

@@ -71,7 +71,7 @@ def weft_command(place: Place, *arguments: str) -> str:
 
 
 def test_the_file_is_one_that_perfetto_opens_and_its_overlap_is_the_reports(job: weft.JobHandle, place: Place) -> None:
-    weft_command(place, "trace", job.id, "trace.json")
+    weft_command(place, "trace", job.id, "-o", "trace.json")
     document = json.loads((place.folder / "trace.json").read_text())
     events = document["traceEvents"]
     validate(events, {"type": "array", "items": EVENT})
@@ -89,7 +89,7 @@ def test_the_file_is_one_that_perfetto_opens_and_its_overlap_is_the_reports(job:
 
 
 def test_each_arrow_begins_and_ends_on_a_span_and_goes_forward(job: weft.JobHandle, place: Place) -> None:
-    weft_command(place, "trace", job.id, "arrows.json")
+    weft_command(place, "trace", job.id, "-o", "arrows.json")
     events = json.loads((place.folder / "arrows.json").read_text())["traceEvents"]
     spans: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for event in events:
@@ -101,7 +101,7 @@ def test_each_arrow_begins_and_ends_on_a_span_and_goes_forward(job: weft.JobHand
             flows.setdefault(event["id"], []).append(event)
             at = event["ts"]
             assert any(begin - 0.001 <= at <= end + 0.001 for begin, end in spans[event["pid"], event["tid"]])
-    assert len(flows) > 40  # 10 steps, 2 workers, there and back
+    assert len(flows) >= 20  # 10 steps of 2 workers; a value that was not waited for has no arrow
     for flow in flows.values():
         assert (flow[0]["ph"], flow[-1]["ph"]) == ("s", "f")
         assert [each["ts"] for each in flow] == sorted(each["ts"] for each in flow)

@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         nn.TransformerLayer(8, 2, activation="selu")
     with pytest.raises(ValueError, match="an RMSNorm normalizes at least one"):
         nn.RMSNorm(())
-    with pytest.raises(ShapeError, match=r"'mix' takes 8 elements.*float64\[batch, tokens, 6\]"):
+    with pytest.raises(ShapeError, match=r"'mix' has embed_dim=8.*float64\[batch, tokens, 6\]"):
         nn.MultiHeadAttention(8, 2, name="mix")(tokens(6))
     with pytest.raises(ShapeError, match="does not fall into 3 heads"):
         ops.attention(tokens(8), tokens(8), tokens(8), heads=3)

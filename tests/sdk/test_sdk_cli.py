@@ -171,7 +171,7 @@ HTML = httpx.Response(200, text="<html>\n<body>a proxy's page</body>\n</html>")
         ([job(), HTML], ["show", "a"], "answered 200 with what is no JobSpec: Invalid JSON"),
         ([job(), HTML], ["submit", "a"], "/v1/jobs/job-1/spec answered 200 with what is no JSON"),
         ([job(), HTML], ["programs", "a", "-o", "json"], "/v1/jobs/job-1/programs answered 200 with what is no JSON"),
-        ([job(), HTML], ["trace", "a", "x.json"], "answered 200 with what is no JobTrace: Invalid JSON"),
+        ([job(), HTML], ["trace", "a", "-o", "x.json"], "answered 200 with what is no JobTrace: Invalid JSON"),
         ([httpx.Response(500, text=HTML.text)], ["agents"], "/v1/agents answered 500 Internal Server Error"),
         ([httpx.Response(418, text="short\nand\nstout")], ["agents"], "answered 418 I'm a teapot: short and stout"),
         ([httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=httpx.ByteStream(b"no gzip"))], ["agents"],

@@ -32,7 +32,7 @@ def test_an_embedding_is_rows_of_its_table(dtype: str) -> None:
 @pytest.mark.parametrize("padding", [0, -1])
 def test_padding_is_zeros_and_may_be_a_number_of_no_row(padding: int) -> None:
     fed = np.where(IDS == 0, padding, IDS)
-    rows = nn.Embedding(10, 4, padding_id=padding, name="look")(ids())
+    rows = nn.Embedding(10, 4, padding_idx=padding, name="look")(ids())
     expected = TABLE[IDS] * (IDS != 0)[..., None]
     np.testing.assert_array_equal(rows.eval({"ids": fed}, parameters=KEPT), expected)
 
@@ -40,7 +40,7 @@ def test_padding_is_zeros_and_may_be_a_number_of_no_row(padding: int) -> None:
 @pytest.mark.parametrize("padding", [None, 0, -1])
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
 def test_a_bag_is_the_mean_or_sum_of_what_is_no_padding(reduce: Any, padding: int | None) -> None:
-    bag = nn.EmbeddingBag(10, 4, padding, reduce=reduce, name="bag")(ids())
+    bag = nn.EmbeddingBag(10, 4, padding_idx=padding, mode=reduce, name="bag")(ids())
     assert bag.shape == ("batch", 4)
     fed = IDS if padding is None else np.where(IDS == 0, padding, IDS)
     present = np.ones(IDS.shape, bool) if padding is None else IDS != 0
@@ -51,7 +51,7 @@ def test_a_bag_is_the_mean_or_sum_of_what_is_no_padding(reduce: Any, padding: in
 
 
 def test_a_bag_may_have_more_dimensions_before_it() -> None:
-    bags = nn.EmbeddingBag(10, 4, 0, name="bag")(weft.input("ids", ("batch", 2, 3), "int64"))
+    bags = nn.EmbeddingBag(10, 4, padding_idx=0, name="bag")(weft.input("ids", ("batch", 2, 3), "int64"))
     assert bags.shape == ("batch", 2, 4)
     fed = np.array([[[1, 2, 0], [0, 0, 0]]])
     expected = np.stack([TABLE[[1, 2]].mean(axis=0), np.zeros(4)])[None]
@@ -63,7 +63,7 @@ def test_a_bag_may_have_more_dimensions_before_it() -> None:
 def test_how_it_travels_and_is_updated_is_part_of_the_graph(
     layer: type[nn.Embedding], row_sparse: bool, lazy_update: bool
 ) -> None:
-    graph = layer(10, 4, 0, row_sparse, lazy_update=lazy_update, name="bag")(ids()).graph()
+    graph = layer(10, 4, padding_idx=0, row_sparse=row_sparse, lazy_update=lazy_update, name="bag")(ids()).graph()
     check(graph)
     for read in (graph_from_json(graph_to_json(graph)), expressions(graph, {})["bag"].graph()):
         assert [(each.row_sparse, each.lazy_update) for each in read.parameters] == [(row_sparse, lazy_update)]
@@ -88,9 +88,9 @@ def test_what_makes_no_sense_raises_where_it_is_written() -> None:
         nn.Embedding(10, 4, name="look")(weft.input("x", ("batch",)))
     with pytest.raises(weft.ShapeError, match=r"'bag' takes bags of ids"):
         nn.EmbeddingBag(10, 4, name="bag")(weft.input("x", ("batch",), "int64"))
-    with pytest.raises(ValueError, match="rows must be at least 1"):
+    with pytest.raises(ValueError, match="num_embeddings must be at least 1"):
         nn.Embedding(0, 4)
-    with pytest.raises(weft.ArgumentError, match="reduce is 'max'"):
-        nn.EmbeddingBag(10, 4, reduce="max")  # type: ignore[arg-type]  # the point
+    with pytest.raises(weft.ArgumentError, match="mode is 'max'"):
+        nn.EmbeddingBag(10, 4, mode="max")  # type: ignore[arg-type]  # the point
     with pytest.raises(weft.DTypeError, match="no element type 'float128'"):
         nn.Embedding(10, 4, dtype="float128", name="look")(ids())

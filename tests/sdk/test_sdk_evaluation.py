@@ -261,7 +261,7 @@ def test_numpy_is_preferred_among_several() -> None:
 def test_eval_is_inference_unless_training_is_asked_for() -> None:
     """BatchNorm reads running statistics, Dropout is the identity; in training the batch's, with elements dropped."""
     x = weft.input("x", ("batch", 4))
-    y = nn.Dropout(0.5)(nn.BatchNorm(4, epsilon=0.0, name="norm")(x))
+    y = nn.Dropout(0.5)(nn.BatchNorm(4, eps=0.0, name="norm")(x))
     values = {
         "norm.scale": np.full(4, 2.0), "norm.bias": np.full(4, 1.0),
         "norm.running_mean": np.full(4, 0.5), "norm.running_var": np.full(4, 4.0),

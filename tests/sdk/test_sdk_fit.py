@@ -16,6 +16,8 @@ from sdk_fakes import Script, answers, job
 from torch_exports import exports_are_quick  # noqa: F401  # a fixture
 from weft.api.lifecycle import JobState
 from weft.api.values import Uploaded
+from weft_graph.json_form import graph_from_json
+from weft_kernels.evaluate import gradients
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -132,8 +134,9 @@ def test_data_of_another_machine_needs_an_example(tmp_path: Path) -> None:
         ({"inputs": ("x", "y", "w")}, "inputs is ['x', 'y', 'w'], and the model has 2 inputs: x, shift"),
         ({}, "w (int64); say which of them the loss compares with: target=..."),
         ({"loss": None}, "loss is missing"),
-        ({"loss": nn.HuberLoss()}, "loss is HuberLoss; of PyTorch's there are BCELoss, "),
-        ({"loss": nn.CrossEntropyLoss(label_smoothing=0.1)}, "CrossEntropyLoss has label_smoothing=0.1; only 0.0"),
+        ({"loss": nn.MSELoss(reduction="sum")}, "MSELoss has reduction='sum'; a job's loss is a 'mean'"),
+        ({"loss": 3}, "loss is 3; it should be torch.nn.CrossEntropyLoss()"),
+        ({"loss": nn.HuberLoss(), "example": torch.ones(8, 4)}, "example: a loss that weft has no word for"),
     ],
 )
 def test_what_cannot_be_found_out_is_asked_for(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
@@ -201,3 +204,29 @@ def test_a_loss_that_forward_computes_is_named(tmp_path: Path) -> None:
     sent = submitted(Own(), path, loss="loss")
     assert sent["loss"] == "loss"
     assert sent["data"]["columns"] == {"x": "x", "y": "y"}
+
+
+@pytest.mark.parametrize(
+    ("loss", "name"),
+    [
+        (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]), label_smoothing=0.1), "target"),
+        (nn.MultiMarginLoss(), "target"),
+        (lambda scores, kinds: nn.functional.cross_entropy(scores * 2, kinds), "target"),
+    ],
+)
+def test_any_other_loss_is_computed_in_the_graph_as_pytorch_does(tmp_path: Path, loss: Any, name: str) -> None:
+    path = write(tmp_path / "points.npz", x="x", kinds="y")
+    module = Scores()
+    sent = submitted(module, path, loss=loss, metrics="accuracy")
+    assert sent["data"]["columns"] == {"x": "x", name: "kinds"}
+    assert (sent["loss"], list(sent["metrics"])) == ("loss", ["accuracy"])
+    x, kinds = np.random.default_rng(0).standard_normal((20, 4)).astype(np.float32), np.arange(20) % 3
+    names = set(dict(module.named_parameters()))
+    graph = graph_from_json(sent["graph"])
+    assert {each.name for each in graph.parameters} == names
+    values = {each: value.detach().numpy() for each, value in module.named_parameters()}
+    found, _ = gradients(graph, "loss", {"x": x, name: kinds}, parameters=values)
+    wanted = loss(module(torch.from_numpy(x)), torch.from_numpy(kinds)).detach()
+    assert float(found["loss"]) == pytest.approx(float(wanted), rel=1e-5)
+    assert type(module) is Scores
+    assert "weft_loss" not in dict(module.named_modules())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import numpy as np
@@ -113,13 +114,13 @@ def test_activations_and_pools_are_their_operators() -> None:
 
 
 def test_a_layer_that_does_not_fit_is_named_with_both_sides() -> None:
-    with pytest.raises(ShapeError, match=r"'fc' takes 20 inputs.*float32\[batch, 21\]"):
+    with pytest.raises(ShapeError, match=r"'fc' has in_features=20.*float32\[batch, 21\]"):
         nn.Linear(20, 2, name="fc")(weft.input("x", ("batch", 21)))
-    with pytest.raises(ShapeError, match=r"'conv' takes 3 channels.*float32\[batch, 1, 8, 8\]"):
-        nn.Conv2d(3, 4)(weft.input("x", ("batch", 1, 8, 8)))
+    with pytest.raises(ShapeError, match=r"'conv' has in_channels=3.*float32\[batch, 1, 8, 8\]"):
+        nn.Conv2d(3, 4, 3)(weft.input("x", ("batch", 1, 8, 8)))
     with pytest.raises(ShapeError, match="batch, channels, height, width"):
-        nn.Conv2d(3, 4)(weft.input("x", ("batch", 3)))
-    with pytest.raises(ShapeError, match="'batch_norm' takes 2 channels"):
+        nn.Conv2d(3, 4, 3)(weft.input("x", ("batch", 3)))
+    with pytest.raises(ShapeError, match="'batch_norm' has num_features=2"):
         nn.BatchNorm(2)(weft.input("x", ("batch", 3)))
 
 
@@ -131,10 +132,10 @@ def test_a_shared_layer_is_of_the_dtype_of_its_first_call() -> None:
 
 
 def test_sizes_that_make_no_layer_are_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="outputs"):
+    with pytest.raises(ValueError, match="out_features"):
         nn.Linear(3, 0)
     with pytest.raises(ValueError, match="groups"):
-        nn.Conv2d(3, 4, groups=2)
+        nn.Conv2d(3, 4, 3, groups=2)
     with pytest.raises(ValueError, match="'same'"):
         nn.Conv2d(3, 4, 2, padding="same")
     with pytest.raises(ValueError, match="'sane'"):
@@ -175,3 +176,47 @@ def test_first_values_have_the_spread_that_he_asks_for() -> None:
 def test_a_vector_has_no_fans() -> None:
     with pytest.raises(ShapeError, match="fan-in"):
         nn.he_uniform((3,))
+
+
+OF_PYTORCH = {
+    "BatchNorm": "BatchNorm2d",
+    "InstanceNorm": "InstanceNorm2d",
+    "MultiHeadAttention": "MultiheadAttention",
+    "TransformerLayer": "TransformerEncoderLayer",
+}
+"""Layers that have another name there."""
+OWN_DEFAULTS = {
+    ("Embedding", "dtype"),
+    ("EmbeddingBag", "dtype"),
+    ("RMSNorm", "eps"),
+    ("TransformerLayer", "activation"),
+    ("TransformerLayer", "dim_feedforward"),
+    ("TransformerLayer", "norm_first"),
+    ("Upsample", "align_corners"),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("AvgPool2d", "BatchNorm", "Conv2d", "ConvTranspose2d", "Dropout", "ELU", "Embedding", "EmbeddingBag", "GELU"),
+        *("GroupNorm", "InstanceNorm", "LayerNorm", "LeakyReLU", "Linear", "MaxPool2d", "MultiHeadAttention", "PReLU"),
+        *("PixelShuffle", "PixelUnshuffle", "RMSNorm", "TransformerLayer", "Upsample"),
+    ],
+)
+def test_arguments_are_those_of_pytorch_in_its_order_and_with_its_defaults(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    own = inspect.signature(getattr(nn, name)).parameters
+    theirs = inspect.signature(getattr(torch.nn, OF_PYTORCH.get(name, name))).parameters
+    by_place = [one.name for one in own.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    assert by_place == list(theirs)[: len(by_place)]
+    for word in own.keys() & theirs.keys():
+        assert own[word].default == theirs[word].default or (name, word) in OWN_DEFAULTS, word
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_take_the_words_that_pytorch_s_take(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    words = {"input_size": 3, "hidden_size": 4, "bias": False, "bidirectional": True}
+    getattr(torch.nn, name)(**words)
+    assert getattr(nn, name)(**words)(weft.input("x", ("batch", 5, 3))).shape == ("batch", 5, 8)

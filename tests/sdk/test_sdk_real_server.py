@@ -274,7 +274,7 @@ def test_a_dry_run_says_what_a_job_would_be_and_submits_none(
     cluster: weft.Cluster, client: weft.Client, tmp_path: Path
 ) -> None:
     before = [job.id for job in client.jobs()]
-    bag = nn.EmbeddingBag(1000, 8, padding_id=0, name="bag")(ops.cast(weft.input("x", ("batch", 4)), "int64"))
+    bag = nn.EmbeddingBag(1000, 8, padding_idx=0, name="bag")(ops.cast(weft.input("x", ("batch", 4)), "int64"))
     loss = nn.cross_entropy(nn.Linear(8, 2, name="fc")(bag), weft.input("y", ("batch",), "int64"))
     spec = weft.job_spec(loss, data="few.npz", batch_size=20, epochs=2, optimizer=weft.Adam(), workers=2, shards=2)
     dry = client.dry_run(spec)

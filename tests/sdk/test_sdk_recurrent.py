@@ -84,9 +84,9 @@ def test_weights_start_within_the_bound_of_the_hidden_size() -> None:
 
 def test_what_does_not_fit_a_recurrent_layer_is_refused_by_its_name() -> None:
     layer = nn.LSTM(INPUTS, HIDDEN, name="r")
-    with pytest.raises(ShapeError, match=r"layer 'r': a LSTM takes \(batch, time, inputs\)"):
+    with pytest.raises(ShapeError, match=r"layer 'r': a LSTM takes \(batch, time, input_size\)"):
         layer(weft.input("x", ("batch", INPUTS)))
-    with pytest.raises(ShapeError, match="layer 'r' takes 2 inputs in dimension 2"):
+    with pytest.raises(ShapeError, match="layer 'r' has input_size=2"):
         layer(weft.input("x", ("batch", TIME, 7)))
     with pytest.raises(DTypeError, match="layer 'r' takes lengths of int32 or int64"):
         layer(weft.input("x", ("batch", TIME, INPUTS)), weft.input("n", ("batch",)))

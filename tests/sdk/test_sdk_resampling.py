@@ -18,28 +18,28 @@ def image(channels: int = 4, high: int = 3, wide: int = 5) -> weft.Expression:
 
 
 def test_nearest_upsampling_repeats_elements() -> None:
-    y = nn.Upsample(2)(image())
+    y = nn.Upsample(scale_factor=2)(image())
     assert y.shape == ("batch", 4, 6, 10)
     np.testing.assert_array_equal(y.eval({"x": IMAGES}), IMAGES.repeat(2, axis=2).repeat(2, axis=3))
     assert nn.Upsample(size=(6, 7))(image()).shape == ("batch", 4, 6, 7)
 
 
 def test_linear_upsampling_with_aligned_corners_is_interpolation() -> None:
-    y = nn.Upsample(size=(5, 5), mode="linear", align_corners=True)(image()).eval({"x": IMAGES})
+    y = nn.Upsample(size=(5, 5), mode="bilinear", align_corners=True)(image()).eval({"x": IMAGES})
     along = np.linspace(0, 2, 5)
     expected = np.apply_along_axis(lambda column: np.interp(along, [0, 1, 2], column), 2, IMAGES)
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_an_upsampling_has_one_measure_and_a_known_mode() -> None:
-    with pytest.raises(ValueError, match="a scale or a size"):
+    with pytest.raises(ValueError, match="a size or a scale_factor"):
         nn.Upsample()
-    with pytest.raises(ValueError, match="a scale or a size"):
-        nn.Upsample(2, size=4)
+    with pytest.raises(ValueError, match="a size or a scale_factor"):
+        nn.Upsample(scale_factor=2, size=4)
     with pytest.raises(ValueError, match="'area'"):
-        nn.Upsample(2, mode="area")
+        nn.Upsample(scale_factor=2, mode="area")
     with pytest.raises(ValueError, match="align_corners"):
-        nn.Upsample(2, align_corners=True)
+        nn.Upsample(scale_factor=2, align_corners=True)
     with pytest.raises(ShapeError, match="scales and sizes"):
         ops.resize(image())
 

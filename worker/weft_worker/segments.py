@@ -17,7 +17,7 @@ from weft_graph.cost import operations
 from weft_graph.ir import WEFT_DOMAIN, Node, Subgraph
 from weft_graph.program import Program
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_ROWS, SESSION, is_communication
+from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_ROWS, SESSION, UNIQUE_ROWS, is_communication
 from weft_kernels.kernel import Kernel
 from weft_kernels.onnx_runtime.lowering import MOVES, Lowered, RangeCheck, check_of, lowered
 from weft_worker.plan import Arrivals, BoundNode, Piece, Segment
@@ -113,6 +113,8 @@ def with_sessions(
     found: list[Node] = []
     kernels: dict[str, Kernel] = {}
     seen = set[tuple[str, int, int] | None]()
+    # Places among the distinct rows of ids, which were checked themselves.
+    sure = {name for node in nodes if node.op_type == UNIQUE_ROWS for name in node.outputs}
     for members, last in _runs(nodes, types, threads):
         inputs, outputs = _borders(members, Lowered(types, threads=threads), constants, read_later[last])
         if inputs and outputs and _is_worth(members, types):
@@ -133,7 +135,7 @@ def with_sessions(
                 for node in members:
                     check = check_of(node, types)
                     looked_at = None if check is None else (node.inputs[check.place], check.low, check.stop)
-                    if check is not None and looked_at not in seen:
+                    if check is not None and looked_at not in seen and node.inputs[check.place] not in sure:
                         seen.add(looked_at)
                         kernels[node.name] = check
                         found.append(_looking(node, check))

@@ -57,8 +57,6 @@ class ManyKeys:
         self, names: Sequence[str], steps: Sequence[int], gradients: Sequence[Array], priority: int
     ) -> Future[None]:
         """Pushes each key's gradient of its step."""
-        if len(names) == 1:
-            return self._store.push(names[0], steps[0], gradients[0], priority=priority)
         return _sent(partial(self._store.push_many, priority=priority), names, steps, gradients)
 
     def set(self, names: Sequence[str], versions: Sequence[int], values: Sequence[Array]) -> Future[None]:
@@ -78,10 +76,6 @@ class ManyKeys:
     ) -> Future[list[Array]]:
         """Pulls each key's value of its version, into the arrays of `outs` where they are not None. Fails when one of
         `guards` does."""
-        if len(names) == 1 and look is None:
-            own = outs[0] if outs[0] is not None and outs[0].flags.c_contiguous else None
-            alone = self._store.pull(names[0], versions[0], settled=settled, out=own, priority=priority)
-            return joined([alone], lambda values: _put(values, outs), guards)
         groups = _grouped(versions)
         futures = [
             self._pull(

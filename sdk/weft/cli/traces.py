@@ -13,7 +13,7 @@ from weft.client import Client
 from weft.terminal import Console
 from weft.trace import perfetto
 
-File = Annotated[Path, typer.Argument(metavar="FILE.json", dir_okay=False, show_default=False)]
+File = Annotated[Path, typer.Option("-o", "--output", metavar="FILE.json", help="The file to write.", dir_okay=False)]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -31,12 +31,9 @@ def report(id: JobId, *, url: Url = None, form: Form = Format.TABLE) -> None:  #
         typer.echo(str(found))
 
 
-def trace(id: JobId, file: File, url: Url = None, form: Form = Format.TABLE) -> None:  # noqa: A002 - what users call it
+def trace(id: JobId, *, file: File, url: Url = None) -> None:  # noqa: A002 - what users call it
     """Write what all processes of a job did in its traced steps, as a file that https://ui.perfetto.dev opens."""
     found = find_job(Client(url), id).trace()
     file.write_text(json_form.dumps(perfetto(found)))
     steps = f"steps {found.window.first_step} to {found.window.first_step + found.window.steps - 1}"
-    if form is Format.JSON:
-        print_json({"path": str(file), "bytes": file.stat().st_size})
-    else:
-        Console(soft_wrap=True).print(f"{file} has {steps}; open it at https://ui.perfetto.dev", markup=False)
+    Console(soft_wrap=True).print(f"{file} has {steps}; open it at https://ui.perfetto.dev", markup=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from weft import ops
 from weft.expression import Expression, Operand
 from weft.nn.initializers import constant
@@ -11,41 +13,42 @@ from weft_graph.errors import ShapeError
 
 
 class LeakyReLU(Stateless):
-    """x, where it is below 0 alpha * x."""
+    """x, where it is below 0 negative_slope * x."""
 
     kind = "leaky_relu"
 
-    def __init__(self, alpha: float = 0.01, *, name: str | None = None) -> None:
+    def __init__(self, negative_slope: float = 0.01, *, name: str | None = None) -> None:
         super().__init__(name=name)
-        self.alpha = alpha
+        self.negative_slope = negative_slope
 
     def __call__(self, x: Operand, /) -> Expression:
-        return ops.leaky_relu(x, self.alpha, name=self.own_label())
+        return ops.leaky_relu(x, self.negative_slope, name=self.own_label())
 
 
 class PReLU(Layer):
-    """x, where it is below 0 times a slope that is trained: one for all, or one for each of `channels` (axis 1).
+    """x, where it is below 0 times a slope that is trained: one for all, or one for each of `num_parameters` channels
+    (axis 1).
 
-    Parameter: slope, which starts at `start`. He et al. 2015.
+    Parameter: slope, which starts at `init`. He et al. 2015.
     """
 
     kind = "prelu"
 
-    def __init__(self, channels: int | None = None, *, start: float = 0.25, name: str | None = None) -> None:
+    def __init__(self, num_parameters: int = 1, init: float = 0.25, *, name: str | None = None) -> None:
         super().__init__(name)
-        self.channels = None if channels is None else at_least_one("channels", channels)
-        self.start = start
+        self.num_parameters = at_least_one("num_parameters", num_parameters)
+        self.init = init
 
     def __call__(self, x: Operand, /) -> Expression:
         x = as_expression(x)
-        if self.channels is None:
-            slope = self.parameter("slope", (1,), constant(self.start), x.dtype)
+        if self.num_parameters == 1:
+            slope = self.parameter("slope", (1,), constant(self.init), x.dtype)
             if x.rank == 0:
                 raise ShapeError(f"layer {self.scope.name!r}: a PReLU takes no scalar", node=self.scope.name)
             return ops.prelu(x, slope, name=self.label())
-        self.check_size(x, 1, self.channels, "channels")
-        shape = (self.channels, *(1,) * (x.rank - 2))
-        return ops.prelu(x, self.parameter("slope", shape, constant(self.start), x.dtype), name=self.label())
+        self.check_size(x, 1, "num_parameters", self.num_parameters)
+        shape = (self.num_parameters, *(1,) * (x.rank - 2))
+        return ops.prelu(x, self.parameter("slope", shape, constant(self.init), x.dtype), name=self.label())
 
 
 class ELU(Stateless):
@@ -71,16 +74,18 @@ class SELU(Stateless):
 
 
 class GELU(Stateless):
-    """x * P(a standard normal number is below x), or with a tanh for P."""
+    """x * P(a standard normal number is below x), or with a tanh for P where `approximate` is "tanh"."""
 
     kind = "gelu"
 
-    def __init__(self, *, approximate: bool = False, name: str | None = None) -> None:
+    def __init__(self, approximate: Literal["none", "tanh"] = "none", *, name: str | None = None) -> None:
         super().__init__(name=name)
+        if approximate not in ("none", "tanh"):
+            raise ValueError(f"approximate is {approximate!r}; it should be 'none' or 'tanh'")
         self.approximate = approximate
 
     def __call__(self, x: Operand, /) -> Expression:
-        return ops.gelu(x, approximate=self.approximate, name=self.own_label())
+        return ops.gelu(x, approximate=self.approximate == "tanh", name=self.own_label())
 
 
 class Softplus(Stateless):

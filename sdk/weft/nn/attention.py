@@ -14,11 +14,11 @@ ACTIVATIONS = {"gelu": ops.gelu, "relu": ops.relu}
 
 
 class MultiHeadAttention(Layer):
-    """x (batch, queries, width) looks at itself, or at `context` (batch, keys, width), and gives the shape of x.
+    """x (batch, queries, embed_dim) looks at itself, or at `context` (batch, keys, embed_dim); gives the shape of x.
 
     Parameters: those of the Linear layers `query`, `key`, `value` and `out`. Keys and values have `kv_heads` heads,
-    each for as many of the `heads` of the queries. `causal`: a token looks at itself and those before it. `mask`, bool
-    (True where a token looks) or floats that are added, broadcasts to (batch, heads, queries, keys).
+    each for as many of the `num_heads` of the queries. `causal`: a token looks at itself and those before it. `mask`,
+    bool (True where a token looks) or floats that are added, broadcasts to (batch, heads, queries, keys).
 
     Vaswani et al. 2017.
     """
@@ -27,8 +27,8 @@ class MultiHeadAttention(Layer):
 
     def __init__(
         self,
-        width: int,
-        heads: int,
+        embed_dim: int,
+        num_heads: int,
         *,
         kv_heads: int | None = None,
         causal: bool = False,
@@ -37,25 +37,25 @@ class MultiHeadAttention(Layer):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.width = at_least_one("width", width)
-        self.heads = at_least_one("heads", heads)
-        self.kv_heads = heads if kv_heads is None else at_least_one("kv_heads", kv_heads)
-        if width % heads:
-            raise ValueError(f"a width of {width} does not fall into {heads} heads")
-        if heads % self.kv_heads:
-            raise ValueError(f"{heads} heads of queries are no multiple of {self.kv_heads} heads of keys")
+        self.embed_dim = at_least_one("embed_dim", embed_dim)
+        self.num_heads = at_least_one("num_heads", num_heads)
+        self.kv_heads = num_heads if kv_heads is None else at_least_one("kv_heads", kv_heads)
+        if embed_dim % num_heads:
+            raise ValueError(f"an embed_dim of {embed_dim} does not fall into {num_heads} heads")
+        if num_heads % self.kv_heads:
+            raise ValueError(f"{num_heads} heads of queries are no multiple of {self.kv_heads} heads of keys")
         self.causal = causal
-        narrow = width // heads * self.kv_heads
-        self.query = Linear(width, width, bias=bias, init=init)
-        self.key = Linear(width, narrow, bias=bias, init=init)
-        self.value = Linear(width, narrow, bias=bias, init=init)
-        self.out = Linear(width, width, bias=bias, init=init)
+        narrow = embed_dim // num_heads * self.kv_heads
+        self.query = Linear(embed_dim, embed_dim, bias=bias, init=init)
+        self.key = Linear(embed_dim, narrow, bias=bias, init=init)
+        self.value = Linear(embed_dim, narrow, bias=bias, init=init)
+        self.out = Linear(embed_dim, embed_dim, bias=bias, init=init)
 
     def __call__(self, x: Operand, /, context: Operand | None = None, *, mask: Operand | None = None) -> Expression:
         x = as_expression(x)
         looked_at = x if context is None else as_expression(context)
         for given in (x, looked_at):
-            self.check_size(given, 2, self.width, "elements")
+            self.check_size(given, 2, "embed_dim", self.embed_dim)
         for place, layer in (("query", self.query), ("key", self.key), ("value", self.value), ("out", self.out)):
             layer.adopt(self.scope, place)
         mixed = ops.attention(
@@ -63,7 +63,7 @@ class MultiHeadAttention(Layer):
             self.key(looked_at),
             self.value(looked_at),
             mask,
-            heads=self.heads,
+            heads=self.num_heads,
             kv_heads=self.kv_heads,
             causal=self.causal,
             name=self.label(),
@@ -72,36 +72,36 @@ class MultiHeadAttention(Layer):
 
 
 class TransformerLayer(Layer):
-    """Attention, then two Linear layers, each added to what it reads: x (batch, tokens, width) gives the same shape.
+    """Attention, then two Linear layers, each added to what it reads: x (batch, tokens, d_model) gives the same shape.
 
     It is an encoder's layer, and with `causal` a decoder's that has nothing else to look at. Norms (`norm1`, `norm2`)
-    come before each part, or after each sum with `norm_first=False`. `hidden` is the width between the Linear layers
-    `up` and `down`, 4 times the width unless set; a share `dropout` of what each part gives is zero in training.
+    come before each part, or after each sum with `norm_first=False`. `dim_feedforward` is the width between the Linear
+    layers `up` and `down`, 4 times `d_model` unless set; a share `dropout` of what each part gives is zero in training.
     """
 
     kind = "transformer"
 
     def __init__(
         self,
-        width: int,
-        heads: int,
-        hidden: int | None = None,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int | None = None,
         *,
         kv_heads: int | None = None,
         causal: bool = False,
         dropout: float = 0.1,
         activation: str = "gelu",
         norm_first: bool = True,
-        epsilon: float = 1e-5,
+        layer_norm_eps: float = 1e-5,
         name: str | None = None,
     ) -> None:
         super().__init__(name)
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation {activation!r} is none of {', '.join(sorted(ACTIVATIONS))}")
-        self.attention = MultiHeadAttention(width, heads, kv_heads=kv_heads, causal=causal)
-        wide = 4 * width if hidden is None else at_least_one("hidden", hidden)
-        self.up, self.down = Linear(width, wide), Linear(wide, width)
-        self.norm1, self.norm2 = LayerNorm(width, epsilon=epsilon), LayerNorm(width, epsilon=epsilon)
+        self.attention = MultiHeadAttention(d_model, nhead, kv_heads=kv_heads, causal=causal)
+        wide = 4 * d_model if dim_feedforward is None else at_least_one("dim_feedforward", dim_feedforward)
+        self.up, self.down = Linear(d_model, wide), Linear(wide, d_model)
+        self.norm1, self.norm2 = LayerNorm(d_model, layer_norm_eps), LayerNorm(d_model, layer_norm_eps)
         self.activation = activation
         self.norm_first = norm_first
         self.dropout = Dropout(dropout) if dropout else None

@@ -1,4 +1,4 @@
-"""What Conv2d and ConvTranspose2d share: channels, kernel, strides, groups, and images that are checked."""
+"""What Conv2d and ConvTranspose2d share: channels, kernel, stride, groups, and images that are checked."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ class Convolution(Layer):
 
     def __init__(
         self,
-        inputs: int,
-        outputs: int,
-        kernel: Pair,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Pair,
         *,
-        strides: Pair,
+        stride: Pair,
+        dilation: Pair,
         groups: int,
         bias: bool,
         init: Init,
@@ -26,13 +27,14 @@ class Convolution(Layer):
         name: str | None,
     ) -> None:
         super().__init__(name)
-        self.inputs = at_least_one("inputs", inputs)
-        self.outputs = at_least_one("outputs", outputs)
+        self.in_channels = at_least_one("in_channels", in_channels)
+        self.out_channels = at_least_one("out_channels", out_channels)
         self.groups = at_least_one("groups", groups)
-        if inputs % groups or outputs % groups:
-            raise ValueError(f"{inputs} channels in and {outputs} out do not make {groups} groups")
-        self.kernel = pair(kernel)
-        self.strides = pair(strides)
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(f"{in_channels} channels in and {out_channels} out do not make {groups} groups")
+        self.kernel_size = pair(kernel_size)
+        self.stride = pair(stride)
+        self.dilation = pair(dilation)
         self.bias = bias
         self.init = init
         self.bias_init = bias_init
@@ -46,10 +48,10 @@ class Convolution(Layer):
                 f"not {x.type}",
                 node=self.scope.name,
             )
-        self.check_size(x, 1, self.inputs, "channels")
+        self.check_size(x, 1, "in_channels", self.in_channels)
         return x
 
     def weights(self, x: Expression, channels: tuple[int, int]) -> tuple[Expression, Expression | None]:
         """The kernel, whose shape begins with `channels`, and the bias if there is one."""
-        weight = self.parameter("weight", (*channels, *self.kernel), self.init, x.dtype)
-        return weight, self.parameter("bias", (self.outputs,), self.bias_init, x.dtype) if self.bias else None
+        weight = self.parameter("weight", (*channels, *self.kernel_size), self.init, x.dtype)
+        return weight, self.parameter("bias", (self.out_channels,), self.bias_init, x.dtype) if self.bias else None

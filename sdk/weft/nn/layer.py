@@ -86,12 +86,13 @@ class Layer(ABC):
             )
         return made
 
-    def check_size(self, x: Expression, axis: int, size: int, what: str) -> None:
+    def check_size(self, x: Expression, axis: int, argument: str, size: int) -> None:
         """Raises ShapeError, naming the layer, where dimension `axis` of `x` is not `size`."""
         found = x.shape[axis] if -x.rank <= axis < x.rank else None
         if found != size:
             raise ShapeError(
-                f"layer {self.scope.name!r} takes {size} {what} in dimension {axis}, and is called with {x.type}",
+                f"layer {self.scope.name!r} has {argument}={size}, and is called with {x.type}: dimension {axis} is "
+                f"not {size}",
                 node=self.scope.name,
             )
 

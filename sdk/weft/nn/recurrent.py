@@ -15,21 +15,21 @@ from weft_graph.types import DType
 
 
 class Recurrent(Layer):
-    """What LSTM, GRU and RNN share: x (batch, time, inputs) gives (batch, time, ways * hidden).
+    """What LSTM, GRU and RNN share: x (batch, time, input_size) gives (batch, time, ways * hidden_size).
 
-    Parameters: weight (ways, gates * hidden, inputs), recurrent (ways, gates * hidden, hidden), bias (ways, 2 * gates *
-    hidden), in ONNX's order of gates; there are two ways where it is bidirectional, the one backwards last. With
-    `sequence=False` the layer gives its states at the end alone, (batch, ways * hidden). A call may say the `lengths`
-    (batch) of sequences that end before the others, whole numbers; what is behind an end is 0. Weights start as `init`
-    says, uniform within sqrt(1 / hidden) unless set, biases at zero.
+    Parameters: weight (ways, gates * hidden_size, input_size), recurrent (ways, gates * hidden_size, hidden_size), bias
+    (ways, 2 * gates * hidden_size), in ONNX's order of gates; there are two ways where it is bidirectional, the one
+    backwards last. With `sequence=False` the layer gives its states at the end alone, (batch, ways * hidden_size). A
+    call may say the `lengths` (batch) of sequences that end before the others, whole numbers; what is behind an end is
+    0. Weights start as `init` says, uniform within sqrt(1 / hidden_size) unless set, biases at zero.
     """
 
     gates: int
 
     def __init__(
         self,
-        inputs: int,
-        hidden: int,
+        input_size: int,
+        hidden_size: int,
         *,
         bidirectional: bool = False,
         sequence: bool = True,
@@ -39,12 +39,12 @@ class Recurrent(Layer):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.inputs = at_least_one("inputs", inputs)
-        self.hidden = at_least_one("hidden", hidden)
+        self.input_size = at_least_one("input_size", input_size)
+        self.hidden_size = at_least_one("hidden_size", hidden_size)
         self.bidirectional = bidirectional
         self.sequence = sequence
         self.bias = bias
-        bound = math.sqrt(1.0 / hidden)
+        bound = math.sqrt(1.0 / hidden_size)
         self.init = uniform(-bound, bound) if init is None else init
         self.bias_init = bias_init
 
@@ -52,19 +52,21 @@ class Recurrent(Layer):
         x = as_expression(x)
         if x.rank != 3:
             raise ShapeError(
-                f"layer {self.scope.name!r}: a {type(self).__name__} takes (batch, time, inputs), not {x.type}",
+                f"layer {self.scope.name!r}: a {type(self).__name__} takes (batch, time, input_size), not {x.type}",
                 node=self.scope.name,
             )
-        self.check_size(x, 2, self.inputs, "inputs")
-        ways, rows = 2 if self.bidirectional else 1, self.gates * self.hidden
+        self.check_size(x, 2, "input_size", self.input_size)
+        ways, rows = 2 if self.bidirectional else 1, self.gates * self.hidden_size
         weights = (
-            self.parameter("weight", (ways, rows, self.inputs), self.init, x.dtype),
-            self.parameter("recurrent", (ways, rows, self.hidden), self.init, x.dtype),
+            self.parameter("weight", (ways, rows, self.input_size), self.init, x.dtype),
+            self.parameter("recurrent", (ways, rows, self.hidden_size), self.init, x.dtype),
             self.parameter("bias", (ways, 2 * rows), self.bias_init, x.dtype) if self.bias else None,
         )
         direction = "bidirectional" if self.bidirectional else "forward"
         states, last = self._run(x, weights, self._lengths(lengths), direction)
-        made, shape = (states, [0, 0, ways * self.hidden]) if self.sequence else (last, [0, ways * self.hidden])
+        made, shape = (
+            (states, [0, 0, ways * self.hidden_size]) if self.sequence else (last, [0, ways * self.hidden_size])
+        )
         return ops.reshape(made, shape, name=self.label("joined"))
 
     @abstractmethod

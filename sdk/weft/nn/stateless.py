@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft import ops
 from weft.expression import Expression, Operand
 from weft.nn.layer import Layer
-from weft.ops.neural import Pair
+from weft.ops.neural import Pair, pair
 from weft.records import Label
 
 
@@ -43,41 +43,55 @@ class MaxPool2d(Stateless):
     kind = "max_pool"
 
     def __init__(
-        self, kernel: Pair = 2, *, strides: Pair | None = None, pads: Pair = 0, name: str | None = None
+        self, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0, *, name: str | None = None
     ) -> None:
         super().__init__(name=name)
-        self.kernel, self.strides, self.pads = kernel, strides, pads
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
 
     def __call__(self, x: Operand, /) -> Expression:
-        return ops.max_pool(x, self.kernel, strides=self.strides, pads=self.pads, name=self.own_label())
+        return ops.max_pool(x, self.kernel_size, strides=self.stride, pads=self.padding, name=self.own_label())
 
 
 class AvgPool2d(Stateless):
-    """The mean of each window of (batch, c, h, w)."""
+    """The mean of each window of (batch, c, h, w); zeros of the padding count unless `count_include_pad` is False."""
 
     kind = "average_pool"
 
     def __init__(
-        self, kernel: Pair = 2, *, strides: Pair | None = None, pads: Pair = 0, name: str | None = None
+        self,
+        kernel_size: Pair,
+        stride: Pair | None = None,
+        padding: Pair = 0,
+        *,
+        count_include_pad: bool = True,
+        name: str | None = None,
     ) -> None:
         super().__init__(name=name)
-        self.kernel, self.strides, self.pads = kernel, strides, pads
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.count_include_pad = count_include_pad and any(pair(padding))
 
     def __call__(self, x: Operand, /) -> Expression:
-        return ops.average_pool(x, self.kernel, strides=self.strides, pads=self.pads, name=self.own_label())
+        return ops.average_pool(
+            x,
+            self.kernel_size,
+            strides=self.stride,
+            pads=self.padding,
+            count_include_pad=self.count_include_pad,
+            name=self.own_label(),
+        )
 
 
 class Dropout(Stateless):
-    """Zeroes a share `ratio` of the elements in training; the identity in evaluation."""
+    """Zeroes a share `p` of the elements in training; the identity in evaluation."""
 
     kind = "dropout"
 
-    def __init__(self, ratio: float = 0.5, *, name: str | None = None) -> None:
+    def __init__(self, p: float = 0.5, *, name: str | None = None) -> None:
         super().__init__(name=name)
-        self.ratio = ratio
+        self.p = p
 
     def __call__(self, x: Operand, /) -> Expression:
-        return ops.dropout(x, self.ratio, name=self.own_label())
+        return ops.dropout(x, self.p, name=self.own_label())
 
 
 class Flatten(Stateless):

@@ -31,7 +31,7 @@ class Recorded:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if name not in {"push", "push_keys", "push_rows", "set_many", "barrier", "pull", "pull_keys"}:
+        if name not in {"push_many", "push_keys", "push_rows", "set_many", "barrier", "pull_many", "pull_keys"}:
             return found
 
         def called(key: Any, step: Any, *rest: Any, **named: Any) -> Any:
@@ -39,7 +39,7 @@ class Recorded:
                 self.at(step)
             first, second = (step, key) if name == "barrier" else (key, step)
             names = first if isinstance(first, str) else ",".join(first.names if isinstance(first, KeySet) else first)
-            self.calls.append((name.removesuffix("_keys"), names, second))
+            self.calls.append((name.removesuffix("_keys").removesuffix("_many"), names, second))
             return found(key, step, *rest, **named)
 
         return called
@@ -183,7 +183,7 @@ def test_a_value_of_a_gpu_is_set_before_the_word_that_there_is_nothing_and_befor
         copies.let_go()
         assert pulled.result(WAIT_S).tolist() == [7.0] * 4
         ended.result(WAIT_S)
-        assert [call for call, *_ in found.calls] == ["set_many", "barrier", "pull"]
+        assert [call for call, *_ in found.calls] == ["set", "barrier", "pull"]
 
 
 def test_a_copy_that_breaks_keeps_nothing_back(copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:

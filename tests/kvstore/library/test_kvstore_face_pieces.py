@@ -135,10 +135,6 @@ class ManyStore:
         values = self.pull_many(keys, version, settled=settled, out=out).result(0)
         return finished(Pulled(values, np.full(len(keys), version), np.full(len(keys), version)))
 
-    def push(self, key: str, step: int, gradient: Array, **_: object) -> Future[None]:
-        self.pushed.append(([key], step))
-        return finished(None)
-
     def key_set(self, keys: Sequence[str]) -> Sequence[str]:
         return keys
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from weft.api.trace import SpanKind
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array
+from weft_worker.device import CPU
 from weft_worker.engine.errors import PartError
 from weft_worker.own_values import OwnStore
 from weft_worker.plan import BoundNode, Segment
@@ -94,9 +97,12 @@ class _OwnRun:
 
     def _brought(self, bound: BoundNode) -> list[Array]:
         """What the node reads, on the host."""
-        found = self.run.hands.device.bring([self.run.table.get(place) for place in bound.inputs if place is not None])
-        self.run.table.release(bound.inputs)
-        return found.result()
+        device, table = self.run.hands.device, self.run.table
+        found = [table.get(place) for place in bound.inputs if place is not None]
+        on_host = device.name == CPU  # Without a future, which takes longer than the rows of a small batch.
+        brought = [np.asarray(array, order="C") for array in found] if on_host else device.bring(found).result()
+        table.release(bound.inputs)
+        return brought
 
     def _put(self, bound: BoundNode, array: Array) -> None:
         (place,) = bound.outputs
