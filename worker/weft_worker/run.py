@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Protocol
 
+from weft.agent.machine import out_of_memory
 from weft.api.agent import LogReport, SnapshotDone, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
@@ -392,11 +392,7 @@ class Run:
 
 def _told(error: Exception) -> str:
     """The error for people: those of this room say enough without their class."""
-    if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
-        most, _ = resource.getrlimit(resource.RLIMIT_DATA)
-        bound = "" if most == resource.RLIM_INFINITY else f"; it may take {most} bytes here (--job-memory)"
-        return f"out of memory: {str(error) or type(error).__name__}{bound}"
-    return (
+    return out_of_memory(error) or (
         str(error)
         if isinstance(error, (WorkerError, EngineError, SnapshotError))
         else f"{type(error).__name__}: {error}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from pathlib import Path
 
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -17,3 +18,12 @@ def memory_bytes() -> int:
         with contextlib.suppress(OSError, ValueError):  # there is none, or it says `max`
             found.append(int(path.read_text()))
     return min(found)
+
+
+def out_of_memory(error: Exception) -> str | None:
+    """The error for people where it comes from a lack of memory, with what this process may take; else None."""
+    if not isinstance(error, MemoryError) and not isinstance(error.__cause__, MemoryError):
+        return None
+    most, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    bound = "" if most == resource.RLIM_INFINITY else f"; it may take {most} bytes here (--job-memory)"
+    return f"out of memory: {str(error) or type(error).__name__}{bound}"

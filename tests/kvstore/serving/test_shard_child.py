@@ -196,7 +196,8 @@ def test_a_job_that_wants_more_memory_than_it_may_have_fails_alone(forkserver: F
     large = store_of([key_of("w", (1 << 28,), 1)], slots=1, shards=1, job="large")
     _, said = begun(forkserver, msgspec.structs.replace(large, shards=("",)), memory_bytes=1 << 29)
     (failed,) = said
-    assert "allocate" in failed["report"]["reason"] or "Memory" in failed["report"]["reason"]
+    assert failed["report"]["reason"].startswith("out of memory: ")
+    assert failed["report"]["reason"].endswith(f"; it may take {1 << 29} bytes here (--job-memory)")
     client.push("w", 0, np.ones(300, np.float32)).result(WAIT_S)
     assert client.pull("w", 1).result(WAIT_S).shape == (300,)
     client.close()
