@@ -21,6 +21,7 @@ import numpy as np
 from weft.client import Client
 from weft.errors import ArgumentError, ModuleRefusedError
 from weft.submission import JobArguments, TrainingArguments, check_words, data_of, job_spec, shown_with_keywords_of
+from weft.trained_model import LOSS_MODULE
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -153,6 +154,8 @@ class _Columns:
     data: DataSpec
     found: Mapping[str, Array] | None
     """The first rows of each."""
+    unreadable: str = ""
+    """Why this machine cannot read it."""
 
     @classmethod
     def read(cls, data: DataSpec) -> _Columns:
@@ -160,8 +163,9 @@ class _Columns:
             with zipfile.ZipFile(data.source.path) as archive:
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
                 return cls(data, {name: _first_rows(archive, name) for name in names})
-        except (OSError, ValueError, zipfile.BadZipFile):
-            return cls(data, None)  # Only the server has it, or it says better what is wrong with it.
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            return cls(data, None, reason)  # Perhaps only the server has it.
 
     @property
     def path(self) -> Path:
@@ -176,6 +180,13 @@ class _Columns:
         if self.found is not None and name not in self.found:
             raise ArgumentError(f"{argument} is {name!r}, and {self}")
 
+    def check_finite(self, column: str) -> None:
+        """Raises ArgumentError for a number among the first rows that is not finite: PyTorch would be tried on it."""
+        rows = (self.found or {})[column]
+        if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+            row = int(np.argmin(np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)))
+            raise ArgumentError(f"row {row} of column {column!r} of {self.path} is not finite: correct the data")
+
     def feeding(self, names: Sequence[str], inputs: str | Sequence[str] | None, target: str | None) -> dict[str, str]:
         """Input -> column. Raises ArgumentError where the columns do not tell."""
         if target is not None:
@@ -188,6 +199,8 @@ class _Columns:
                 raise ArgumentError(f"inputs is {listed}, and the model has {len(names)} inputs: {', '.join(names)}")
             return dict(zip(names, listed, strict=True))
         given = {name: self.data.columns[name] for name in names if name in self.data.columns}
+        for column in given.values():
+            self.check("columns", column)
         named = [name for name in names if name not in given]
         if self.found is None or all(name in self.found for name in named):
             return {**{name: name for name in named}, **given}
@@ -246,13 +259,16 @@ def _exported(
     feeding = source.feeding(names, inputs, target)
     if source.found is None:
         raise ArgumentError(
-            f"the module's inputs are made from the data, and {source.path} cannot be read on this machine; pass "
+            f"the module's inputs are made from the data, and {source.path} cannot be read on this machine "
+            f"({source.unreadable}): correct the path, or, if only the server has the file, pass "
             "example=..., a tensor or a tuple of tensors such as torch.zeros(2, 20), as for weft.from_torch"
         )
     if inside is not None:
         last = "target" if "target" not in names else "loss_target"
         column = source.target(last, feeding, target) or source.data.columns[last]
         module, feeding = _with_loss_inside(module, inside, names), {**feeding, last: column}
+    for column in feeding.values():
+        source.check_finite(column)
     device = next((each.device for each in module.parameters()), None)
     rows = {name: torch.from_numpy(source.found[column]).to(device) for name, column in feeding.items()}
     try:
@@ -302,7 +318,7 @@ def _with_loss_inside(module: Any, loss: Any, names: Sequence[str]) -> Any:
     made = copy.copy(module)
     made.__class__ = type(kind.__name__, (kind,), {"forward": forward})
     if _is_module(loss):
-        made._modules = {**module._modules, "weft_loss": loss}
+        made._modules = {**module._modules, LOSS_MODULE: loss}
     return made
 
 
@@ -323,7 +339,7 @@ _TORCH_LOSSES: Final = {
 """PyTorch's losses, modules and functions -> what `Model.with_loss` calls them."""
 
 _USUAL: Final = {"weight": None, "pos_weight": None, "label_smoothing": 0.0}
-"""Options of PyTorch's losses that weft's have not, and what these are like."""
+"""Options that weft's losses lack, with their defaults."""
 
 
 def _loss_of(loss: Any) -> Any:
@@ -334,10 +350,10 @@ def _loss_of(loss: Any) -> Any:
     if isinstance(loss, str | Loss | Sequence):
         return loss
     own = {nn.cross_entropy: "cross_entropy", nn.mean_squared_error: "mse"}
-    if not _is_module(loss) and loss in own:
-        return own[loss]
     if not callable(loss):
         raise ArgumentError(f"loss is {loss!r}; it should be torch.nn.CrossEntropyLoss(), 'mse' or the like")
+    if not _is_module(loss) and loss in own:
+        return own[loss]
     kind = type(loss) if _is_module(loss) else loss
     if getattr(loss, "reduction", "mean") != "mean":
         raise ArgumentError(f"{kind.__name__} has reduction={loss.reduction!r}; a job's loss is a 'mean'")

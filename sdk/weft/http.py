@@ -10,6 +10,7 @@ import ipaddress
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -102,6 +103,8 @@ class Http:
             transport=transport,
             trust_env=not _is_loopback(self.url),  # a proxy of the environment has no way to this machine's loopback
         )
+        # A handle may outlive every `with`: what nobody closes is closed as it is forgotten, without a warning.
+        weakref.finalize(self, self._client.close)
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

@@ -19,7 +19,7 @@ from weft.api.lifecycle import JobState
 from weft.api.trace import JobTrace
 from weft.api.values import STEP_HEADER, ValuesSet
 from weft.arguments import checked
-from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
+from weft.errors import ArgumentError, JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
 from weft.event_stream import AWAY, Absence, Notice, await_placement, follow, narrate
 from weft.http import Http, Retry
 from weft.parameter_file import averages_of, document_of, replacing
@@ -336,13 +336,13 @@ class JobHandle:
 
 
 def _query(names: Iterable[str] | None, state: bool) -> dict[str, str | list[str]]:
-    """The query of the values' route. Raises ValueError for an empty list of names."""
+    """The query of the values' route. Raises ArgumentError for an empty list of names."""
     kept: dict[str, str | list[str]] = {"state": "true"} if state else {}
     if names is None:
         return kept
     listed = [names] if isinstance(names, str) else list(names)
     if not listed:
-        raise ValueError("no parameter is named; leave the names out to get all")
+        raise ArgumentError("no parameter is named; leave the names out to get all")
     return {"name": listed, **kept}
 
 

@@ -186,7 +186,7 @@ def _worker_report(worker: _Process) -> WorkerReport:
     travelled = _union(worker.of(*_COMMUNICATION))
     whole = _union(worker.spans)
     per_ms = 1e6 * steps
-    total = sum(span.end - span.begin for span in worker.of(SpanKind.COMPUTE))
+    total = max(sum(span.end - span.begin for span in worker.of(SpanKind.COMPUTE)), 1)
     by_name: dict[str, int] = defaultdict(int)
     for span in worker.of(SpanKind.COMPUTE):
         by_name[span.name] += span.end - span.begin

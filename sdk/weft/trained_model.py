@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from weft.api.job import JobSpec
 from weft.collect import cut
@@ -15,6 +15,10 @@ from weft_graph.json_form import graph_from_json
 
 _SHOWN = 8
 """Names that a message lists; of a graph's values the last."""
+
+
+LOSS_MODULE: Final = "weft_loss"
+"""What a loss with parameters is called within the module that `weft.fit` trains: no part of the user's module."""
 
 
 def trained_model(
@@ -45,17 +49,17 @@ def load_into(module: Any, values: Mapping[str, Array], *, strict: bool) -> None
     theirs = module.state_dict(keep_vars=True)
     shared = {id(theirs[name]) for name in values if name in theirs}  # a tied parameter has one name in the job
     missing = [name for name, _ in module.named_parameters() if id(theirs[name]) not in shared]
-    unknown = [name for name in values if name not in theirs]
+    unknown = [name for name in values if name not in theirs and not name.startswith(f"{LOSS_MODULE}.")]
     if strict and missing:
         raise ArgumentError(
-            f"the job has no values of the module's parameters {_listed(missing)}, which forward does not use or "
-            "another module has; strict=False leaves them as they are"
+            f"the job has no values of the module's parameters {_listed(missing)}, which forward does not use, or it "
+            "is not the module that was submitted; strict=False leaves them as they are"
         )
     if strict and unknown:
         raise ArgumentError(
             f"the module has no parameters {_listed(unknown)}, which the job has; strict=False leaves them out"
         )
-    for name in values.keys() - unknown:
+    for name in values.keys() & theirs.keys():
         if tuple(theirs[name].shape) != values[name].shape:
             raise ArgumentError(
                 f"{name!r} is {[*theirs[name].shape]} in the module and {[*values[name].shape]} in the job"

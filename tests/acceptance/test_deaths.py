@@ -105,9 +105,8 @@ def test_a_job_whose_workers_have_state_too_goes_on_where_it_was_though_a_shard_
     run: dict[str, Any] = {"steps": 400, "workers": 2, "shards": 2, "optimizer": weft.Adagrad(), "recovery": KEPT}
     run |= {
         "data": weft.numpy_data("data.npz", columns={"ids": "ids", "y": "y"}),
-        "communication": weft.Communication(update="workers"),
+        "communication": weft.Communication(update="workers", compression={"gradients": coded, "merged": coded}),
     }
-    run["compression"] = {"gradients": coded, "merged": coded}
     with weft.Cluster(workers=2, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:
         undisturbed = client.submit(loss, **run)
         job = client.submit(loss, **{**run, "recovery": replace(KEPT, snapshot_every_s=0.2)})

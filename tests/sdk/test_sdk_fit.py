@@ -119,6 +119,14 @@ def test_an_onnx_file_and_an_expression_are_fitted_too(tmp_path: Path) -> None:
         weft.fit(loss, path, loss="mse", target="kinds", epochs=1)
 
 
+def test_a_number_that_is_not_finite_is_the_datas_and_not_the_modules(tmp_path: Path) -> None:
+    x = np.ones((20, 4), np.float32)
+    x[2, 1] = np.nan
+    path = write(tmp_path / "nan.npz", x=x, y="y")
+    with pytest.raises(weft.ArgumentError, match=re.escape(f"row 2 of column 'x' of {path} is not finite: correct")):
+        submitted(Scores(), path, loss=nn.CrossEntropyLoss())
+
+
 def test_data_of_another_machine_needs_an_example(tmp_path: Path) -> None:
     with pytest.raises(weft.ArgumentError, match=re.escape(f"{tmp_path}/far.npz cannot be read on this machine")):
         submitted(Scores(), tmp_path / "far.npz", loss=nn.CrossEntropyLoss())
@@ -136,6 +144,7 @@ def test_data_of_another_machine_needs_an_example(tmp_path: Path) -> None:
         ({"loss": None}, "loss is missing"),
         ({"loss": nn.MSELoss(reduction="sum")}, "MSELoss has reduction='sum'; a job's loss is a 'mean'"),
         ({"loss": 3}, "loss is 3; it should be torch.nn.CrossEntropyLoss()"),
+        ({"loss": {"y": "mse"}}, "loss is {'y': 'mse'}; it should be torch.nn.CrossEntropyLoss()"),
         ({"loss": nn.HuberLoss(), "example": torch.ones(8, 4)}, "example: a loss that weft has no word for"),
     ],
 )

@@ -36,7 +36,7 @@ class StepLossScale:
         if self._scaling is None:
             return None
         if outcome.loss_scale != self.scale:
-            told = f"step {outcome.step}: the shards divided by the loss scale {outcome.loss_scale}"
+            told = f"step {outcome.step + 1}: the shards divided by the loss scale {outcome.loss_scale}"
             raise WorkerError(f"{told}, this worker multiplied by {self.scale}")
         self._now = self._now.after(finite=outcome.finite, scaling=self._scaling)
         if outcome.finite:

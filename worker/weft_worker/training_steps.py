@@ -158,7 +158,8 @@ class TrainingSteps:
                 self.reports.metrics("train", finished, self.sums.take(), "".join(self.bad_data))
             self.sums.mark()
             self.reports.step(finished, last=finished == self.task.allocation.steps)
-            if self.trace is not None and finished == self.trace.last:
+            # What the last traced step sent is there once the next one has ended, which there always is.
+            if self.trace is not None and finished == self.trace.last + 1:
                 self.reports.trace(self.trace)
 
         self.engine.push(end, reads, (self.order, done), lane=COMPUTE, name=f"the end of step {finished}")

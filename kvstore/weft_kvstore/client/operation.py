@@ -81,11 +81,6 @@ class AskedKeys:
     reading: Reading
     gives: Gives
 
-    @property
-    def array_count(self) -> int:
-        """Arrays of each key."""
-        return 1 if self.names is None else len(self.names)
-
     def __str__(self) -> str:
         what = "pull" if self.names is None else "pull of the state"
         exactly = " exactly" if self.reading is Reading.EXACT else ""

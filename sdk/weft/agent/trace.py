@@ -70,7 +70,7 @@ class TraceRecorder:
         return begun
 
     def until(self, kind: SpanKind, name: str, step: int, begin_ns: int, slot: int = -1) -> Callable[..., None]:
-        """What ends a span of this thread that began then, from any thread: a future's callback, say."""
+        """A callback, for any thread, that ends a span of this thread which began then."""
         thread = threading.get_ident()
 
         def ended(*_: Any) -> None:

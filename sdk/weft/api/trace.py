@@ -31,7 +31,8 @@ class SpanKind(StrEnum):
     FETCH = "fetch"
     """From a worker's call for values until they were there."""
     SEND = "send"
-    """From a worker's call that sends gradients until the store had them."""
+    """From a worker's call that sends gradients until the store had them; where it pulls the new values too, until
+    those were there."""
     RECEIVE = "receive"
     """A shard read a message of a worker's."""
     MERGE = "merge"

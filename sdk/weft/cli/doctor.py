@@ -157,7 +157,7 @@ def _port(port: int, directory: Path) -> Check:
         with contextlib.suppress(OSError, ClusterError):
             process = holder(directory)
             if process is not None:
-                return Check("port", Status.OK, f"{port} is in use; a cluster of process {process} runs in {directory}")
+                return Check("port", Status.OK, f"a cluster of process {process} runs in {directory}")
         return Check("port", Status.WARN, str(error).split(";")[0], command(f"up --port {port + 1}"))
     return Check("port", Status.OK, f"{port} is free")
 

@@ -24,16 +24,18 @@ def add_to(app: typer.Typer) -> None:
 
 def report(id: JobId, *, url: Url = None, form: Form = Format.TABLE) -> None:  # noqa: A002 - what users call it
     """Print what a job's steps spend their time on: computing, communication, and how much of it computing hides."""
-    found = find_job(Client(url), id).report()
+    with Client(url) as client:
+        found = find_job(client, id).report()
     if form is Format.JSON:
         print_json(found.as_json())
     else:
-        typer.echo(str(found))
+        Console(soft_wrap=True).print(str(found), markup=False, highlight=False)
 
 
 def trace(id: JobId, *, file: File, url: Url = None) -> None:  # noqa: A002 - what users call it
     """Write what all processes of a job did in its traced steps, as a file that https://ui.perfetto.dev opens."""
-    found = find_job(Client(url), id).trace()
+    with Client(url) as client:
+        found = find_job(client, id).trace()
     file.write_text(json_form.dumps(perfetto(found)))
     steps = f"steps {found.window.first_step} to {found.window.first_step + found.window.steps - 1}"
     Console(soft_wrap=True).print(f"{file} has {steps}; open it at https://ui.perfetto.dev", markup=False)

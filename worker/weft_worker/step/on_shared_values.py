@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from weft.api.trace import SpanKind
 from weft_graph.weft_domain import FETCH, SEND
+from weft_kvstore.futures import on_end
 from weft_worker.engine.errors import PartError
 from weft_worker.plan import BoundNode, Segment
 from weft_worker.step.computation import run_nodes
@@ -72,7 +73,7 @@ class _SharedRun:
             (place,) = bound.outputs
             assert place is not None
             run.table.put(place, value)
-        # What was pushed of these keys is read no more, so that their gradients may be written where the store sends.
+        # The previous push of these keys has ended, so kernels may write into the send buffers.
         sent = run.plan.sent
         run.table.place({sent[key]: self.shared.gradient(key) for key in keys if key in sent})
 
@@ -81,12 +82,12 @@ class _SharedRun:
         gradients = [run.table.get(place) for bound in bounds for place in bound.inputs if place is not None]
         if are_last:
             run.table.keep_copies(run.plan.outputs.values())
-        # Values may be read by what is computed behind these, unless nothing is.
         trace = run.context.trace
         begin_ns = 0 if trace is None else trace.now()
+        # Later kernels may still read the values, so only the last send lets the pull overwrite them in place.
         sent = self.shared.send(keys, run.context.step, gradients, goes_on=run.context.goes_on, in_place=are_last)
         if trace is not None:  # What was sent is under way until the values that it makes are there.
             told = f"{SEND} {', '.join(keys)}"
-            sent.add_done_callback(trace.until(SpanKind.SEND, told, run.context.step + 1, begin_ns))
+            on_end(sent, trace.until(SpanKind.SEND, told, run.context.step + 1, begin_ns))
         for bound in bounds:
             run.table.release(bound.inputs)
