@@ -106,7 +106,8 @@ def job_lines(job: Job, spec: JobSpec, now: datetime) -> Table:
     traffic, done = job.traffic, job.progress.step
     if traffic.sent_bytes or traffic.received_bytes:
         total = traffic.sent_bytes + traffic.received_bytes
-        each = f", {size(total / done)} a step" if done else ""
+        # A resumed job counts the steps of the one before, whose bytes are not its own.
+        each = f", {size(total / done)} a step" if done and (spec is None or spec.resume is None) else ""
         made.add_row("traffic", f"{size(traffic.sent_bytes)} sent, {size(traffic.received_bytes)} received{each}")
     for label, at in (("created", job.created_at), ("started", job.started_at), ("ended", job.ended_at)):
         if at is not None:
