@@ -14,6 +14,7 @@ import os
 import resource
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -156,6 +157,24 @@ class Listener(socket.socket):
         if self._told is None or time.monotonic() - self._told >= TOLD_EVERY_S:
             self._told = time.monotonic()
             _log.error("new connections are turned away: %s; `ulimit -n` raises the limit", error.strerror)
+
+
+class Seldom(logging.Filter):
+    """Passes one record a minute of each message of a logger: anybody can make the server say them again and again."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._told: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        now, message = self._clock(), str(record.msg)
+        if now - self._told.get(message, -TOLD_EVERY_S) < TOLD_EVERY_S:
+            return False
+        self._told[message] = now
+        return True
 
 
 def _reserved() -> int | None:

@@ -9,6 +9,7 @@ KeeperSilentError           keeper-silent
 OperationalError            records-unavailable: the database is locked, its disk is full
 RequestValidationError      invalid-request, with pointers
 HTTPException               not-found, method-not-allowed and malformed-request, of the framework
+ClientDisconnect            malformed-request, which nobody reads
 anything else               internal-error, and a line in the log
 
 `KINDS` is the one list of codes. A problem is made from its code alone, so none is sent that has no page and no status.
@@ -28,6 +29,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import iter_route_contexts
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from weft.api.problem import FieldError, Problem
@@ -400,6 +402,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(JobRefusedError, _job_refused)
     app.add_exception_handler(KeeperSilentError, _keeper_silent)
     app.add_exception_handler(OperationalError, _unavailable)
+    app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _internal)
 
 
@@ -411,6 +414,8 @@ _OF_FRAMEWORK: Final[Mapping[int, str]] = {
 
 def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, ClientDisconnect):
+        return _left(request, error)
     if isinstance(error, ProblemError):
         return respond(error.problem, error.headers)
     code = _OF_FRAMEWORK.get(error.status_code)
@@ -452,6 +457,11 @@ def _unavailable(request: Request, error: Exception) -> Response:
     _log.error("%s %s: the records do not answer: %s", request.method, request.url.path, error.orig)
     detail = f"the records do not answer: {error.orig}; nothing was changed, try again"
     return respond(problem("records-unavailable", detail))
+
+
+def _left(_request: Request, _error: Exception) -> Response:
+    """The caller has gone in the middle of its body: nobody reads the answer, and it is no fault of the server's."""
+    return respond(problem("malformed-request", "the body ended before it was whole"))
 
 
 def _internal(request: Request, error: Exception) -> Response:

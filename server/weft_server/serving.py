@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import socket
 import threading
@@ -16,7 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from weft.agent.private import make_directory
-from weft_server.connections import BACKLOG, Listener, bounded, most_connections
+from weft_server.connections import BACKLOG, Listener, Seldom, bounded, most_connections
 from weft_server.settings import Settings
 from weft_server.storage.database import DatabaseRefusedError, open_database
 from weft_server.storage.job_files import JobFiles
@@ -48,6 +49,9 @@ class Server(uvicorn.Server):
                 backlog=BACKLOG,
             )
         )
+        http_log = logging.getLogger("uvicorn.error")
+        http_log.filters = [each for each in http_log.filters if not isinstance(each, Seldom)]
+        http_log.addFilter(Seldom())
         self._app = app
         self._address_file = settings.directory / "server.json"
         self._stop = stop

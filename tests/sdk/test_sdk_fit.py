@@ -144,7 +144,7 @@ def test_data_of_another_machine_needs_an_example(tmp_path: Path) -> None:
         ({"loss": None}, "loss is missing"),
         ({"loss": nn.MSELoss(reduction="sum")}, "MSELoss has reduction='sum'; a job's loss is a 'mean'"),
         ({"loss": 3}, "loss is 3; it should be torch.nn.CrossEntropyLoss()"),
-        ({"loss": {"y": "mse"}}, "loss is {'y': 'mse'}; it should be torch.nn.CrossEntropyLoss()"),
+        ({"loss": {3: 4}}, "loss is {{3: 4}}; it should be torch.nn.CrossEntropyLoss()"),
         ({"loss": nn.HuberLoss(), "example": torch.ones(8, 4)}, "example: a loss that weft has no word for"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from server_running import DEADLINE_S, eventually, running
+from weft_server.connections import Seldom
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 POSTED = b"POST /v1/nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
@@ -104,3 +106,36 @@ def test_without_descriptors_the_server_says_so_once_and_works_again(tmp_path: P
             said = started.communicate(timeout=DEADLINE_S)[1].decode()
     assert said.count("new connections are turned away") == 1
     assert "Traceback" not in said
+
+
+def test_what_strangers_send_is_told_of_once_a_minute() -> None:
+    now = [0.0]
+    seldom = Seldom(lambda: now[0])
+
+    def told(message: str, level: int = logging.WARNING) -> bool:
+        return seldom.filter(logging.LogRecord("uvicorn.error", level, "", 0, message, (), None))
+
+    assert [told("Invalid"), told("Invalid"), told("other"), told("Invalid", logging.ERROR)] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    now[0] = 60.0
+    assert told("Invalid")
+
+
+def test_a_caller_that_leaves_in_its_body_is_no_error_of_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(tmp_path / "server") as client:
+        head = (
+            b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"
+        )
+        with connected(client) as leaving:
+            leaving.sendall(head + b"{")
+        with connected(client) as invalid:
+            invalid.sendall(b"\x00\r\n\r\n")
+            assert invalid.recv(1 << 16).startswith(b"HTTP/1.1 400")
+        assert client.get("/healthz").status_code == 200
+    assert "failed" not in caplog.text

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from server_hands import B, Hand, W, refused
 from server_running import DEADLINE_S, cast, eventually, running, state, submit
 from server_specs import CLASSES, FEATURES, save_rows, spec_json
 from weft.api.lifecycle import AllocationEvent
+from weft_server.refusals import FullError
+from weft_server.storage.uploads import Uploads
 
 
 @pytest.fixture
@@ -278,6 +281,24 @@ def test_uploads_expire_are_bounded_and_hostile_ones_are_refused(
         late = submit(client, {**document, "init_from": {"upload": upload}})
         assert refused(late, 422, "job-refused").errors[0].detail == f"there is no upload {upload!r}"
         assert client.post("/v1/uploads", content=save({"b": B})).status_code == 201, "expired ones make room"
+
+
+def test_one_project_leaves_room_for_the_uploads_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_server.storage.uploads.MOST_OF_PROJECT", 1)
+    uploads, now = Uploads(tmp_path, 1.0, 1 << 30), datetime.now(UTC)
+
+    def bring(name: str, project: str) -> None:
+        upload = uploads.start(name, now)
+        upload.file.write(save({"b": B}))
+        try:
+            uploads.keep(upload, name, now, project)
+        finally:
+            uploads.discard(upload)
+
+    bring("a", "one")
+    with pytest.raises(FullError, match="there are 1 uploads already"):
+        bring("b", "one")
+    bring("c", "two")
 
 
 def test_uploads_that_have_not_expired_make_room_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

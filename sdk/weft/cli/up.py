@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -261,5 +262,6 @@ def _look_after(err: Console, cluster: Cluster) -> Never:
     while True:
         for told in tending.look():
             for line in told.text.splitlines():
-                err.print(Text(_fitted(line, err), "red" if told.is_bad else "green"))
+                with contextlib.suppress(OSError):  # A full disk takes no log, and the cluster goes on.
+                    err.print(Text(_fitted(line, err), "red" if told.is_bad else "green"))
         never.wait(LOOK_S)

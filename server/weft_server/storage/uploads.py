@@ -17,6 +17,8 @@ from weft_server.storage.parameter_file import ParameterFileError, read_header
 LARGEST_HEADER_BYTES = 16 << 20
 """Of a document of which nothing is known: some hundred thousand tensors."""
 MOST_UPLOADS = 1024
+MOST_OF_PROJECT = 256
+"""So that one project leaves room for the others."""
 MOST_AT_ONCE = 64
 """Documents that are being brought."""
 _TEMPORARY = ".upload-"
@@ -72,7 +74,7 @@ class Uploads:
         name = identifier if project == DEFAULT_PROJECT else f"{identifier}.{project}"
         target = self._folder / f"{name}{_SUFFIX}"
         with self._lock:
-            self._check_room(upload.path.stat().st_size)
+            self._check_room(upload.path.stat().st_size, project)
             upload.path.replace(target)
         expires = self._expires(target)
         return Uploaded(id=identifier, names=names, size_bytes=target.stat().st_size, expires_at=expires)
@@ -112,9 +114,12 @@ class Uploads:
         """Oldest first."""
         return sorted(self._folder.glob(f"*{_SUFFIX}"), key=self._expires)
 
-    def _check_room(self, size: int) -> None:
-        """Raises FullError unless one more of `size` bytes fits."""
+    def _check_room(self, size: int, project: str | None = None) -> None:
+        """Raises FullError unless one more of `size` bytes fits, also into what the project may have."""
         kept = self._kept()
+        own = sum(_project(path) == project for path in kept)
+        if own >= MOST_OF_PROJECT:
+            raise FullError("upload", own)
         if len(kept) >= MOST_UPLOADS or sum(path.stat().st_size for path in kept) + size > self._most_bytes:
             raise FullError("upload", len(kept))
 
