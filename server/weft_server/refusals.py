@@ -92,6 +92,15 @@ class NotRemovedError(RefusalError):
     code = "not-removed"
 
 
+class DatabaseMovedError(RefusalError):
+    """What is written now is in no file that has a name."""
+
+    code = "records-unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("the database's file was moved or replaced: put it back, or start the server again")
+
+
 class NotWrittenError(RefusalError):
     """The fact was taken, and is written once the records take what comes to them; the same call may come again."""
 

@@ -39,7 +39,14 @@ from weft_server.control.snapshots import JobFolder
 from weft_server.keeper_values import KeeperValues
 from weft_server.notify import Notifier, notified
 from weft_server.planning.plan import JobPlan
-from weft_server.refusals import NotRemovedError, NotWrittenError, RefusalError, UnknownError, WrongStateError
+from weft_server.refusals import (
+    DatabaseMovedError,
+    NotRemovedError,
+    NotWrittenError,
+    RefusalError,
+    UnknownError,
+    WrongStateError,
+)
 from weft_server.storage.job_files import JobFiles
 from weft_server.storage.journal import Journal
 from weft_server.storage.records import Records, Submission
@@ -181,6 +188,8 @@ class Service:
         A caller that goes away does not part the two: what is kept is always handed over.
         """
         self._controller.check_room()
+        if await self.threads.read(lambda: self.records.is_moved):
+            raise DatabaseMovedError
         now = self.clock()
         job = Job(
             id=job_id,

@@ -20,7 +20,9 @@ import pytest
 from safetensors.numpy import save
 from sqlalchemy import text
 
-from server_running import DEADLINE_S, eventually, running
+from server_hands import refused
+from server_running import DEADLINE_S, eventually, running, submit
+from server_specs import save_rows, spec_json
 from weft.agent.startup import ORPHANED_EXIT_CODE, watch_parent
 from weft_server.storage.database import open_database
 
@@ -169,6 +171,8 @@ def test_a_server_whose_database_was_moved_is_not_ready(tmp_path: Path) -> None:
         assert "was moved or replaced" in client.get("/readyz").json()["detail"]
         (tmp_path / "weft.db").write_bytes(b"")
         assert client.get("/readyz").status_code == 503
+        job = spec_json(save_rows(tmp_path / "rows.npz"))
+        assert "put it back" in refused(submit(client, job), 503, "records-unavailable").detail
         (tmp_path / "away.db").replace(tmp_path / "weft.db")
         assert client.get("/readyz").status_code == 200
 
