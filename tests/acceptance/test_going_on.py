@@ -57,7 +57,7 @@ def test_a_job_that_runs_is_scaled_and_stays_the_same_job_with_the_same_bits(
     # A snapshot comes some seconds after it was asked for: a job of one process would be over by then.
     steps, run = (300, run) if before else (250, {**run, "batch_size": 512})
     whole = client.submit(loss, steps=steps, **before, **run)
-    whole.wait(timeout_s=60)
+    whole.wait(timeout_s=180)
     job = client.submit(loss, steps=steps, **before, **run)
     bodies = (event.body for event in job.events())
     next(body for body in bodies if isinstance(body, StepDone) and body.step > 0)
@@ -65,7 +65,7 @@ def test_a_job_that_runs_is_scaled_and_stays_the_same_job_with_the_same_bits(
         job.scale(**after).reason == f"goes on with {before.get('workers', 1)} worker{'s' * bool(before)}, 2 shards "
         "from its next snapshot on"
     )
-    ended = job.wait(timeout_s=60)
+    ended = job.wait(timeout_s=180)
     states = [event.body.state for event in job.log() if isinstance(event.body, StateChanged)]
     assert states.count(JobState.SCALING) == 1
     assert (ended.shards, ended.restarts, ended.progress.step) == (2, 0, steps)

@@ -20,7 +20,7 @@ def run(*arguments: str, torch_python: str = sys.executable) -> subprocess.Compl
         [sys.executable, str(SCRIPT), "--tiny", "--rounds", "1", "--seconds", "0.1", *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
         env={**os.environ, "TORCH_PYTHON": torch_python},
     )
