@@ -210,7 +210,7 @@ def test_a_token_that_the_server_does_not_know_is_answered_by_one_sentence(tmp_p
         (("sumbit", "job.json"), 2, "Did you mean 'submit'?"),
         (("submit", "nowhere.json"), 2, "there is no file"),
         (("submit", "epoch.json"), 1, "did you mean 'epochs'?"),
-        (("logs", "nothing"), 1, "weft jobs` lists them"),
+        (("logs", "nothing"), 1, "'nothing'"),
         (("up", "--port", "PORT", "--directory", "own"), 1, "port PORT of 127.0.0.1 is in use"),
         (("agents", "--url", "http://127.0.0.1:9"), 3, "start one with"),
     ],
