@@ -101,8 +101,8 @@ def _has_own_values(task: Task) -> bool:
 
 
 def _pulls_as_it_pushes(task: Task, device: Device) -> bool:
-    """Whether a step is exchanged by one call: each of its gradients makes a value of the next, and it says nothing
-    else. Where slots agree on a step before it counts, or encode what they send, more is said."""
+    """Whether one pushpull per step is enough: sync mode, a CPU, dense keys alone, no commit, no compression, and no
+    key that this worker updates or has nothing for."""
     description, kinds = task.description, {node.op_type for node in task.programs.train.nodes}
     return (
         bool(description.shards)

@@ -40,8 +40,8 @@ class Own:
 
 @dataclass(slots=True, eq=False)
 class Shared:
-    """The values on a job's shards, for a slot that pulls the next step's as it pushes the gradients of a step.
-    Work that moves any writes `turn`. `buffers` is the same store.
+    """The values on a job's shards, where one call pushes a step's gradients and pulls the next step's values. Work
+    that sends or fetches any writes `turn`. `buffers` is the same store as `store`, by its other protocol.
 
     `_ahead` has for each key the version that is on its way, the call that brings it, and its number there. A key's
     gradient array is the store's until that call has ended.
