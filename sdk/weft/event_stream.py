@@ -95,13 +95,21 @@ def follow(http: Http, job: str, *, after: int = 0, resumption: Resumption = DEF
 
 
 def narrate(
-    http: Http, job: str, *, after: int = 0, resumption: Resumption = DEFAULT_RESUMPTION
+    http: Http,
+    job: str,
+    *,
+    after: int = 0,
+    tail: int | None = None,
+    resumption: Resumption = DEFAULT_RESUMPTION,
 ) -> Iterator[Event | Notice]:
-    """What `follow` gives, and a notice where a broken stream could not be taken up at once, and when it was."""
+    """What `follow` gives, and a notice where a broken stream could not be taken up at once, and when it was.
+
+    Of the events so far, only the newest `tail`, where that is said."""
     absence, told = Absence(http, resumption), False
     while True:
         try:
-            for event in _connection(http, job, after, resumption.silence_s):
+            for event in _connection(http, job, after, tail, resumption.silence_s):
+                tail = None  # from here on, `after` says what is new
                 if event.seq > after:
                     after = event.seq
                     absence.end()
@@ -127,10 +135,11 @@ def is_last(event: Event) -> bool:
     return isinstance(event.body, StateChanged) and event.body.state.is_terminal
 
 
-def _connection(http: Http, job: str, after: int, silence_s: float) -> Iterator[Event]:
+def _connection(http: Http, job: str, after: int, tail: int | None, silence_s: float) -> Iterator[Event]:
     headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
     parser = SseParser(last_id=str(after))
-    with http.stream(f"/v1/jobs/{job}/events", headers=headers, read_timeout_s=silence_s) as response:
+    path = f"/v1/jobs/{job}/events" + ("" if tail is None else f"?tail={tail}")
+    with http.stream(path, headers=headers, read_timeout_s=silence_s) as response:
         kind = response.headers.get("Content-Type", "")
         if not kind.startswith("text/event-stream"):
             raise ProtocolError(f"{response.url} answered with {kind or 'no type'!r} instead of an event stream")

@@ -141,30 +141,32 @@ class JobHandle:
         """Events with `seq` > `after` as they happen, until the job ends. Reconnects by itself."""
         return follow(self._http, self.id, after=after)
 
-    def narrated(self, after: int = 0) -> Iterator[Event | Notice]:
-        """`events`, with notices of why the job waits and of a server that does not answer."""
+    def narrated(self, after: int = 0, *, tail: int | None = None) -> Iterator[Event | Notice]:
+        """`events`, with notices of why the job waits and of a server that does not answer; `tail` as for `log`."""
         if self.state is JobState.PENDING:
             yield from await_placement(self._http, self.id)
-        yield from narrate(self._http, self.id, after=after)
+        yield from narrate(self._http, self.id, after=after, tail=tail)
 
-    def log(self, after: int = 0) -> Iterator[Event]:
-        """Events with `seq` > `after` so far, in order. Pages are fetched as needed."""
+    def log(self, after: int = 0, *, tail: int | None = None) -> Iterator[Event]:
+        """Events with `seq` > `after` so far, or only the newest `tail` of them, in order."""
+        newest = {} if tail is None else {"tail": tail}
         while True:
-            page = self._http.call(EventPage, "GET", self._path("/events"), params={"format": "json", "after": after})
+            params = {"format": "json", "after": after, **newest}
+            page = self._http.call(EventPage, "GET", self._path("/events"), params=params)
             if not page.events:
                 return
             yield from page.events
-            after = page.after
+            after, newest = page.after, {}
 
     def watch(self, console: Console | None = None) -> Job:
         """Show steps, rate, loss and evaluations until the job ends: a progress bar on a terminal, else plain lines.
 
-        Shows why a pending job waits. Ctrl-C stops the display, not the job. Raises JobFailedError with the reason,
-        JobCancelledError.
+        Begins with the last few events so far; `log` has all. Shows why a pending job waits. Ctrl-C stops the display,
+        not the job. Raises JobFailedError with the reason, JobCancelledError.
         """
-        from weft.watch import watch  # rich is needed by who watches alone
+        from weft.watch import TAIL, watch  # rich is needed by who watches alone
 
-        watch(self.narrated(), self.job, console)
+        watch(self.narrated(tail=TAIL), self.job, console)
         self.refresh()
         return self.succeeded()
 
