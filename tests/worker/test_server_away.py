@@ -24,6 +24,7 @@ from weft.agent.transfer import DEADLINE_S, Document, DownloadError, Transfer, U
 from weft.api.agent import AgentKind, LogReport, MetricReport, Orders, Registration, SetDone, SnapshotDone
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
+from weft.http import Retry
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
 from worker_graphs import CLASSES, FEATURES, HIDDEN, mlp
@@ -36,7 +37,7 @@ UNKNOWN = {"type": "/problems/x", "title": "x", "status": 404, "detail": "x", "c
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries come soon after each other."""
-    monkeypatch.setattr("weft.agent.retry.FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr("weft.agent.retry.PAUSES", Retry(first_s=0.001, longest_s=1.0))
 
 
 Answer = Callable[[httpx.Request], httpx.Response]
