@@ -18,16 +18,23 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmark import DONE, FAILED
+from benchmark import DONE, FAILED, Plan, conditions_of, measure
 from constants import FAR_ARRAY_BYTES, NEAR_ARRAY_BYTES, fit, loopback, memory_speed, run_probes, work_of
 from cost_model import GIGABITS, SHARDS, WORKERS, Constants, Frames, Processes, cells, estimate, memory_of, models
-from ending import end_on_sigterm, stopped
-from figures import Round, Row, figures_of
 from groups import SideError, default_slice_bytes
-from measuring import Plan, measure
 from probe_side import Measured, probes
-from progress_telling import Telling, progress_told
-from reporting import conditions_of, machine_line, table_of, write_json
+from reporting import (
+    Round,
+    Row,
+    Telling,
+    end_on_sigterm,
+    figures_of,
+    machine_line,
+    progress_told,
+    stopped,
+    table_of,
+    write_json,
+)
 from store_cases import FLOAT_BYTES, Case, resnet50_shapes
 
 PREDICTED = ((2, 1), (1, 2), (2, 2))

@@ -17,9 +17,9 @@ from acceptance_processes import descendants
 from busy_interpreter import CASE, DEFAULT, IDLE, SETTINGS, TUNED, Trips, computing, measure, rows_of
 from constants import costs_of, run_probes
 from cost_model import Role
-from figures import Round
 from groups import SideError
 from probe_side import Probe, summed, thread_times_s
+from reporting import Round
 from store_cases import KIB
 
 

@@ -30,8 +30,8 @@ from cost_model import (
     models,
     network,
 )
-from figures import PeerRounds, Round, row_of
 from probe_side import Measured, Probe, probes
+from reporting import PeerRounds, Round, row_of
 from scaling import Prediction, row_beside, scale_tables
 from store_cases import KIB, MIB, Case, resnet50_shapes
 
