@@ -90,7 +90,7 @@ def in_rows(count: int) -> dict[str, Any]:
 
 
 def over_wire(count: int) -> dict[str, Any]:
-    """The same through all that a store does, over loopback: a gradient merged and applied by SGD, and the new rows pulled."""
+    """The same through all that a store does, over loopback: a push that SGD applies, and a pull of the new rows."""
     tune_process()
     have_memory(count)
     with ShardServer("tcp://127.0.0.1:0") as server:
