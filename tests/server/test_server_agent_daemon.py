@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import textwrap
 import threading
@@ -143,5 +144,31 @@ def test_programs_are_fetched_once_by_their_hash_and_an_idle_second_brings_no_by
         assert first.id != second.id
         assert first.programs == second.programs == client.get(f"/v1/jobs/{job}/programs").json()
         assert len(calls.named("GET allocations programs")) == 1
+    finally:
+        agent.end()
+
+
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [
+        (
+            [{"event": "ready", "endpoint": "tcp://127.0.0.1:1"}],
+            "the server refused a report of this process, 422: .*`endpoint` belongs to a shard's report",
+        ),
+        ([{"event": "running"}], "its process said what it cannot say now: .* 'assigned' knows no event 'running'"),
+        ([{"event": "ready"}, {"event": "swimming"}], "its process said what is no report: .*swimming"),
+    ],
+    ids=["refused by the server", "out of order", "no report"],
+)
+def test_a_report_that_cannot_be_taken_fails_the_job_with_its_reason(
+    client: httpx.Client, tmp_path: Path, says: list[dict[str, Any]], reason: str
+) -> None:
+    agent = Agent(str(client.base_url), tuple(says))
+    try:
+        job = job_of(client, tmp_path)
+        eventually(lambda: state(client, job) == "failed", "the job fails")
+        told = client.get(f"/v1/jobs/{job}").json()["reason"]
+        assert re.search(rf"^worker-0 \(slot 0\) failed .*{reason}", told, re.DOTALL), told
+        eventually(lambda: not agent.daemon._carried, "the process is ended")
     finally:
         agent.end()

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from weft.agent.alive import AliveFile, Question
-from weft.agent.children import Child, ForkError, Forkserver
+from weft.agent.children import TOLD_CHARACTERS, Child, ForkError, Forkserver
 from weft.agent.machine import memory_bytes
 from weft.agent.membership import Join, joining
 from weft.agent.reporter import Reporter
@@ -43,7 +43,7 @@ from weft.agent.state import (
 )
 from weft.agent.transfer import DownloadError
 from weft.api.agent import Orders, Registration, Report, WorkerAllocation
-from weft.api.lifecycle import IllegalTransitionError
+from weft.api.lifecycle import AllocationEvent
 
 OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "Cannot allocate memory")
 """What a child's last words have that found no memory."""
@@ -176,11 +176,7 @@ class AgentDaemon:
 
     def _carry_out_all(self, stimulus: Stimulus) -> bool:
         """Whether the daemon is to end."""
-        try:
-            instructions = self._state.handle(stimulus)
-        except IllegalTransitionError as error:
-            _log.error("a child said what it cannot say now: %s", error)
-            return False
+        instructions = self._state.handle(stimulus)
         for instruction in instructions:
             self._carry_out(instruction)
         return Exit() in instructions
@@ -270,9 +266,9 @@ class AgentDaemon:
             try:
                 facts = Report.model_validate({"term": lease.term, "seq": 0, **line["report"]})
             except (TypeError, ValidationError) as error:
-                _log.error("allocation %s: its child said what is no report: %s", lease, error)
-            else:
-                self._stimuli.put(Said(lease, facts))
+                reason = f"its process said what is no report: {error}"
+                facts = Report(term=lease.term, seq=0, event=AllocationEvent.FAILED, reason=reason[:TOLD_CHARACTERS])
+            self._stimuli.put(Said(lease, facts))
         how = f"{child.ending}; its log ended with: {child.last_logged}" if child.last_logged else child.ending
         if any(word in child.last_logged for word in OUT_OF_MEMORY):
             how += f"; a job's process may take {self._memory_bytes} bytes of memory here (--job-memory)"
