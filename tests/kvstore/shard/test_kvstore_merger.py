@@ -21,7 +21,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.sharding import Routing
-from weft_kvstore.tables.steps import AnyTable
+from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import ProtocolError, Run
 from weft_kvstore.wire.messages import Reading
 
@@ -48,7 +48,7 @@ class Ends:
         self.answered: list[int] = []
         self.merger: Merger = Merger(self, priorities=True)
 
-    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
+    def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
         self.answered.append(wait.request)
         yield
 
@@ -129,7 +129,7 @@ class Loses(Ends):
         super().__init__(lambda *_: None, whole=whole)
         self.waits = [pull_of(number) for number in (1, 2)]
 
-    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
+    def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
         self.answer_range(wait, self.shard.buckets[0] if self.shard.buckets else None, 0, 1)  # type: ignore[arg-type]
         yield
 
