@@ -193,6 +193,7 @@ class ShardServer:
         self._pool = ApplyPool(apply_threads)
         self._tables = tables
         self._core = ShardCore(os.urandom(16), settings, let_go=self._let_go)
+        self._core.work.clock = self._clock
         self._router = Router(bind, authenticator)
         self.endpoint = self._router.endpoint
         self._welcomed = 0

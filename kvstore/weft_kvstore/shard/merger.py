@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal, Protocol
 
@@ -58,10 +57,11 @@ class Merger:
     """Units and buckets of a job. `queue` has the work that waits, the most urgent first, of equals what came first; a
     work is in it once: `Work.queued`."""
 
-    def __init__(self, hands: Answering, *, priorities: bool, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, hands: Answering, *, priorities: bool) -> None:
         self._hands = hands
         self._priorities = priorities
-        self._clock = clock
+        self.clock: Callable[[], float] = float
+        """Seconds, of whoever wants to know `at_once_s`."""
         self.at_once_s = 0.0
         """Seconds of merging where gradients came in, since whoever asks has set it to 0."""
         self.queue: list[tuple[int, int, Work]] = []
@@ -164,7 +164,7 @@ class Merger:
         nbytes = int(part.bounds[stop] - part.bounds[first])
         changing = self._changing(bucket, changes)
         if nbytes <= AT_ONCE_BYTES and stop - first <= FEW and not self.queue and self._running is None:
-            begun = self._clock()
+            begun = self.clock()
             try:
                 with np.errstate(all="ignore"):  # As in `work_once`.
                     if next(changing, _ENDED) is _ENDED:
@@ -172,7 +172,7 @@ class Merger:
             except Exception as error:  # noqa: BLE001  # a fault ends the shard, and not the connection whose message came
                 changing = _failing(error)
             finally:
-                self.at_once_s += self._clock() - begun
+                self.at_once_s += self.clock() - begun
         self._add(Work(int(part.priorities[first]), min(nbytes, PIECE_BYTES)), changing)
 
     def _changing(self, bucket: PlainBucket, changes: Changed) -> Iterator[None]:
