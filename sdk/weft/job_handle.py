@@ -20,8 +20,8 @@ from weft.api.trace import JobTrace
 from weft.api.values import STEP_HEADER, ValuesSet
 from weft.arguments import checked
 from weft.errors import ArgumentError, JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
-from weft.event_stream import AWAY, Absence, Notice, await_placement, follow, narrate
-from weft.http import Http, Retry
+from weft.event_stream import Notice, await_placement, follow, narrate, polled
+from weft.http import Http
 from weft.parameter_file import averages_of, document_of, replacing
 from weft.trace import StepReport, report_of
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from weft.model import Model
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-POLL = Retry(first_s=0.1, longest_s=1.0)
-"""How `wait` asks: often at first, so that a short job is seen to end, then once a second."""
 
 VALUES_TIMEOUT_S = 60.0
 """Of values of a running job: longer than the server itself waits for the worker that brings them."""
@@ -120,32 +117,17 @@ class JobHandle:
 
         Raises WaitTimeoutError after `timeout_s` seconds.
         """
-        clock, absence = self._http.clock, Absence(self._http)
-        deadline = None if timeout_s is None else clock.now() + timeout_s
-        polls = 0
-        while not self._answers(absence) or not (condition(self.job) or self.state.is_terminal):
-            polls += 1
-            pause_s = POLL.pause_s(polls)
-            if deadline is not None:
-                left_s = deadline - clock.now()
-                if left_s <= 0:
-                    raise WaitTimeoutError(
-                        f"job {self.id} ({self.job.name}) is still {self.state.value} after {timeout_s:g} s"
-                        f"{f': {self.job.reason}' if self.job.reason else ''}; it goes on"
-                    )
-                pause_s = min(pause_s, left_s)
-            clock.sleep(pause_s)
+        now = self._http.clock.now
+        deadline = None if timeout_s is None else now() + timeout_s
+        for found in polled(self._http, self.refresh, deadline=deadline):
+            if isinstance(found, Job) and (condition(found) or found.state.is_terminal):
+                break
+            if deadline is not None and now() >= deadline:
+                raise WaitTimeoutError(
+                    f"job {self.id} ({self.job.name}) is still {self.state.value} after {timeout_s:g} s"
+                    f"{f': {self.job.reason}' if self.job.reason else ''}; it goes on"
+                )
         return self.job
-
-    def _answers(self, absence: Absence) -> bool:
-        """Whether the server told the job's state; one that does not is asked again. Raises what `absence` does."""
-        try:
-            self.refresh()
-        except AWAY as error:
-            absence.endure(error)
-            return False
-        absence.end()
-        return True
 
     def succeeded(self) -> Job:
         """Return a job that has ended, if it succeeded. Raises JobFailedError, JobCancelledError."""

@@ -21,7 +21,7 @@ from weft_kvstore.shard.job_shard import JobShard, Taken
 from weft_kvstore.shard.merger import BATCH_BYTES, Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_PULLS, Job, Peer
 from weft_kvstore.statistics import SharedBytes
-from weft_kvstore.tables.steps import AnyTable
+from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import ProtocolError, Run, encode, payload_bytes, runs_of
 from weft_kvstore.wire.messages import (
     Failed,
@@ -253,14 +253,14 @@ def _ids(shard: JobShard, peer: Peer, run: Run) -> Taken:
 _READINGS: Final = {int(one): one for one in Reading}
 
 
-def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait, list[AnyTable]]]:
+def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait, list[TableState]]]:
     """The pulls of a message, open on the peer from now on, each with the units that have to answer it. Raises
     ProtocolError."""
     alike = zip(pull.version, pull.state, pull.reading, pull.compressed, strict=True)
     columns = (pull.request, alike, pull.bucket, pull.first, pull.count, pull.chunks)
     in_place = {request for request, place in zip(pull.request, pull.place, strict=True) if place} if pull.place else ()
     ask = shard.pulls.ask
-    asked: dict[int, tuple[PullWait, list[AnyTable]]] = {}
+    asked: dict[int, tuple[PullWait, list[TableState]]] = {}
     for request, (version, state, reading, compressed), bucket, first, count, chunks in zip(*columns, strict=True):
         if request not in asked:
             if reading not in _READINGS:
@@ -311,7 +311,7 @@ class Answers:
         self.fail = fail
         self._links = links
 
-    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
+    def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
         """See `Answering`."""
         peer: Peer = wait.link
         if not self._may_queue(peer):

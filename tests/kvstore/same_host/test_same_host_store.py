@@ -290,7 +290,7 @@ def test_a_stranger_may_not_speak_of_an_arena_that_it_did_not_bring() -> None:
 
 
 def brought(welcome: Welcome, description: StoreDescription) -> tuple[Arena, Handover]:
-    arena = Arena(same_host_layout.shared_layout(routing_of(description)).layout)
+    arena = Arena(same_host_layout.shared_layout(routing_of(description)))
     given = Handover(welcome.listener, welcome.ticket, lambda: arena)
     wait_until(lambda: given.receive() or given.state is HandoverState.TAKEN, given.fileno())
     return arena, given

@@ -36,7 +36,6 @@ from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.pushes import Answers
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.messages import Reading
 
 RATE, MOMENTUM = 0.1, 0.9
@@ -547,7 +546,7 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
             check_answer(wait, description.keys[int(part.places[number])], through)
         answer_range(answers, wait, bucket, first, stop)
 
-    def of_unit(answers: Answers, wait: PullWait, unit: AnyTable) -> Any:
+    def of_unit(answers: Answers, wait: PullWait, unit: TableState) -> Any:
         key = next(one for one in description.keys if one.key == unit.spec.key)
         check_answer(wait, key, dict(unit.steps._through))  # type: ignore[attr-defined]
         return answer(answers, wait, unit)
