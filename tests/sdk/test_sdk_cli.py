@@ -596,9 +596,9 @@ def test_by_what_the_best_is_kept_is_said_with_a_metric(run: Run, tmp_path: Path
 def test_a_submission_says_what_it_begins_with(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(json.dumps(JOB))
-    begun = job(state=JobState.PENDING, beginning="begins with 2 of its 3 parameters from job a")
+    begun = job(state=JobState.PENDING, beginning="starts with the parameters of job a")
     out = run(answers(begun), "submit", str(path)).stdout.splitlines()
-    assert out[1] == "it begins with 2 of its 3 parameters from job a"
+    assert out[1] == "it starts with the parameters of job a"
 
 
 def test_a_job_is_scaled_by_one_line(run: Run) -> None:

@@ -14,7 +14,7 @@ from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import BufferStore, Store
 from weft_worker.device import CpuDevice, Device
-from weft_worker.engine.face import Engine
+from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.own_values import OwnStore
 
