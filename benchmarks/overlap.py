@@ -33,7 +33,7 @@ from weft import nn, ops
 from weft.http import Retry
 
 sys.path.insert(0, str(Path(__file__).with_name("kvstore")))
-from shaped_network import HOSTS, NetworkError, ShapedNetwork
+from slow_link import HOSTS, NetworkError, ShapedNetwork
 
 RATE_BITS_S = 1e9
 BAR = 1.15

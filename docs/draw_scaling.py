@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cost_model import Constants, Frames
-    from scale_out import Cell
+    from cost_model import Cell, Constants, Frames
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "scaling.md"
@@ -36,10 +35,7 @@ arrays of the worker, which those of one key never do. On one host all threads s
 other down: by how much is measured by copying memory on one of them and on all at once, and costs are those of a thread
 that runs alone.
 
-*By simulation* (`step_simulation.py`): frame by frame, under credit, first key first; threads share the cores of
-their host, a network card passes bytes in order, and a thread that slept wakes later. Nothing is drawn at random.
-
-*On paper* (`step_formula.py`): a step takes as long as its busiest resource, plus one frame's way there and back.
+A step takes as long as its busiest resource, plus one frame's way there and back (`cost_model.py`).
 With W workers, S shards, M bytes and F frames between a worker and a shard:
 
 | Resource | Time |
@@ -68,7 +64,7 @@ def documents() -> dict[Path, str]:
 
 
 def _documents(document: Mapping[str, Any], constants: Constants, frames: Frames) -> dict[Path, str]:
-    from scale_out import GIGABITS, cells, models
+    from cost_model import GIGABITS, cells, models
 
     plots: dict[Path, str] = {}
     every = {
@@ -79,14 +75,14 @@ def _documents(document: Mapping[str, Any], constants: Constants, frames: Frames
     for (model, gigabits), found in every.items():
         name = f"scaling-{model.name.lower().replace(' ', '-')}-{gigabits}.svg"
         title = f"{model.name} at {gigabits} Gbit/s"
-        plots[DOCS / name] = _plot(f"{title}: a step's exchange", found, _marks(document, model.name, gigabits))
+        plots[DOCS / name] = _plot(f"{title}: a step's exchange", found)
         parts.append(f"### {title}\n\n![Milliseconds a step, by workers and shards]({name})\n\n{_table(found)}")
     return {PAGE: "\n".join(parts), **plots}
 
 
 def _short(by_gigabits: Mapping[int, Sequence[Cell]]) -> str:
     """The conclusion, as the tables of ResNet-50 have it."""
-    from scale_out import CORES, PLOTTED_SHARDS, WORKERS, knee
+    from cost_model import CORES, PLOTTED_SHARDS, WORKERS, knee
 
     parts = []
     for gigabits, found in by_gigabits.items():
@@ -116,7 +112,7 @@ def _origin(document: Mapping[str, Any]) -> str:
         "Written by `python docs/draw_scaling.py` from `docs/scaling.json`, a run of "
         "`benchmarks/kvstore/scaling.py --json`; a test compares. Run both again after a change of the store: the "
         "constants are its own.\n\n"
-        "A model of what a step of training costs in the key-value store, on paper and by simulation. Its constants "
+        "A model of what a step of training costs in the key-value store. Its constants "
         "come from the speed of memory and from round trips of one key between one worker and one shard, both measured "
         f"by the script: {min(sizes) >> 10} KiB to {max(sizes) >> 20} MiB, some of them with "
         f"{' or '.join(map(str, pulls))} pulls at once, with slices of {_kib(slices)}, or with frames of "
@@ -138,14 +134,13 @@ def _measured(document: Mapping[str, Any]) -> str:
         f"{conditions['machine']}, {conditions['cores']} cores, load {conditions['load_before']} before and "
         f"{conditions.get('load_after', '?')} after; all processes on one host, TCP over loopback. The prediction was "
         "written before these were run.\n",
-        "| Case | Simulated, ms | On paper, ms | Waits for | Measured, ms | Simulation off by |",
-        "|---|---|---|---|---|---|",
+        "| Case | Predicted, ms | Waits for | Measured, ms | Off by |",
+        "|---|---|---|---|---|",
     ]
     for one in model["predictions"]:
         row = rows.get(one["case"])
-        measured = f"{row['weft_ms']:.0f} | {1e3 * one['simulated_s'] / row['weft_ms'] - 1:+.0%}" if row else "- | -"
-        simulated, paper = 1e3 * one["simulated_s"], 1e3 * one["paper_s"]
-        lines.append(f"| {one['case']} | {simulated:.0f} | {paper:.0f} | {one['bound']} | {measured} |")
+        measured = f"{row['weft_ms']:.0f} | {1e3 * one['time_s'] / row['weft_ms'] - 1:+.0%}" if row else "- | -"
+        lines.append(f"| {one['case']} | {1e3 * one['time_s']:.0f} | {one['bound']} | {measured} |")
     return "\n".join([*lines, ""])
 
 
@@ -168,8 +163,7 @@ def _constants(constants: Constants) -> str:
     lines.append(
         f"\nMemory, one thread, GB of one array in a second: copy {far.copy / 1e9:.1f}, addition {far.add / 1e9:.1f}, "
         f"descent {far.descent / 1e9:.1f}; all cores together copy {far.together:.2f} times as much as one. "
-        f"A thread that sleeps wakes after {1e6 * constants.wake_s:.0f} us. A frame "
-        f"that leaves a busy client has {constants.frame_bytes / 1024:,.0f} KiB.\n"
+        f"A frame that leaves a busy client has {constants.frame_bytes / 1024:,.0f} KiB.\n"
     )
     lines.append(
         "A 0.0 does not say that something is free. Some counts nearly always grow together, such as frames pushed and "
@@ -183,19 +177,18 @@ def _constants(constants: Constants) -> str:
 
 
 def _assumed(frames: Frames) -> str:
-    from scale_out import COMPUTE_S, CORES, LARGE_KEYS, LATENCY_S, WORKERS
+    from cost_model import CALLS, COMPUTE_S, CORES, LARGE_KEYS, LATENCY_S, WORKERS
 
-    calls = f"{frames.calls_per_step} calls" if frames.calls_per_step else f"{frames.calls_per_key} calls for each key"
     return (
         "## On many machines\n\n"
         f"Assumed, not measured: every process has a host of its own with {CORES} cores as these, a full-duplex "
         f"network card and {1e6 * LATENCY_S:.0f} us to each other host; the network loses nothing, and a switch is no "
         "bottleneck. The cost of a byte in ZeroMQ's thread is that of loopback, where both ends of TCP are paid. A "
-        f"worker makes {calls}; frames have {frames.frame_bytes >> 10:,} KiB at most, slices "
+        f"worker makes {CALLS} calls; frames have {frames.frame_bytes >> 10:,} KiB at most, slices "
         f"{frames.slice_bytes >> 10:,} KiB. "
         f"'1 GB' is {LARGE_KEYS} keys of 5 MB.\n\n"
-        "The tables have milliseconds of a step's exchange on paper, with nothing hidden behind computing. Dots in the "
-        "plots are simulated steps. *Flat to*: up to so many workers the workers themselves are what a step waits for, "
+        "The tables have milliseconds of a step's exchange, with nothing hidden behind computing. "
+        "*Flat to*: up to so many workers the workers themselves are what a step waits for, "
         "and more of them cost nothing; beyond, a shard is, and the time grows with the workers; with a '-' it is from "
         f"{WORKERS[0]} workers on. *Then waits for*: what of a shard that is with {WORKERS[-1]} workers. *Hidden to*: "
         f"up to so many, the exchange fits behind {1e3 * COMPUTE_S:.0f} ms of computing; with a '-' not even with "
@@ -203,29 +196,20 @@ def _assumed(frames: Frames) -> str:
     )
 
 
-def _marks(document: Mapping[str, Any], model: str, gigabits: int) -> dict[int, list[tuple[float, float]]]:
-    """By shards: workers, and milliseconds of a simulated step."""
-    found: dict[int, list[tuple[float, float]]] = {}
-    for one in document["conditions"]["model"]["simulated"]:
-        if (one["model"], one["gigabits"]) == (model, gigabits):
-            found.setdefault(one["shards"], []).append((float(one["workers"]), 1e3 * one["time_s"]))
-    return found
-
-
-def _plot(title: str, found: Sequence[Cell], marks: Mapping[int, Sequence[tuple[float, float]]]) -> str:
-    from scale_out import PLOTTED_SHARDS, WORKERS
+def _plot(title: str, found: Sequence[Cell]) -> str:
+    from cost_model import PLOTTED_SHARDS, WORKERS
     from svg_plot import Axis, Line, plot
 
     lines = []
     for shards in PLOTTED_SHARDS:
         points = [(float(cell.workers), 1e3 * cell.paper.time_s) for cell in found if cell.shards == shards]
-        lines.append(Line(f"{shards} shard{'s' * (shards > 1)}", points, marks.get(shards, ())))
+        lines.append(Line(f"{shards} shard{'s' * (shards > 1)}", points))
     up = Axis("milliseconds", [10.0**n for n in range(1, 7)])
     return plot(title, Axis("workers", [float(n) for n in WORKERS]), up, lines)
 
 
 def _table(found: Sequence[Cell]) -> str:
-    from scale_out import SHARDS, WORKERS, hidden, knee
+    from cost_model import SHARDS, WORKERS, hidden, knee
 
     heads = " | ".join(str(workers) for workers in WORKERS)
     lines = [

@@ -6,28 +6,20 @@ docs/benchmarks.md says how to run it, and what the figures mean.
 
 from __future__ import annotations
 
-import argparse
-import os
-import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NoReturn
 
 import msgspec
 import numpy as np
-from rich.console import Console
 
-from benchmark import DONE, FAILED
-from ending import end_on_sigterm, stopped
-from figures import PeerRounds, Round, Row, row_of
+from benchmark import Plan, Progress, run
 from groups import Group, SideError, default_slice_bytes, description_of, free_port
-from measuring import Plan
-from reporting import conditions_of, machine_line, table_of, write_json
+from reporting import PeerRounds, Round, Row, end_on_sigterm, row_of
 from store_cases import FLOAT_BYTES, KIB, RATE, TOLERANCE, Case
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
@@ -36,11 +28,8 @@ from weft_kvstore.settings import LinkSettings
 
 DEFAULT_SWITCH_INTERVAL_S = 0.005
 """CPython's, from the documentation of `sys.setswitchinterval`."""
-BAR_MS = 0.5
-"""What the busy round trip has to stay below at the daemons' setting."""
 
 CASE = Case("busy-4KiB", ((4 * KIB // FLOAT_BYTES,),), workers=1, servers=1, iterations=200, warm_up=20)
-ROUNDS, QUICK_ROUNDS = 5, 2
 START_S = 60.0
 """What a shard may take to start, on a machine with other work."""
 
@@ -145,49 +134,16 @@ def measure(case: Case, count: int) -> dict[str, list[Round]]:
     return rounds
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
-    """Measures, tells, and returns the exit code: 0, or 1 where weft failed."""
-    options = _options(arguments)
-    case = CASE.quick() if options.quick else CASE
-    count = QUICK_ROUNDS if options.quick else ROUNDS
-    console = Console(highlight=False)
-    conditions = conditions_of(Plan(count, default_slice_bytes(), None), [case], quick=options.quick)
+def measured(case: Case, plan: Plan, progress: Progress) -> tuple[list[Row], dict[str, str]]:
+    """The rows of `CASE`. Raises SideError."""
+    progress(f"{case.name}: {plan.rounds} rounds of each setting")
     try:
-        rounds = measure(case, count)
-    except (SideError, StoreError) as error:
-        console.print(f"failed: {error}", style="red", markup=False, soft_wrap=True)
-        return FAILED
-    except KeyboardInterrupt:
-        return stopped(console)
-    conditions["load_after"] = round(os.getloadavg()[0], 2)
-    conditions["switch_interval_s"] = {"tuned": SWITCH_INTERVAL_S, "default": DEFAULT_SWITCH_INTERVAL_S}
-    rows = rows_of(rounds)
-    console.print(table_of(rows))
-    console.print(machine_line(conditions))
-    median_ms = 1e3 * statistics.median([time_s for each in rounds[TUNED] for time_s in each.times_s])
-    console.print(f"tuned and busy {median_ms:.3f} ms; the bar is {BAR_MS} ms")
-    if options.json is not None:
-        try:
-            write_json(options.json, conditions, rows)
-        except OSError as error:
-            console.print(f"failed: {error}", style="red", markup=False, soft_wrap=True)
-            return FAILED
-    return DONE
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="A 4 KiB round trip under a busy interpreter")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows and the conditions there")
-    parser.add_argument("--quick", action="store_true", help="few iterations and rounds: a rough look")
-    return parser.parse_args(arguments)
-
-
-def main() -> NoReturn:
-    """The script's whole work."""
-    end_on_sigterm()
-    tune_process()
-    sys.exit(run())
+        return rows_of(measure(case, plan.rounds)), {}
+    except StoreError as error:
+        raise SideError(str(error)) from error
 
 
 if __name__ == "__main__":
-    main()
+    end_on_sigterm()
+    tune_process()
+    sys.exit(run("A 4 KiB round trip under a busy interpreter", [CASE], measuring=measured))

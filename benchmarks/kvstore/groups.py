@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+import numpy as np
 
-from compression_settings import SETTINGS
 from exchange import END, MEET
-from figures import Round, joined
-from store_cases import BESIDE, BESIDE_SHAPE, RATE, Case
+from reporting import Round, joined
+from store_cases import FLOAT_BYTES, RATE, TOLERANCE, Case
 from weft.api.job import Parallelism
 from weft_graph.program import Update
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, StoreDescription
@@ -139,8 +139,8 @@ class Group:
                 worker.say(do=MEET)
         words = self._expect("done")
         for worker, word in zip(self._workers, words, strict=True):
-            if not word["apart"] <= (most := self.case.tolerance):
-                raise SideError(f"{worker.name}: values are {word['apart']:g} from NumPy's, more than {most:g}")
+            if not word["apart"] <= TOLERANCE:
+                raise SideError(f"{worker.name}: values are {word['apart']:g} from NumPy's, more than {TOLERANCE:g}")
         return words
 
     def close(self) -> None:
@@ -256,8 +256,6 @@ def description_of(case: Case, slice_bytes: int, shards: tuple[str, ...]) -> Sto
         KeyDescription(f"key{place}", "float32", shape, ones, Update.RULE, place, slots, rows=bool(case.rows))
         for place, shape in enumerate(case.shapes)
     )
-    if case.beside_rows:
-        keys += (KeyDescription(BESIDE, "float32", BESIDE_SHAPE, ones, Update.RULE, len(keys), slots, rows=True),)
     return StoreDescription(
         job="benchmark",
         term=1,
@@ -269,7 +267,6 @@ def description_of(case: Case, slice_bytes: int, shards: tuple[str, ...]) -> Sto
         hyper={"lr": RATE},
         slice_bytes=slice_bytes,
         merge=Merge.SLOT,
-        compression=SETTINGS.get(case.compression),
     )
 
 
@@ -283,3 +280,37 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+BARE = "bare pyzmq"
+"""The peer's name in a row."""
+
+
+def has_bare(case: Case) -> bool:
+    """Whether there is a bare side for it: not for rows through shared memory, and for nothing encrypted."""
+    return not (case.curve or (case.rows and case.transport != "tcp"))
+
+
+def start_bare(group: Group) -> None:
+    """Starts the bare side's shards and workers."""
+    case, memory = group.case, "-"
+    if case.transport != "tcp":
+        memory = _memory(group)
+    ports = [str(free_port()) for _ in range(case.servers)]
+    for shard, port in enumerate(ports):
+        command = [sys.executable, str(HERE / "bare_shard.py"), port, case.to_json(), memory]
+        group.serve(f"shard {shard}", command, {})
+    for slot in range(case.workers):
+        command = [sys.executable, str(HERE / "bare_side.py"), ",".join(ports), str(slot), case.to_json(), memory]
+        group.work(f"worker {slot}", command, {})
+
+
+def _memory(group: Group) -> str:
+    """A file of ones that lies in memory, as long as the group is there; its path."""
+    case = group.case
+    file = os.memfd_create("weft-benchmark")
+    group.hold(file)
+    os.truncate(file, (case.workers + 1) * case.payload_bytes)
+    path = f"/proc/{os.getpid()}/fd/{file}"
+    np.memmap(path, np.float32, "r+", shape=((case.workers + 1) * (case.payload_bytes // FLOAT_BYTES),))[:] = 1
+    return path

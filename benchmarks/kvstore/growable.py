@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ending import end_on_sigterm, stopped
-from reporting import machine_line, processor
+from reporting import end_on_sigterm, machine_line, processor, stopped
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.id_draws import rows_of_ids
@@ -36,17 +34,11 @@ from weft_kvstore.description.records import (
     Merge,
     StoreDescription,
 )
-from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.process import tune_process
 from weft_kvstore.rows.index import shard_of
-from weft_kvstore.rows.rows import Rows
 from weft_kvstore.rows.storage import GrowingRows
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.tables.state import TableState
-from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.outbox import OneBuffer
 
 DONE, FAILED = 0, 1
 WIDTH: Final = 32
@@ -59,7 +51,6 @@ BAR_ROWS, BAR_MEMORY = 5e6, 1.3
 TIMEOUT_S: Final = 900
 
 CONSTANT = Initializer("ConstantOfShape", {"value": 1.0})
-UNIFORM = Initializer("RandomUniform", {"low": -0.1, "high": 0.1})
 
 
 def batches(count: int) -> Iterator[Array]:
@@ -84,51 +75,22 @@ def have_memory(count: int) -> None:
     np.ones((count + 2) * BATCH // 2 * (WIDTH * 4 + 64) + (64 << 20), np.uint8)
 
 
-def in_rows(initializer: Initializer, count: int) -> dict[str, Any]:
+def in_rows(count: int) -> dict[str, Any]:
     """Rows found or made, and copied out."""
     tune_process()
     have_memory(count)
     table = GrowingRows(WIDTH, np.dtype(np.float32), {}, GrowthDescription(), salt=os.getpid())
-    first = partial(_first, initializer)
     times = []
     for step, ids in enumerate(batches(count)):
         start = time.perf_counter()
-        rows = table.arrays.values(table.bring(ids, step, first))
+        rows = table.arrays.values(table.bring(ids, step, _first))
         times.append(time.perf_counter() - start)
-        assert np.array_equal(rows, first(ids)), "rows are not those of their ids"
+        assert np.array_equal(rows, _first(ids)), "rows are not those of their ids"
     return {"times": times[1:]}
-
-
-def in_table(count: int) -> dict[str, Any]:
-    """The same through all that a shard does: a gradient merged and applied by SGD, and the new rows pulled."""
-    tune_process()
-    have_memory(count)
-    shard = JobShard(description(("",)), 0)
-    (table,) = (unit for unit in shard.units if isinstance(unit, TableState))
-    gradient = np.ones((BATCH, WIDTH), np.float32)
-    times = []
-    for step, ids in enumerate(batches(count)):
-        start = time.perf_counter()
-        table.accept(0, step, Rows(ids, gradient[: len(ids)]))
-        for _ in table.merging():
-            pass
-        rows = _pulled(table, ids)
-        times.append(time.perf_counter() - start)
-        assert rows.max() <= 0.0, "every row has seen a step"
-    return {"times": times[1:]}
-
-
-def _pulled(table: TableState, ids: Array) -> Array:
-    """Rows (n, WIDTH) as the shard answers a pull of them, piece by piece, the last of them here."""
-    wait = PullWait(None, 1, table.version, slot=0, state=False, reading=Reading.OWN)
-    wait.ids = ids
-    *_, last = [one.source for one in table.answers(wait) if one is not None]
-    assert isinstance(last, OneBuffer)
-    return np.frombuffer(last.base, np.float32).reshape(-1, WIDTH)
 
 
 def over_wire(count: int) -> dict[str, Any]:
-    """The same from a client of this process to a shard of it, over loopback."""
+    """The same through all that a store does, over loopback: a push that SGD applies, and a pull of the new rows."""
     tune_process()
     have_memory(count)
     with ShardServer("tcp://127.0.0.1:0") as server:
@@ -151,13 +113,12 @@ def memory_of(shard: int, count: int) -> dict[str, Any]:
     """One of the shards of a table of so many ids: its peak over the bytes of its values, start of the process and
     all."""
     table = GrowingRows(WIDTH, np.dtype(np.float32), {}, GrowthDescription(), salt=os.getpid())
-    first = partial(_first, CONSTANT)
     times = []
     for low in range(0, count, BATCH):
         ids = np.arange(low, min(low + BATCH, count), dtype=np.uint64)
         ids = ids[shard_of(ids, SHARDS) == shard]
         start = time.perf_counter()
-        table.bring(ids, 0, first)
+        table.bring(ids, 0, _first)
         times.append(time.perf_counter() - start)
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     peak = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
@@ -171,15 +132,13 @@ def description(shards: tuple[str, ...]) -> StoreDescription:
     return StoreDescription("benchmark", 1, 1, 1, shards, (key,), "sgd", {"lr": 1.0}, 1 << 17, Merge.SLOT)
 
 
-def _first(initializer: Initializer, ids: Array) -> Array:
-    return rows_of_ids(initializer, seed=1, key="table", ids=ids, width=WIDTH, dtype="float32")
+def _first(ids: Array) -> Array:
+    return rows_of_ids(CONSTANT, seed=1, key="table", ids=ids, width=WIDTH, dtype="float32")
 
 
 Side = Callable[[int], dict[str, Any]]
 CASES: Final[dict[str, tuple[str, Side]]] = {
-    "grow-rows": ("in the shard", partial(in_rows, CONSTANT)),
-    "grow-rows-uniform": ("in the shard", partial(in_rows, UNIFORM)),
-    "grow-table-sgd": ("in the shard", in_table),
+    "grow-rows": ("in the shard", in_rows),
     "grow-wire-sgd": ("tcp", over_wire),
 }
 MEMORY: Final = "grow-memory"

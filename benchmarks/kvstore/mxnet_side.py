@@ -1,15 +1,19 @@
-"""A worker of MXNet's side, run by MXNet's Python: `python mxnet_side.py CASE`, with DMLC_... in the environment."""
+"""A worker of MXNet's side, run by MXNet's Python: `python mxnet_side.py CASE`, with DMLC_... in the environment.
+
+`python mxnet_side.py CASE layers` hands layers over one by one or in a burst, and tells when each is back.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import mxnet as mx
 import numpy as np
 
-from exchange import Array, Line, Work, take_part
-from store_cases import RATE, THRESHOLD, Case, case_from_json
+from exchange import Array, Line, Work, take_marks, take_part
+from store_cases import RATE, Case, case_from_json
 
 TABLE = 0
 """The table's key. Keys are numbered."""
@@ -54,6 +58,48 @@ class MxnetDense:
         """The store ends with the process."""
 
 
+class MxnetLayers(MxnetDense):
+    """The same keys, layer by layer: push, then pull.
+
+    Handed over one by one, each push is paired with its pull, as Gluon's trainer does; else the pulls are asked for in
+    the order of the forward pass once all is pushed.
+    """
+
+    def __init__(self, store: mx.kv.KVStore, case: Case) -> None:
+        super().__init__(store, case)
+        self._paired = bool(case.stagger_s)
+
+    def hand_over(self, places: Sequence[int]) -> None:
+        for place in places:
+            self._store.push(place, self._gradients[place], priority=-place)
+            if self._paired:
+                self._store.pull(place, out=self._values[place], priority=-place)
+
+    def ask(self) -> None:
+        for place, value in enumerate([] if self._paired else self._values):
+            self._store.pull(place, out=value, priority=-place)
+
+    def wait(self, place: int) -> None:
+        self._values[place].wait_to_read()
+
+    def expected(self, before: Array, gradient: Array) -> Array:
+        return before - np.float32(RATE) * gradient
+
+
+class P3Layers(MxnetLayers):
+    """The same with MXNet's priority-based propagation, which has no rule on the server: sums come back."""
+
+    def hand_over(self, places: Sequence[int]) -> None:
+        for place in places:
+            self._store.pushpull(place, self._gradients[place], out=self._values[place], priority=-place)
+
+    def ask(self) -> None:
+        """All was asked for."""
+
+    def expected(self, before: Array, gradient: Array) -> Array:
+        return gradient
+
+
 class MxnetRows:
     """Rows of a table over the same store."""
 
@@ -89,15 +135,17 @@ class MxnetRows:
         """The store ends with the process."""
 
 
-def main(case_text: str) -> None:
+def main(case_text: str, part: str = "") -> None:
     line, case = Line(), case_from_json(case_text)
     store = mx.kv.create("dist_sync")
-    if case.compression.startswith("2bit"):
-        store.set_gradient_compression({"type": "2bit", "threshold": THRESHOLD})
-    store.set_optimizer(mx.optimizer.SGD(learning_rate=RATE, momentum=0.0, wd=0.0, lazy_update=True))
-    exchange = (MxnetRows if case.rows else MxnetDense)(store, case)
+    p3 = os.environ.get("DMLC_PS_VAN_TYPE") == "p3"
+    if not p3:
+        store.set_optimizer(mx.optimizer.SGD(learning_rate=RATE, momentum=0.0, wd=0.0, lazy_update=True))
     versions = {"mxnet": mx.__version__, "numpy": np.__version__, "omp_threads": os.environ["OMP_NUM_THREADS"]}
-    take_part(line, exchange, case, store.rank, versions)
+    if part == "layers":
+        take_marks(line, (P3Layers if p3 else MxnetLayers)(store, case), case, versions)
+    else:
+        take_part(line, (MxnetRows if case.rows else MxnetDense)(store, case), case, store.rank, versions)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import sys
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +17,97 @@ import numpy as np
 
 from cost_model import Role
 from exchange import END, Line
-from probe import Probe
-from processor_time import summed, thread_times_s, zeromq_threads
-from store_cases import START_S
+from store_cases import KIB, MIB, START_S
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.describing import read_description
 from weft_kvstore.process import tune_process
 from weft_kvstore.settings import LinkSettings
+
+SMALL_SLICE_BYTES = 8 * KIB
+"""Many slices for few bytes: tells what a slice costs from what a byte costs."""
+SMALL_FRAME_BYTES = 128 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A round trip of a key of `nbytes`: one push, then `pulls` of the new value at once.
+
+    `slice_bytes`, `frame_bytes`: None for what the store takes by itself; the latter are both ends'.
+    """
+
+    nbytes: int
+    pulls: int = 1
+    slice_bytes: int | None = None
+    frame_bytes: int | None = None
+
+    @property
+    def iterations(self) -> int:
+        return 100 if self.nbytes < MIB else 24 if self.nbytes < 8 * MIB else 4 if self.nbytes < 32 * MIB else 2
+
+    @property
+    def name(self) -> str:
+        size = f"{self.nbytes // MIB} MiB" if self.nbytes >= MIB else f"{self.nbytes // KIB} KiB"
+        more = [f"{self.pulls} pulls"] if self.pulls > 1 else []
+        more += [f"slices of {self.slice_bytes // KIB} KiB"] if self.slice_bytes else []
+        more += [f"frames of {self.frame_bytes // KIB} KiB"] if self.frame_bytes else []
+        return ", ".join([size, *more])
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A probe's medians, for one iteration: seconds on the clock, processor's seconds by role, counts."""
+
+    probe: Probe
+    time_s: float
+    processor_s: Mapping[str, float]
+    push_frames: float
+    pull_frames: float
+    slices: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "name": self.probe.name}
+
+
+def probes() -> tuple[Probe, ...]:
+    """What is measured: 4 KiB to 64 MiB, and what tells slices, frames, calls, pushes and pulls apart."""
+    sizes = (4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 24 * MIB, 64 * MIB)
+    return (
+        *(Probe(size) for size in sizes),
+        *(Probe(size, pulls=pulls) for size, pulls in ((4 * KIB, 4), (MIB, 3), (16 * MIB, 3))),
+        *(Probe(size, slice_bytes=SMALL_SLICE_BYTES) for size in (64 * KIB, 512 * KIB, 2 * MIB)),
+        Probe(512 * KIB, pulls=3, slice_bytes=SMALL_SLICE_BYTES),
+        *(Probe(size, frame_bytes=SMALL_FRAME_BYTES) for size in (4 * MIB, 16 * MIB)),
+    )
+
+
+ZEROMQ_NAME = "ZMQbg"
+"""How libzmq names its threads."""
+
+
+def thread_times_s(pid: int) -> dict[int, float]:
+    """Seconds on a processor of each thread, by its number. Raises OSError where the kernel does not count them."""
+    found: dict[int, float] = {}
+    for directory in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            found[int(directory.name)] = int((directory / "schedstat").read_text().split()[0]) * 1e-9
+        except FileNotFoundError:
+            if directory.exists():
+                raise
+    return found
+
+
+def zeromq_threads(pid: int) -> set[int]:
+    """Those of ZeroMQ, by number."""
+    names = {directory.name: (directory / "comm").read_text() for directory in Path(f"/proc/{pid}/task").iterdir()}
+    return {int(number) for number, name in names.items() if name.startswith(ZEROMQ_NAME)}
+
+
+def summed(before: Mapping[int, float], after: Mapping[int, float], threads: set[int]) -> float:
+    """Seconds that these threads had between two counts."""
+    return sum(after[number] - before.get(number, 0.0) for number in threads if number in after)
 
 
 class Prober:

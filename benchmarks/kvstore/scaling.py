@@ -18,22 +18,23 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmark import DONE, FAILED
-from constant_fit import fit, loopback, probe_time_s, work_of
-from cost_model import Constants, Frames, Processes
-from ending import end_on_sigterm, stopped
-from figures import Round, Row, figures_of
+from benchmark import DONE, FAILED, Plan, conditions_of, measure
+from constants import FAR_ARRAY_BYTES, NEAR_ARRAY_BYTES, fit, loopback, memory_speed, run_probes, work_of
+from cost_model import GIGABITS, SHARDS, WORKERS, Constants, Frames, Processes, cells, estimate, memory_of, models
 from groups import SideError, default_slice_bytes
-from measuring import Plan, measure
-from memory_speed import FAR_BYTES, NEAR_BYTES, memory_speed
-from probe import Measured, probes
-from probing import run_probes
-from progress_telling import Telling, progress_told
-from reporting import conditions_of, machine_line, table_of, write_json
-from scale_out import GIGABITS, SHARDS, WORKERS, cells, models, simulated
-from step_costs import memory_of
-from step_formula import estimate
-from step_simulation import simulate
+from probe_side import Measured, probes
+from reporting import (
+    Round,
+    Row,
+    Telling,
+    end_on_sigterm,
+    figures_of,
+    machine_line,
+    progress_told,
+    stopped,
+    table_of,
+    write_json,
+)
 from store_cases import FLOAT_BYTES, Case, resnet50_shapes
 
 PREDICTED = ((2, 1), (1, 2), (2, 2))
@@ -47,11 +48,10 @@ ONE_KEY = "round trips of one key"
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of one case: by simulation, and on paper; seconds."""
+    """Of one case: seconds, and the busiest resource."""
 
     case: Case
-    simulated_s: float
-    paper_s: float
+    time_s: float
     bound: str
 
 
@@ -63,9 +63,8 @@ def predict(constants: Constants, frames: Frames, cores: int) -> list[Prediction
     found = []
     for workers, shards in PREDICTED:
         case = Case(f"resnet50-{shards}s{workers}w-tcp", shapes, workers, shards, iterations=8, warm_up=2)
-        step = simulate(key_bytes, Processes(workers, shards), constants, machines, frames)
         paper = estimate(key_bytes, Processes(workers, shards), constants, machines, frames)
-        found.append(Prediction(case, step.time_s, paper.time_s, paper.bound))
+        found.append(Prediction(case, paper.time_s, paper.bound))
     return found
 
 
@@ -99,12 +98,12 @@ def _work(
 ) -> list[Row]:
     cores = len(os.sched_getaffinity(0))
     progress("speed of memory")
-    near, far = (memory_speed(nbytes, cores, quick=options.quick) for nbytes in (NEAR_BYTES, FAR_BYTES))
+    near, far = (memory_speed(nbytes, cores, quick=options.quick) for nbytes in (NEAR_ARRAY_BYTES, FAR_ARRAY_BYTES))
     measured = run_probes(probes(), plan.rounds, plan.slice_bytes, lambda text: progress(f"{ONE_KEY}: {text}"))
     frames = Frames(slice_bytes=plan.slice_bytes)
-    constants = fit(measured, near, far, cores, frames)
+    constants = fit(measured, near, far, cores)
     frames = replace(frames, frame_bytes=constants.frame_bytes)
-    console.print(_probe_table(measured, constants, cores, frames))
+    console.print(_probe_table(measured, constants))
     predictions = predict(constants, frames, cores)
     console.print(_prediction_table(predictions))
     model: dict[str, Any] = {
@@ -120,8 +119,6 @@ def _work(
         case = one.case.quick() if options.quick else one.case
         (row,), _ = measure(case, plan, progress)
         rows.append(row_beside(one, row))
-    many = simulated(constants, frames, progress=lambda text: progress(f"steps on many machines, simulated: {text}"))
-    model["simulated"] = [asdict(one) for one in many]
     conditions["load_after"] = round(os.getloadavg()[0], 2)
     if rows:
         console.print(table_of(rows))
@@ -134,12 +131,12 @@ def _work(
 
 def row_beside(prediction: Prediction, row: Row) -> Row:
     """What was measured beside what was predicted: the ratio is measured over predicted."""
-    predicted = figures_of([Round((prediction.simulated_s,), None)])
+    predicted = figures_of([Round((prediction.time_s,), None)])
     return replace(row, peer=predicted, peer_name=PEER, ratio=row.weft.median_ms / predicted.median_ms, missing=None)
 
 
 def _prediction_json(one: Prediction) -> dict[str, Any]:
-    return {"case": one.case.name, "simulated_s": one.simulated_s, "paper_s": one.paper_s, "bound": one.bound}
+    return {"case": one.case.name, "time_s": one.time_s, "bound": one.bound}
 
 
 def _write(path: Path | None, conditions: dict[str, object], rows: Sequence[Row]) -> None:
@@ -147,22 +144,18 @@ def _write(path: Path | None, conditions: dict[str, object], rows: Sequence[Row]
         write_json(path, conditions, rows)
 
 
-def _probe_table(measured: Sequence[Measured], constants: Constants, cores: int, frames: Frames) -> Table:
+def _probe_table(measured: Sequence[Measured], constants: Constants) -> Table:
     """How well the constants tell what they were made from."""
     caption = (
-        "a push, then one pull, or several at once, which the model is not asked for\n"
-        "processor ms: of all threads; by model: by the constants fitted to these\n"
-        f"a sleeping thread wakes after {1e6 * constants.wake_s:.0f} us"
+        "a push, then one pull, or several at once\n"
+        "processor ms: of all threads; by model: by the constants fitted to these"
     )
     table = Table(title=f"{ONE_KEY.capitalize()}, 1s1w", box=box.SIMPLE_HEAD, caption=caption)
-    for name in ("round trip of", "ms", "by model", "processor ms", "by model"):
+    for name in ("round trip of", "ms", "processor ms", "by model"):
         table.add_column(name, justify="left" if name == "round trip of" else "right")
     for one in measured:
-        told = "-" if one.probe.pulls > 1 else f"{1e3 * probe_time_s(one, constants, cores, frames):.3f}"
         processor, modelled = processor_times(one, constants)
-        table.add_row(
-            one.probe.name, f"{1e3 * one.time_s:.3f}", told, f"{1e3 * processor:.3f}", f"{1e3 * modelled:.3f}"
-        )
+        table.add_row(one.probe.name, f"{1e3 * one.time_s:.3f}", f"{1e3 * processor:.3f}", f"{1e3 * modelled:.3f}")
     return table
 
 
@@ -174,10 +167,10 @@ def processor_times(one: Measured, constants: Constants) -> tuple[float, float]:
 
 def _prediction_table(predictions: Sequence[Prediction]) -> Table:
     table = Table(title="Predicted, not yet run", box=box.SIMPLE_HEAD)
-    for name in ("case", "simulated ms", "on paper ms", "waits for"):
+    for name in ("case", "ms", "waits for"):
         table.add_column(name)
     for one in predictions:
-        table.add_row(one.case.name, f"{1e3 * one.simulated_s:.1f}", f"{1e3 * one.paper_s:.1f}", one.bound)
+        table.add_row(one.case.name, f"{1e3 * one.time_s:.1f}", one.bound)
     return table
 
 

@@ -2,19 +2,87 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from types import TracebackType
 
 import msgspec
 
 from groups import HERE, Group, description_of, free_port
 from paced_proxy import Address, ProxiedLink, Route
-from shaped_network import HOSTS, ShapedNetwork
+
+HOSTS = ("10.77.0.1", "10.77.0.2")
+"""The server's and the worker's address, in networks that nobody else sees."""
+
+BURST = "128kb"
+"""Above the rate over the kernel's clock, and above a packet of 64 KiB that a network card would cut."""
+QUEUE = "50ms"
+"""What does not leave within this is dropped."""
+
+
+class NetworkError(Exception):
+    """The network cannot be made here; the message says why."""
+
+
+class ShapedNetwork:
+    """As a context, the two hosts exist. Raises NetworkError on entering."""
+
+    def __init__(self, bits_per_s: float) -> None:
+        self._rate = f"{bits_per_s / 1e6:g}mbit"
+        self._names = tuple(f"weft-{os.getpid()}-{place}" for place in range(2))
+
+    def __enter__(self) -> ShapedNetwork:
+        try:
+            self._make()
+        except NetworkError:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def inside(self, host: int) -> list[str]:
+        """What a command begins with that is to run on a host."""
+        return ["ip", "netns", "exec", self._names[host]]
+
+    def close(self) -> None:
+        """Takes the hosts away. Idempotent."""
+        for name in self._names:
+            with contextlib.suppress(NetworkError):
+                _run("ip", "netns", "del", name)
+
+    def _make(self) -> None:
+        for name in self._names:
+            _run("ip", "netns", "add", name)
+        ends = [("netns", name, "name", "eth0") for name in self._names]
+        _run("ip", "link", "add", *ends[0], "type", "veth", "peer", *ends[1])
+        for name, host in zip(self._names, HOSTS, strict=True):
+            _run("ip", "-n", name, "addr", "add", f"{host}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                _run("ip", "-n", name, "link", "set", device, "up")
+            shape = ("tbf", "rate", self._rate, "burst", BURST, "latency", QUEUE)
+            _run("ip", "netns", "exec", name, "tc", "qdisc", "replace", "dev", "eth0", "root", *shape)
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NetworkError(f"{' '.join(command)}: {error}") from error
+    if done.returncode:
+        raise NetworkError(f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+
 
 SCHEDULER, RELAY = "127.0.0.1", "127.0.0.6"
 SERVER, WORKER = ("127.0.0.2", "127.0.0.4"), ("127.0.0.3", "127.0.0.5")
@@ -50,11 +118,8 @@ def slow_link(bits_per_s: float, shaping: Shaping) -> Iterator[Ends]:
         yield Ends(bits_per_s, network)
 
 
-def start_weft_over(
-    ends: Ends, group: Group, slice_bytes: int, settings: Mapping[str, object], *, whole: bool = False
-) -> None:
-    """Starts a shard and a worker with those link settings; none are weft's own. `whole`: the worker is one that
-    exchanges a step as a whole."""
+def start_weft_over(ends: Ends, group: Group, slice_bytes: int, settings: Mapping[str, object]) -> None:
+    """Starts a shard and a worker with those link settings; none are weft's own."""
     host = "127.0.0.1" if ends.network is None else HOSTS[0]
     port = free_port()
     bound = reached = f"tcp://{host}:{port}"
@@ -67,16 +132,12 @@ def start_weft_over(
     told = json.dumps(dict(settings))
     shard = [sys.executable, str(HERE / "layers_shard.py"), str(path), bound, told]
     group.serve("shard", ends.server(shard), {})
-    worker = [sys.executable, str(HERE / "layers_weft.py"), str(path), reached, told, group.case.to_json()]
-    if whole:
-        worker = [sys.executable, str(HERE / "weft_side.py"), str(path), "0", group.case.to_json()]
+    worker = [sys.executable, str(HERE / "weft_side.py"), str(path), "0", group.case.to_json(), reached, told]
     group.work("worker", ends.worker(worker), {})
 
 
-def start_mxnet_over(
-    ends: Ends, group: Group, python: str, environment: Mapping[str, str], *, worker: str = "layers_mxnet.py"
-) -> None:
-    """Starts MXNet's scheduler, server and worker, a script. The scheduler is beside the server."""
+def start_mxnet_over(ends: Ends, group: Group, python: str, environment: Mapping[str, str]) -> None:
+    """Starts MXNet's scheduler, server and worker. The scheduler is beside the server."""
     roots, places = _mxnet_places(ends, group)
     for role in ("scheduler", "server", "worker"):
         told = {
@@ -90,7 +151,7 @@ def start_mxnet_over(
             **environment,
         }
         if role == "worker":
-            command = [python, str(HERE / worker), group.case.to_json()]
+            command = [python, str(HERE / "mxnet_side.py"), group.case.to_json(), "layers"]
             group.work(role, ends.worker(command), told)
         else:
             group.serve(role, ends.server([python, "-c", "import mxnet"]), told)

@@ -21,27 +21,11 @@ TABLE_SHAPE = (1_000_000, 64)
 TABLE_ROWS = 4096
 """Distinct rows that a worker pushes, and then pulls, in an iteration."""
 
-BESIDE, BESIDE_SHAPE = "beside", (100_000, 64)
-"""The table whose rows travel beside the keys on a slow link."""
-
 START_S = 60.0
 """What a shard may take to start, on a machine with other work: no worker gives it up before."""
 
 TOLERANCE = 1e-5
 """Of values about 1: float32 rounds each update by about 1e-7."""
-
-COMPRESSIONS = {
-    "none": (0.0, 0.0),
-    "bf16": (2.0**-8, 2.0**-7),
-    "fp16": (2.0**-11, 2.0**-10),
-    "2bit": (1.0, 0.0),
-    "2bit-bf16": (1.0, 2.0**-7),
-    "topk": (100.0, 0.0),
-}
-"""Names of settings: how far a worker's compressed gradient may be from its own, and a weight that was read."""
-
-THRESHOLD = 0.5
-"""Of 2-bit compression, on both sides."""
 
 Shape = tuple[int, ...]
 
@@ -54,13 +38,9 @@ class Case:
     and values in arrays that the store has given ("inplace"). The peer has one way alone.
     `shapes`: of the keys, in the order in which they are pushed and then pulled. `rows`: of the one table that is the
     only key then, or 0. `iterations` are timed in a round, after `warm_up` that are not.
-    On a slow link, `stagger_s` is the time over which the keys are handed over, and `beside_rows` is how many rows of a
-    second table, the least urgent key, travel beside them. With `compute_s`, a step's computing in each layer, the keys
-    are those of a training step. `compression`: what travels compressed, one of `COMPRESSIONS`; empty for nothing.
-    `call`: how keys are pushed and pulled: "lists", all by one push and one pull; "pushpull", by one call; "each", by
-    calls of their own. `late_s`: how much later than the others the last worker begins each step; the clock runs from
-    then. `zipf`: the exponent of the law by which rows are drawn, or 0 where all are as likely. `curve`: whether weft's
-    links are encrypted; the peer's never are.
+    On a slow link, `stagger_s` is the time over which the keys are handed over. `call`: how keys are pushed and pulled:
+    "lists", all by one push and one pull; "pushpull", by one call; "each", by calls of their own. `curve`: whether
+    weft's links are encrypted; the peer's never are.
     """
 
     name: str
@@ -72,12 +52,7 @@ class Case:
     rows: int = 0
     transport: str = "tcp"
     stagger_s: float = 0.0
-    beside_rows: int = 0
-    compute_s: tuple[float, ...] = ()
-    compression: str = ""
-    late_s: float = 0.0
     call: str = "lists"
-    zipf: float = 0.0
     curve: bool = False
 
     @property
@@ -86,13 +61,6 @@ class Case:
         if self.rows:
             return FLOAT_BYTES * self.rows * math.prod(self.shapes[0][1:])
         return FLOAT_BYTES * sum(math.prod(shape) for shape in self.shapes)
-
-    @property
-    def tolerance(self) -> float:
-        """How far values may be from those of a step that nothing was left out of: what a residual adds and takes, and
-        the rounding of weights about 1."""
-        gradients, weights = COMPRESSIONS.get(self.compression, (0.0, 0.0))
-        return TOLERANCE + RATE * self.workers * gradients + weights
 
     def quick(self) -> Case:
         """The same with a few iterations: it shows that everything works, and roughly how long it takes."""
@@ -105,7 +73,7 @@ class Case:
 def case_from_json(text: str) -> Case:
     fields = json.loads(text)
     shapes = tuple(tuple(shape) for shape in fields["shapes"])
-    return Case(**{**fields, "shapes": shapes, "compute_s": tuple(fields["compute_s"])})
+    return Case(**{**fields, "shapes": shapes})
 
 
 def many_keys() -> tuple[Case, ...]:
@@ -115,6 +83,7 @@ def many_keys() -> tuple[Case, ...]:
         Case("resnet50-2s2w-tcp", resnet, workers=2, servers=2, iterations=8, warm_up=2),
         Case("resnet50-2s2w-samehost", resnet, workers=2, servers=2, iterations=8, warm_up=2, transport="samehost"),
         Case("resnet50-2s2w-inplace", resnet, workers=2, servers=2, iterations=8, warm_up=2, transport="inplace"),
+        Case("resnet50-2s2w-curve", resnet, workers=2, servers=2, iterations=4, warm_up=1, curve=True),
         Case("flight-4KiB-1s1w", small, workers=1, servers=1, iterations=30, warm_up=5),
         Case("flight-4KiB-2s2w", small, workers=2, servers=2, iterations=30, warm_up=5),
         Case("calls-4KiB-1s1w", small, workers=1, servers=1, iterations=30, warm_up=5, call="each"),
@@ -168,22 +137,6 @@ def resnet50_shapes() -> tuple[Shape, ...]:
                 shapes += _convolution(channels, 4 * width, 1)
             channels = 4 * width
     return (*shapes, (1000, channels), (1000,))
-
-
-def vgg16_shapes() -> tuple[Shape, ...]:
-    """The 32 arrays of VGG-16 for 1000 classes, in the order of the forward pass; 138,357,544 elements.
-
-    Simonyan and Zisserman, "Very deep convolutional networks for large-scale image recognition", 2014, table 1, D.
-    """
-    shapes: list[Shape] = []
-    channels = 3
-    for count, filters in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
-        for _ in range(count):
-            shapes += [(filters, channels, 3, 3), (filters,)]
-            channels = filters
-    for inputs, outputs in ((7 * 7 * 512, 4096), (4096, 4096), (4096, 1000)):
-        shapes += [(outputs, inputs), (outputs,)]
-    return tuple(shapes)
 
 
 def _convolution(channels: int, filters: int, extent: int) -> list[Shape]:

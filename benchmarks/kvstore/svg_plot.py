@@ -18,11 +18,10 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points joined in their order; `marks` are points of the same color that stand for themselves."""
+    """Points joined in their order."""
 
     name: str
     points: Sequence[Point]
-    marks: Sequence[Point] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Axis:
 
 def plot(title: str, across: Axis, up: Axis, lines: Sequence[Line]) -> str:
     """The document. Raises ValueError for a number that has no logarithm."""
-    points = [point for line in lines for point in (*line.points, *line.marks)]
+    points = [point for line in lines for point in line.points]
     if not points or min(min(point) for point in points) <= 0:
         raise ValueError(f"{title}: every number of a logarithmic plot is above 0, and there is one")
     place = _Place((*across.ticks, *(x for x, _ in points)), (*up.ticks, *(y for _, y in points)))
@@ -91,7 +90,6 @@ def _line(line: Line, color: str, number: int, place: _Place) -> list[str]:
     x = WIDTH - RIGHT + 12
     return [
         f"<polyline points='{path}' fill='none' stroke='{color}' stroke-width='2'/>",
-        *(f"<circle cx='{place.x(a):.1f}' cy='{place.y(b):.1f}' r='3.5' fill='{color}'/>" for a, b in line.marks),
         f"<path d='M{x} {y - 4}h18' stroke='{color}' stroke-width='2'/>",
         f"<text x='{x + 24}' y='{y}'>{escape(line.name)}</text>",
     ]

@@ -1,17 +1,25 @@
-"""A worker of weft's side: `python weft_side.py DESCRIPTION SLOT CASE`."""
+"""A worker of weft's side: `python weft_side.py DESCRIPTION SLOT CASE`.
+
+`python weft_side.py DESCRIPTION SLOT CASE ENDPOINT SETTINGS` hands layers over one by one or in a burst on a slow link,
+and tells when each is back.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zmq
 
-from exchange import Array, Line, Work, take_part
-from store_cases import START_S, Case, case_from_json
+from exchange import Array, Line, Work, mark_places, take_marks, take_part
+from store_cases import RATE, START_S, Case, case_from_json
 from weft_kvstore import KVStore, LinkSettings
+from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.describing import read_description
 from weft_kvstore.process import tune_process
 
@@ -100,16 +108,75 @@ class WeftExchange:
             self._store.pull_rows(self._keys[0], ids[: self._case.servers]).result()
 
 
-def main(path: str, slot_text: str, case_text: str) -> None:
+class WeftLayers:
+    """Steps over `StoreClient`. Layers that are handed over together are one push; the new values of the layers up to
+    one that is waited for are one pull, asked for with the first of their gradients."""
+
+    def __init__(self, store: StoreClient, case: Case) -> None:
+        self._store = store
+        self._keys = [f"key{place}" for place in range(len(case.shapes))]
+        self._portions = portions_of(len(self._keys))
+        self._portion_of = [portion for portion in self._portions for _ in portion]
+        self._step = -1
+        self._gradients: list[Array] = []
+        self._pushes: list[Future[Any]] = []
+        self._pulls: dict[range, Future[list[Array]]] = {}
+
+    def prepare(self, work: Work) -> None:
+        self._step += 1
+        self._gradients, self._pushes, self._pulls = work.gradients, [], {}
+
+    def hand_over(self, places: Sequence[int]) -> None:
+        keys = [self._keys[place] for place in places]
+        self._pushes.append(self._store.push(keys, self._step, [self._gradients[place] for place in places]))
+        wanted = dict.fromkeys(self._portion_of[place] for place in places)
+        for portion in reversed([one for one in wanted if one not in self._pulls]):  # the most urgent first
+            self._pulls[portion] = self._store.pull(self._keys[portion.start : portion.stop], self._step + 1)
+
+    def ask(self) -> None:
+        """All was asked for."""
+
+    def wait(self, place: int) -> None:
+        self._pulls[self._portion_of[place]].result()
+
+    def pulled(self) -> list[Array]:
+        for push in self._pushes:
+            push.result()
+        return [value for portion in self._portions for value in self._pulls[portion].result()]
+
+    def expected(self, before: Array, gradient: Array) -> Array:
+        return before - np.float32(RATE) * gradient
+
+    def wire_bytes(self) -> int:
+        counts = self._store.statistics()
+        return counts.bytes_sent + counts.bytes_received
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def portions_of(count: int) -> list[range]:
+    """The layers that are asked for together, in order: up to each mark."""
+    ends = sorted(set(mark_places(count).values()))
+    starts = [0, *(end + 1 for end in ends)]
+    return [range(start, end + 1) for start, end in zip(starts, ends, strict=False)]
+
+
+def main(path: str, slot_text: str, case_text: str, endpoint: str = "", settings: str = "") -> None:
     tune_process()
     line, slot, case = Line(), int(slot_text), case_from_json(case_text)
     description = read_description(Path(path))
-    # What is to be counted passes the socket.
-    settings = LinkSettings(silence_s=START_S, same_host=case.transport in {"samehost", "inplace"})
-    store = KVStore.connect(description, slot, wait_s=START_S, settings=settings)
-    exchange = WeftExchange(store, case, slot)
     versions = {"numpy": np.__version__, "pyzmq": zmq.__version__, "zeromq": zmq.zmq_version()}
-    take_part(line, exchange, case, slot, versions)
+    if endpoint:
+        # Shared memory would pass the slow link by.
+        link = LinkSettings(**{"silence_s": START_S, **json.loads(settings)}, same_host=False)
+        client = StoreClient(description, slot, settings=link, endpoints=[endpoint])
+        take_marks(line, WeftLayers(client, case), case, versions)
+        return
+    # What is to be counted passes the socket.
+    link = LinkSettings(silence_s=START_S, same_host=case.transport in {"samehost", "inplace"})
+    store = KVStore.connect(description, slot, wait_s=START_S, settings=link)
+    take_part(line, WeftExchange(store, case, slot), case, slot, versions)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,11 @@ text readers also split at U+2028 and its like, which may stand in a log line's 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -16,7 +19,7 @@ from weft.api.event import Event, StateChanged
 from weft.api.job import Job
 from weft.api.lifecycle import JobState
 from weft.errors import ConnectError, ProtocolError, ServerFaultError, UnavailableError, WeftError
-from weft.http import Http, Retry
+from weft.http import DEFAULT_RETRY, Http, Retry
 
 SILENCE_S = 30.0
 """A stream that says nothing for so long, no comment either, is taken for broken; the server sends comments sooner."""
@@ -24,7 +27,10 @@ SILENCE_S = 30.0
 PATIENCE_S = 90.0
 """Without an answer: long enough for a server to be started again, also where its records take a while to open."""
 
-PAUSES = Retry(first_s=0.1, longest_s=2.0)
+POLL = Retry(first_s=0.1, longest_s=1.0)
+"""How a job is asked for that starts or ends soon: often at first, then once a second."""
+
+R = TypeVar("R")
 
 AWAY = (ConnectError, UnavailableError, ServerFaultError)
 """What says that the server is away, or not ready, rather than that it refuses."""
@@ -35,7 +41,7 @@ class Resumption:
     """How a server is waited for: for how long, after what pauses, and after what silence a stream is broken."""
 
     patience_s: float = PATIENCE_S
-    pauses: Retry = PAUSES
+    pauses: Retry = DEFAULT_RETRY
     silence_s: float = SILENCE_S
 
 
@@ -60,7 +66,7 @@ class Absence:
         self.failures += 1
         left_s = self._since_s + self._resumption.patience_s - now
         if left_s <= 0:
-            raise error
+            raise error.with_traceback(None) from None
         self._clock.sleep(min(self._resumption.pauses.pause_s(self.failures), left_s))
 
     def end(self) -> None:
@@ -89,13 +95,21 @@ def follow(http: Http, job: str, *, after: int = 0, resumption: Resumption = DEF
 
 
 def narrate(
-    http: Http, job: str, *, after: int = 0, resumption: Resumption = DEFAULT_RESUMPTION
+    http: Http,
+    job: str,
+    *,
+    after: int = 0,
+    tail: int | None = None,
+    resumption: Resumption = DEFAULT_RESUMPTION,
 ) -> Iterator[Event | Notice]:
-    """What `follow` gives, and a notice where a broken stream could not be taken up at once, and when it was."""
+    """What `follow` gives, and a notice where a broken stream could not be taken up at once, and when it was.
+
+    Of the events so far, only the newest `tail`, where that is said."""
     absence, told = Absence(http, resumption), False
     while True:
         try:
-            for event in _connection(http, job, after, resumption.silence_s):
+            for event in _connection(http, job, after, tail, resumption.silence_s):
+                tail = None  # from here on, `after` says what is new
                 if event.seq > after:
                     after = event.seq
                     absence.end()
@@ -121,10 +135,11 @@ def is_last(event: Event) -> bool:
     return isinstance(event.body, StateChanged) and event.body.state.is_terminal
 
 
-def _connection(http: Http, job: str, after: int, silence_s: float) -> Iterator[Event]:
+def _connection(http: Http, job: str, after: int, tail: int | None, silence_s: float) -> Iterator[Event]:
     headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
     parser = SseParser(last_id=str(after))
-    with http.stream(f"/v1/jobs/{job}/events", headers=headers, read_timeout_s=silence_s) as response:
+    path = f"/v1/jobs/{job}/events" + ("" if tail is None else f"?tail={tail}")
+    with http.stream(path, headers=headers, read_timeout_s=silence_s) as response:
         kind = response.headers.get("Content-Type", "")
         if not kind.startswith("text/event-stream"):
             raise ProtocolError(f"{response.url} answered with {kind or 'no type'!r} instead of an event stream")
@@ -215,31 +230,43 @@ class SseParser:
         return Message(event or "message", "\n".join(data), self.last_id)
 
 
-POLL = Retry(first_s=0.1, longest_s=2.0)
-"""How a pending job is asked for: often at first, since most jobs start at once."""
-
-
-def await_placement(http: Http, job: str, *, resumption: Resumption = DEFAULT_RESUMPTION) -> Iterator[Notice]:
-    """Ends once the job is not pending any more. Gives each new reason why it is, and when the server does not answer.
+def polled(
+    http: Http,
+    ask: Callable[[], R],
+    *,
+    resumption: Resumption = DEFAULT_RESUMPTION,
+    deadline: float | None = None,
+) -> Iterator[R | Notice]:
+    """What `ask` returns, again and again after pauses, the last of which ends at the `deadline`; a notice instead each
+    time that the server is away.
 
     Raises ConnectError and its like when the server was away for `resumption.patience_s`.
     """
     absence = Absence(http, resumption)
-    said, polls = "", 0
-    while True:
+    for polls in count(1):
         try:
-            found = http.call(Job, "GET", f"/v1/jobs/{job}")
+            answer = ask()
         except AWAY as error:
-            if not absence.failures:
-                yield Notice(absence.notice)
-            said = ""  # once it answers again, the reason is news again
+            yield Notice(absence.notice)
             absence.endure(error)
             continue
         absence.end()
-        if found.state is not JobState.PENDING:
+        yield answer
+        pause_s = POLL.pause_s(polls)
+        http.clock.sleep(pause_s if deadline is None else min(pause_s, max(deadline - http.clock.now(), 0.0)))
+
+
+def await_placement(http: Http, job: str) -> Iterator[Notice]:
+    """Ends once the job is not pending any more. Gives each new reason why it is, and when the server does not answer.
+    Raises as `polled` does."""
+    said = ""
+    for found in polled(http, partial(http.call, Job, "GET", f"/v1/jobs/{job}")):
+        if isinstance(found, Notice):
+            text = found.text
+        elif found.state is not JobState.PENDING:
             return
-        if found.reason and found.reason != said:
-            said = found.reason
-            yield Notice(f"{JobState.PENDING.value}: {said}")
-        polls += 1
-        http.clock.sleep(POLL.pause_s(polls))
+        else:
+            text = f"{JobState.PENDING.value}: {found.reason}" if found.reason else said
+        if text != said:
+            said = text
+            yield Notice(text)

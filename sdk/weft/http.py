@@ -14,15 +14,24 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, BinaryIO, TypeVar
 
 import httpx
 from pydantic import ValidationError
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from weft.api.base import Model
 from weft.api.problem import Problem
-from weft.errors import ArgumentError, ClosedError, ConnectError, ProblemError, ProtocolError, UrlError, error_for
+from weft.errors import (
+    ArgumentError,
+    ClosedError,
+    ConnectError,
+    ProblemError,
+    ProtocolError,
+    UrlError,
+    WeftError,
+    error_for,
+)
 
 M = TypeVar("M", bound=Model)
 
@@ -69,12 +78,6 @@ class Clock:
 
 DEFAULT_RETRY = Retry()
 SYSTEM_CLOCK = Clock()
-
-
-class _RetriableStatusError(Exception):
-    def __init__(self, error: ProblemError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class Http:
@@ -191,48 +194,41 @@ class Http:
                     response.read()
                 _accepted(response)
                 yield response
-        except _RetriableStatusError as error:
-            raise error.error from None
-        except httpx.TransportError as error:
-            raise ConnectError(self.url, _said(error)) from None  # its causes are sockets' words for the same
         except httpx.RequestError as error:
-            raise ProtocolError(f"the answer of {self.url} cannot be read: {_said(error)}") from None
+            raise self._unanswered(error) from None
 
     def _check_open(self) -> None:
         if self._client.is_closed:
             raise ClosedError(f"the client of {self.url} is closed; a job can be watched and read while it is open")
 
     def _retried(self, attempt: Callable[[], httpx.Response]) -> httpx.Response:
-        def give_up(state: RetryCallState) -> httpx.Response:
-            assert state.outcome is not None
-            response: httpx.Response = state.outcome.result()  # raises what the last attempt raised
-            return response
-
+        """What `attempt` returns. An error that is raised in the end names neither attempts nor sockets."""
         self._check_open()
-        retrying = Retrying(
-            stop=stop_after_attempt(self.retry.attempts),
-            wait=wait_exponential(multiplier=self.retry.first_s, max=self.retry.longest_s),
-            retry=retry_if_exception_type((httpx.TransportError, _RetriableStatusError)),
-            sleep=self.clock.sleep,
-            before_sleep=self._tell_once,
-            retry_error_callback=give_up,
-        )
-        try:
-            response = retrying(attempt)
-            self._is_away = False
-            return response
-        except _RetriableStatusError as error:
-            raise error.error from None
-        except httpx.TransportError as error:
-            raise ConnectError(self.url, _said(error)) from None  # its causes are sockets' words for the same
-        except httpx.RequestError as error:
-            raise ProtocolError(f"the answer of {self.url} cannot be read: {_said(error)}") from None
+        for failures in count(1):
+            try:
+                response = attempt()
+            except ProblemError as error:
+                failure: WeftError = error
+                is_last = error.status not in RETRIED_STATUSES or error.code not in {f"http-{error.status}", NOT_READY}
+            except httpx.RequestError as error:
+                failure, is_last = self._unanswered(error), not isinstance(error, httpx.TransportError)
+            else:
+                self._is_away = False
+                return response
+            if is_last or failures >= self.retry.attempts:
+                raise failure.with_traceback(None) from None
+            if not self._is_away:  # one line for an absence of the server, however many calls fall into it
+                LOG.info("no answer from %s yet; trying again", self.url)
+            self._is_away = True
+            self.clock.sleep(self.retry.pause_s(failures))
+        raise AssertionError("it is tried at least once")
 
-    def _tell_once(self, _state: RetryCallState) -> None:
-        """One line for an absence of the server, however many calls fall into it."""
-        if not self._is_away:
-            LOG.info("no answer from %s yet; trying again", self.url)
-        self._is_away = True
+    def _unanswered(self, error: httpx.RequestError) -> WeftError:
+        """The causes of `error` are sockets' words for the same."""
+        said = str(error) or type(error).__name__
+        if isinstance(error, httpx.TransportError):
+            return ConnectError(self.url, said)
+        return ProtocolError(f"the answer of {self.url} cannot be read: {said}")
 
 
 def _chunks(file: BinaryIO, size: int, progress: Progress | None) -> Iterator[bytes]:
@@ -249,10 +245,7 @@ def _accepted(response: httpx.Response) -> httpx.Response:
         return response
     if not response.is_error:
         raise ProtocolError(f"{response.url} answered {response.status_code}; is there a weft server at this URL?")
-    error = error_for(response.status_code, _problem(response))
-    if response.status_code in RETRIED_STATUSES and error.code in {f"http-{response.status_code}", NOT_READY}:
-        raise _RetriableStatusError(error)
-    raise error
+    raise error_for(response.status_code, _problem(response))
 
 
 def _problem(response: httpx.Response) -> Problem:
@@ -269,10 +262,6 @@ def _problem(response: httpx.Response) -> Problem:
             detail=title if not text or text.startswith("<") else f"{title}: {text}",
             code=f"http-{status}",
         )
-
-
-def _said(error: httpx.RequestError) -> str:
-    return str(error) or type(error).__name__
 
 
 def _first_error(error: ValidationError) -> str:

@@ -20,8 +20,8 @@ from weft.api.trace import JobTrace
 from weft.api.values import STEP_HEADER, ValuesSet
 from weft.arguments import checked
 from weft.errors import ArgumentError, JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
-from weft.event_stream import AWAY, Absence, Notice, await_placement, follow, narrate
-from weft.http import Http, Retry
+from weft.event_stream import Notice, await_placement, follow, narrate, polled
+from weft.http import Http
 from weft.parameter_file import averages_of, document_of, replacing
 from weft.trace import StepReport, report_of
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from weft.model import Model
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-POLL = Retry(first_s=0.1, longest_s=1.0)
-"""How `wait` asks: often at first, so that a short job is seen to end, then once a second."""
 
 VALUES_TIMEOUT_S = 60.0
 """Of values of a running job: longer than the server itself waits for the worker that brings them."""
@@ -120,32 +117,17 @@ class JobHandle:
 
         Raises WaitTimeoutError after `timeout_s` seconds.
         """
-        clock, absence = self._http.clock, Absence(self._http)
-        deadline = None if timeout_s is None else clock.now() + timeout_s
-        polls = 0
-        while not self._answers(absence) or not (condition(self.job) or self.state.is_terminal):
-            polls += 1
-            pause_s = POLL.pause_s(polls)
-            if deadline is not None:
-                left_s = deadline - clock.now()
-                if left_s <= 0:
-                    raise WaitTimeoutError(
-                        f"job {self.id} ({self.job.name}) is still {self.state.value} after {timeout_s:g} s"
-                        f"{f': {self.job.reason}' if self.job.reason else ''}; it goes on"
-                    )
-                pause_s = min(pause_s, left_s)
-            clock.sleep(pause_s)
+        now = self._http.clock.now
+        deadline = None if timeout_s is None else now() + timeout_s
+        for found in polled(self._http, self.refresh, deadline=deadline):
+            if isinstance(found, Job) and (condition(found) or found.state.is_terminal):
+                break
+            if deadline is not None and now() >= deadline:
+                raise WaitTimeoutError(
+                    f"job {self.id} ({self.job.name}) is still {self.state.value} after {timeout_s:g} s"
+                    f"{f': {self.job.reason}' if self.job.reason else ''}; it goes on"
+                )
         return self.job
-
-    def _answers(self, absence: Absence) -> bool:
-        """Whether the server told the job's state; one that does not is asked again. Raises what `absence` does."""
-        try:
-            self.refresh()
-        except AWAY as error:
-            absence.endure(error)
-            return False
-        absence.end()
-        return True
 
     def succeeded(self) -> Job:
         """Return a job that has ended, if it succeeded. Raises JobFailedError, JobCancelledError."""
@@ -159,30 +141,32 @@ class JobHandle:
         """Events with `seq` > `after` as they happen, until the job ends. Reconnects by itself."""
         return follow(self._http, self.id, after=after)
 
-    def narrated(self, after: int = 0) -> Iterator[Event | Notice]:
-        """`events`, with notices of why the job waits and of a server that does not answer."""
+    def narrated(self, after: int = 0, *, tail: int | None = None) -> Iterator[Event | Notice]:
+        """`events`, with notices of why the job waits and of a server that does not answer; `tail` as for `log`."""
         if self.state is JobState.PENDING:
             yield from await_placement(self._http, self.id)
-        yield from narrate(self._http, self.id, after=after)
+        yield from narrate(self._http, self.id, after=after, tail=tail)
 
-    def log(self, after: int = 0) -> Iterator[Event]:
-        """Events with `seq` > `after` so far, in order. Pages are fetched as needed."""
+    def log(self, after: int = 0, *, tail: int | None = None) -> Iterator[Event]:
+        """Events with `seq` > `after` so far, or only the newest `tail` of them, in order."""
+        newest = {} if tail is None else {"tail": tail}
         while True:
-            page = self._http.call(EventPage, "GET", self._path("/events"), params={"format": "json", "after": after})
+            params = {"format": "json", "after": after, **newest}
+            page = self._http.call(EventPage, "GET", self._path("/events"), params=params)
             if not page.events:
                 return
             yield from page.events
-            after = page.after
+            after, newest = page.after, {}
 
     def watch(self, console: Console | None = None) -> Job:
         """Show steps, rate, loss and evaluations until the job ends: a progress bar on a terminal, else plain lines.
 
-        Shows why a pending job waits. Ctrl-C stops the display, not the job. Raises JobFailedError with the reason,
-        JobCancelledError.
+        Begins with the last few events so far; `log` has all. Shows why a pending job waits. Ctrl-C stops the display,
+        not the job. Raises JobFailedError with the reason, JobCancelledError.
         """
-        from weft.watch import watch  # rich is needed by who watches alone
+        from weft.watch import TAIL, watch  # rich is needed by who watches alone
 
-        watch(self.narrated(), self.job, console)
+        watch(self.narrated(tail=TAIL), self.job, console)
         self.refresh()
         return self.succeeded()
 

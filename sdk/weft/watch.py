@@ -19,6 +19,9 @@ from weft.api.lifecycle import JobState
 from weft.command_line import command
 from weft.event_stream import Notice
 
+TAIL = 20
+"""Events so far with which a job is watched that runs already: the newest numbers, and a line or two."""
+
 PLAIN_EVERY = timedelta(seconds=10)
 """Between two lines of progress where there is no terminal: enough to see that it lives, few enough for a log file."""
 
@@ -37,7 +40,8 @@ STYLES: Mapping[str, str] = {"warning": "yellow", "error": "red", "debug": "dim"
 class RunView:
     """What is known of a run from its events; `train` and `evaluate` are the newest metrics.
 
-    `since` are the training's metrics since the last evaluation, which its line has the mean of.
+    `since` are the training's metrics since the last evaluation, which its line has the mean of, unless some of them
+    came before this view.
     """
 
     steps: int
@@ -48,6 +52,7 @@ class RunView:
     train: dict[str, float] = field(default_factory=dict)
     evaluate: dict[str, float] = field(default_factory=dict)
     since: list[MetricTaken] = field(default_factory=list)
+    since_is_whole: bool | None = None
     _shown_at: datetime | None = None
     _noticed: str = ""
 
@@ -56,6 +61,8 @@ class RunView:
         if isinstance(event, Notice):
             self._noticed = event.text
             return Text(event.text, "yellow")
+        if self.since_is_whole is None:
+            self.since_is_whole = event.seq == 1
         body = event.body
         match body:
             case StateChanged():
@@ -85,7 +92,7 @@ class RunView:
 
     def summary(self, room: int | None = None) -> str:
         """Pass, rate and newest training metrics; within `room` cells the rate goes first, then the pass."""
-        numbers = shown(self.train)
+        numbers = f"train {shown(self.train, gap=' ')}" if self.train else ""
         epoch, rate = f"epoch {self.epoch}", f"{self.samples_per_second:,.0f} samples/s"
         forms = ("  ".join(filter(None, parts)) for parts in ((epoch, rate, numbers), (epoch, numbers)))
         return next((form for form in forms if room is None or len(form) <= room), numbers or epoch)
@@ -100,12 +107,17 @@ class RunView:
         line = f"{self.state}: {change.reason}" if change.reason else self.state
         if change.state is JobState.PENDING and (not change.reason or line == self._noticed):
             return None
-        return Text(self.state if change.state.is_terminal else line, "bold")
+        told = Text(self.state if change.state.is_terminal else line, "bold")
+        if self.since and (change.state.is_terminal or change.state is JobState.FINISHING):
+            last = self.since.pop()  # no evaluation follows whose line would have it
+            self.since.clear()
+            return Text(f"{self.steps_done(last.step)}  train {shown(last.values, gap=' ')}\n").append_text(told)
+        return told
 
     def _evaluated(self, taken: MetricTaken) -> str:
         """One line of 80 cells where there are two metrics: the training's since the last one, and the evaluation's."""
-        train = f"train {shown(mean(self.since), gap=' ')}  " if self.since else ""
-        self.since.clear()
+        train = f"train {shown(mean(self.since), gap=' ')}  " if self.since and self.since_is_whole else ""
+        self.since, self.since_is_whole = [], True
         return f"{self.steps_done(taken.step)}  {train}eval {shown(taken.values, gap=' ')}"
 
 
@@ -125,7 +137,9 @@ def watch(events: Iterable[Event | Notice], job: Job, console: Console | None = 
     """Shows the events until they end, which is when the job ends. After a Ctrl-C it says that the job goes on."""
     console = console or terminal.Console()
     view = RunView(steps=job.progress.steps)
-    console.print(f"job {job.id} ({job.name})", markup=False, highlight=False, soft_wrap=True)
+    runs = job.progress.step and job.state is not JobState.PENDING and not job.state.is_terminal
+    so_far = f": {job.state.value}, step {job.progress.step}/{job.progress.steps}" if runs else ""
+    console.print(f"job {job.id} ({job.name}){so_far}", markup=False, highlight=False, soft_wrap=True)
     try:
         if console.is_terminal:
             _watch_bar(events, view, console)
@@ -133,7 +147,7 @@ def watch(events: Iterable[Event | Notice], job: Job, console: Console | None = 
             _watch_lines(events, view, console)
     except KeyboardInterrupt:
         console.print(
-            f"job {job.id} goes on; {command(f'logs -f {job.id}')} shows it",
+            f"job {job.id} goes on; {command(f'watch {job.id}')} shows it",
             markup=False,
             highlight=False,
             soft_wrap=True,

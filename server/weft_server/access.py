@@ -89,6 +89,7 @@ RULES: Mapping[str, Rule] = {
     "DELETE /v1/agents/{agent}": Rule(Scope.ADMIN, of_all_projects=True, holder="agents"),
     "POST /v1/allocations/{allocation}/reports": HELD,
     "PUT /v1/allocations/{allocation}/parameters": HELD,
+    "GET /v1/allocations/{allocation}/programs/{sha256}": HELD,
     "GET /v1/allocations/{allocation}/given": HELD,
     "GET /v1/allocations/{allocation}/sets/{number}": HELD,
     "GET /healthz": OPEN,

@@ -41,6 +41,7 @@ from weft_server.notify import Notifier, notified
 from weft_server.planning.plan import JobPlan
 from weft_server.refusals import (
     DatabaseMovedError,
+    NotKeeperError,
     NotRemovedError,
     NotWrittenError,
     RefusalError,
@@ -360,6 +361,13 @@ class Service:
                     self._controller.hung_up(agent)
                 return orders
             await notified(changed, remaining)
+
+    def programs(self, allocation: str, term: int, sha256: str) -> bytes:
+        """The document of that hash that the allocation runs. Raises a RefusalError."""
+        plan = self._controller.plan_of(allocation, term)
+        if plan.programs_sha256 != sha256:
+            raise NotKeeperError(f"job {plan.name} has no programs of SHA-256 {sha256}")
+        return plan.programs_json
 
     async def report(self, allocation: str, report: Report) -> None:
         """Takes facts; when it returns, a crash does not lose them. Raises a RefusalError."""

@@ -15,13 +15,11 @@ import pytest
 
 from acceptance_processes import descendants
 from busy_interpreter import CASE, DEFAULT, IDLE, SETTINGS, TUNED, Trips, computing, measure, rows_of
-from constant_fit import costs_of
+from constants import costs_of, run_probes
 from cost_model import Role
-from figures import Round
 from groups import SideError
-from probe import Probe
-from probing import run_probes
-from processor_time import summed, thread_times_s
+from probe_side import Probe, summed, thread_times_s
+from reporting import Round
 from store_cases import KIB
 
 

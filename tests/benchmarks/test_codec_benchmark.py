@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from benchmark import DONE, run
-from codec_rounds import DESCRIPTIONS, codec_cases, coding_of
-from compression import Speeds
+from compression import codec_cases, coding_of, measure_codec
 from store_cases import Case
 
 SLICE_BYTES = 4096
@@ -36,12 +35,10 @@ def test_what_is_timed_is_the_codecs_work(case: Case) -> None:
 def test_the_document_has_a_row_for_each_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MXNET_PYTHON", raising=False)
     cases = [small(case) for case in codec_cases() if case.name.endswith("1MiB")]
-    speeds = Speeds()
     arguments = ["--rounds", "2", "--slice-bytes", str(SLICE_BYTES), "--json", str(tmp_path / "rows.json")]
-    assert run("Compression", cases, arguments, measuring=speeds.measure) == DONE
+    assert run("Compression", cases, arguments, measuring=measure_codec) == DONE
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert [row["case"] for row in rows] == [case.name for case in cases]
     assert all(row["peer_name"] == "copy" and row["ratio"] > 0 for row in rows)
     wire = {row["case"]: row["wire_bytes"] for row in rows}
     assert (wire["bf16-encode-1MiB"], wire["2bit-encode-1MiB"]) == (10_000, 1252)
-    assert len(speeds.lines) == 2 * len(DESCRIPTIONS)

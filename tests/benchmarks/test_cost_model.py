@@ -1,4 +1,4 @@
-"""The cost model: how steps are cut, what constants a fit finds, and that simulation and formulas agree."""
+"""The cost model: how steps are cut, what constants a fit finds, and what a step waits for."""
 
 from __future__ import annotations
 
@@ -9,16 +9,30 @@ from dataclasses import astuple, replace
 import pytest
 from rich.console import Console
 
-from constant_fit import costs_of, fit, lone_share, loopback, probe_time_s, work_of
-from cost_model import Block, Constants, Cost, Frames, Machines, MemorySpeed, Processes, Role, layout_of
-from event_simulation import SimulationError
-from figures import PeerRounds, Round, row_of
-from probe import Measured, Probe, probes
-from scale_out import Cell, Model, cells, hidden, knee, models, network, simulated
+from constants import costs_of, fit, lone_share, loopback, work_of
+from cost_model import (
+    Block,
+    Cell,
+    Constants,
+    Cost,
+    Estimate,
+    Frames,
+    Machines,
+    MemorySpeed,
+    Processes,
+    Role,
+    StepCosts,
+    cells,
+    estimate,
+    hidden,
+    knee,
+    layout_of,
+    models,
+    network,
+)
+from probe_side import Measured, Probe, probes
+from reporting import PeerRounds, Round, row_of
 from scaling import Prediction, row_beside, scale_tables
-from step_costs import StepCosts
-from step_formula import Estimate, estimate
-from step_simulation import Step, simulate
 from store_cases import KIB, MIB, Case, resnet50_shapes
 
 MEMORY = MemorySpeed(copy=10e9, add=8e9, descent=4e9, together=1.6)
@@ -30,13 +44,9 @@ COSTS = {
     Role.SHARD: Cost(180 * US, 2 * US, 60 * US, 50 * US, 40 * US, 25 * US, 0.3 * NS, 0.1 * NS, 0.4 * NS, 0.2 * NS),
     Role.SHARD_WIRE: Cost(5 * US, 4 * US, 20 * US, 40 * US, 0, 1 * US, 0.15 * NS, 0.2 * NS, 0.2 * NS, 0.3 * NS),
 }
-CONSTANTS = Constants(COSTS, 20 * US, MEMORY, MEMORY, MIB)
+CONSTANTS = Constants(COSTS, MEMORY, MEMORY, MIB)
 RESNET = [4 * math.prod(shape) for shape in resnet50_shapes()]
 TWO_CORES = loopback(2, MEMORY)
-
-
-def step(workers: int, shards: int, machines: Machines = TWO_CORES, frames: Frames = Frames()) -> Step:  # noqa: B008
-    return simulate(RESNET, Processes(workers, shards), CONSTANTS, machines, frames)
 
 
 def paper(workers: int, shards: int, machines: Machines = TWO_CORES, frames: Frames = Frames()) -> Estimate:  # noqa: B008
@@ -60,12 +70,11 @@ def test_a_layout_has_every_byte_once_and_spreads_them() -> None:
         slices = sum(block.slices for own in layout.blocks for block in own)
         assert slices == sum(-(-nbytes // (128 * KIB)) for nbytes in RESNET)
         assert all(block.nbytes <= MIB for own in layout.blocks for block in own)
-        assert all([block.key for block in own] == sorted(block.key for block in own) for own in layout.blocks)
 
 
 def test_a_slice_larger_than_a_frame_is_a_frame_of_its_own() -> None:
     layout = layout_of([MIB, KIB], 1, Frames(slice_bytes=MIB, frame_bytes=64 * KIB))
-    assert layout.blocks == ((Block(MIB, 1, 0), Block(KIB, 1, 1)),), "each of one array"
+    assert layout.blocks == ((Block(MIB, 1), Block(KIB, 1)),), "each of one array"
 
 
 def test_the_fit_finds_the_costs_that_the_probes_were_made_of() -> None:
@@ -87,18 +96,11 @@ def test_no_cost_is_below_zero_whatever_the_noise() -> None:
         assert min(cost.rounds, cost.calls, cost.push_frames, cost.pull_slices, cost.push_far) >= 0
 
 
-def test_the_wake_time_explains_the_smallest_round_trip() -> None:
-    chosen = probes()
-    smallest = next(probe for probe in chosen if probe.nbytes == 4 * KIB and probe.pulls == 1)
-    true = probe_time_s(measured(smallest, COSTS), CONSTANTS, 2, Frames())
-    alone_s = 10.0  # So long that no threads of the others need have run at once.
-    times_s = [true if probe is smallest else alone_s for probe in chosen]
-    probed = [measured(probe, COSTS, time_s) for probe, time_s in zip(chosen, times_s, strict=True)]
-    found = fit(probed, MEMORY, MEMORY, 2, Frames())
-    assert found.wake_s == pytest.approx(CONSTANTS.wake_s, rel=0.05)
+def test_constants_come_from_probes_alone() -> None:
+    found = fit([measured(probe, COSTS, 10.0) for probe in probes()], MEMORY, MEMORY, 2)
     assert found.frame_bytes == pytest.approx(MIB)
     with pytest.raises(ValueError, match="no probes"):
-        fit([], MEMORY, MEMORY, 2, Frames())
+        fit([], MEMORY, MEMORY, 2)
 
 
 def test_threads_that_ran_at_once_took_longer_than_alone() -> None:
@@ -114,12 +116,11 @@ def test_threads_that_ran_at_once_took_longer_than_alone() -> None:
 
 
 def test_busy_cores_slow_each_other_down_as_their_memory_does() -> None:
-    assert loopback(1, MEMORY).capacity == (1,)
-    assert loopback(2, MEMORY).capacity == pytest.approx((1, 1.6))
-    assert loopback(3, replace(MEMORY, together=2.0)).capacity == pytest.approx((1, 1.5, 2))
+    assert loopback(1, MEMORY).cores == 1
+    assert loopback(2, MEMORY).cores == pytest.approx(1.6)
     independent = loopback(2, replace(MEMORY, together=2.3))
-    assert independent.capacity == (1, 2)
-    assert step(2, 2).time_s > 1.2 * step(2, 2, independent).time_s
+    assert independent.cores == 2
+    assert paper(2, 2).time_s > 1.2 * paper(2, 2, independent).time_s
 
 
 def test_a_frame_of_several_arrays_is_copied_to_one_place_before_it_leaves() -> None:
@@ -135,59 +136,23 @@ def test_constants_travel_as_json() -> None:
 
 
 def test_a_step_is_applied_once_whatever_the_number_of_workers() -> None:
-    block = Block(MIB, 8, 0)
+    block = Block(MIB, 8)
     costs = StepCosts(CONSTANTS, 100 * MIB)
     assert costs.accept(block) + costs.apply(block) == pytest.approx(costs.push(Role.SHARD, block))
     assert costs.apply(block) > MIB / MEMORY.descent
     assert costs.accept(block) >= 0
 
 
-@pytest.mark.parametrize(("workers", "shards"), [(1, 1), (2, 1), (1, 2), (2, 2), (5, 3)])
-def test_on_one_host_simulation_and_formula_agree(workers: int, shards: int) -> None:
-    assert step(workers, shards).time_s == pytest.approx(paper(workers, shards).time_s, rel=0.1)
-    busy = step(workers, shards).busy_s
-    for name in ("worker's interpreter", "worker's ZeroMQ", "shard's ZeroMQ"):
-        assert busy[name] == pytest.approx(paper(workers, shards).busy_s[name], rel=0.02)
-    lone = TWO_CORES.capacity[-1] * paper(workers, shards).busy_s["cores"]
-    assert busy["cores"] == pytest.approx(lone, rel=0.02)
-
-
-@pytest.mark.parametrize("gigabits", [1, 100])
-@pytest.mark.parametrize(("workers", "shards"), [(8, 1), (3, 16), (8, 8)])
-def test_on_many_hosts_they_agree_too(workers: int, shards: int, gigabits: int) -> None:
-    machines = network(gigabits)
-    assert step(workers, shards, machines).time_s == pytest.approx(paper(workers, shards, machines).time_s, rel=0.25)
-
-
-def test_the_simulation_is_the_same_each_time() -> None:
-    assert step(3, 2) == step(3, 2)
-
-
 def test_a_slow_network_is_what_a_step_waits_for() -> None:
     machines = network(0.1)
     found = paper(2, 2, machines)
     assert found.bound.endswith("network card")
-    assert step(2, 2, machines).time_s > sum(RESNET) * 8 / 0.1e9
+    assert found.time_s > sum(RESNET) * 8 / 0.1e9
     assert paper(8, 1, network(10)).bound.startswith("shard")
 
 
-def test_little_credit_over_a_long_way_holds_a_step_up() -> None:
-    far = replace(network(10), latency_s=0.01)
-    small, large = Frames(credit_bytes=MIB), Frames(credit_bytes=64 * MIB)
-    assert step(1, 1, far, small).time_s > 3 * step(1, 1, far, large).time_s
-
-
 def test_smaller_frames_cost_more() -> None:
-    assert step(2, 2, frames=Frames(frame_bytes=128 * KIB)).time_s > 1.1 * step(2, 2).time_s
     assert paper(2, 2, frames=Frames(frame_bytes=128 * KIB)).time_s > 1.1 * paper(2, 2).time_s
-
-
-def test_one_call_for_all_keys_costs_less_than_one_for_each() -> None:
-    each = Frames(calls_per_key=2, calls_per_step=0)
-    saved = 320 * (COSTS[Role.CALLER].calls + COSTS[Role.CLIENT].calls)
-    interpreter = "worker's interpreter"
-    assert paper(1, 1, frames=each).busy_s[interpreter] - paper(1, 1).busy_s[interpreter] == pytest.approx(saved)
-    assert step(1, 1, frames=each).busy_s[interpreter] - step(1, 1).busy_s[interpreter] == pytest.approx(saved)
 
 
 def test_what_a_caller_does_for_a_frame_is_its_interpreters_work() -> None:
@@ -199,21 +164,13 @@ def test_what_a_caller_does_for_a_frame_is_its_interpreters_work() -> None:
     assert paper(2, 2, machines).time_s == pytest.approx(
         estimate(RESNET, processes, swapped, machines, Frames()).time_s
     )
-    assert step(2, 2, machines).time_s == pytest.approx(simulate(RESNET, processes, swapped, machines, Frames()).time_s)
 
 
 @pytest.mark.parametrize(("key_bytes", "workers", "shards"), [([], 1, 1), ([0, 0], 1, 1), ([KIB], 0, 1), ([KIB], 1, 0)])
 def test_there_is_no_step_of_nothing(key_bytes: list[int], workers: int, shards: int) -> None:
     arguments = (key_bytes, Processes(workers, shards), CONSTANTS, TWO_CORES, Frames())
-    with pytest.raises(SimulationError, match="no step"):
-        simulate(*arguments)
     with pytest.raises(ValueError, match="no step"):
         estimate(*arguments)
-
-
-def test_more_shards_than_frames_leave_some_idle() -> None:
-    found = simulate([4 * KIB], Processes(2, 5), CONSTANTS, network(10), Frames())
-    assert found.time_s < 0.01
 
 
 def test_scaling_out_ends_where_a_shard_is_what_a_step_waits_for() -> None:
@@ -237,20 +194,10 @@ def test_what_fits_behind_the_computing_is_hidden() -> None:
     assert knee(row) is None
 
 
-def test_few_frames_are_simulated_and_many_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scale_out.models", lambda: (Model("small", (MIB,) * 4),))
-    monkeypatch.setattr("scale_out.GIGABITS", (10,))
-    found = simulated(CONSTANTS, Frames(), frames_at_most=64)
-    assert {(one.workers, one.shards) for one in found if one.shards == 1} == {(8, 1), (16, 1)}
-    assert all(one.time_s > 0 for one in found)
-
-
 def test_a_prediction_is_the_peer_of_what_was_measured() -> None:
     case = Case("resnet50-2s2w-tcp", ((4,),), 2, 2, 1, 1)
     weft = [Round((0.3,), 100.0)]
-    row = row_beside(
-        Prediction(case, 0.25, 0.26, "cores"), row_of(case.name, "tcp", weft, PeerRounds("x", missing="y"))
-    )
+    row = row_beside(Prediction(case, 0.25, "cores"), row_of(case.name, "tcp", weft, PeerRounds("x", missing="y")))
     assert (row.peer_name, row.missing) == ("prediction", None)
     assert row.ratio == pytest.approx(1.2)
 

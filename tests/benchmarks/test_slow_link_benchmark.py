@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import socket
 import threading
 import time
@@ -19,23 +18,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-import link_measuring
 import priority
-from benchmark import DONE, FAILED, PEER_MISSING
-from exchange import Array, Drawer, Work
-from figures import Round
+from benchmark import DONE, FAILED, PEER_MISSING, PYTHON_VARIABLE, Plan
+from exchange import MARKS, Array, Drawer, Work, mark_places, one_step
 from groups import SideError
-from layer_marks import MARKS, mark_places, one_step
-from layers_weft import WeftLayers, portions_of
-from link_measuring import DIST_SYNC, FIFO, P3, SlowCase, measure_slow
-from link_table import link_table
-from measuring import PYTHON_VARIABLE, Plan
-from paced_proxy import PacedProxy, ProxiedLink, Route, link_from_json
-from pacing import Pacer
-from shaped_network import NetworkError, ShapedNetwork
-from slow_cases import compute_times, resnet50, slow_cases, vgg16
-from slow_link import Shaping
+from paced_proxy import PacedProxy, Pacer, ProxiedLink, Route, link_from_json
+from priority import DIST_SYNC, FIFO, P3, SlowCase, slow_cases
+from reporting import PeerRounds, Round, link_table, row_of
+from slow_link import NetworkError, ShapedNetwork, Shaping
 from store_cases import Case, resnet50_shapes
+from weft_side import WeftLayers, portions_of
 
 LAYERS = Case("layers", ((64,), (300, 100), (50_000,), (7, 3)), workers=1, servers=1, iterations=1, warm_up=1)
 
@@ -160,9 +152,8 @@ def test_marks_of_resnet_50_are_at_the_first_layer_the_quarters_and_the_last() -
 
 def test_every_case_has_a_row_for_the_first_and_the_last_layer_over_both_kinds_of_link() -> None:
     rows = {row for slow in slow_cases() for row in slow.rows}
-    assert len(rows) == 2 * 2 * 2 * len(MARKS) + 2 * 2
-    assert all(slow.case.shapes == resnet50_shapes() for slow in slow_cases() if "vgg16" not in slow.name)
-    assert {"train-resnet50-1gbit", "train-vgg16-1gbit-proxy"} <= rows
+    assert len(rows) == 2 * 2 * 2 * len(MARKS)
+    assert all(slow.case.shapes == resnet50_shapes() for slow in slow_cases())
     for rate in ("1gbit", "100mbit"):
         for manner in ("burst", "stagger"):
             for mark in ("first", "last"):
@@ -175,12 +166,12 @@ class CountedStore:
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
 
-    def push_many(self, keys: Sequence[str], step: int, gradients: Sequence[Array]) -> Future[None]:
+    def push(self, keys: Sequence[str], step: int, gradients: Sequence[Array]) -> Future[None]:
         assert [gradient.shape for gradient in gradients] == [LAYERS.shapes[int(key[3:])] for key in keys]
         self.calls.append((f"push {step}", list(keys)))
         return done(None)
 
-    def pull_many(self, keys: Sequence[str], version: int) -> Future[list[Array]]:
+    def pull(self, keys: Sequence[str], version: int) -> Future[list[Array]]:
         self.calls.append((f"pull {version}", list(keys)))
         return done([np.full(LAYERS.shapes[int(key[3:])], int(key[3:]), np.float32) for key in keys])
 
@@ -206,17 +197,16 @@ def test_weft_hands_a_burst_over_in_one_call_and_asks_once_for_each_mark(stagger
     assert asked[0] == ("pull 1", [keys[-1 if stagger_s else 0]])
 
 
-def test_layers_between_two_marks_are_asked_for_together_and_each_alone_where_all_are_waited_for() -> None:
-    assert portions_of(161, each=False) == [range(1), range(1, 41), range(41, 81), range(81, 161)]
-    assert portions_of(3, each=True) == [range(1), range(1, 2), range(2, 3)]
-    assert portions_of(1, each=False) == [range(1)]
+def test_layers_between_two_marks_are_asked_for_together() -> None:
+    assert portions_of(161) == [range(1), range(1, 41), range(41, 81), range(81, 161)]
+    assert portions_of(1) == [range(1)]
 
 
 PROXIED = SlowCase("quick-burst", LAYERS, 400e6, Shaping.PROXY)
 
 
 def test_without_a_peer_real_processes_run_through_the_proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The sides compare their values with NumPy themselves; rows travel beside the keys on one of them."""
+    """The sides compare their values with NumPy themselves."""
     monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
     monkeypatch.setattr(priority, "slow_cases", lambda: (PROXIED,))
     path = tmp_path / "rows.json"
@@ -225,7 +215,7 @@ def test_without_a_peer_real_processes_run_through_the_proxy(monkeypatch: pytest
     names = {(row["case"], row["peer_name"]) for row in rows}
     for mark in MARKS:
         case = f"quick-burst-{mark}-proxy"
-        assert {(case, DIST_SYNC), (case, P3), (case, FIFO), (f"{case}-rows", "weft")} <= names
+        assert {(case, DIST_SYNC), (case, P3), (case, FIFO)} <= names
     for row in rows:
         assert (row["ratio"] is None) == (row["peer_name"] in (DIST_SYNC, P3))
         both_ways = 2 * LAYERS.payload_bytes
@@ -239,7 +229,7 @@ def test_where_no_network_can_be_made_the_table_says_so_and_the_others_are_shown
     def measured(slow: SlowCase, _plan: Plan, _progress: Callable[[str], None]) -> object:
         if slow.shaping is Shaping.TC:
             raise NetworkError("ip netns add: Operation not permitted")
-        rows = [link_measuring.row_of(row, "proxy", [Round((0.1,), 1.0)], P3_ROUNDS) for row in slow.rows]
+        rows = [row_of(row, "proxy", [Round((0.1,), 1.0)], P3_ROUNDS) for row in slow.rows]
         return rows, {}
 
     monkeypatch.setattr(priority, "measure_slow", measured)
@@ -253,7 +243,7 @@ def test_where_no_network_can_be_made_the_table_says_so_and_the_others_are_shown
     assert "no network namespaces here" in capsys.readouterr().out
 
 
-P3_ROUNDS = link_measuring.PeerRounds(P3, [Round((0.2,), None)])
+P3_ROUNDS = PeerRounds(P3, [Round((0.2,), None)])
 
 
 def test_wefts_failure_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,37 +261,14 @@ def test_a_network_that_cannot_be_made_says_which_command_failed(monkeypatch: py
 
 
 def test_the_table_of_slow_links_is_whole_on_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    own, fifo = [Round((0.0024,), 1.0)], link_measuring.PeerRounds(FIFO, [Round((0.565,), 1.0)])
+    own, fifo = [Round((0.0024,), 1.0)], PeerRounds(FIFO, [Round((0.565,), 1.0)])
     name = "100mbit-stagger-quarter-proxy"
-    rows = [link_measuring.row_of(name, "proxy", own, peer) for peer in (P3_ROUNDS, NO_PEER, fifo)]
-    beside = link_measuring.row_of(f"{name}-rows", "proxy", own, link_measuring.PeerRounds("weft", own))
-    Console(width=80).print(link_table([*rows, beside]))
+    rows = [row_of(name, "proxy", own, peer) for peer in (P3_ROUNDS, NO_PEER, fifo)]
+    Console(width=80).print(link_table(rows))
     shown = capsys.readouterr().out
     assert "…" not in shown
-    for text in (name, f"{name}-rows", "2.40", "200", "0.012", "565", "missing", "1.00"):
+    for text in (name, "2.40", "200", "0.012", "565", "missing"):
         assert text in shown
 
 
-NO_PEER = link_measuring.PeerRounds(DIST_SYNC, missing="not there")
-
-
-def test_the_list_of_vgg_16_has_its_published_size_and_computing_is_shared_out_whole() -> None:
-    shapes, extents = vgg16()
-    assert sum(math.prod(shape) for shape in shapes) == 138_357_544
-    times = compute_times(shapes, extents, 3.0)
-    assert sum(times) == pytest.approx(3.0)
-    assert times[2] == pytest.approx(times[0] * 64 / 3)
-    assert times[-1] == 0.0
-    resnet, placed = resnet50()
-    assert len(resnet) == len(placed) == 161
-    assert sum(math.prod(one) * at**2 for one, at in zip(resnet, placed, strict=True) if len(one) > 1) > 3.8e9
-
-
-def test_steps_of_training_are_paced_in_real_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step computes for 60 ms; its values are compared with NumPy by the worker."""
-    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
-    case = replace(LAYERS, name="train", compute_s=(0.02, 0.02, 0.01, 0.01), iterations=2)
-    slow = SlowCase("train", case, 400e6, Shaping.PROXY)
-    rows, _ = measure_slow(slow, Plan(1, 1 << 16, None), lambda _: None)
-    assert [(row.case, row.peer_name) for row in rows] == [("train-proxy", FIFO)]
-    assert rows[0].weft.lowest_ms >= 60
+NO_PEER = PeerRounds(DIST_SYNC, missing="not there")

@@ -12,11 +12,10 @@ from rich.console import Console
 import bars
 import busy_interpreter
 import growable
-from bare_group import BARE
-from link_measuring import DIST_SYNC, P3, PEER_ENVIRONMENTS
+from bars import BARS, Bar, verdicts
+from groups import BARE
+from priority import DIST_SYNC, P3, PEER_ENVIRONMENTS, slow_cases
 from scaling import PEER, PREDICTED
-from slow_cases import slow_cases
-from store_bars import BARS, Bar, verdicts
 from store_cases import many_keys, one_key, sparse
 
 
@@ -47,7 +46,6 @@ def test_every_bar_is_of_a_case_and_a_peer_that_a_benchmark_has() -> None:
             assert bar.case in slow | {*growable.CASES, growable.MEMORY, busy_interpreter.CASE.name}
             assert bar.peer in {"", *PEER_ENVIRONMENTS}
     assert len(set(BARS)) == len(BARS)
-    assert bar_of("busy-4KiB", "ms").limit == busy_interpreter.BAR_MS
     assert bar_of("grow-rows", "rows/s").limit == growable.BAR_ROWS
     assert bar_of("grow-memory", "x values").limit == growable.BAR_MEMORY
 

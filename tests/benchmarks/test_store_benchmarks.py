@@ -12,25 +12,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-import exchange
 from acceptance_processes import descendants
-from bare_group import BARE, start_bare
 from bare_shard import BLOCK_ELEMENTS
 from bare_side import PIECE_ELEMENTS, PIECE_ROWS
-from benchmark import DONE, FAILED, PEER_MISSING, missing_lines, run
-from exchange import END, Array, Drawer, Work, difference
-from figures import Figures, PeerRounds, Round, Row, better, figures_of, joined, row_of
-from further_cases import further_many_keys, further_one_key, further_sparse
-from groups import Group, SideError
-from measuring import NO_PEER, PYTHON_VARIABLE, Plan, peer_python
-from progress_telling import progress_told
-from reporting import table_of
+from benchmark import DONE, FAILED, NO_PEER, PEER_MISSING, PYTHON_VARIABLE, Plan, missing_lines, peer_python, run
+from exchange import Drawer, Work, difference
+from groups import BARE, Group, SideError, start_bare
+from reporting import Figures, PeerRounds, Round, Row, better, figures_of, joined, progress_told, row_of, table_of
 from store_cases import RATE, Case, case_from_json, many_keys, one_key, resnet50_shapes, sparse
 
 CASE = Case("small", ((3, 5), (40,)), workers=2, servers=2, iterations=2, warm_up=1)
@@ -91,7 +84,14 @@ def test_cases_have_their_names_and_travel_as_json() -> None:
     cases = (*many_keys(), *one_key(), *sparse())
     assert {case.name for case in cases} == {
         *("resnet50-1s1w-tcp", "resnet50-2s2w-tcp", "resnet50-2s2w-samehost", "resnet50-2s2w-inplace"),
-        *("flight-4KiB-1s1w", "flight-4KiB-2s2w", "calls-4KiB-1s1w", "rows-1s1w-samehost", "key-4KiB-pushpull"),
+        *(
+            "resnet50-2s2w-curve",
+            "flight-4KiB-1s1w",
+            "flight-4KiB-2s2w",
+            "calls-4KiB-1s1w",
+            "rows-1s1w-samehost",
+            "key-4KiB-pushpull",
+        ),
         *("key-4KiB", "key-64KiB", "key-1MiB", "key-16MiB", "key-64MiB", "rows-1s1w-tcp", "rows-2s2w-tcp"),
     }
     assert all(case_from_json(case.to_json()) == case for case in cases)
@@ -131,112 +131,6 @@ def test_rows_of_another_slot_count_where_both_have_them() -> None:
     before, after = [np.ones((TABLE.rows, 4), np.float32)], [table[works[1].ids]]
     assert difference(before, works, 1, after) < 1e-6
     assert difference(before, [Work(works[0].gradients, works[1].ids), works[1]], 1, after) > 1e-3
-
-
-def test_further_cases_have_names_of_their_own_and_travel_as_json() -> None:
-    known = {case.name for case in (*many_keys(), *one_key(), *sparse())}
-    cases = (*further_many_keys(), *further_one_key(), *further_sparse())
-    names = [case.name for case in cases]
-    assert not known & set(names)
-    assert len(set(names)) == len(names)
-    assert {"resnet50-2s3w-late", "rows-1s1w-zipf", "rows-2s2w-zipf", "flight-64KiB-1s1w", "key-4MiB"} <= set(names)
-    assert all(case_from_json(case.to_json()) == case for case in cases)
-
-
-def test_ids_by_zipfs_law_are_distinct_and_the_frequent_ones_are_everyones() -> None:
-    case = replace(TABLE, shapes=((100_000, 4),), rows=1_000, zipf=1.1)
-    ids = [Drawer(case).draw(slot, 0).ids for slot in range(2)]
-    for one in ids:
-        assert one is not None
-        assert np.array_equal(one, np.unique(one))
-        assert len(one) == 1_000
-        assert one[0] >= 0
-        assert one[-1] < 100_000
-    plain = [Drawer(replace(case, zipf=0.0)).draw(slot, 0).ids for slot in range(2)]
-    assert len(np.intersect1d(*ids)) > 10 * len(np.intersect1d(*plain))
-    assert np.array_equal(Drawer(case).draw(1, 0).ids, ids[1])
-
-
-class FakeTime:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-class OneRound:
-    """A parent that asks for one iteration and ends."""
-
-    def __init__(self) -> None:
-        self.said: list[dict[str, Any]] = []
-        self._words = [{"do": "round", "warm_up": 0, "iterations": 1}, {"do": END}]
-
-    def say(self, **fields: Any) -> None:
-        self.said.append(fields)
-
-    def hear(self) -> dict[str, Any]:
-        return self._words.pop(0)
-
-    def meet(self) -> None: ...
-
-
-class Exchanging:
-    """A store whose new values are there at a given moment."""
-
-    def __init__(self, clock: FakeTime, ends: float) -> None:
-        self._clock, self._ends = clock, ends
-        self.begun = 0.0
-
-    def values(self, work: Work) -> list[Array]:
-        return []
-
-    def prepare(self, work: Work) -> None: ...
-
-    def push_and_pull(self, work: Work) -> None:
-        self.begun, self._clock.now = self._clock.now, self._ends
-
-    def pulled(self) -> list[Array]:
-        return []
-
-    def wire_bytes(self) -> int:
-        return 0
-
-    def close(self) -> None: ...
-
-
-@pytest.mark.parametrize(("slot", "begins"), [(0, 100.0), (1, 100.0), (2, 103.0)])
-def test_the_last_worker_is_late_and_the_clock_of_all_begins_with_it(
-    monkeypatch: pytest.MonkeyPatch, slot: int, begins: float
-) -> None:
-    clock, line = FakeTime(), OneRound()
-    monkeypatch.setattr(exchange, "time", clock)
-    store = Exchanging(clock, ends=103.5)
-    case = replace(CASE, workers=3, late_s=3.0)
-    exchange.take_part(line, store, case, slot, {})  # type: ignore[arg-type]
-    assert store.begun == begins
-    assert line.said[-1]["spans"] == [(103.0, 103.5)]
-
-
-def test_further_cases_run_where_they_are_named_or_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    for arguments, names in (
-        ((), ["small"]),
-        (("--further",), ["small", "rows"]),
-        (("--case", "rows"), ["rows"]),
-    ):
-        seen: list[str] = []
-
-        def measuring(
-            case: Case, _plan: Plan, _progress: Callable[[str], None], seen: list[str] = seen
-        ) -> tuple[list[Row], dict[str, str]]:
-            seen.append(case.name)
-            return [row(case=case.name)], {}
-
-        assert run("a test", [CASE], arguments, further=[TABLE], measuring=measuring) == DONE
-        assert seen == names
 
 
 def row(missing: str | None = None, case: str = "resnet50-2s2w-tcp") -> Row:

@@ -27,7 +27,7 @@ from weft.agent.state import (
 )
 from weft.api.agent import AgentKind, Orders, Report, SetOrder, ShardAllocation, SnapshotOrder, WorkerAllocation
 from weft.api.data import DataSpec, NumpySource
-from weft.api.lifecycle import ALLOCATION_TRANSITIONS, AllocationEvent, AllocationState, IllegalTransitionError, after
+from weft.api.lifecycle import ALLOCATION_TRANSITIONS, AllocationEvent, AllocationState, after
 from weft.api.store import StoreSpec
 
 STORE = StoreSpec(
@@ -232,10 +232,13 @@ def test_a_busy_worker_ends_when_its_run_has(state):
     assert state.handle(Ended(LEASE_A, GONE)) == [Forget(LEASE_A), Exit()]
 
 
-def test_an_event_that_the_lifecycle_does_not_know_is_refused(state):
+def test_an_event_that_the_lifecycle_does_not_know_fails_the_allocation_once(state):
     state.handle(orders(A))
-    with pytest.raises(IllegalTransitionError):
-        state.handle(reached(LEASE_A, DONE))
+    (told,) = state.handle(reached(LEASE_A, DONE))
+    assert isinstance(told, Tell)
+    assert (told.lease, told.facts.event) == (LEASE_A, FAILED)
+    assert "'assigned' knows no event 'done'" in (told.facts.reason or "")
+    assert state.handle(reached(LEASE_A, DONE)) == state.handle(Ended(LEASE_A, GONE)) == []
 
 
 class WorkerMachine(RuleBasedStateMachine):

@@ -484,6 +484,26 @@ def test_logs_print_what_is_there_and_follow_to_the_end(run: Run) -> None:
     assert [json.loads(line)["seq"] for line in followed] == [1, 2, 3, 4, 5]
 
 
+def test_logs_print_the_newest_events_unless_all_are_asked_for(run: Run) -> None:
+    page = EventPage(events=states("pending", "running")[1:], after=2, ended=False)
+    end = EventPage(events=[], after=2, ended=False)
+
+    def asked(*arguments: str) -> tuple[str | None, str]:
+        script = answers(job(), page, end)
+        result = run(script, "logs", "job-1", *arguments)
+        assert result.exit_code == 0, result.stderr
+        assert "tail" not in script.requests[-1].url.params, "of the first page alone"
+        return script.requests[1].url.params.get("tail"), result.stderr
+
+    assert asked() == ("50", "1 earlier event; `weft logs job-1 --all` prints all\n")
+    assert asked("--tail", "1")[0] == "1"
+    assert asked("--all") == asked("--after", "1") == asked("-o", "json") == (None, "")
+    followed = answers(job(), stream(sse(states("running", "succeeded"))))
+    run(followed, "logs", "-f", "--tail", "7", "job-1")
+    assert followed.requests[-1].url.params["tail"] == "7"
+    assert run(answers(job()), "logs", "job-1", "--all", "--tail", "1").exit_code == 2
+
+
 def test_cancel_tells_the_new_state(run: Run) -> None:
     result = run(answers(job(), job(state=JobState.CANCELLED)), "cancel", "job-1")
     assert result.stdout == "job job-1 (digits) was cancelled\n"
@@ -576,9 +596,9 @@ def test_by_what_the_best_is_kept_is_said_with_a_metric(run: Run, tmp_path: Path
 def test_a_submission_says_what_it_begins_with(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(json.dumps(JOB))
-    begun = job(state=JobState.PENDING, beginning="begins with 2 of its 3 parameters from job a")
+    begun = job(state=JobState.PENDING, beginning="starts with the parameters of job a")
     out = run(answers(begun), "submit", str(path)).stdout.splitlines()
-    assert out[1] == "it begins with 2 of its 3 parameters from job a"
+    assert out[1] == "it starts with the parameters of job a"
 
 
 def test_a_job_is_scaled_by_one_line(run: Run) -> None:
@@ -693,7 +713,10 @@ def test_the_list_of_jobs_says_of_which_rows_metrics_are_and_what_a_job_waits_fo
 def test_watch_shows_a_job_from_another_terminal(run: Run) -> None:
     script = answers(job(), stream(sse(states("running", "succeeded"))), job(state=JobState.SUCCEEDED))
     result = run(script, "watch", "job-1")
-    assert (result.exit_code, result.stdout.splitlines()) == (0, ["job job-1 (digits)", "running", "succeeded"])
+    assert (result.exit_code, result.stdout.splitlines()) == (
+        0,
+        ["job job-1 (digits): running, step 3/10", "running", "succeeded"],
+    )
     failed = job(state=JobState.FAILED, reason="worker 1 was lost")
     result = run(answers(job(), stream(sse(states("failed"))), failed), "watch", "job-1")
     assert result.exit_code == 1

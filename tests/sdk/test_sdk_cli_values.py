@@ -93,7 +93,6 @@ def test_a_dry_run_says_what_a_job_would_take_and_starts_nothing(run: Run) -> No
         "on 2 workers, 2 shards; needs 2 workers, 1 is there",
         "steps 500, 100 per epoch",
         "keys 2 in 7 slices, 1 table by rows",
-        "given w",
         "a worker parameters 1.0 MiB, training step 3.0 MiB",
         "peak memory 6.0 MiB of 9.0 MiB intermediates: arena 5.0 MiB, largest live set 5.0 MiB, sent 1.0 MiB; "
         "and 1 value of a size that the data decides",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import traceback
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 import weft
@@ -110,15 +113,29 @@ def test_what_the_detail_repeats_is_said_once() -> None:
     assert str(errors.error_for(422, one)) == "/clip_norm: above 0"
 
 
-def test_a_call_without_a_server_has_no_chain_of_causes() -> None:
-    with pytest.raises(weft.ConnectError) as caught:
-        answers(unavailable).client().job("x")
-    assert caught.value.__suppress_context__
-    assert caught.value.__cause__ is None
-    job_ = weft.JobHandle(answers(unavailable).client().http, job())
-    with pytest.raises(weft.ConnectError) as caught:
-        next(job_.events())
-    assert caught.value.__suppress_context__
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (unavailable, weft.ConnectError),
+        (problem(404, "unknown-job", "there is no job x"), weft.NotFoundError),
+        (problem(503, "not-ready", "the server is starting"), weft.UnavailableError),
+        (httpx.Response(200, json={"a": 1}), weft.ProtocolError),
+        (httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=httpx.ByteStream(b"x")), weft.ProtocolError),
+    ],
+    ids=["no server", "refused", "not ready", "another server", "damaged"],
+)
+def test_what_a_user_sees_of_a_failed_call_is_one_short_traceback(answer: Any, kind: type[weft.WeftError]) -> None:
+    handle = weft.JobHandle(answers(answer).client().http, job())
+    calls = (handle.refresh, handle.values, lambda: next(handle.events()), handle.wait)
+    for call in calls:
+        with pytest.raises(kind) as caught:
+            call()
+        shown = "".join(traceback.format_exception(caught.value))
+        assert shown.count("Traceback") == 1
+        frames = traceback.extract_tb(caught.tb)[1:]
+        assert not [frame for frame in frames if "site-packages" in frame.filename]
+        assert len(frames) <= 7, shown
+        assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_closed_client_says_so() -> None:

@@ -9,7 +9,8 @@ import weft
 from sdk_fakes import Script, answers, job, problem, sse, states, stream, unavailable
 from weft.api.event import Event
 from weft.api.lifecycle import JobState
-from weft.event_stream import BACK, PATIENCE_S, PAUSES, Notice, follow, narrate
+from weft.event_stream import BACK, PATIENCE_S, Notice, follow, narrate
+from weft.http import DEFAULT_RETRY
 
 ALL = states("pending", "starting", "running", "finishing", "succeeded")
 
@@ -58,7 +59,7 @@ def test_a_server_that_starts_again_in_time_is_found_again() -> None:
     assert followed(took_leave) == ALL
     script = answers(stream(sse(ALL[:1]), then=httpx.ReadError("reset")), *[unavailable] * 5, stream(sse(ALL[1:])))
     assert followed(script) == ALL
-    assert script.time.slept == pytest.approx([PAUSES.pause_s(n) for n in range(1, 7)])
+    assert script.time.slept == pytest.approx([DEFAULT_RETRY.pause_s(n) for n in range(1, 7)])
 
 
 def test_a_restart_is_bridged_for_more_than_a_minute_and_is_told_of() -> None:

@@ -15,7 +15,7 @@ from sdk_fakes import answers, event, job, sse, states, stream, unavailable
 from weft.api.event import Event, LogLine, MetricTaken, StateChanged, StepDone
 from weft.api.lifecycle import JobState
 from weft.event_stream import Notice
-from weft.watch import RunView, shown, watch
+from weft.watch import TAIL, RunView, shown, watch
 
 EVENTS = [
     event(1, StateChanged(state=JobState.PENDING, reason="1 worker is missing")),
@@ -43,13 +43,13 @@ def test_without_a_terminal_there_are_plain_lines_in_order() -> None:
     to = console(terminal=False)
     watch(EVENTS, job(), to)
     assert written(to).splitlines() == [
-        "job job-1 (digits)",
+        "job job-1 (digits): running, step 3/10",
         "pending: 1 worker is missing",
         "running",
         "step 4/20  epoch 1  1,234 samples/s",
         "worker 0: [red]not markup[/red] [/]",
         "10/20  train loss 0.2500 accuracy 0.5000  eval loss 0.5000 accuracy 0.7500",
-        "step 16/20  epoch 2  2,000 samples/s  loss 0.2500  accuracy 0.5000",
+        "step 16/20  epoch 2  2,000 samples/s  train loss 0.2500 accuracy 0.5000",
         "succeeded",
     ]
 
@@ -88,6 +88,29 @@ def test_the_line_of_a_pass_has_the_mean_of_its_steps_and_of_no_other_s() -> Non
         " 5/10  train loss 1.0000  eval loss 0.2500",
         " 6/10  eval loss 0.2500",
     ]
+
+
+def test_a_job_that_runs_is_watched_from_its_last_events_on() -> None:
+    finished = job(state=JobState.SUCCEEDED)
+    script = answers(stream(sse(EVENTS[4:])), finished)
+    to = console(terminal=False)
+    weft.JobHandle(script.client().http, job()).watch(to)
+    assert script.requests[0].url.params["tail"] == str(TAIL)
+    assert written(to).splitlines() == [
+        "job job-1 (digits): running, step 3/10",
+        "step 8/20  epoch 1  2,000 samples/s",
+        "10/20  eval loss 0.5000 accuracy 0.7500",  # steps of which nothing is known have a part in the mean
+        "succeeded",
+    ]
+
+
+def test_a_job_without_evaluations_ends_with_its_last_loss() -> None:
+    def taken(seq: int, loss: float) -> Event:
+        return event(seq, MetricTaken(split="train", step=seq, values={"loss": loss}, samples=32))
+
+    to = console(terminal=False)
+    watch([taken(1, 2.0), taken(2, 1.0), *states("finishing", "succeeded")], job(), to)
+    assert written(to).splitlines()[1:] == [" 2/10  train loss 1.0000", "finishing", "succeeded"]
 
 
 def test_what_a_job_waits_for_is_said_once() -> None:
@@ -186,7 +209,7 @@ def test_ctrl_c_says_that_the_job_goes_on_and_leaves_a_short_trace(terminal: boo
     to = console(terminal=terminal)
     with pytest.raises(KeyboardInterrupt) as caught:
         watch(interrupted(), job(), to)
-    assert re.search(r"job job-1 goes on; \S*weft logs -f job-1 shows it\n$", written(to))
+    assert re.search(r"job job-1 goes on; \S*weft watch job-1 shows it\n$", written(to))
     assert caught.value.__suppress_context__
     assert caught.traceback[-1].name == "watch"
 
@@ -216,7 +239,7 @@ def test_80_columns_hold_each_line_with_its_numbers() -> None:
     assert "placed on shard-0, shard-1, worker-0, worker-1; worker-0 saves the parameters" in lines
     bars = [line for line in lines if "565/1130 epoch" in line]
     assert bars
-    assert all("epoch 10  loss 0.3336  accuracy 0.9194" in line and "0:00:00" in line for line in bars)
+    assert all("epoch 10  train loss 0.3336 accuracy 0.9194" in line and "0:00:00" in line for line in bars)
 
 
 def test_a_wide_terminal_has_the_bar_and_the_rate_too() -> None:

@@ -48,9 +48,11 @@ def read(lines: Iterator[str]) -> Iterator[tuple[str, str, Event]]:
             fields = {}
 
 
-def stream(client: httpx.Client, job: str, *, after: int | None = None, last: int | None = None) -> list[Event]:
+def stream(
+    client: httpx.Client, job: str, *, after: int | None = None, tail: int | None = None, last: int | None = None
+) -> list[Event]:
     """Everything until the server ends the stream."""
-    params = {} if after is None else {"after": after}
+    params = {name: value for name, value in (("after", after), ("tail", tail)) if value is not None}
     headers = {} if last is None else {"Last-Event-ID": str(last)}
     with client.stream("GET", f"/v1/jobs/{job}/events", params=params, headers=headers) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -83,6 +85,9 @@ def test_a_stream_resumes_behind_any_event(client: httpx.Client, document: dict[
         assert stream(client, job, after=seen) == whole[seen:]
     assert stream(client, job, after=0, last=len(whole)) == [], "Last-Event-ID is the newer word"
     assert stream(client, job, after=10_000) == []
+    for tail in (0, 1, 3, len(whole) + 1):
+        assert stream(client, job, tail=tail) == whole[len(whole) - min(tail, len(whole)) :]
+    assert stream(client, job, after=len(whole) - 1, tail=3) == whole[-1:]
 
 
 def test_pages_hold_the_same_events_as_the_stream(client: httpx.Client, document: dict[str, Any]) -> None:

@@ -257,17 +257,6 @@ def test_nothing_more_is_sent_about_an_allocation_that_is_gone(status: int) -> N
     assert len(play.bodies("/reports")) == 1
 
 
-def test_a_report_that_is_refused_for_its_form_does_not_stop_the_next() -> None:
-    play = Play(reports=answer(422))
-    each = reporter(play)
-    each.report(event=AllocationEvent.READY)
-    assert each.flush(DEADLINE_S)
-    each.report(event=AllocationEvent.RUNNING)
-    assert each.flush(DEADLINE_S)
-    each.close()
-    assert [body["event"] for body in play.bodies("/reports")] == ["ready", "running"]
-
-
 def test_flush_tells_that_something_is_still_waiting() -> None:
     play = Play(reports=refuse)
     each = reporter(play)

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
+from sqlalchemy.exc import OperationalError
 
 from documented import ANY_PATH, checker, operations, validator
 from server_running import running
@@ -20,6 +23,7 @@ from weft_server.examples import EXAMPLES, SPEC
 from weft_server.openapi import PATHS, Audience, codes_of, describe
 from weft_server.problems import KINDS, MEDIA_TYPE, problem
 from weft_server.settings import Settings
+from weft_server.threads import Threads
 
 AUDIENCES: list[Audience] = ["users", "agents"]
 
@@ -152,6 +156,69 @@ def test_the_documents_are_served(tmp_path: Path) -> None:
     with running(tmp_path) as client:
         for audience in AUDIENCES:
             assert client.get(PATHS[audience]).json() == describe(audience, tokens=False, is_loopback=True)
+
+
+USERS, AGENTS = "a-token-of-all-users", "a-token-of-all-agents"
+PLACES = dict.fromkeys(("job", "agent", "allocation", "upload", "number", "name"), "1") | {"sha256": "0" * 64}
+JSON = MappingProxyType({"Content-Type": "application/json"})
+
+
+def codes(client: httpx.Client, headers: Mapping[str, str]) -> dict[str, str]:
+    """What each call, by its name, is answered: a code or nothing; the client holds it against the document."""
+    found: dict[str, str] = {}
+    for audience in AUDIENCES:
+        for where, call in calls(audience):
+            method, path = where.split()
+            body = {} if method == "get" else {"content": b"{" + b" " * 64 + b"}"}
+            answer = client.request(method, path.format_map(PLACES), headers=headers, **body)
+            found[call["operationId"]] = answer.json()["code"] if answer.is_error else ""
+    return found
+
+
+def test_what_is_refused_before_a_call_is_reached_is_documented_of_each_call(tmp_path: Path) -> None:
+    limits = dict.fromkeys(("job_bytes", "report_bytes", "model_bytes", "upload_bytes"), 8)
+    changing = {call["operationId"] for each in AUDIENCES for where, call in calls(each) if not where.startswith("get")}
+    streamed = {"set_values", "bring_parameters"}  # the job's parameters say how large
+    with running(tmp_path, **limits) as client:
+        for headers, code, refused in (
+            ({"Origin": "https://example.org"}, "wrong-origin", changing),
+            ({"Content-Encoding": "gzip"}, "unknown-encoding", changing),
+            ({}, "too-large", changing - streamed),
+        ):
+            assert {name for name, told in codes(client, headers).items() if told == code} == refused, code
+        assert set(codes(client, {"Host": "example.org"}).values()) == {"wrong-host"}
+
+
+def test_each_call_documents_which_tokens_it_refuses(tmp_path: Path) -> None:
+    wants = {call["operationId"]: call["security"] for audience in AUDIENCES for _, call in calls(audience)}
+    guarded = {name for name, schemes in wants.items() if schemes}
+    for_viewers = {name for name, schemes in wants.items() if {"viewerToken": []} in schemes}
+    with running(tmp_path, token=USERS, agent_token=AGENTS) as client:
+        asked = {"name": "r", "scope": "viewer", "project": "p"}
+        made = client.post("/v1/tokens", json=asked, headers={"Authorization": f"Bearer {USERS}"})
+        for token, told, refused in (
+            ("", {"unauthorized"}, guarded),
+            ("agents.a.b", {"unknown-credential"}, guarded),
+            (AGENTS, {"wrong-credential"}, guarded - {"register"}),
+            (made.json()["token"], {"wrong-credential", "scope-needed"}, guarded - for_viewers),
+        ):
+            found = codes(client, {"Authorization": f"Bearer {token}"} if token else {})
+            assert {name for name, code in found.items() if code in told} == refused, token
+
+
+def test_records_that_do_not_answer_are_documented_of_each_call_that_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def locked(*_: Any) -> None:
+        raise OperationalError("SELECT", {}, sqlite3.OperationalError("database is locked"))
+
+    with running(tmp_path) as client, monkeypatch.context() as broken:
+        broken.setattr(Threads, "read", locked)
+        broken.setattr(Threads, "write", locked)
+        found = codes(client, JSON)
+    assert "internal-error" not in found.values()
+    told = {name for name, code in found.items() if code == "records-unavailable"}
+    assert {"list_jobs", "get_job", "get_values", "get_events", "get_programs", "cancel_job", "remove_job"} <= told
 
 
 def test_an_answer_that_is_not_documented_fails_the_test_that_gets_it() -> None:

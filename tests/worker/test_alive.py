@@ -16,6 +16,7 @@ from weft.agent.children import Forkserver
 from weft.agent.daemon import AgentDaemon
 from weft.agent.state import Holding
 from weft.api.agent import AgentKind, Orders, Registration
+from weft.http import Retry
 from weft_worker.settings import WorkerSettings
 from worker_jobs import WAIT_S
 
@@ -26,8 +27,7 @@ LONG_AGO = 1000.0
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries come soon after each other, and what hangs is known soon."""
-    monkeypatch.setattr("weft.agent.retry.FIRST_RETRY_S", 0.005)
-    monkeypatch.setattr("weft.agent.retry.LONGEST_RETRY_S", 0.01)
+    monkeypatch.setattr("weft.agent.retry.PAUSES", Retry(first_s=0.005, longest_s=0.01))
 
 
 class Beats:

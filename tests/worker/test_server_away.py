@@ -24,6 +24,7 @@ from weft.agent.transfer import DEADLINE_S, Document, DownloadError, Transfer, U
 from weft.api.agent import AgentKind, LogReport, MetricReport, Orders, Registration, SetDone, SnapshotDone
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
+from weft.http import Retry
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
 from worker_graphs import CLASSES, FEATURES, HIDDEN, mlp
@@ -36,7 +37,7 @@ UNKNOWN = {"type": "/problems/x", "title": "x", "status": 404, "detail": "x", "c
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries come soon after each other."""
-    monkeypatch.setattr("weft.agent.retry.FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr("weft.agent.retry.PAUSES", Retry(first_s=0.001, longest_s=1.0))
 
 
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -160,16 +161,42 @@ def test_only_the_servers_own_word_ends_what_is_told(status):
 
 
 @pytest.mark.parametrize("status", [400, 403, 405, 413, 415, 422])
-def test_what_would_be_refused_again_is_not_told_again_and_the_next_is_told(status):
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"event": AllocationEvent.READY},
+        {"sets": [SetDone(number=1, step=1)]},
+        {"snapshot": SnapshotDone(step=1, error="no")},
+        {"metrics": [MetricReport(split="train", step=1, samples=1, sums={})]},
+    ],
+    ids=lambda facts: next(iter(facts)),
+)
+def test_what_the_server_waits_for_and_refuses_fails_the_allocation(status, facts):
     server = Server(answered(503), answered(status))
     each = reporter(server)
-    each.report(event=AllocationEvent.READY)
-    assert each.flush(WAIT_S)
-    each.report(event=AllocationEvent.RUNNING)
+    each.report(**facts)
     assert each.flush(WAIT_S)
     each.close()
-    assert [server.taken[seq]["event"] for seq in server.order] == ["running"]
+    (told,) = server.taken.values()
+    assert (told["event"], told["lost"]) == ("failed", False)
+    assert told["reason"].startswith(f"the server refused a report of this process, {status}: <html>")
     assert len(server.calls) == 3
+
+
+def test_what_the_job_does_without_is_refused_once_and_told_in_its_log():
+    server = Server(answered(422))
+    each = reporter(server)
+    each.report(step=3)
+    assert each.flush(WAIT_S)
+    server.away = [answered(422)] * 2
+    each.report(logs=[LogReport(level="info", message="a line")])
+    assert each.flush(WAIT_S)
+    each.report(event=AllocationEvent.FAILED, reason="enough")
+    assert each.flush(WAIT_S)
+    each.close()
+    assert [told["event"] for told in server.taken.values()] == [None, None]
+    assert [line["level"] for line in server.facts("logs")] == ["warning", "warning"]
+    assert len(server.calls) == 5
 
 
 TAKEN, AGAIN, REFUSED, UNWANTED = Verdict

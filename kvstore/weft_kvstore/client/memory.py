@@ -106,7 +106,7 @@ class ClientMemory:
             raise ArenaError("there is no arena")
         if self._arena is None:
             try:
-                self._arena = Arena(self._layout.layout)
+                self._arena = Arena(self._layout)
             except ArenaError as error:
                 self._failed = error
                 raise
@@ -141,7 +141,7 @@ class ClientMemory:
         """Where its array is in the arena; None where it has to be the process's own."""
         if self._layout is None:
             return None
-        offset = int((self._layout.layout.gradients if gradient else self._layout.layout.values)[0, place])
+        offset = int((self._layout.gradients if gradient else self._layout.values)[place])
         return None if offset == NO_PLACE else offset
 
     def _made_or_none(self) -> Arena | None:

@@ -25,7 +25,7 @@ from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.snapshot import Captures, Held, MissedError, restore
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.snapshot_files import Snapshot
-from weft_kvstore.tables.steps import AnyTable
+from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import Run, ValueRun
 from weft_kvstore.wire.messages import PayloadKind
 
@@ -228,7 +228,7 @@ class LocalCore:
         )
         self._open[wait.request] = wait
         self._deadlines.waiting.append((now + self._timeout_s, wait.request))
-        units: list[AnyTable] = []
+        units: list[TableState] = []
         if rows is None:
             for bucket, first, count in pull.asks(0):
                 units += self._shard.pulls.ask(wait, bucket, first, count, 0)
@@ -236,7 +236,7 @@ class LocalCore:
             units += self._shard.pulls.rows(wait, pull.asks(0)[0][0], rows)
         self._merger.ask(wait, units, self._shard)
 
-    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
+    def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
         """See `Answering`."""
         for part in unit.answers(wait):
             if part is None:

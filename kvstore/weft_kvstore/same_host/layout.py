@@ -29,10 +29,10 @@ Offsets: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`gradients[place, key]` and `values[place, key]` are offsets, `NO_PLACE` where the key has none.
+    """`gradients` and `values` (keys) are offsets, `NO_PLACE` where a key of length 0 has none.
 
-    Places of one kind and number are one region from a page on, in the order of the keys: keys whose lengths are whole
-    cache lines lie without a gap. `spare` is what is left for payloads without a fixed length. `nbytes` is all of it.
+    Places of one kind are one region from a page on, in the order of the keys: keys whose lengths are whole cache lines
+    lie without a gap. `spare` is what is left for payloads without a fixed length. `nbytes` is all of it.
     """
 
     nbytes: int
@@ -41,46 +41,15 @@ class Layout:
     spare: range
 
 
-def lay_out(
-    nbytes: Sequence[int],
-    *,
-    gradient_places: int = 2,
-    value_places: int = 1,
-    spare_bytes: int = 0,
-    most_bytes: int | None = None,
-) -> Layout:
-    """Places for keys of these lengths, bytes; a key of length 0 has none.
-
-    Two gradient places let the gradient of the next step be written while the last one is not yet taken in. With
-    `most_bytes`, the spare part and then keys have their places in the order given until that is reached; the rest have
-    none. Raises ValueError for a negative number and for a spare part beyond `most_bytes`.
-    """
+def lay_out(nbytes: Sequence[int], *, spare_bytes: int = 0) -> Layout:
+    """Places for keys of these lengths, bytes."""
     lengths = np.asarray(nbytes, np.int64).reshape(-1)
-    numbers = (gradient_places, value_places, spare_bytes, 0 if most_bytes is None else most_bytes)
-    if min(numbers) < 0 or (lengths < 0).any():
-        raise ValueError(
-            f"lay_out: lengths and numbers must be at least 0, not {min(*numbers, lengths.min(initial=0))}"
-        )
-    spare = _whole(spare_bytes, mmap.PAGESIZE)
-    regions = gradient_places + value_places
-    room = None if most_bytes is None else most_bytes - spare
-    if room is not None and room < 0:
-        raise ValueError(f"lay_out: {spare} spare bytes are more than the {most_bytes} of the whole")
-    ends = np.cumsum(-(-lengths // ALIGNMENT) * ALIGNMENT)
-    placed = lengths > 0
-    if room is not None and regions:
-        placed &= ends <= room // regions // mmap.PAGESIZE * mmap.PAGESIZE
-    starts = ends - -(-lengths // ALIGNMENT) * ALIGNMENT
-    region = _whole(int(ends[placed].max(initial=0)), mmap.PAGESIZE)
-    places = starts + region * np.arange(regions, dtype=np.int64)[:, None]
-    places = np.where(placed, places, NO_PLACE)
-    begin = regions * region
-    return Layout(
-        nbytes=begin + spare,
-        gradients=places[:gradient_places],
-        values=places[gradient_places:],
-        spare=range(begin, begin + spare),
-    )
+    rounded = -(-lengths // ALIGNMENT) * ALIGNMENT
+    starts = np.cumsum(rounded) - rounded
+    region = _whole(int(rounded.sum()), mmap.PAGESIZE)
+    gradients, values = (np.where(lengths > 0, starts + begin, NO_PLACE) for begin in (0, region))
+    spare = range(2 * region, 2 * region + _whole(spare_bytes, mmap.PAGESIZE))
+    return Layout(spare.stop, gradients, values, spare)
 
 
 def _whole(nbytes: int, unit: int) -> int:
@@ -100,20 +69,12 @@ MIN_STAGE_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SharedLayout:
-    """`layout` has one place for the gradient and one for the value of each key of a plain bucket, by key's place.
+class SharedLayout(Layout):
+    """Keys are those of plain buckets, by their places. For each shard, `stages` is where the client lays payloads for
+    it, and `windows` where the shard lays those of its answers."""
 
-    For each shard, `stages` is where the client lays payloads for it, and `windows` where the shard lays those of its
-    answers.
-    """
-
-    layout: Layout
     stages: tuple[range, ...]
     windows: tuple[range, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return self.layout.nbytes
 
 
 class BucketPlaces:
@@ -157,8 +118,8 @@ def shard_places(routing: Routing, shard: int) -> ShardPlaces:
     shared = shared_layout(routing)
     buckets = [bucket for bucket in routing.buckets if bucket.kind is not BucketKind.TABLE and shard in bucket.parts]
     gradients, values = (
-        {bucket.number: _bucket_places(routing, bucket.parts[shard], starts[0]) for bucket in buckets}
-        for starts in (shared.layout.gradients, shared.layout.values)
+        {bucket.number: _bucket_places(routing, bucket.parts[shard], starts) for bucket in buckets}
+        for starts in (shared.gradients, shared.values)
     )
     return ShardPlaces(shared.nbytes, shared.windows[shard], gradients, values)
 
@@ -169,18 +130,12 @@ def shared_layout(routing: Routing) -> SharedLayout:
     shards = range(routing.shards)
     stages = [_clamped(_bytes_on(routing, shard), MAX_STAGE_BYTES) for shard in shards]
     windows = [_clamped(_bytes_on(routing, shard), MAX_WINDOW_BYTES) for shard in shards]
-    made = lay_out(
-        [routing.cuts[place].nbytes for place in order],
-        gradient_places=1,
-        value_places=1,
-        spare_bytes=sum(stages) + sum(windows),
-    )
-    gradients, values = (np.full((1, len(routing.cuts)), -1, np.int64) for _ in range(2))
-    gradients[:, order], values[:, order] = made.gradients, made.values
+    made = lay_out([routing.cuts[place].nbytes for place in order], spare_bytes=sum(stages) + sum(windows))
+    gradients, values = (np.full(len(routing.cuts), NO_PLACE, np.int64) for _ in range(2))
+    gradients[order], values[order] = made.gradients, made.values
     starts = np.cumsum([made.spare.start, *stages, *windows]).tolist()
     rooms = tuple(range(start, stop) for start, stop in pairwise(starts))
-    layout = Layout(made.nbytes, gradients, values, made.spare)
-    return SharedLayout(layout, rooms[: len(stages)], rooms[len(stages) :])
+    return SharedLayout(made.nbytes, gradients, values, made.spare, rooms[: len(stages)], rooms[len(stages) :])
 
 
 def _bucket_places(routing: Routing, part: BucketPart, starts: Array) -> BucketPlaces:

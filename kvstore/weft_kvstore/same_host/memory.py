@@ -77,8 +77,8 @@ NAME: Final = "weft-arena"
 """How /proc/PID/maps calls the mapping."""
 
 
-def sealed_memory(nbytes: int, *, reserved: bool = True) -> int:
-    """A descriptor of `nbytes` bytes of memory, zero and sealed; `reserved`, unless that is left to `reserve`. Raises
+def sealed_memory(nbytes: int) -> int:
+    """A descriptor of `nbytes` bytes of memory, zero and sealed, which takes none before `reserve`. Raises
     ArenaError."""
     if nbytes <= 0:
         raise ArenaError(f"an arena of {nbytes} bytes")
@@ -86,8 +86,6 @@ def sealed_memory(nbytes: int, *, reserved: bool = True) -> int:
     try:
         fd = _memfd()
         os.ftruncate(fd, nbytes)
-        if reserved:
-            os.posix_fallocate(fd, 0, nbytes)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except (OSError, OverflowError, AttributeError) as error:
         if fd is not None:
@@ -242,7 +240,7 @@ class Arena:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._fd: int | None = sealed_memory(layout.nbytes, reserved=False)
+        self._fd: int | None = sealed_memory(layout.nbytes)
         try:
             self.mapping = Mapping(self._fd, layout.nbytes)
         except ArenaError:

@@ -21,7 +21,7 @@ from weft_kvstore.same_host.layout import ShardPlaces, shard_places
 from weft_kvstore.shard.parts import LiveHyper, ShardParts, Specs
 from weft_kvstore.sharding import KeySlices, routing_of
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import AnyTable, ChunkRun
+from weft_kvstore.tables.steps import ChunkRun
 from weft_kvstore.wire.codec import ProtocolError, Run, check_chunks, chunks_apart, unpacked_ids, unpacked_rows
 from weft_kvstore.wire.messages import PayloadKind
 
@@ -33,7 +33,7 @@ class Taken(NamedTuple):
     set, units have `changed` or ranges of buckets have, and pulls may have waited for it; where the last ids of a
     `pull` came, units can answer it instead."""
 
-    units: Sequence[AnyTable] = ()
+    units: Sequence[TableState] = ()
     arrivals: Sequence[tuple[PlainBucket, Arrival]] = ()
     changed: bool = False
     ranges: Sequence[tuple[PlainBucket, Range]] = ()
@@ -109,7 +109,7 @@ class JobPulls:
         self._parts = parts
         self._shard = shard
 
-    def ask(self, wait: PullWait, bucket: int, first: int, count: int, chunks: int) -> list[AnyTable]:
+    def ask(self, wait: PullWait, bucket: int, first: int, count: int, chunks: int) -> list[TableState]:
         """Takes in an entry of a pull: the units that have to answer it. Slices of plain buckets are open in it then.
 
         A pull of a table waits for `chunks` chunks of ids first; no other pull has any.
@@ -146,7 +146,7 @@ class JobPulls:
             raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
         return Taken(self.rows(wait, run.bucket, wait.places), pull=wait)
 
-    def rows(self, wait: PullWait, bucket: int, places: Array) -> list[AnyTable]:
+    def rows(self, wait: PullWait, bucket: int, places: Array) -> list[TableState]:
         """Takes in a pull of rows by their places. Returns as `ask` does."""
         wait.ids = places
         return [self._parts.table(bucket)]
@@ -223,7 +223,7 @@ def _bucket_waits_for(bucket: PlainBucket, step: int) -> Reason | None:
     return f"{bucket.state.spec.key_named(at)} {text}", missing
 
 
-def _lacks_ids(unit: AnyTable, wait: PullWait) -> bool:
+def _lacks_ids(unit: TableState, wait: PullWait) -> bool:
     return wait.ids is None and isinstance(unit, TableState)
 
 

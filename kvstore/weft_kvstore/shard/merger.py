@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal, Protocol
 
 import numpy as np
 
+from weft_kvstore.arrays import FEW
 from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.bucket.state import Changed
 from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.merging.waiting import PIECE_BYTES, PullWait, Work
 from weft_kvstore.shard.job_shard import JobShard, Taken
-from weft_kvstore.tables.steps import AnyTable
+from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.messages import Reading
 
 # --- Who hands over what a merger has merged: the connections of a shard, or the callers of a local store -------------
@@ -22,7 +23,7 @@ from weft_kvstore.wire.messages import Reading
 class Answering(Protocol):
     """What becomes of pulls, and of a job that fails."""
 
-    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
+    def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
         """A unit's answer to a pull; stops after each piece of it."""
 
     def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
@@ -44,6 +45,11 @@ BATCH_UNITS: Final = 16
 BATCH_BYTES: Final = 1 << 20
 """Pieces, or bytes of them, that may be worked on before values leave for links that are busy anyway: fuller frames."""
 
+AT_ONCE_BYTES: Final = 1 << 16
+"""So little, of a few slices, is merged where it comes in if nothing else waits: to queue it takes longer."""
+
+_ENDED: Final = object()
+
 WorkStage = Literal["merge", "answer"]
 
 
@@ -54,6 +60,10 @@ class Merger:
     def __init__(self, hands: Answering, *, priorities: bool) -> None:
         self._hands = hands
         self._priorities = priorities
+        self.clock: Callable[[], float] = float
+        """Seconds, of whoever wants to know `at_once_s`."""
+        self.at_once_s = 0.0
+        """Seconds of merging where gradients came in, since whoever asks has set it to 0."""
         self.queue: list[tuple[int, int, Work]] = []
         self._seq = 0
         self._running: Work | None = None
@@ -98,7 +108,7 @@ class Merger:
             if bucket.state.spec.slots:
                 self._add_bucket(bucket, 0, len(bucket.state), bucket.state.advancing(0, len(bucket.state)))
 
-    def ask(self, wait: PullWait, units: Sequence[AnyTable], shard: JobShard) -> None:
+    def ask(self, wait: PullWait, units: Sequence[TableState], shard: JobShard) -> None:
         """Answers a pull, as far as it can be now; for the rest it waits."""
         for number in list(wait.open):
             bucket = shard.buckets[number]
@@ -151,8 +161,19 @@ class Merger:
 
     def _add_bucket(self, bucket: PlainBucket, first: int, stop: int, changes: Changed) -> None:
         part = bucket.state.spec.part
-        work = Work(int(part.priorities[first]), min(int(part.bounds[stop] - part.bounds[first]), PIECE_BYTES))
-        self._add(work, self._changing(bucket, changes))
+        nbytes = int(part.bounds[stop] - part.bounds[first])
+        changing = self._changing(bucket, changes)
+        if nbytes <= AT_ONCE_BYTES and stop - first <= FEW and not self.queue and self._running is None:
+            begun = self.clock()
+            try:
+                with np.errstate(all="ignore"):  # As in `work_once`.
+                    if next(changing, _ENDED) is _ENDED:
+                        return
+            except Exception as error:  # noqa: BLE001  # a fault ends the shard, and not the connection whose message came
+                changing = _failing(error)
+            finally:
+                self.at_once_s += self.clock() - begun
+        self._add(Work(int(part.priorities[first]), min(nbytes, PIECE_BYTES)), changing)
 
     def _changing(self, bucket: PlainBucket, changes: Changed) -> Iterator[None]:
         try:
@@ -182,21 +203,21 @@ class Merger:
             if passed is not None:
                 self._hands.refuse(wait, passed)
 
-    def _put(self, units: Iterable[AnyTable]) -> None:
+    def _put(self, units: Iterable[TableState]) -> None:
         """These may have something to merge."""
         for one in units:
             if not one.merge_is_due:
                 one.merge_is_due = True
                 self._add(one, self._merging(one))
 
-    def _answer_units(self, wait: PullWait, units: Sequence[AnyTable]) -> None:
+    def _answer_units(self, wait: PullWait, units: Sequence[TableState]) -> None:
         for one in units:
             wait.open_units.add(one.spec.bucket)
         for one in units:
             if not wait.dropped:
                 self._answer_or_wait(wait, one)
 
-    def _merging(self, one: AnyTable) -> Iterator[None]:
+    def _merging(self, one: TableState) -> Iterator[None]:
         one.merge_is_due = False
         try:
             while (yield from one.merging()):
@@ -209,7 +230,7 @@ class Merger:
         except MemoryError as error:
             self._hands.fail(f"no memory to merge {one.at_step(one.version)}: {error}")
 
-    def _answering(self, wait: PullWait, one: AnyTable) -> Iterator[None]:
+    def _answering(self, wait: PullWait, one: TableState) -> Iterator[None]:
         if wait.dropped:
             return
         self.stage = "answer"
@@ -220,7 +241,7 @@ class Merger:
         except MemoryError as error:
             self._hands.fail(f"no memory to answer a pull of key {one.spec.key!r}: {error}")
 
-    def _answer_or_wait(self, wait: PullWait, one: AnyTable) -> None:
+    def _answer_or_wait(self, wait: PullWait, one: TableState) -> None:
         passed = one.passed(wait)
         if passed is not None:
             self._hands.refuse(wait, passed)
@@ -229,7 +250,7 @@ class Merger:
         else:
             one.wait_for(wait)
 
-    def _begin_answer(self, wait: PullWait, one: AnyTable) -> None:
+    def _begin_answer(self, wait: PullWait, one: TableState) -> None:
         answering = self._answering(wait, one)
         if not one.is_one_piece(wait):
             self._add(one, answering)
@@ -237,7 +258,13 @@ class Merger:
         for _ in answering:
             pass
 
-    def _answer_waiting(self, one: AnyTable) -> None:
+    def _answer_waiting(self, one: TableState) -> None:
         for wait in one.answerable():
             if not wait.dropped:  # An answer may lose the connection of those behind it.
                 self._begin_answer(wait, one)
+
+
+def _failing(error: Exception) -> Iterator[None]:
+    """Work that raises this."""
+    raise error
+    yield

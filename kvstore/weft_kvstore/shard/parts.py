@@ -25,7 +25,6 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.sharding import BucketKind, Routing
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.tables.values import KeyRules
 from weft_kvstore.wire.codec import ProtocolError
 
@@ -44,7 +43,7 @@ class LiveHyper:
         routing: Routing,
         shard: int,
         buckets: Mapping[int, PlainBucket],
-        units: Mapping[int, AnyTable],
+        units: Mapping[int, TableState],
     ) -> None:
         self.agreement = HyperAgreement(self, decides=shard == 0)
         self._description = description

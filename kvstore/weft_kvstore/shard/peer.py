@@ -17,7 +17,7 @@ from weft_kvstore.same_host.peers import PeerMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.statistics import SharedBytes, Stragglers
-from weft_kvstore.tables.steps import AnyTable
+from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import encode
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
@@ -134,7 +134,7 @@ class Peer:
         self._answers: dict[int, dict[int, OutRun[AnswerEntry, Pin]]] = {}
         """The runs of each request that wait in the outbox, by their number there."""
 
-    def answer(self, wait: PullWait, one: AnyTable) -> Iterator[None]:
+    def answer(self, wait: PullWait, one: TableState) -> Iterator[None]:
         """Hands an answer over to the outbox, and stops after each piece; its bytes are kept as they are until they
         are acknowledged."""
         for part in one.answers(wait):

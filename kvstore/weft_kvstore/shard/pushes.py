@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from weft_kvstore.arrays import Array, Buffer
-from weft_kvstore.bucket.bucket import PlainBucket
+from weft_kvstore.bucket.bucket import STAYS_BYTES, PlainBucket
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.same_host.peers import Arenas, PeerMemory, placed
@@ -21,7 +21,7 @@ from weft_kvstore.shard.job_shard import JobShard, Taken
 from weft_kvstore.shard.merger import BATCH_BYTES, Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_PULLS, Job, Peer
 from weft_kvstore.statistics import SharedBytes
-from weft_kvstore.tables.steps import AnyTable
+from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import ProtocolError, Run, encode, payload_bytes, runs_of
 from weft_kvstore.wire.messages import (
     Failed,
@@ -253,14 +253,14 @@ def _ids(shard: JobShard, peer: Peer, run: Run) -> Taken:
 _READINGS: Final = {int(one): one for one in Reading}
 
 
-def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait, list[AnyTable]]]:
+def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait, list[TableState]]]:
     """The pulls of a message, open on the peer from now on, each with the units that have to answer it. Raises
     ProtocolError."""
     alike = zip(pull.version, pull.state, pull.reading, pull.compressed, strict=True)
     columns = (pull.request, alike, pull.bucket, pull.first, pull.count, pull.chunks)
     in_place = {request for request, place in zip(pull.request, pull.place, strict=True) if place} if pull.place else ()
     ask = shard.pulls.ask
-    asked: dict[int, tuple[PullWait, list[AnyTable]]] = {}
+    asked: dict[int, tuple[PullWait, list[TableState]]] = {}
     for request, (version, state, reading, compressed), bucket, first, count, chunks in zip(*columns, strict=True):
         if request not in asked:
             if reading not in _READINGS:
@@ -311,7 +311,7 @@ class Answers:
         self.fail = fail
         self._links = links
 
-    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
+    def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
         """See `Answering`."""
         peer: Peer = wait.link
         if not self._may_queue(peer):
@@ -372,7 +372,9 @@ class Pushes:
             # What is checked, and then taken in, are the same bytes.
             runs = [own_run(shard, run) for run in runs_of(push, payload, arena)]
         else:
-            runs = runs_of(push, writable(payload) if payload.readonly else payload, arena)
+            if payload.readonly and not _stays(shard, push, payload):
+                payload = writable(payload)
+            runs = runs_of(push, payload, arena)
         for number, run in enumerate(runs):
             try:
                 self._work.take(take_run(shard, peer, run))
@@ -396,6 +398,14 @@ class Pushes:
     def _refuse(self, peer: Peer, push: Push, number: int, reason: str) -> None:
         self._links.counts.refused += 1
         self._links.say(peer.identity, PushRefused(push.frame, number, reason[:2048]))
+
+
+def _stays(shard: JobShard, push: Push, payload: memoryview) -> bool:
+    """Whether a payload is added up as it lies in its message: all of it are gradients, as they are."""
+    if payload.nbytes < STAYS_BYTES or any(push.payload_kind) or any(push.chunks):
+        return False
+    found = map(shard.buckets.get, {*push.bucket})
+    return all(bucket is not None and bucket.pushed is None for bucket in found)
 
 
 def writable(payload: memoryview) -> memoryview:

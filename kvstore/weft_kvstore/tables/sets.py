@@ -6,11 +6,10 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from enum import Enum
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.arrays import zeros_on_demand
 from weft_kvstore.description.records import Mode
 from weft_kvstore.merging.steps import PushRefusedError, Steps
 from weft_kvstore.rows.index import IdIndex
@@ -22,105 +21,51 @@ from weft_kvstore.tables.values import KeyRules
 # --- Values that were set for a version that is still to come: of one place the last one ------------------------------
 
 
-S = TypeVar("S")
-
-ROWS_LOOKED_AT: Final = 1 << 20
-"""Rows among which those that were set are looked for at once."""
-
-
-class SetsAhead(Protocol[S]):
-    """Values of one version."""
-
-    def __len__(self) -> int:
-        """How many parts wait."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values, but for those that lie where they came from."""
-
-    def add(self, value: S) -> None:
-        """One more value. Raises MemoryError."""
-
-    def values(self) -> Iterator[S | None]:
-        """What was set, piece by piece; None where a piece had nothing."""
-
-
 class RowsAhead:
-    """Rows by their place in arrays as large as the table, of which only what is written takes memory: however often
-    rows are set, no more of them wait than the table has, and one more costs what it has itself."""
+    """Rows of one version by their places: what is set once more takes no more memory."""
 
-    def __init__(self, rows: int, width: int, dtype: np.dtype[Any], *, a_piece: int) -> None:
-        """`a_piece` rows are given back at once. Raises MemoryError."""
+    def __init__(self, width: int, dtype: np.dtype[Any], id_dtype: np.dtype[Any], *, a_piece: int) -> None:
+        """`a_piece` rows are given back at once."""
         self._a_piece = a_piece
-        self._values = zeros_on_demand((rows, width), dtype)
-        self._is_set = zeros_on_demand((rows,), np.dtype(np.bool_))
-        self._first, self._stop = rows, 0
-        self._count = 0
-
-    def __len__(self) -> int:
-        return int(self._stop > 0)
-
-    @property
-    def nbytes(self) -> int:
-        return self._count * (self._values.itemsize * int(self._values.shape[1]) + 1)
-
-    def add(self, value: Rows) -> None:
-        if not len(value.ids):
-            return
-        self._values[value.ids] = value.values
-        self._count += int(np.count_nonzero(~self._is_set[value.ids]))
-        self._is_set[value.ids] = True
-        self._first = min(self._first, int(value.ids[0]))
-        self._stop = max(self._stop, int(value.ids[-1]) + 1)
-
-    def values(self) -> Iterator[Rows | None]:
-        for low in range(self._first, self._stop, ROWS_LOOKED_AT):
-            found = low + np.flatnonzero(self._is_set[low : min(low + ROWS_LOOKED_AT, self._stop)])
-            yield None
-            for begin in range(0, len(found), self._a_piece):
-                ids = found[begin : begin + self._a_piece]
-                yield Rows(ids, self._values[ids])
-
-
-class IdsAhead:
-    """Rows of a growing table by their ids: what is set once more takes no more memory."""
-
-    def __init__(self, width: int, dtype: np.dtype[Any], *, a_piece: int, salt: int | None = None) -> None:
-        """`a_piece` rows are given back at once; `salt` is of `IdIndex`."""
-        self._a_piece = a_piece
-        self._index = IdIndex(secrets.randbits(64) if salt is None else salt)
+        self._id_dtype = id_dtype
+        self._index = IdIndex(secrets.randbits(64))
         self._values = GrowingArray(width, dtype)
 
     def __len__(self) -> int:
+        """How many parts wait."""
         return int(self._index.count > 0)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the values and of the index."""
         return self._index.count * self._values.row_bytes + self._index.nbytes
 
     def add(self, value: Rows) -> None:
-        rows = self._index.find(value.ids)
+        """One more value. Raises MemoryError."""
+        ids = value.ids.view(np.uint64)
+        rows = self._index.find(ids)
         new = np.flatnonzero(rows < 0)
         rows[new] = self._index.count + np.arange(len(new))
         most = self._index.count + len(new)
         if most > len(self._values):
             self._values.grow(max(most, 3 * len(self._values) // 2))
-        self._index.add(value.ids[new], rows[new])
+        self._index.add(ids[new], rows[new])
         self._values.array[rows] = value.values
 
-    def values(self) -> Iterator[Rows | None]:
+    def values(self) -> Iterator[Rows]:
+        """What was set, piece by piece; the ids of each ascend."""
         for low in range(0, self._index.count, self._a_piece):
             high = min(low + self._a_piece, self._index.count)
-            ids = self._index.ids.array[low:high]
+            ids = self._index.ids.array[low:high].view(self._id_dtype)
             order = np.argsort(ids)
             yield Rows(ids[order], self._values.array[low:high][order])
 
 
-# --- Values that were set of a unit: which of them hold at once, and which wait for a version or an update's end ------
+# --- Values that were set of a table: which of them hold at once, and which wait for a version or an update's end -----
 
 
 SETS_KEPT: Final = 1024
-"""How many of the last parts that were set a unit knows again, should they be sent again after a broken connection."""
+"""How many of the last parts that were set a table knows again, should they be sent again after a broken connection."""
 
 
 class Taken(Enum):
@@ -138,26 +83,22 @@ class Taken(Enum):
     """It holds once the update under way has ended."""
 
 
-class TableSets(Generic[S]):
+class TableSets:
     """`reached` is the version that the last update leads to: what one under way has read is set no more.
 
     Invariants: `_ahead` holds only versions beyond the present one; `_late` is empty while no update is under way.
     """
 
-    __slots__ = ("_ahead", "_fills", "_is_ending", "_late", "_nothing_ahead", "_spec", "_steps", "_taken", "reached")
+    __slots__ = ("_ahead", "_is_ending", "_late", "_nothing_ahead", "_spec", "_steps", "_taken", "reached")
 
-    def __init__(
-        self, spec: KeyRules, steps: Steps[Any], nothing_ahead: Callable[[], SetsAhead[S]], *, fills: bool
-    ) -> None:
-        """`nothing_ahead` makes the place where values of one version wait; it may raise MemoryError. `fills`: whether
-        parts may have no value at a later version than 0."""
+    def __init__(self, spec: KeyRules, steps: Steps[Any], nothing_ahead: Callable[[], RowsAhead]) -> None:
+        """`nothing_ahead` makes the place where values of one version wait."""
         self._spec = spec
         self._steps = steps
         self._nothing_ahead = nothing_ahead
-        self._fills = fills
         self.reached = 0
-        self._ahead: dict[int, SetsAhead[S]] = {}
-        self._late: deque[S] = deque()
+        self._ahead: dict[int, RowsAhead] = {}
+        self._late: deque[Rows] = deque()
         self._is_ending = False
         self._taken: deque[Hashable] = deque(maxlen=SETS_KEPT)
 
@@ -174,14 +115,14 @@ class TableSets(Generic[S]):
         where = f"{self._spec.named(slot)}, version {version}: the value cannot be set"
         if version == 0 and not self._spec.given:
             raise PushRefusedError(f"{where}: version 0 is the initializer's")
-        if version < passed and not (version == 0 and self._fills):
+        if version < passed and not (version == 0 and self._spec.given):
             raise PushRefusedError(f"{where}: it is at version {passed} already")
         if version > now + SETS_AHEAD:
             raise PushRefusedError(f"{where}: more than {SETS_AHEAD} ahead of version {now}")
         if version > now and version not in self._ahead and len(self._ahead) >= SETS_WAITING:
             raise PushRefusedError(f"{where}: values wait for versions {sorted(self._ahead)} already")
 
-    def accept(self, version: int, value: S, origin: Hashable, *, is_changing: bool) -> Taken:
+    def accept(self, version: int, value: Rows, origin: Hashable, *, is_changing: bool) -> Taken:
         """Takes in what `check` lets pass, once, and keeps what has to wait. `is_changing`: an update is under way."""
         if origin in self._taken:
             return Taken.AGAIN
@@ -200,14 +141,13 @@ class TableSets(Generic[S]):
         self._late.append(value)
         return Taken.BEHIND_UPDATE
 
-    def relieve(self) -> S | None:
+    def relieve(self) -> Rows | None:
         """A value to be put now for one that has just come, where an update is at its end: what waits grows no more,
         and so the update ends. None otherwise."""
         return self._late.popleft() if self._is_ending else None
 
-    def due(self) -> Iterator[S | None]:
-        """What was set for the version that begins, and what has come since, to be put one by one; None where a piece
-        had nothing."""
+    def due(self) -> Iterator[Rows]:
+        """What was set for the version that begins, and what has come since, to be put one by one."""
         ahead = self._ahead.pop(self._steps.version, None)
         if ahead is not None:
             yield from ahead.values()

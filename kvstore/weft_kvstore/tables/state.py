@@ -7,17 +7,19 @@ from functools import partial
 
 import numpy as np
 
+from weft_graph.program import Update
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.description.records import Mode, Sparse
-from weft_kvstore.merging.steps import Complete
-from weft_kvstore.merging.waiting import PIECE_ELEMENTS, Answer, PullWait
+from weft_kvstore.merging.steps import AsyncSteps, Complete, Steps, SyncSteps
+from weft_kvstore.merging.waiting import PIECE_BYTES, PIECE_ELEMENTS, Answer, PullWait, Work
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows, merged
 from weft_kvstore.rows.storage import Draw, HeldRows
 from weft_kvstore.sharding import RowCut, chunks_of
-from weft_kvstore.tables.sets import IdsAhead, RowsAhead, SetsAhead
-from weft_kvstore.tables.steps import ChunkRun, RowPushes, TableSteps
+from weft_kvstore.tables.sets import RowsAhead, TableSets, Taken
+from weft_kvstore.tables.steps import ChunkRun, RowPushes, TableGate, WaitingPulls
 from weft_kvstore.tables.values import KeyRules, MakeRows, TableValues
+from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import OneBuffer
 
 # --- A table's rows on one shard: what is pushed to them, set and pulled of them, step by step ------------------------
@@ -25,10 +27,31 @@ from weft_kvstore.wire.outbox import OneBuffer
 # they are first pushed or set.
 
 
-class TableState(TableSteps[Rows, Rows]):
-    """Invariant: `_waiting_bytes` are those of gradients that came since a merge began."""
+class TableState(Work):
+    """`updates` counts the steps that changed it. An update is made in pieces, and what is half made is shown to
+    nobody: `_changing` while it is, and no pull can be answered. `merge_is_due` while a merge is among what is to be
+    done.
 
-    __slots__ = ("_pushes", "_table", "_waiting_bytes", "cut", "shard")
+    Invariant: `_waiting_bytes` are those of gradients that came since a merge began.
+    """
+
+    __slots__ = (
+        "_changing",
+        "_gate",
+        "_pushes",
+        "_table",
+        "_waiting_bytes",
+        "applied",
+        "cut",
+        "merge_is_due",
+        "reached",
+        "sets",
+        "shard",
+        "spec",
+        "steps",
+        "updates",
+        "waits",
+    )
 
     def __init__(
         self,
@@ -45,11 +68,26 @@ class TableState(TableSteps[Rows, Rows]):
         """`draw` makes the numbers by which a growing table admits; `salt` says where ids lie in its index: it changes
         no value, and nobody else should know it. Raises MemoryError where not even the addresses are to be had,
         OSError where the place is none, ValueError where numbers are wanted and missing."""
-        a_piece = max(PIECE_ELEMENTS // max(cut.width, 1), 1)
-        ahead = _nothing_ahead(cut, shard, a_piece)
-        super().__init__(spec, merged, _values_of, ahead, fills=spec.given)
+        super().__init__(spec.priority)
+        self.spec = spec
         self.cut = cut
         self.shard = shard
+        self.steps: Steps[Rows] = (
+            SyncSteps(spec.slots, spec.merge, merged)
+            if spec.mode is Mode.SYNC
+            else AsyncSteps(spec.slots, spec.staleness if spec.mode is Mode.STALE else None)
+        )
+        a_piece = max(PIECE_ELEMENTS // max(cut.width, 1), 1)
+        self.sets = TableSets(spec, self.steps, partial(RowsAhead, cut.width, cut.dtype, cut.id_dtype, a_piece=a_piece))
+        self.waits = WaitingPulls()
+        self.updates = 0
+        self.applied: Callable[[int, int], None] | None = None
+        """Told (slot, step) of each slot's gradient that is applied by itself, where somebody asks."""
+        self.reached: Callable[[int], None] | None = None
+        """Told each version that it has come to, where somebody asks."""
+        self.merge_is_due = False
+        self._gate = None if spec.gate is None else TableGate(spec.gate, spec)
+        self._changing = False
         self._pushes = RowPushes(cut.rows_up)
         self._waiting_bytes = 0
         self._table = TableValues(
@@ -57,7 +95,182 @@ class TableState(TableSteps[Rows, Rows]):
         )
 
     @property
+    def version(self) -> int:
+        return self.steps.version
+
+    @property
+    def waiting_sets(self) -> int:
+        """Parts that were set for versions that are still to come."""
+        return self.sets.waiting
+
+    @property
+    def piece_bytes(self) -> int:
+        is_long = self._changing or len(self.todo) > int(self.merge_is_due)  # beside a merge there are long answers
+        return PIECE_BYTES if is_long else min(self.nbytes, PIECE_BYTES)
+
+    def begun(self) -> tuple[int, str]:
+        """The first step of which nothing has come, nor of a later one; and in words what has of the one before it."""
+        step = max(self.steps.begun, self._pushes.begun)
+        return step, f"step {step - 1} of key {self.spec.key!r} has begun"
+
+    def where(self, slot: int, step: int) -> str:
+        """The words by which an error names it, a slot and a step."""
+        return self.spec.where(slot, step)
+
+    def at_step(self, step: int) -> str:
+        """The words by which an error names it and a step of its own."""
+        return self.spec.at_step(step)
+
+    def check(self, slot: int, step: int, *, pushes: bool) -> None:
+        """Raises PushRefusedError where a slot's gradient, or its word that it has none, contradicts what is there."""
+        where = self.spec.where(slot, step)
+        self.steps.check(slot, step, where, pushes=pushes)
+        if not pushes:
+            self._pushes.check_nothing(slot, step, where)
+
+    def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
+        """Takes in what `check` lets pass: a slot's gradient, or None for nothing. What is taken over is written later.
+
+        True if `merging` may now have something to do. What was in before changes nothing: exactly once holds.
+        """
+        gradient = None if gradient is None else self._own(gradient)
+        self._waiting_bytes += gradient.nbytes if gradient is not None else 0
+        return self.steps.accept(slot, step, gradient)
+
+    def accept_run(self, slot: int, step: int, run: ChunkRun, chunks: int) -> bool:
+        """Takes in a run of a push of so many chunks, as `accept` does: the slot is in when all its chunks are. Raises
+        PushRefusedError where it contradicts what is there, or itself."""
+        where = self.spec.where(slot, step)
+        self.steps.check(slot, step, where, pushes=True)
+        new = self._pushes.fitting(slot, step, run, chunks, where)
+        if self.steps.is_over(slot, step):
+            return False
+        rows = self._pushes.add(slot, step, new, chunks)
+        return rows is not None and self.accept(slot, step, rows)
+
+    def check_set(self, slot: int, version: int, origin: Hashable) -> None:
+        """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
+        self.sets.check(slot, version, origin)
+
+    def accept_set(self, version: int, value: Rows, origin: Hashable) -> bool:
+        """Takes in what `check_set` lets pass, once. True if pulls or a merge may have waited for it."""
+        value = self._own(value)
+        taken = self.sets.accept(version, value, origin, is_changing=self._changing)
+        if taken is Taken.NOW:
+            self._put(value)
+        elif taken is Taken.FIRST:
+            self._fill(value)
+        elif taken is Taken.BEHIND_UPDATE:
+            instead = self.sets.relieve()
+            if instead is not None:
+                self._put(instead)
+        return taken is not Taken.AGAIN and taken is not Taken.WAITS
+
+    def merging(self) -> Generator[None, None, bool]:
+        """Adds what has come, and makes the next update if it is due; stops after each piece. True if it made one.
+
+        Raises RuleFailedError, and MemoryError where sums find none: it cannot go on then.
+        """
+        self._waiting_bytes = 0
+        while (size := self.steps.merge_next()) is not None:
+            if size >= PIECE_ELEMENTS:
+                yield
+        complete = self.steps.due()
+        if complete is None or self._lacks_for(complete.total):
+            return False
+        if self.spec.hold is not None and self.spec.hold.holds(complete.step):
+            return False
+        if self._gate is not None:
+            judged = yield from self._gate.passing(complete)
+            if judged is None:
+                return False
+            complete = judged
+        self._changing = True
+        self.sets.reached = self.version + 1 if self.spec.mode is Mode.SYNC else 0
+        if complete.total is not None or self.spec.update is Update.GRADIENT:
+            yield from self._apply(complete)
+        if complete.total is not None:
+            self.updates += 1
+            if self.applied is not None and complete.slot is not None:
+                self.applied(complete.slot, complete.step)
+        self.steps.advance()
+        for value in self.sets.due():
+            self._put(value)
+            yield
+        self._changing = False
+        if self.reached is not None:
+            self.reached(self.version)
+        return True
+
+    def passed_version(self, version: int) -> bool:
+        """Whether what it was at a version is not to be had any more; a key to which nobody contributes is at every
+        version."""
+        now = self.sets.reached if self._changing else self.version
+        return bool(self.spec.slots) and now > version
+
+    def is_quiet_at(self, version: int) -> bool:
+        """Whether it is at a version, with no update under way."""
+        return not self._changing and (self.version == version or not self.spec.slots)
+
+    def begin_at(self, version: int, updates: int) -> None:
+        """Has a unit that nobody has pushed to begin at a version, after so many updates. Steps are of all slots."""
+        self.updates = updates
+        if self.spec.slots:
+            assert isinstance(self.steps, SyncSteps)
+            self.steps.begin_at(version)
+
+    def answered_version(self, wait: PullWait) -> int:
+        """The version that an answer to a pull tells."""
+        return max(self.steps.seen(wait.slot, settled=wait.settled), wait.version)
+
+    def can_answer(self, wait: PullWait) -> bool:
+        if self._changing or not self.steps.is_at(wait.version, wait.slot, settled=wait.settled):
+            return False
+        if wait.reading is Reading.EXACT and self.version != wait.version and self.spec.slots:
+            return False
+        return not self.lacks(wait)
+
+    def passed(self, wait: PullWait) -> str | None:
+        """Why a pull of an exact version can never be answered, once it is beyond it."""
+        if wait.reading is not Reading.EXACT or self.version <= wait.version or not self.spec.slots:
+            return None
+        return f"key {self.spec.key!r} is at version {self.version}: it has passed"
+
+    def answerable(self) -> list[PullWait]:
+        """The pulls that can be answered now; it keeps the others."""
+        return self.waits.take(self.steps.newest, self.can_answer)
+
+    def wait_for(self, wait: PullWait) -> None:
+        """A pull that cannot be answered now."""
+        slots = self.spec.slots
+        counts = slots and (self.spec.mode is Mode.SYNC or wait.settled or wait.slot in slots)
+        self.waits.add(wait, wait.version if counts else 0)  # Others see what there is.
+
+    def replace(self, slot: int) -> None:
+        """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten."""
+        self.steps.replace(slot, keep_due=self._changing)
+        self._pushes.drop(slot)
+
+    def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
+        """What an open pull waits for, in words, and the slots that are missing."""
+        key = f"key {self.spec.key!r}"
+        if self.steps.is_at(wait.version, wait.slot, settled=wait.settled):
+            return (f"{key} was never set" if self.lacks(wait) else f"{key} is being answered"), []
+        due = self.steps.due()
+        if due is not None:
+            if self._lacks_for(due.total):
+                return f"{key} was never set", []
+            if self.spec.hold is not None and self.spec.hold.holds(due.step):
+                return f"{key} has seen {self.version} steps; step {due.step} waits for {self.spec.hold.told()}", []
+            at_gate = None if self._gate is None else self._gate.missing(due.step)
+            if at_gate is not None:
+                return f"{key} has seen {self.version} steps; {at_gate[0]}", at_gate[1]
+        text, missing = self.steps.missing(wait.version, wait.slot, settled=wait.settled)
+        return f"{key} {text}", missing
+
+    @property
     def nbytes(self) -> int:
+        """Bytes that a merge works on."""
         return self._waiting_bytes
 
     @property
@@ -79,30 +292,6 @@ class TableState(TableSteps[Rows, Rows]):
     def held(self) -> HeldRows:
         return self._table.rows
 
-    def check(self, slot: int, step: int, *, pushes: bool) -> None:
-        super().check(slot, step, pushes=pushes)
-        if not pushes:
-            self._pushes.check_nothing(slot, step, self.spec.where(slot, step))
-
-    def accept_run(self, slot: int, step: int, run: ChunkRun, chunks: int) -> bool:
-        """Takes in a run of a push of so many chunks, as `accept` does: the slot is in when all its chunks are. Raises
-        PushRefusedError where it contradicts what is there, or itself."""
-        where = self.spec.where(slot, step)
-        self.steps.check(slot, step, where, pushes=True)
-        new = self._pushes.fitting(slot, step, run, chunks, where)
-        if self.steps.is_over(slot, step):
-            return False
-        rows = self._pushes.add(slot, step, new, chunks)
-        return rows is not None and self.accept(slot, step, rows)
-
-    def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
-        gradient = None if gradient is None else self._own(gradient)
-        self._waiting_bytes += gradient.nbytes if gradient is not None else 0
-        return super().accept(slot, step, gradient)
-
-    def accept_set(self, version: int, value: Rows, origin: Hashable) -> bool:
-        return super().accept_set(version, self._own(value), origin)
-
     def _own(self, rows: Rows) -> Rows:
         """Ids as the table has them: a caller's int64 may name rows of a growing one."""
         wanted = self.cut.id_dtype
@@ -110,19 +299,8 @@ class TableState(TableSteps[Rows, Rows]):
             return rows
         return Rows.of([(ids.view(wanted), values) for ids, values in rows.parts])
 
-    def merging(self) -> Generator[None, None, bool]:
-        self._waiting_bytes = 0
-        return (yield from super().merging())
-
-    @property
-    def _parts_begun(self) -> int:
-        return self._pushes.begun
-
-    def replace(self, slot: int) -> None:
-        super().replace(slot)
-        self._pushes.drop(slot)
-
     def answers(self, wait: PullWait) -> Iterator[Answer | None]:
+        """What answers a pull that can be answered; None after each piece."""
         places = np.zeros(0, self.cut.id_dtype) if wait.ids is None else wait.ids
         a_chunk, a_piece = self.cut.rows_down, self._table.a_piece
         together = max(a_piece // a_chunk, 1) * a_chunk
@@ -146,12 +324,14 @@ class TableState(TableSteps[Rows, Rows]):
                 yield Answer(number, self.spec.bucket, version, first, bounds, source, None, self.spec.priority)
 
     def is_one_piece(self, wait: PullWait) -> bool:
+        """Whether the answer is small enough to be given in one go."""
         if wait.ids is None:
             return True
         arrays = len(self.spec.state) if wait.state else 1
         return len(wait.ids) * arrays <= self._table.a_piece and not self._table.is_long(wait.ids)
 
     def lacks(self, wait: PullWait) -> bool:
+        """Whether something that the pull asks for has never been set."""
         return wait.ids is not None and self.lacks_rows(wait.ids)
 
     def lacks_rows(self, places: Array) -> bool:
@@ -163,11 +343,13 @@ class TableState(TableSteps[Rows, Rows]):
         return self._table.reading(name, places, of=len(places), version=self.version)
 
     def _lacks_for(self, total: Rows | None) -> bool:
+        """Whether a step with this total cannot be gone through, for something was never set."""
         if not self.spec.given or total is None:
             return False
         return not all(self._table.rows.has_all(ids) for ids, _ in total.parts)
 
     def _fill(self, value: Rows) -> None:
+        """Takes what of a value at version 0 has never been set; the rest has gone on since."""
         self._table.fill(value, self._moment(self.version))
 
     def _put(self, value: Rows) -> None:
@@ -183,15 +365,3 @@ class TableState(TableSteps[Rows, Rows]):
     def close(self) -> None:
         """Gives back what lies on disk."""
         self._table.rows.close()
-
-
-def _values_of(total: Rows) -> Array:
-    """All values of a sum in one array, to be written."""
-    return total.values
-
-
-def _nothing_ahead(cut: RowCut, shard: int, a_piece: int) -> Callable[[], SetsAhead[Rows]]:
-    """Where rows of one version wait."""
-    if cut.growth is not None:
-        return partial(IdsAhead, cut.width, cut.dtype, a_piece=a_piece)
-    return partial(RowsAhead, cut.rows_on(shard), cut.width, cut.dtype, a_piece=a_piece)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -13,7 +16,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from weft.agent.alive import AliveFile, Question
-from weft.agent.children import Child, ForkError, Forkserver
+from weft.agent.children import TOLD_CHARACTERS, Child, ForkError, Forkserver
 from weft.agent.machine import memory_bytes
 from weft.agent.membership import Join, joining
 from weft.agent.reporter import Reporter
@@ -38,14 +41,17 @@ from weft.agent.state import (
     Terminate,
     lease_of,
 )
-from weft.api.agent import Orders, Registration, Report
-from weft.api.lifecycle import IllegalTransitionError
+from weft.agent.transfer import DownloadError
+from weft.api.agent import Orders, Registration, Report, WorkerAllocation
+from weft.api.lifecycle import AllocationEvent
 
 OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "Cannot allocate memory")
 """What a child's last words have that found no memory."""
 EXIT_DEADLINE_S = 4.0
 """For children to end once the daemon is to: above the grace that each has, below the daemon's own after its parent's
 end."""
+MOST_PROGRAMS = 4
+"""Documents that are kept: a child that takes the place of another runs the same programs."""
 FLUSH_S = 0.5
 LEAVE_S = 1.5
 
@@ -81,10 +87,13 @@ class _Asked:
 
 @dataclass(slots=True)
 class Carried:
-    """A child, from its fork to its end, and its allocation's way to the server."""
+    """A child, from its order to its end, and its allocation's way to the server; `unsaid` waits for its fork."""
 
     reporter: Reporter
     child: Child | None = None
+    stopped: threading.Event = field(default_factory=threading.Event)
+    unsaid: list[Mapping[str, Any]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class AgentDaemon:
@@ -113,6 +122,8 @@ class AgentDaemon:
         self._memory_bytes = settings.job_memory or memory_bytes()
         self._stimuli: SimpleQueue[Stimulus | _Asked | None] = SimpleQueue()
         self._carried: dict[Lease, Carried] = {}
+        self._programs: dict[str, bytes] = {}
+        """The newest documents that the server gave, by their SHA-256."""
         self._question = Question(lambda: self._stimuli.put(_Asked()))
         alive = AliveFile(settings.alive_file, self._question.lives) if settings.alive_file is not None else None
         join = join or joining(settings.server, token=settings.token, alive=alive)
@@ -165,11 +176,7 @@ class AgentDaemon:
 
     def _carry_out_all(self, stimulus: Stimulus) -> bool:
         """Whether the daemon is to end."""
-        try:
-            instructions = self._state.handle(stimulus)
-        except IllegalTransitionError as error:
-            _log.error("a child said what it cannot say now: %s", error)
-            return False
+        instructions = self._state.handle(stimulus)
         for instruction in instructions:
             self._carry_out(instruction)
         return Exit() in instructions
@@ -180,7 +187,10 @@ class AgentDaemon:
                 self._start(allocation)
             case Stop(lease):
                 _log.info("allocation %s is stopped", lease)
-                child = self._carried[lease].child
+                carried = self._carried[lease]
+                with carried.lock:
+                    carried.stopped.set()
+                    child = carried.child
                 if child is not None:
                     threading.Thread(target=child.stop, name=f"stop-{lease.id}", daemon=True).start()
             case RequestUpload(lease):
@@ -200,25 +210,55 @@ class AgentDaemon:
                 _log.info("no child is left")
 
     def _say(self, lease: Lease, line: Mapping[str, Any]) -> None:
-        child = self._carried[lease].child
-        if child is not None:
-            child.send(line)
+        carried = self._carried[lease]
+        with carried.lock:
+            if carried.child is None:
+                carried.unsaid.append(line)
+            else:
+                carried.child.send(line)
 
     def _start(self, allocation: AnyAllocation) -> None:
         lease = lease_of(allocation)
         carried = self._carried[lease] = Carried(self._members.reporter(lease.id, lease.term))
-        try:
-            carried.child = self._forkserver.fork(self._memory_bytes)
-        except ForkError as error:
-            self._stimuli.put(Ended(lease, str(error), lost=True))
-            return
-        carried.child.send(self._task(allocation))
         threading.Thread(
-            target=self._listen, args=(lease, carried, carried.child), name=f"child-{lease.id}", daemon=True
+            target=self._live, args=(lease, carried, allocation), name=f"child-{lease.id}", daemon=True
         ).start()
 
+    def _live(self, lease: Lease, carried: Carried, allocation: AnyAllocation) -> None:
+        """On a thread of the child's own: has what it needs, forks it, and hears it until it has ended."""
+        try:
+            task = self._task(self._with_programs(allocation, carried))
+            with carried.lock:
+                if carried.stopped.is_set():
+                    raise ForkError("it was stopped before it began")
+                child = self._forkserver.fork(self._memory_bytes)
+                for line in (task, *carried.unsaid):
+                    child.send(line)
+                carried.child = child
+        except (ForkError, DownloadError) as error:
+            self._stimuli.put(Ended(lease, str(error), lost=True))
+        else:
+            self._listen(lease, carried, child)
+
+    def _with_programs(self, allocation: AnyAllocation, carried: Carried) -> AnyAllocation:
+        """The allocation with its programs, which the server is asked for where no earlier one had them. Raises
+        DownloadError."""
+        if not isinstance(allocation, WorkerAllocation) or not allocation.programs_sha256 or allocation.programs:
+            return allocation
+        sha256 = allocation.programs_sha256
+        document = self._programs.pop(sha256, None)
+        if document is None:
+            file = io.BytesIO()
+            carried.reporter.download(f"programs/{sha256}", file, carried.stopped)
+            document = file.getvalue()
+            if hashlib.sha256(document).hexdigest() != sha256:
+                raise DownloadError(f"the server gave other programs than those of SHA-256 {sha256}")
+        self._programs[sha256] = document  # the newest is the last
+        while len(self._programs) > MOST_PROGRAMS:
+            del self._programs[next(iter(self._programs))]
+        return allocation.model_copy(update={"programs": json.loads(document)})
+
     def _listen(self, lease: Lease, carried: Carried, child: Child) -> None:
-        """On a thread of the child's own, until it has ended."""
         for line in child.lines():
             if "report" not in line:
                 self._heard(lease, line)
@@ -226,9 +266,9 @@ class AgentDaemon:
             try:
                 facts = Report.model_validate({"term": lease.term, "seq": 0, **line["report"]})
             except (TypeError, ValidationError) as error:
-                _log.error("allocation %s: its child said what is no report: %s", lease, error)
-            else:
-                self._stimuli.put(Said(lease, facts))
+                reason = f"its process said what is no report: {error}"
+                facts = Report(term=lease.term, seq=0, event=AllocationEvent.FAILED, reason=reason[:TOLD_CHARACTERS])
+            self._stimuli.put(Said(lease, facts))
         how = f"{child.ending}; its log ended with: {child.last_logged}" if child.last_logged else child.ending
         if any(word in child.last_logged for word in OUT_OF_MEMORY):
             how += f"; a job's process may take {self._memory_bytes} bytes of memory here (--job-memory)"

@@ -31,6 +31,8 @@ MOST_LINES = 1000
 """Metrics and logs, each, in one post: bounds its size."""
 MOST_SETS = 64
 """Sets in one post."""
+MOST_CHARACTERS = 1 << 20
+"""Of log lines in one post, but for those that are reported together."""
 MOST_WAITING_LOGS = 10_000
 """Log lines kept while the server cannot be reached; the oldest go first."""
 
@@ -55,13 +57,21 @@ class _Part:
     @property
     def is_full(self) -> bool:
         lines = len(self.metrics) >= MOST_LINES or len(self.logs) >= MOST_LINES or len(self.sets) >= MOST_SETS
-        return lines or self.event is not None or self.snapshot is not None or self.trace is not None
+        characters = sum(len(line.message) for line in self.logs)
+        ends = self.event is not None or self.snapshot is not None or self.trace is not None
+        return lines or characters >= MOST_CHARACTERS or ends
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the job cannot come to its end, or to the right one, without it."""
+        return bool(self.event is not None or self.snapshot is not None or self.metrics or self.sets)
 
 
 class Reporter:
     """Facts in order, on a thread of its own. `client` is shared and not closed.
 
-    While the server is away facts wait in line; the report that was under way comes again under its number.
+    While the server is away facts wait in line; the report that was under way comes again under its number. Where the
+    server refuses one, the allocation fails, with what it said, unless the job does without.
     """
 
     def __init__(self, client: httpx.Client, allocation_id: str, term: int) -> None:
@@ -149,10 +159,17 @@ class Reporter:
         while (part := self._next(due)) is not None:
             seq += 1
             report = Report(term=self._term, seq=seq, **vars(part))
-            if self._delivered(report.model_dump_json()):
-                due = time.monotonic() + INTERVAL_S
-            else:
+            try:
+                post = partial(self._post, report.model_dump_json())
+                found, answer = retried(post, self._closed, _log, f"{self._path}/reports")
+            except UnreachableError:
+                found = Verdict.UNWANTED  # it was closed
+            if found is Verdict.UNWANTED:
                 self.close()
+            elif found is Verdict.REFUSED:
+                self._refused(part, answer)
+            else:
+                due = time.monotonic() + INTERVAL_S
             with self._changed:
                 self._posting = False
                 self._changed.notify_all()
@@ -172,15 +189,18 @@ class Reporter:
             self._posting = True
             return self._parts.popleft()
 
-    def _delivered(self, body: str) -> bool:
-        """Posts until answered or closed. Whether the server wants to hear more of this allocation."""
-        try:
-            return retried(partial(self._post, body), self._closed, _log, f"{self._path}/reports")
-        except UnreachableError:
-            return False
+    def _refused(self, part: _Part, answer: str) -> None:
+        """The same report would be refused again. What the server waits for must not be lacking without a word."""
+        what = f"the server refused a report of this process, {answer}"
+        if part.is_waited_for and part.event is not AllocationEvent.FAILED:
+            with self._changed:
+                self._parts.clear()
+            self.report(event=AllocationEvent.FAILED, reason=what)
+        elif not part.logs:
+            self._warn(what)
 
-    def _post(self, body: str) -> bool:
-        """Whether the server wants to hear more. Raises UnreachableError."""
+    def _post(self, body: str) -> tuple[Verdict, str]:
+        """What became of it, and the answer in words. Raises UnreachableError."""
         try:
             response = self._client.post(
                 f"{self._path}/reports",
@@ -190,11 +210,9 @@ class Reporter:
             )
         except httpx.HTTPError as error:
             raise UnreachableError(f"{type(error).__name__}: {error}") from error
-        found = verdict(response)
-        if found is Verdict.TAKEN:
-            return True
-        answer = f"answered by {response.status_code}: {response.text[:500]}"
+        found, answer = verdict(response), f"{response.status_code}: {response.text[:500]}"
         if found is Verdict.AGAIN:
-            raise UnreachableError(answer)
-        _log.warning("%s: a report was %s", self._path, answer)
-        return found is Verdict.REFUSED
+            raise UnreachableError(f"answered by {answer}")
+        if found is not Verdict.TAKEN:
+            _log.warning("%s: a report was answered by %s", self._path, answer)
+        return found, answer

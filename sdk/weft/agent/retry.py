@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
+import time
 from collections.abc import Callable, Mapping
 from enum import Enum
+from itertools import count
 from typing import Final, TypeVar
 
 import httpx
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    sleep_using_event,
-    stop_after_delay,
-    stop_any,
-    stop_never,
-    stop_when_event_set,
-)
-from tenacity.wait import wait_random_exponential
 
 from weft.api.problem import problem_code
+from weft.http import Retry
 
-FIRST_RETRY_S = 0.1
-LONGEST_RETRY_S = 1.0
-"""Well below the server's limit of silence, so that one failed call does not lose the agent."""
+PAUSES = Retry(first_s=0.1, longest_s=1.0)
+"""At most. Well below the server's limit of silence, so that one failed call does not lose the agent."""
 
 _R = TypeVar("_R")
 
@@ -86,22 +78,18 @@ def retried(
     since the first try.
     """
 
-    def note(state: RetryCallState) -> None:
-        """Logs the 1st, 2nd, 4th, 8th ... failure of a row, and every 64th."""
-        attempt = state.attempt_number
-        error = state.outcome.exception() if state.outcome else None
-        if attempt & (attempt - 1) == 0 or attempt % 64 == 0:
-            log.warning("%s: attempt %d has failed, tried again: %s", what, attempt, error)
-        if attempt == 1 and tell is not None:
-            tell(str(error))
-
-    late = stop_never if deadline_s is None else stop_after_delay(deadline_s)
-    retrying = Retrying(
-        retry=retry_if_exception_type(UnreachableError),
-        wait=wait_random_exponential(multiplier=FIRST_RETRY_S, max=LONGEST_RETRY_S),
-        stop=stop_any(stop_when_event_set(stop), late),
-        sleep=sleep_using_event(stop),
-        before_sleep=note,
-        reraise=True,
-    )
-    return retrying(call)
+    began_s = time.monotonic()
+    for failures in count(1):
+        try:
+            return call()
+        except UnreachableError as error:
+            if stop.is_set() or (deadline_s is not None and time.monotonic() - began_s >= deadline_s):
+                raise
+            if (
+                failures & (failures - 1) == 0 or failures % 64 == 0
+            ):  # of a row the 1st, 2nd, 4th, 8th ... and each 64th
+                log.warning("%s: attempt %d has failed, tried again: %s", what, failures, error)
+            if failures == 1 and tell is not None:
+                tell(str(error))
+        stop.wait(random.uniform(0.0, PAUSES.pause_s(failures)))  # noqa: S311 - so that not all agents come at once
+    raise AssertionError("it is tried at least once")

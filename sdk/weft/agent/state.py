@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from weft.api.agent import AgentKind, Orders, Report, SetOrder, ShardAllocation, SnapshotOrder, WorkerAllocation
-from weft.api.lifecycle import ALLOCATION_TRANSITIONS, AllocationEvent, AllocationState, after
+from weft.api.lifecycle import (
+    ALLOCATION_TRANSITIONS,
+    AllocationEvent,
+    AllocationState,
+    IllegalTransitionError,
+    after,
+)
 
 AnyAllocation = ShardAllocation | WorkerAllocation
 
@@ -231,7 +237,10 @@ class Holding:
         if held is None or held.stopping:
             return []
         if facts.event is not None:
-            held.state = after(ALLOCATION_TRANSITIONS, held.state, facts.event)
+            try:
+                held.state = after(ALLOCATION_TRANSITIONS, held.state, facts.event)
+            except IllegalTransitionError as error:
+                return self._failed(lease, held, f"its process said what it cannot say now: {error}")
         return [Tell(lease, facts)]
 
     def _ended(self, ended: Ended) -> list[Instruction]:
@@ -250,8 +259,13 @@ class Holding:
 
     def _untold_end(self, held: Held, ended: Ended) -> list[Instruction]:
         """A child that died, or was stopped and is ordered again by now, must not leave the server waiting."""
+        reason = "it was stopped and cannot be taken up again" if held.stopping else ended.how
+        return self._failed(ended.lease, held, reason, lost=ended.lost)
+
+    def _failed(self, lease: Lease, held: Held, reason: str, *, lost: bool = False) -> list[Instruction]:
+        """Nothing where its end is told already."""
         if held.state in {AllocationState.DONE, AllocationState.FAILED}:
             return []
-        lease, reason = ended.lease, "it was stopped and cannot be taken up again" if held.stopping else ended.how
-        failed = Report(term=lease.term, seq=0, event=AllocationEvent.FAILED, reason=reason, lost=ended.lost)
+        held.state = AllocationState.FAILED
+        failed = Report(term=lease.term, seq=0, event=AllocationEvent.FAILED, reason=reason, lost=lost)
         return [Tell(lease, failed)]

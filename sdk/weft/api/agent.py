@@ -2,10 +2,12 @@
 
 An agent registers (`POST /v1/agents`), then calls `POST /v1/agents/{id}/heartbeat` for ever. The answer is everything
 that the agent is to hold now: what it lacks it starts, what is not in it any more it stops. The server keeps the call
-open for up to `wait_s` while nothing has changed, and answers 204 then, with `Prefer: return=minimal`. An agent that is
-silent is suspected: it is given nothing new, and is waited for. Facts go to `POST /v1/allocations/{id}/reports`; the
-final parameters go to `PUT /v1/allocations/{id}/parameters?term=&step=&final=`, one safetensors document. Each call
-carries the allocation's term; the server refuses another one with 409 `stale-term`, an allocation that it does not know
+open for up to `wait_s` while nothing has changed. With `Prefer: return=minimal` it answers 204 then, and orders leave
+programs out: an agent fetches them once by their hash, from `GET /v1/allocations/{id}/programs/{sha256}?term=`, and
+keeps them. An agent that is silent is suspected: it is given nothing new, and is waited for. Facts go to
+`POST /v1/allocations/{id}/reports`; the final parameters go to
+`PUT /v1/allocations/{id}/parameters?term=&step=&final=`, one safetensors document. Each call carries the allocation's
+term; the server refuses another one with 409 `stale-term`, an allocation that it does not know
 with 404 `unknown-allocation`, an unknown agent with 404 `unknown-agent` (register again). An agent that ends takes
 leave with `DELETE /v1/agents/{id}?reason=`. One that hangs up on a heartbeat and does not call again is lost soon, and
 so is one whose name another process registers; any other after `lost_after_s` of silence.
@@ -75,7 +77,7 @@ class Registered(Model):
 
 
 MINIMAL = "return=minimal"
-"""The header `Prefer` of a heartbeat: orders that the agent knows already are answered by 204, not sent again."""
+"""The header `Prefer` of a heartbeat: what the agent knows already is not sent again."""
 
 
 class Heartbeat(Model):
@@ -127,8 +129,10 @@ class WorkerAllocation(Model):
     incarnation: int
     job: Identifier
     slot: int
-    programs: dict[str, Any]
-    """JSON form of `weft_graph.program.Programs`."""
+    programs: dict[str, Any] = Field(default_factory=dict)
+    """JSON form of `weft_graph.program.Programs`; empty where the agent is to have those of the hash."""
+    programs_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """Of the document that `GET /v1/allocations/{id}/programs/{sha256}` gives; empty: it is not asked for."""
     data: DataSpec
     seed: int
     steps: int

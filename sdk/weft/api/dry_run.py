@@ -129,7 +129,7 @@ class DryRun(Renamed):
     store_memory: StoreMemory
     step_traffic: StepTraffic
     beginning: str | None = None
-    """What it begins with where that is another job's or an upload, and what of that it leaves."""
+    """What it starts with where that is another job's, or an upload of a part, and what of that it leaves."""
     snapshot: SnapshotCost | None = None
     waits_for: str | None
     """What the job would wait for if it were submitted now; None where it would start at once."""

@@ -49,6 +49,9 @@ Submitted = Annotated[
 ]
 States = Annotated[list[JobState] | None, typer.Option("--state", help="Only jobs in this state; may be repeated.")]
 
+LOG_TAIL = 50
+"""Events that `weft logs` prints where nothing else is said."""
+
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
@@ -256,21 +259,40 @@ def wait(
 
 def logs(
     id: JobId,  # noqa: A002 - the argument's name to users
+    *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")] = False,
+    tail: Annotated[
+        int | None,
+        typer.Option(
+            "--tail",
+            min=0,
+            help="Only so many of the newest events.  [default: 50; with -o json or --after all]",
+            show_default=False,
+        ),
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All events from the job's beginning.")] = False,
     after: Annotated[int, typer.Option("--after", min=0, help="Only events after this number.")] = 0,
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Print a job's events: states, steps, metrics, logs. With -o json one event a line."""
+    """Print the newest events of a job: states, steps, metrics, messages. With -o json one event a line, and all."""
+    if all_ and tail is not None:
+        raise ArgumentError("give --tail or --all, not both")
+    if not (all_ or after or form is Format.JSON):
+        tail = LOG_TAIL if tail is None else tail
     out = Console(soft_wrap=True, highlight=False)
     with Client(url) as client:
         job = await_job(client, id, warn) if follow else find_job(client, id)
-        for event in job.narrated(after) if follow else job.log(after):
+        for event in job.narrated(after, tail=tail) if follow else job.log(after, tail=tail):
             if isinstance(event, Notice):
                 warn(event.text)
             elif form is Format.JSON:
                 out.out(event.model_dump_json(), highlight=False)
             else:
+                left_out = 0 if tail is None else event.seq - 1 - after
+                if left_out:
+                    warn(f"{render.counted(left_out, 'earlier event')}; `{command(f'logs {job.id} --all')}` prints all")
+                tail = None  # that was the first
                 out.print(render.event_line(event))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from itertools import islice
 from json import dumps
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from pydantic import BaseModel
 from weft.client import Client
 from weft.command_line import command
 from weft.errors import NotFoundError, WeftError
-from weft.event_stream import AWAY, Absence, Resumption
+from weft.event_stream import Resumption, polled
 from weft.job_handle import JobHandle
 from weft.terminal import Console
 
@@ -62,14 +63,14 @@ class NoSuchJobError(WeftError):
 
 def await_job(client: Client, id: str, say: Callable[[str], None]) -> JobHandle:  # noqa: A002 - what users call it
     """What `find_job` gives, also of a server that is being started again: `say` is told that it is waited for."""
-    absence = Absence(client.http, Resumption(patience_s=PATIENCE_S))
-    while True:
-        try:
-            return find_job(client, id)
-        except AWAY as error:
-            if not absence.failures:
-                say(absence.notice)
-            absence.endure(error)
+    said = False
+    for found in polled(client.http, partial(find_job, client, id), resumption=Resumption(patience_s=PATIENCE_S)):
+        if isinstance(found, JobHandle):
+            return found
+        if not said:
+            say(found.text)
+        said = True
+    raise AssertionError("it is asked until it answers or the patience ends")
 
 
 def find_job(client: Client, id: str) -> JobHandle:  # noqa: A002 - what users call it

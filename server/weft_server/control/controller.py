@@ -245,6 +245,12 @@ class Controller:
             self._run(job).snapshot_checked(step, error, now)
         return self._settle(now)
 
+    def plan_of(self, allocation: str, term: int) -> JobPlan:
+        """The plan of the job that the allocation is of. Raises a RefusalError."""
+        run, lease = self._lease(allocation)
+        run.leases.check_held(lease, term)
+        return run.plan
+
     def first_values(self, allocation: str, term: int) -> tuple[str, Given]:
         """(job, first values) that the keeper may read; raises a RefusalError."""
         run, lease = self._lease(allocation)

@@ -44,6 +44,7 @@ def allocation_of(
         job=lease.job,
         slot=lease.place,
         programs=plan.programs,
+        programs_sha256=plan.programs_sha256,
         data=plan.data,
         seed=plan.seed,
         steps=plan.steps,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -88,6 +91,16 @@ class JobPlan(Renamed):
     """Another job's, that this one goes on from."""
     beginning: str | None = None
     """What it begins with, and what it leaves of that: see `weft.api.job.Job`."""
+
+    @cached_property
+    def programs_json(self) -> bytes:
+        """The document that workers are given."""
+        return json.dumps(self.programs, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @cached_property
+    def programs_sha256(self) -> str:
+        """What workers ask for it by."""
+        return hashlib.sha256(self.programs_json).hexdigest()
 
     @property
     def first_step(self) -> int:

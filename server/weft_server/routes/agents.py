@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from weft.api.agent import MINIMAL, AgentList, Heartbeat, Orders, Registered, Registration
+from weft.api.agent import MINIMAL, AgentList, Allocation, Heartbeat, Orders, Registered, Registration, WorkerAllocation
 from weft.api.token import ALL_PROJECTS
 from weft_server.bodies import StrictRoute
 from weft_server.problems import sends
@@ -49,11 +49,18 @@ async def heartbeat(
     agent: PathId, beat: Heartbeat, request: Request, use: Use, prefer: Annotated[str | None, Header()] = None
 ) -> Orders | Response:
     """The agent lives; the answer is everything that it is to hold, at once when it knows an older version. With
-    `Prefer: return=minimal` (RFC 7240) orders that it knows are answered by 204."""
+    `Prefer: return=minimal` (RFC 7240) orders that it knows are answered by 204, and programs are left out: the agent
+    gets them by their hash."""
     orders = await use.service.heartbeat(agent, beat, request.is_disconnected)
-    if prefer == MINIMAL and orders.version == beat.known:
-        return Response(status_code=HTTPStatus.NO_CONTENT)
+    if prefer == MINIMAL:
+        if orders.version == beat.known:
+            return Response(status_code=HTTPStatus.NO_CONTENT)
+        orders = orders.model_copy(update={"allocations": [_without_programs(each) for each in orders.allocations]})
     return orders if use.credentials is None else use.credentials.orders(orders)
+
+
+def _without_programs(allocation: Allocation) -> Allocation:
+    return allocation.model_copy(update={"programs": {}}) if isinstance(allocation, WorkerAllocation) else allocation
 
 
 @router.delete(

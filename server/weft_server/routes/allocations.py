@@ -64,6 +64,19 @@ async def bring_parameters(
         await service.values.keep(allocation, term, step, final, place)
 
 
+@router.get(
+    "/{allocation}/programs/{sha256}",
+    responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}},
+    response_class=Response,
+    openapi_extra=sends(*GIVES),
+)
+async def get_allocated_programs(
+    allocation: PathId, sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")], use: Use, term: Term
+) -> Response:
+    """The programs of the job, in the JSON that has this hash."""
+    return Response(use.service.programs(allocation, term, sha256), media_type="application/json")
+
+
 @router.get("/{allocation}/given", responses=document_answer(), response_class=Response, openapi_extra=sends(*GIVES))
 async def get_first_values(allocation: PathId, use: Use, term: Term) -> Response:
     """The first values that the keeper sets before step 0."""

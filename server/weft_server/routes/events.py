@@ -35,13 +35,17 @@ async def get_events(
     use: Use,
     *,
     after: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
+    tail: Annotated[int | None, Query(ge=0, le=1 << 62, description="of those, only the newest so far")] = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="of a page")] = PAGE,
     format: Annotated[Literal["sse", "json"], Query()] = "sse",  # noqa: A002  # the query's own word
     last_event_id: Annotated[int | None, Header(ge=0, le=1 << 62)] = None,
 ) -> Response:
-    """Events after `Last-Event-ID` or `after`. The stream ends behind the event that ends the job."""
+    """Events after `Last-Event-ID` or `after`, of which `tail` leaves out all but so many of the newest. The stream
+    ends behind the event that ends the job."""
     state = (await use.service.recorded(job)).state
     newest = last_event_id if last_event_id is not None else after or 0
+    if tail is not None:
+        newest = max(newest, await use.service.threads.read(use.service.records.newest, job) - tail)
     if format == "sse":
         return EventSourceResponse(_stream(use.service, job, newest), headers={"Cache-Control": "no-store"})
     found = await use.service.threads.read(use.service.records.events, job, newest, limit)

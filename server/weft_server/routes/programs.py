@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import PlainTextResponse, Response
 
 from weft_graph.json_form import graph_schema
 from weft_graph.program_json import programs_from_json
@@ -40,7 +40,7 @@ async def get_programs(
     to the job's graph."""
     plan = await use.service.plan(job)
     if format == "json":
-        return JSONResponse(plan.programs)
+        return Response(plan.programs_json, media_type="application/json")
     if format == "text":
         text = await to_thread.run_sync(lambda: told_programs(plan, programs_from_json(plan.programs)))
     else:

@@ -142,6 +142,11 @@ class Records:
             found = session.scalars(query.order_by(EventRow.seq).limit(limit)).all()
         return [Event.model_validate_json(document) for document in found]
 
+    def newest(self, job: str) -> int:
+        """The number of the last entry of a job's log."""
+        with Session(self._engine) as session:
+            return session.scalars(select(JobRow.events).where(JobRow.id == job)).one()
+
     def plan(self, job: str) -> JobPlan | None:
         with Session(self._engine) as session:
             found = session.get(PlanRow, job)

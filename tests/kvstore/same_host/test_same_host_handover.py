@@ -39,7 +39,7 @@ from weft_kvstore.same_host.memory import Arena
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.layout import lay_out
 from same_host_children import wait_until
-arena = Arena(lay_out([int(sys.argv[1])], gradient_places=1, value_places=1))
+arena = Arena(lay_out([int(sys.argv[1])]))
 listeners = [argument.split(":") for argument in sys.argv[2:]]
 given = [Handover(bytes.fromhex(name), bytes.fromhex(ticket), lambda: arena) for name, ticket in listeners]
 for one in given:
@@ -49,7 +49,7 @@ for one in given:
     wait_until(answered, one.fileno())
     print(one.state.value, one.reason)
 up = arena.mapping.array(0, (int(sys.argv[1]) // 4,), "float32")
-down = arena.mapping.array(int(arena.layout.values[0, 0]), up.shape, up.dtype)
+down = arena.mapping.array(int(arena.layout.values[0]), up.shape, up.dtype)
 for line in sys.stdin:
     up += float(line)
     print(down.sum())
@@ -82,7 +82,7 @@ def nothing_is_left() -> Iterator[int]:
 
 
 def arena_of(*lengths: int) -> Arena:
-    return Arena(lay_out(lengths, gradient_places=1, value_places=1))
+    return Arena(lay_out(lengths))
 
 
 def answered(listener: ArenaListener, *given: Handover) -> list[HandoverState]:
@@ -368,7 +368,7 @@ import ctypes, mmap, sys
 from weft_kvstore.same_host.memory import Arena
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.layout import lay_out
-arena = Arena(lay_out([1 << 20], gradient_places=1, value_places=0))
+arena = Arena(lay_out([1 << 20]))
 given = Handover(bytes.fromhex(sys.argv[1]), bytes.fromhex(sys.argv[2]), lambda: arena)
 print("given")
 punch = ctypes.CDLL(None).fallocate
@@ -379,7 +379,7 @@ while True:
     punch(arena.fd, 3, 0, 1 << 20)
 """
     with ArenaListener() as listener:
-        ticket = listener.expect(MOST)
+        ticket = listener.expect(2 * MOST)
         with Child(script, listener.name.hex(), ticket.hex()) as client:
             serve(listener, lambda: listener.arena(ticket))
             assert client.line() == "given"

@@ -16,14 +16,14 @@ from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.same_host import memory as arena_module
 from weft_kvstore.same_host.layout import lay_out, shared_layout
-from weft_kvstore.same_host.memory import Arena, ArenaError, Mapping, check_sealed, free_memory, sealed_memory
+from weft_kvstore.same_host.memory import Arena, ArenaError, Mapping, check_sealed, free_memory, reserve, sealed_memory
 from weft_kvstore.sharding import routing_of
 
 PAGE = mmap.PAGESIZE
 
 
 def arena_of(*lengths: int) -> Arena:
-    return Arena(lay_out(lengths, gradient_places=1, value_places=1))
+    return Arena(lay_out(lengths))
 
 
 def test_memory_is_sealed_and_has_no_name_in_a_file_system() -> None:
@@ -36,7 +36,9 @@ def test_memory_is_sealed_and_has_no_name_in_a_file_system() -> None:
         with pytest.raises(PermissionError):
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
         assert os.fstat(fd).st_nlink == 0
-        assert os.fstat(fd).st_blocks * 512 == 3 * PAGE, "not reserved"
+        assert os.fstat(fd).st_blocks == 0, "it takes none"
+        reserve(fd, PAGE, 2 * PAGE)
+        assert os.fstat(fd).st_blocks * 512 == 2 * PAGE
         assert not os.get_inheritable(fd)
     finally:
         os.close(fd)
@@ -51,8 +53,10 @@ def test_memory_that_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
+    fd = sealed_memory(4096)
     with pytest.raises(ArenaError, match=r"no memory of 4096 bytes to share: .*No space"):
-        sealed_memory(4096)
+        reserve(fd, 0, 4096)
+    os.close(fd)
     monkeypatch.delattr(os, "memfd_create")
     with pytest.raises(ArenaError, match="memfd_create"):
         sealed_memory(4096)
@@ -294,7 +298,7 @@ def test_without_an_arena_arrays_are_the_processes_own(monkeypatch: pytest.Monke
 
 
 def test_an_arenas_pages_are_mapped_where_they_are_reserved() -> None:
-    with Arena(lay_out([300 * PAGE], gradient_places=1, value_places=0)) as arena:
+    with Arena(lay_out([300 * PAGE])) as arena:
         array = arena.mapping.array(0, (arena.nbytes,), "uint8")
         arena.reserve(0, 200 * PAGE)
         wait_until(lambda: resident_bytes(array) == 200 * PAGE)
@@ -305,7 +309,7 @@ def test_without_a_thread_pages_are_mapped_as_they_are_touched(monkeypatch: pyte
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("threading.Thread.start", none)
-    with Arena(lay_out([300 * PAGE], gradient_places=1, value_places=0)) as arena:
+    with Arena(lay_out([300 * PAGE])) as arena:
         array = arena.mapping.array(0, (arena.nbytes,), "uint8")
         arena.reserve(0, arena.nbytes)
         assert resident_bytes(array) == 0

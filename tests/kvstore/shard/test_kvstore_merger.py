@@ -21,7 +21,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.sharding import Routing
-from weft_kvstore.tables.steps import AnyTable
+from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import ProtocolError, Run
 from weft_kvstore.wire.messages import Reading
 
@@ -48,7 +48,7 @@ class Ends:
         self.answered: list[int] = []
         self.merger: Merger = Merger(self, priorities=True)
 
-    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
+    def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
         self.answered.append(wait.request)
         yield
 
@@ -103,8 +103,8 @@ def test_sums_that_find_no_memory_end_the_job_and_not_the_shard(
     monkeypatch: pytest.MonkeyPatch, whole: bool, told: str
 ) -> None:
     ends = Ends(lambda *_: None, whole=whole)
-    ends.push_all()
     monkeypatch.setattr(np, "add", raising(MemoryError("8 bytes")))
+    ends.push_all()
     ends.work()
     assert ends.failed == [told]
 
@@ -112,6 +112,7 @@ def test_sums_that_find_no_memory_end_the_job_and_not_the_shard(
 @pytest.mark.parametrize("whole", [False, True])
 def test_whoever_asks_why_hears_of_no_sum_that_fails(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
     """Sums are made where their failing ends the job, not where somebody asks or a deadline is told."""
+    monkeypatch.setattr("weft_kvstore.shard.merger.AT_ONCE_BYTES", 0)
     ends = Ends(lambda *_: None, whole=whole)
     wait = pull_of(1)
     ends.pull(wait)
@@ -128,7 +129,7 @@ class Loses(Ends):
         super().__init__(lambda *_: None, whole=whole)
         self.waits = [pull_of(number) for number in (1, 2)]
 
-    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
+    def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
         self.answer_range(wait, self.shard.buckets[0] if self.shard.buckets else None, 0, 1)  # type: ignore[arg-type]
         yield
 

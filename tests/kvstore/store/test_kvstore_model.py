@@ -36,7 +36,6 @@ from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.pushes import Answers
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.messages import Reading
 
 RATE, MOMENTUM = 0.1, 0.9
@@ -289,7 +288,7 @@ def do_step(simulation: Simulation, program: Program, slot: int, step: int, choo
             simulation.step(choose)
     if together:
         gradients = [program.gradient(slot, step, key.key) for key in together]
-        begun.append(store.push_many([key.key for key in together], step, gradients))
+        begun.append(store.push([key.key for key in together], step, gradients))
     begun.append(store.barrier(step, nothing))
     pulls = values_of(store, own, step + 1, many=program.many)
     return [Call(step, future) for future in begun] + [Call(step, future, tuple(keys)) for keys, future in pulls]
@@ -301,7 +300,7 @@ def values_of(
     """Pulls of a step's values, with the keys of each."""
     dense = [key.key for key in keys if not key.rows] if many else []
     pulls = [([key.key], value_of(store, key, version)) for key in keys if key.key not in dense]
-    return [*pulls, (dense, store.pull_many(dense, version))] if dense else pulls
+    return [*pulls, (dense, store.pull(dense, version))] if dense else pulls
 
 
 def value_of(
@@ -547,7 +546,7 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
             check_answer(wait, description.keys[int(part.places[number])], through)
         answer_range(answers, wait, bucket, first, stop)
 
-    def of_unit(answers: Answers, wait: PullWait, unit: AnyTable) -> Any:
+    def of_unit(answers: Answers, wait: PullWait, unit: TableState) -> Any:
         key = next(one for one in description.keys if one.key == unit.spec.key)
         check_answer(wait, key, dict(unit.steps._through))  # type: ignore[attr-defined]
         return answer(answers, wait, unit)

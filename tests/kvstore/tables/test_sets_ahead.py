@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_kvstore.rows.rows import Rows, is_ascending
-from weft_kvstore.tables import sets as tables_sets
-from weft_kvstore.tables.sets import IdsAhead, RowsAhead, SetsAhead
+from weft_kvstore.tables.sets import RowsAhead
 
 ROWS, WIDTH, A_PIECE = 40, 2, 7
 SETS = st.lists(st.sets(st.integers(0, ROWS - 1)), max_size=8)
@@ -19,12 +18,10 @@ def rows_of(ids: set[int], number: float, dtype: type) -> Rows:
     return Rows(np.array(sorted(ids), dtype), np.full((len(ids), WIDTH), number, np.float32))
 
 
-def read(ahead: SetsAhead[Rows]) -> dict[int, float]:
+def read(ahead: RowsAhead) -> dict[int, float]:
     """What waits, by place."""
     found: dict[int, float] = {}
     for part in ahead.values():
-        if part is None:
-            continue
         assert 0 < len(part) <= A_PIECE
         assert is_ascending(part.ids)
         assert (part.values == part.values[:, :1]).all()
@@ -34,18 +31,14 @@ def read(ahead: SetsAhead[Rows]) -> dict[int, float]:
     return found
 
 
-def of_a_table() -> SetsAhead[Rows]:
-    return RowsAhead(ROWS, WIDTH, np.dtype(np.float32), a_piece=A_PIECE)
+def none_of(dtype: type) -> RowsAhead:
+    return RowsAhead(WIDTH, np.dtype(np.float32), np.dtype(dtype), a_piece=A_PIECE)
 
 
-def of_a_growing_one() -> SetsAhead[Rows]:
-    return IdsAhead(WIDTH, np.dtype(np.float32), a_piece=A_PIECE, salt=5)
-
-
-@pytest.mark.parametrize(("make", "dtype"), [(of_a_table, np.int64), (of_a_growing_one, np.uint64)])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
 @given(sets=SETS)
-def test_of_each_place_the_last_value_waits(make: type, dtype: type, sets: list[set[int]]) -> None:
-    ahead, model = make(), {}
+def test_of_each_place_the_last_value_waits(dtype: type, sets: list[set[int]]) -> None:
+    ahead, model = none_of(dtype), {}
     for number, ids in enumerate(sets):
         ahead.add(rows_of(ids, number, dtype))
         model |= dict.fromkeys(ids, float(number))
@@ -53,9 +46,9 @@ def test_of_each_place_the_last_value_waits(make: type, dtype: type, sets: list[
     assert read(ahead) == model
 
 
-@pytest.mark.parametrize(("make", "dtype"), [(of_a_table, np.int64), (of_a_growing_one, np.uint64)])
-def test_what_is_set_again_takes_no_more_memory(make: type, dtype: type) -> None:
-    ahead = make()
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_what_is_set_again_takes_no_more_memory(dtype: type) -> None:
+    ahead = none_of(dtype)
     ahead.add(rows_of(set(range(20)), 1.0, dtype))
     before = ahead.nbytes
     assert before >= 20 * WIDTH * 4
@@ -65,14 +58,6 @@ def test_what_is_set_again_takes_no_more_memory(make: type, dtype: type) -> None
 
 
 def test_ids_of_a_growing_table_are_any_64_bits() -> None:
-    ahead = of_a_growing_one()
+    ahead = none_of(np.uint64)
     ahead.add(rows_of({2**64 - 1, 2**63, 0}, 3.0, np.uint64))
     assert read(ahead) == dict.fromkeys((2**64 - 1, 2**63, 0), 3.0)
-
-
-def test_a_large_table_is_looked_through_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables_sets, "ROWS_LOOKED_AT", 8)
-    ahead = of_a_table()
-    ahead.add(rows_of({3, 30}, 1.0, np.int64))
-    parts = list(ahead.values())
-    assert [None if part is None else part.ids.tolist() for part in parts] == [None, [3], None, None, None, [30]]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,47 +13,27 @@ from store_cluster import given as given_key
 from store_cluster import key_of, store_of
 from weft_kvstore.description.records import KeyDescription, Mode
 from weft_kvstore.merging.steps import PushRefusedError
+from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables import sets as tables_sets
-from weft_kvstore.tables.sets import TableSets, Taken
+from weft_kvstore.tables.sets import RowsAhead, TableSets, Taken
 from weft_kvstore.tables.values import KeyRules
 
-Value = tuple[int, np.ndarray[Any, np.dtype[Any]]]
 
-
-def value_of(number: float, index: int = 0) -> Value:
-    return index, np.full(1, number, np.float32)
-
-
-class Ahead:
-    """Numbers by their index."""
-
-    nbytes = 0
-
-    def __init__(self) -> None:
-        self.held: dict[int, Value] = {}
-
-    def __len__(self) -> int:
-        return len(self.held)
-
-    def add(self, value: Value) -> None:
-        self.held[value[0]] = value
-
-    def values(self) -> Iterator[Value | None]:
-        yield from self.held.values()
+def value_of(number: float) -> Rows:
+    return Rows(np.zeros(1, np.int64), np.full((1, 1), number, np.float32))
 
 
 class Unit:
     """A unit's sets at a version that the test says; `holding` is what it has put, newest last."""
 
-    def __init__(self, *, mode: Mode = Mode.SYNC, given: bool = False, slots: int = 2, fills: bool = False) -> None:
+    def __init__(self, *, mode: Mode = Mode.SYNC, given: bool = False, slots: int = 2) -> None:
         key = key_of("w", (1,), slots)
         self.steps = SimpleNamespace(version=0)
-        self.sets: TableSets[Value] = TableSets(
+        self.sets = TableSets(
             rules_of(given_key(key) if given else key, mode),
             self.steps,  # type: ignore[arg-type]  # of steps only the version is looked at
-            Ahead,
-            fills=fills,
+            partial(RowsAhead, 1, np.dtype(np.float32), np.dtype(np.int64), a_piece=8),
         )
         self.sent = 0
 
@@ -65,7 +44,7 @@ class Unit:
         return self.sets.accept(version, value_of(number), origin, is_changing=is_changing)
 
     def due(self) -> list[float]:
-        return [float(one[1][0]) for one in self.sets.due() if one is not None]
+        return [float(one.values[0, 0]) for one in self.sets.due()]
 
 
 def rules_of(key: KeyDescription, mode: Mode) -> KeyRules:
@@ -134,20 +113,19 @@ def test_what_comes_during_an_update_holds_behind_it_and_does_not_keep_it_from_e
     assert unit.sets.relieve() is None, "nothing is put while rows are half updated"
     put: list[float] = []
     for number, value in enumerate(unit.sets.due(), 3):
-        assert value is not None
-        put.append(float(value[1][0]))
+        put.append(float(value.values[0, 0]))
         if number < 9:
             assert unit.set(0, number, is_changing=True) is Taken.BEHIND_UPDATE
             instead = unit.sets.relieve()
             assert instead is not None
-            put.append(float(instead[1][0]))
+            put.append(float(instead.values[0, 0]))
     assert put == [1.0, 2.0, 3.0, 4.0], "who brings one puts one, in their order"
     assert unit.sets.relieve() is None
 
 
 @pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])
 def test_a_first_value_that_comes_late_undoes_nothing(mode: Mode) -> None:
-    unit = Unit(mode=mode, given=True, fills=True)
+    unit = Unit(mode=mode, given=True)
     unit.steps.version = unit.sets.reached = 3
     assert unit.set(0, 1.0) is Taken.FIRST
     assert unit.set(3, 1.0) is Taken.NOW
