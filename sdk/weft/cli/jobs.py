@@ -199,7 +199,9 @@ def show(
     if job.state is JobState.SUCCEEDED and job.snapshot and job.progress.step < job.progress.steps:
         say(f"go on from step {job.snapshot}: {command(f'resume {job.id} --stop-when none')}")
     elif job.state is JobState.SUCCEEDED and job.snapshot == job.progress.step:
-        say(f"train it longer: {command(f'resume {job.id} --steps {2 * job.progress.step}')}")
+        epochs = submitted.run.epochs
+        longer = f"--epochs {2 * epochs}" if epochs else f"--steps {2 * job.progress.step}"
+        say(f"train it longer: {command(f'resume {job.id} {longer}')}")
     elif job.state.is_terminal and job.snapshot is not None:
         say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
     elif job.state is JobState.FAILED and job.started_at is not None:
@@ -328,11 +330,15 @@ def scale(
     """Have a job that runs go on with other numbers of workers and shards, from a step soon."""
     with Client(url) as client:
         job = find_job(client, id)
-        job.scale(workers=workers, shards=shards)
+        before = job.job
+        now = job.scale(workers=workers, shards=shards)
+        same = workers in {None, now.workers} and shards in {None, now.shards} and now.reason == before.reason
         if form is Format.JSON:
-            print_json(job.job)
+            print_json(now)
+        elif same:
+            say(f"job {now.id} ({now.name}) has {render.places(now.workers, now.shards)} already; nothing changes")
         else:
-            say(render.state_line(job.job))
+            say(render.state_line(now))
         if watch:
             _watch(job, Console(stderr=True))
 
