@@ -278,7 +278,7 @@ def test_a_file_that_is_missing_is_wrong_usage(run: Run, tmp_path: Path) -> None
     [
         (["--set", "optimizer.lr=0.5", "--set", "epochs=3"],
          {"optimizer": {"name": "sgd", "lr": 0.5}, "run": {"epochs": 3}}),
-        (["--set", "optimizer.name=adam", "--set", "beta1=0"], {"optimizer": {"name": "adam", "beta1": 0}}),
+        (["--set", "optimizer.name=adam", "--set", "eps=1"], {"optimizer": {"name": "adam", "eps": 1}}),
         (["--set", "lr.schedule=cosine"], {"optimizer": {"name": "sgd", "lr": {"schedule": "cosine"}}}),
         (["--set", "name=7", "--set", "precision=float16"], {"name": "7", "precision": "float16"}),
         (["--set", 'metrics={"a": "b"}', "--set", "metrics.c=1"], {"metrics": {"a": "b", "c": 1}}),
@@ -308,7 +308,7 @@ def test_a_field_inside_a_list_is_set(run: Run) -> None:
     [
         ("epoch=3", "a job has no such field; did you mean 'epochs'?"),
         ("optmizer.lr=3", "a job has no such field; did you mean 'optimizer'?"),
-        ("optimizer.beta=1", "optimizer has no field 'beta'; it has name, lr, momentum, weight_decay, multipliers"),
+        ("optimizer.beta=1", "optimizer has no field 'beta'; it has name, lr, momentum, weight_decay, nesterov"),
         ("lr.schedul=cosine", "optimizer.lr has no field 'schedul'; did you mean 'schedule'?"),
         ("steps=many", "--set run.steps=many: this is no integer or null"),
         ("shuffle=1", "--set data.shuffle=1: this is no boolean"),
@@ -397,7 +397,7 @@ def test_show_says_all_there_is(run: Run) -> None:
     metrics = {"evaluate/accuracy": 0.98}
     finished = job(state=JobState.SUCCEEDED, metrics=metrics, started_at=START, ended_at=ended)
     data = {"source": {"path": "points.npz"}, "columns": {}, "batch_size": 8, "evaluate": {"start": 3, "stop": 9}}
-    adam = {"name": "adam", "lr": {"schedule": "cosine", "start": 0.1, "steps": 100}, "beta1": 0.8}
+    adam = {"name": "adam", "lr": {"schedule": "cosine", "start": 0.1, "steps": 100}, "betas": [0.8, 0.9]}
     spec = JobSpec.model_validate({**JOB, "data": data, "optimizer": adam})
     out = run(answers(finished, spec), "show", "job-1").stdout
     for part in (
@@ -409,12 +409,12 @@ def test_show_says_all_there_is(run: Run) -> None:
         "1m 15s",
         "2 workers, 2 shards",
         "weft params save",
-        " optimizer adam, beta1 0.8 lr cosine, start 0.1, end 0, steps 100, begin 0 batch",
+        " optimizer adam, betas (0.8, 0.9) lr cosine, start 0.1, end 0, steps 100, begin 0 batch",
         " batch size 8 data points.npz; evaluated on rows 3 to 9 on 2 workers",
     ):
         assert part in re.sub(r"\s+", " ", out)
     plain = re.sub(r"\s+", " ", run(answers(finished, SPEC), "show", "job-1").stdout)
-    assert " optimizer sgd lr 0.01 batch size 64 data points.npz on " in plain
+    assert " optimizer sgd lr 0.001 batch size 64 data points.npz on " in plain
     assert json.loads(run(answers(finished), "show", "job-1", "-o", "json").stdout)["state"] == "succeeded"
 
 

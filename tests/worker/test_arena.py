@@ -22,8 +22,8 @@ from weft_graph.program import LOSS_SCALE, Programs
 from weft_graph.types import DType
 from weft_worker import segments
 from weft_worker.bind import bind
+from weft_worker.engine.engine import Engine
 from weft_worker.engine.errors import WorkError
-from weft_worker.engine.face import Engine
 from weft_worker.engine.serial import SerialEngine
 from weft_worker.engine.threaded import ThreadedEngine
 from weft_worker.plan import Plan, Segment

@@ -21,7 +21,7 @@ from weft_graph.weft_domain import FUSED
 from weft_kernels.kernel import Array
 from weft_kernels.onnx_backend import Backend, Prepared
 from weft_worker.bind import bind
-from weft_worker.engine.face import Engine
+from weft_worker.engine.engine import Engine
 from weft_worker.engine.threaded import ThreadedEngine
 from weft_worker.step.hands import Hands
 from weft_worker.step.lanes import COMPUTE, IO

@@ -11,7 +11,7 @@ from weft_kernels.kernel import Array
 from weft_kvstore.store import Readable
 from weft_worker.bind import Binder
 from weft_worker.course import Course
-from weft_worker.engine.face import Engine
+from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.feed import Feeder
 from weft_worker.metrics import MetricSums, TakenSums

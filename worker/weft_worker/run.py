@@ -32,8 +32,8 @@ from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
 from weft_worker.course import Course
 from weft_worker.device import CPU, Device, open_device
+from weft_worker.engine.engine import Engine
 from weft_worker.engine.errors import EngineError
-from weft_worker.engine.face import Engine
 from weft_worker.engine.serial import SerialEngine
 from weft_worker.engine.threaded import ThreadedEngine
 from weft_worker.errors import StoppedError, WorkerError

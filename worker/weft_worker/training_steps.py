@@ -16,7 +16,7 @@ from weft_kernels.kernel import Array
 from weft_kvstore.step_outcome import loss_scale_of
 from weft_worker.bind import Binder
 from weft_worker.course import Course, CourseStep, parts_of
-from weft_worker.engine.face import Engine
+from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.feed import Feeder
 from weft_worker.metrics import MetricSums

@@ -16,7 +16,7 @@ from weft.api.lifecycle import JobState
 from weft.cli import render
 from weft.cli.job_file import InitFrom, SetOption, beginning_with, job_file, overridden, read
 from weft.cli.model_options import JOB_PANEL, ModelOptions, fields_of_a_job, with_model_options
-from weft.cli.models import ModelJob, is_model, job_of_model, submit_model
+from weft.cli.models import ModelJob, is_model, job_of_model, submit_model, with_hints
 from weft.cli.options import Form, Format, JobId, Url, await_job, find_job, print_json, say, warn
 from weft.cli.programs import tell_dry_run
 from weft.cli.training_options import (
@@ -114,10 +114,12 @@ def submit(
         made = replace(made, document=overridden(changed(made.document, changes), [*said, *(set_ or ())]))
         if init_from is not None:
             made = ModelJob(beginning_with(client, made.document, init_from))
-        if dry_run:
-            tell_dry_run(out, client.dry_run(made.document), form)
-            return
-        _tell_submitted(submit_model(client, made), form=form, watch=watch)
+        with with_hints("--column " if file is not None and is_model(file) else "--set data.columns."):
+            if dry_run:
+                tell_dry_run(out, client.dry_run(made.document), form)
+                return
+            job = submit_model(client, made)
+        _tell_submitted(job, form=form, watch=watch)
 
 
 def resume(

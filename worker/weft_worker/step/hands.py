@@ -14,7 +14,7 @@ from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import BufferStore, Store
 from weft_worker.device import CpuDevice, Device
-from weft_worker.engine.face import Engine
+from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.own_values import OwnStore
 
@@ -63,7 +63,7 @@ class Shared:
         missing = [key for key in keys if key not in self._ahead]
         if missing:
             out = [self.buffers.value_buffer(key) for key in missing]
-            self._expect(missing, version, self.store.pull_many(missing, version, out=out))
+            self._expect(missing, version, self.store.pull(missing, version, out=out))
         found = [self._ahead.pop(key) for key in keys]
         return [future.result()[number] for _, future, number in found]
 
@@ -84,7 +84,7 @@ class Shared:
                 np.copyto(array, gradient, casting="no")
             arrays.append(array)
         if not goes_on:
-            pushed = self.store.push_many(keys, step, arrays)
+            pushed = self.store.push(keys, step, arrays)
             self._pushed.append(pushed)
             return pushed
         out = [self.buffers.value_buffer(key) for key in keys] if in_place else None
