@@ -28,7 +28,7 @@ WARM_UP, CALLS = 200, 50
 
 
 class Trace:
-    """Counts calls of the store's functions by side while `on`: the shard has one thread, the others are the client's."""
+    """Counts calls of the store's functions by side while `on`: the shard has one thread, the client the others."""
 
     def __init__(self) -> None:
         self.on = False
