@@ -46,7 +46,6 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Data": ("numpy_data", "DataSpec"),
     "Optimizers": (
         "SGD",
-        "Nesterov",
         "Adam",
         "AdamW",
         "Adagrad",
