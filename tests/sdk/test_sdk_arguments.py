@@ -86,16 +86,17 @@ def test_rows_may_be_numbers_of_numpy() -> None:
 
 def test_rules_are_the_models_and_say_what_they_have() -> None:
     assert weft.SGD(0.1) == optimizer.SGD(lr=0.1)
-    assert weft.Adam(0.1, beta1=0.5) == optimizer.Adam(lr=0.1, beta1=0.5)
+    assert weft.Adam(0.1, betas=(0.5, 0.9)) == optimizer.Adam(lr=0.1, betas=(0.5, 0.9))
     assert (weft.SGD(), weft.Adam()) == (optimizer.SGD(), optimizer.Adam())
     with pytest.raises(weft.ArgumentError, match=r"^Adam has no 'eta'; did you mean 'lr'\?$"):
         weft.Adam(eta=0.1)  # type: ignore[arg-type]  # the mistake is the point
-    with pytest.raises(
-        weft.ArgumentError, match=r"^SGD has no 'nesterov'; it has lr, momentum, weight_decay, multipliers$"
-    ):
-        weft.SGD(nesterov=True)  # type: ignore[arg-type]  # the mistake is the point
+    with pytest.raises(weft.ArgumentError, match=r"^SGD: nesterov needs a momentum, such as momentum=0\.9$"):
+        weft.SGD(nesterov=True)
     with pytest.raises(weft.ArgumentError, match=r"^SGD: lr is -1; it should be greater than 0$"):
         weft.SGD(-1)
+
+
+OTHERS: dict[str, Any] = {"betas": (0.5, 0.25), "nesterov": True}
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -103,10 +104,11 @@ def test_what_a_rule_takes_is_what_its_model_has(name: str) -> None:
     """Each argument comes in at its place, and the defaults are the model's."""
     make = BY_NAME[name]
     names = inspect.signature(make).parameters.keys() - {"multipliers", "unknown"}
-    made = make(0.5, **dict.fromkeys(names - {"lr"}, 0.5), multipliers={"*": {"lr": 2.0}})
+    given = dict.fromkeys(names, 0.5) | {word: other for word, other in OTHERS.items() if word in names}
+    made = make(**given, multipliers={"*": {"lr": 2.0}})
     assert made.model_dump() == {
         "name": name,
-        **dict.fromkeys(names, 0.5),
+        **given,
         "multipliers": [{"keys": "*", "lr": 2.0, "weight_decay": None, "trust": None}],
     }
     assert make() == type(made)()
@@ -116,8 +118,19 @@ def test_what_a_rule_takes_is_what_its_model_has(name: str) -> None:
 
 
 def test_every_rule_has_its_maker() -> None:
-    """`momentum` is SGD's with a momentum."""
-    assert BY_NAME.keys() == BUILT_IN.keys() - {"momentum"}
+    """`momentum` and `nesterov` are SGD's."""
+    assert BY_NAME.keys() == BUILT_IN.keys() - {"momentum", "nesterov"}
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop"])
+def test_optimizers_have_the_words_of_pytorch_in_its_order_and_with_its_defaults(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    own = dict(inspect.signature(getattr(weft, name)).parameters)
+    theirs = inspect.signature(getattr(torch.optim, name)).parameters
+    assert own.keys() - theirs.keys() == {"multipliers", "unknown"}
+    assert [word for word in own if word in theirs] == [word for word in theirs if word in own]
+    for word in own.keys() & theirs.keys():
+        assert own[word].default == theirs[word].default, word
 
 
 @pytest.mark.parametrize("shape", [(None, 4), ("batch", 4.5), None])

@@ -73,7 +73,7 @@ def test_values_arrive_where_they_are_read_and_a_version_that_nobody_took_is_pas
             shared.send(keys, step, gradients, goes_on=True, in_place=True)
         found = shared.values(keys, 2)
         assert all(value is store.value_buffer(key) for key, value in zip(keys, found, strict=True))
-        for value, kept in zip(found, store.pull_many(keys, 2).result(), strict=True):
+        for value, kept in zip(found, store.pull(keys, 2).result(), strict=True):
             np.testing.assert_array_equal(value, kept)
         shared.send(keys, 2, gradients, goes_on=False, in_place=True)
         shared.end(2)

@@ -57,11 +57,11 @@ class ManyKeys:
         self, names: Sequence[str], steps: Sequence[int], gradients: Sequence[Array], priority: int
     ) -> Future[None]:
         """Pushes each key's gradient of its step."""
-        return _sent(partial(self._store.push_many, priority=priority), names, steps, gradients)
+        return _sent(partial(self._store.push, priority=priority), names, steps, gradients)
 
     def set(self, names: Sequence[str], versions: Sequence[int], values: Sequence[Array]) -> Future[None]:
         """Makes these the keys' values at their versions."""
-        return _sent(self._store.set_many, names, versions, values)
+        return _sent(self._store.set, names, versions, values)
 
     def pull(
         self,
@@ -111,7 +111,7 @@ class ManyKeys:
     ) -> Future[list[Array]]:
         """Keys that are at one version."""
         if look is None:
-            return self._store.pull_many(names, version, settled=settled, out=out, priority=priority)
+            return self._store.pull(names, version, settled=settled, out=out, priority=priority)
         tell = look
 
         def told(pulled: list[Any]) -> list[Array]:

@@ -67,7 +67,7 @@ def _fetch(run: StepRun, bounds: Sequence[BoundNode]) -> None:
 
     def start(on_complete: OnComplete) -> None:
         if many is not None:
-            came = many.pull_many([bound.key for bound in bounds], run.context.step, settled=run.context.settled)
+            came = many.pull([bound.key for bound in bounds], run.context.step, settled=run.context.settled)
         else:
             came = together([pulled(bound) for bound in bounds], called)
         came.add_done_callback(completing(on_complete, keep))
@@ -127,7 +127,7 @@ def _send(run: StepRun, bounds: Sequence[BoundNode]) -> None:
 
     def push(host: list[Array]) -> Future[Any]:
         if many is not None:
-            return many.push_many([bound.key for bound in bounds], run.context.step, host)
+            return many.push([bound.key for bound in bounds], run.context.step, host)
         pushed = zip(bounds, host, strict=True)
         return together([run.runtime.store.push(bound.key, run.context.step, array) for bound, array in pushed], called)
 

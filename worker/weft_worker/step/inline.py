@@ -210,7 +210,7 @@ class SharedValues:
         missing = [key for key in keys if key not in self._ahead]
         if missing:
             out = [self.store.value_buffer(key) for key in missing]
-            self._expect(missing, version, self.store.pull_many(missing, version, out=out))
+            self._expect(missing, version, self.store.pull(missing, version, out=out))
         found = [self._ahead.pop(key) for key in keys]
         return [future.result()[number] for _, future, number in found]
 
@@ -227,7 +227,7 @@ class SharedValues:
                 np.copyto(array, gradient, casting="no")
             arrays.append(array)
         if not goes_on:
-            pushed = self.store.push_many(keys, step, arrays)
+            pushed = self.store.push(keys, step, arrays)
             self._pushed.append(pushed)
             return pushed
         out = [self.store.value_buffer(key) for key in keys] if in_place else None
