@@ -81,8 +81,9 @@ class JobHandle:
     def scale(self, *, workers: int | None = None, shards: int | None = None) -> Job:
         """Continue the same job on other numbers of workers and shards, from a snapshot a few seconds ahead.
 
-        Another number of shards gives the same bits. Raises ArgumentError; ConflictError if the job is not running,
-        takes no snapshots, or the cluster has too few agents; InvalidRequestError if the job cannot run so.
+        Another number of shards gives the same bits; numbers that it has already change nothing. Raises ArgumentError;
+        ConflictError if the job is not running, takes no snapshots, or the cluster has too few agents;
+        InvalidRequestError if the job cannot run so.
         """
         with checked("scale"):
             asked = Scale(workers=workers, shards=shards)

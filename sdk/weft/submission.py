@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Required, TypeAlias, TypedDict, TypeVar, Union
 
@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     from weft.expression import Expression
     from weft.job_handle import JobHandle
     from weft.optimizer_graph import CustomOptimizer
-    from weft.records import Array
     from weft.trainable import Trainable
-    from weft_graph.ir import Graph
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -189,17 +187,6 @@ def shown_with_keywords_of(source: Callable[..., Any], but: Collection[str] = ()
     return shown
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Trained:
-    """A graph, its outputs by what the job makes of them, and first values of its parameters."""
-
-    graph: Graph
-    loss: str
-    metrics: Mapping[str, str]
-    values: Mapping[str, Array] = field(default_factory=dict)
-    optimizer: OptimizerSpec | None = None
-
-
 def job_spec(
     loss: Expression | Trainable,
     *,
@@ -243,7 +230,7 @@ def job_spec(
     if (epochs is None) == (steps is None):
         given = "neither" if epochs is None else f"epochs={epochs} and steps={steps}"
         raise ArgumentError(f"give either epochs or steps, how long to train; {given} was given")
-    trained = _trained(loss, metrics, outputs, name)
+    trained = trainable_of(loss, metrics, outputs, name)
     source = data_of(data)
     from weft_graph.json_form import graph_to_json  # who only watches jobs builds no graph
 
@@ -297,34 +284,28 @@ def _optimizer(given: Optimizer) -> Any:
     raise ArgumentError(f"optimizer is of {kind.__module__}.{kind.__name__}; write {write}, or a name such as 'adam'")
 
 
-def first_values(
-    loss: Expression | Trainable, metrics: Mapping[str, Expression] | None, outputs: Sequence[Expression]
-) -> Mapping[str, Array]:
-    """The values that parameters of these bring along, by name."""
-    return _trained(loss, metrics, outputs, "job").values
-
-
-def _trained(
+def trainable_of(
     loss: Expression | Trainable,
     metrics: Mapping[str, Expression] | None,
     outputs: Sequence[Expression],
     name: str,
-) -> _Trained:
-    """Raises ArgumentError for what is none of these."""
+) -> Trainable:
+    """The graph of these, with the values that its parameters bring along. Raises ArgumentError for what is none."""
     from weft.collect import collect  # who only watches jobs builds no graph
     from weft.trainable import Trainable
+    from weft_graph.losses.with_loss import WithLoss
 
     if isinstance(loss, Trainable):
         if metrics or outputs:
             raise ArgumentError(
                 "metrics and outputs of a model are said where its loss is: model.with_loss(..., metrics=...)"
             )
-        return _Trained(loss.graph, loss.loss, loss.metrics, loss.values, loss.optimizer)
+        return loss
     metrics = {} if metrics is None else metrics
     _check_expressions(loss, metrics)
-    collected = collect((loss, *metrics.values(), *outputs), name)
-    named = dict(zip(metrics, collected.outputs[1:], strict=False))
-    return _Trained(collected.graph, collected.outputs[0], named, collected.values)
+    made = collect((loss, *metrics.values(), *outputs), name)
+    named = dict(zip(metrics, made.outputs[1:], strict=False))
+    return Trainable(WithLoss(made.graph, made.outputs[0], named), made.values)
 
 
 def _check_expressions(loss: object, metrics: object) -> None:
