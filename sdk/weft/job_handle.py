@@ -222,7 +222,7 @@ class JobHandle:
         return self.set_all({name: value})
 
     def set_all(self, values: Mapping[str, Any]) -> int:
-        """Set parameters, all at one step, and return the first step that uses them.
+        """Set parameters, all at once, and return the step after which they were set, 0 before the first.
 
         A number fills the parameter. The optimizer's state is kept. Raises ArgumentError for an unknown name, another
         shape, or a dtype that cannot be converted; ConflictError once the job has ended.

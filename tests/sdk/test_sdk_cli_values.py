@@ -153,15 +153,15 @@ def test_parameters_are_set_from_numbers_and_files(run: Run, tmp_path: Path) -> 
     np.save(tmp_path / "a.npy", np.array([1.0, 2.0]))
     script = answers(job(), LISTED, ValuesSet(names=["a"], step=41))
     result = run(script, "params", "set", "job-1", f"a={tmp_path / 'a.npy'}")
-    assert result.stdout == "a holds from step 42 on in job job-1\n"
+    assert result.stdout == "job job-1: a was set after step 41\n"
     np.testing.assert_array_equal(load(script.requests[-1].content)["a"], np.array([1, 2], np.float32), strict=True)
     script = answers(job(), LISTED, ValuesSet(names=["a"], step=0))
     assert json.loads(run(script, "params", "set", "job-1", "a=-0.5", "-o", "json").stdout) == {"set": ["a"], "step": 0}
     np.testing.assert_array_equal(load(script.requests[-1].content)["a"], np.full(2, -0.5, np.float32), strict=True)
     both = ParameterList(parameters=[*LISTED.parameters, LISTED.parameters[0].model_copy(update={"name": "b"})])
     for step, said in (
-        (41, "a, b hold from step 42 on in job job-1\n"),
-        (0, "a, b are what it begins with in job job-1\n"),
+        (41, "job job-1: a, b were set after step 41\n"),
+        (0, "job job-1: a, b were set before the first step\n"),
     ):
         script = answers(job(), both, ValuesSet(names=["a", "b"], step=step))
         assert run(script, "params", "set", "job-1", "a=1", "b=2").stdout == said
@@ -193,7 +193,7 @@ def test_a_file_s_parameters_are_set(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     save_file({"a": np.zeros(2, np.float32)}, path)
     script = answers(job(), ValuesSet(names=["a"], step=3))
-    assert "holds from step 4 on" in run(script, "params", "load", "job-1", str(path)).stdout
+    assert "was set after step 3" in run(script, "params", "load", "job-1", str(path)).stdout
     assert script.requests[-1].content == path.read_bytes()
 
 
