@@ -1,7 +1,7 @@
 """The store of a job without shards: its one worker keeps the values itself, and no message is sent.
 
 A step reads the arrays that the rule writes: `OwnStore.value` hands them out as they are, and `OwnStore.update` writes
-them in place once the step has computed all. The engine keeps the two apart; see `weft_worker.step.communication`.
+them in place once the step has computed all. The engine keeps the two apart; see `weft_worker.step.inline`.
 """
 
 from __future__ import annotations
