@@ -35,6 +35,7 @@ from weft.api.store import AverageSpec, LossScalingSpec
 from weft.arguments import checked, keep_best_of, stop_when_of
 from weft.data import numpy_data
 from weft.errors import ArgumentError
+from weft.optimizers import BY_NAME
 
 if TYPE_CHECKING:
     from weft.expression import Expression
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from weft.trainable import Trainable
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+Optimizer: TypeAlias = Union[OptimizerSpec, "CustomOptimizer", str, Mapping[str, Any], Callable[..., OptimizerSpec]]
+"""`weft.Adam(...)`, `weft.Adam`, or a name: `"adam"`."""
 
 FirstValues: TypeAlias = Union[FromJob, FromUpload, "JobHandle", str, "os.PathLike[str]"]
 """A job's handle or id, an upload, or the path of a safetensors file: a Path, or text with a `/` or `.safetensors`."""
@@ -113,7 +117,7 @@ class TrainingArguments(TypedDict, total=False):
     epochs: int | None
     steps: int | None
     evaluate_every: int | None
-    optimizer: OptimizerSpec | CustomOptimizer | None
+    optimizer: Optimizer | None
     workers: int
     shards: int | None
     communication: Communication
@@ -193,7 +197,7 @@ def job_spec(
     epochs: int | None = None,
     steps: int | None = None,
     evaluate_every: int | None = None,
-    optimizer: OptimizerSpec | CustomOptimizer | None = None,
+    optimizer: Optimizer | None = None,
     workers: int = _DEFAULTS["workers"],
     shards: int | None = None,
     precision: Precision | str = _DEFAULTS["precision"],
@@ -217,17 +221,12 @@ def job_spec(
     `init_from` is a job, or what `Client.upload` returned. Values of a model from PyTorch or ONNX are not in the job:
     `Client.submit` uploads them, or use `Client.upload_values(model.values)`. Raises ArgumentError.
     """
-    from weft.optimizer_graph import CustomOptimizer
-
     check_words("job_spec", unknown)
     if isinstance(ema, int | float):
         ema = EMA(ema)
     for record, kind in ((communication, Communication), (recovery, Recovery), (EMA() if ema is None else ema, EMA)):
         if not isinstance(record, kind):
             raise ArgumentError(f"{kind.__name__.lower()} is {record!r}; it should be weft.{kind.__name__}(...)")
-    optimizer = optimizer() if isinstance(optimizer, CustomOptimizer) else optimizer
-    if optimizer is not None and not isinstance(optimizer, Model):
-        raise ArgumentError(f"optimizer is {optimizer!r}; it should be weft.SGD(...), weft.Adam(...) or the like")
     if (epochs is None) == (steps is None):
         given = "neither" if epochs is None else f"epochs={epochs} and steps={steps}"
         raise ArgumentError(f"give either epochs or steps, how long to train; {given} was given")
@@ -252,7 +251,7 @@ def job_spec(
                 columns={**own, **source.columns},
                 batch_size=source.batch_size if batch_size is None else batch_size,
             ),
-            optimizer=optimizer or trained.optimizer or SGD(),
+            optimizer=trained.optimizer or SGD() if optimizer is None else _optimizer(optimizer),
             run=run,
             parallelism=parallelism,
             recompute=recompute,  # type: ignore[arg-type]  # the model makes the word of a text
@@ -270,6 +269,19 @@ def job_spec(
             **_of(recovery),
             seed=seed,
         )
+
+
+def _optimizer(given: Optimizer) -> Any:
+    """What the job's document takes as its optimizer. Raises ArgumentError for one that is not weft's."""
+    from weft.optimizer_graph import CustomOptimizer
+
+    if isinstance(given, Model | Mapping | str):
+        return given
+    if isinstance(given, CustomOptimizer) or any(given is make for make in BY_NAME.values()):
+        return given()
+    kind = given if isinstance(given, type) else type(given)
+    write = f"weft.{kind.__name__}(...)" if kind.__name__.lower() in BY_NAME else "weft.SGD(...), weft.Adam(...)"
+    raise ArgumentError(f"optimizer is of {kind.__module__}.{kind.__name__}; write {write}, or a name such as 'adam'")
 
 
 def trainable_of(

@@ -145,7 +145,8 @@ def mistakes(place: Place, client: weft.Client) -> Iterator[tuple[str, Callable[
     yield "epochs=1 and steps=3 was given", train(good, steps=3)
     yield "did you mean 'batch_size'?", train(good, batchsize=4)
     yield "write optimizer=weft.SGD(lr=...)", train(good, learning_rate=0.1)
-    yield "weft.SGD(...), weft.Adam(...) or the like", train(good, optimizer="sgd")
+    yield "did you mean 'adam'?", train(good, optimizer="adm")
+    yield "weft.SGD(...), weft.Adam(...), or a name such as 'adam'", train(good, optimizer=0.1)
     yield "did you mean 'lr'?", lambda: weft.Adam(learning_rate=0.1)  # type: ignore[call-arg]  # the mistake
     for workers in (1, 2):
         yield (
@@ -192,7 +193,7 @@ def test_what_newcomers_do_is_answered_by_one_sentence_that_the_page_on_trouble_
         if sentence not in message or "\n" in message or not is_on_page:
             wrong.append((sentence, message, is_on_page))
     assert not wrong, "\n".join(map(str, wrong))
-    assert made == 23
+    assert made == 24
     for job in client.jobs(state=weft.JobState.PENDING):
         job.cancel()
 

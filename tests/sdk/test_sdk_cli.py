@@ -279,6 +279,8 @@ def test_a_file_that_is_missing_is_wrong_usage(run: Run, tmp_path: Path) -> None
         (["--set", "optimizer.lr=0.5", "--set", "epochs=3"],
          {"optimizer": {"name": "sgd", "lr": 0.5}, "run": {"epochs": 3}}),
         (["--set", "optimizer.name=adam", "--set", "eps=1"], {"optimizer": {"name": "adam", "eps": 1}}),
+        (["--set", "optimizer=adam"], {"optimizer": {"name": "adam"}}),
+        (["--set", "optimizer=adam", "--set", "eps=1"], {"optimizer": {"name": "adam", "eps": 1}}),
         (["--set", "lr.schedule=cosine"], {"optimizer": {"name": "sgd", "lr": {"schedule": "cosine"}}}),
         (["--set", "name=7", "--set", "precision=float16"], {"name": "7", "precision": "float16"}),
         (["--set", 'metrics={"a": "b"}', "--set", "metrics.c=1"], {"metrics": {"a": "b", "c": 1}}),

@@ -98,7 +98,10 @@ def test_other_first_values_and_dry_runs_send_none_of_the_files(run: Run, file: 
         (["--loss", "mse", "--data", "d.npz"], "--steps or --epochs"),
         ([*LOSS, "--steps", "1", "--column", "z=y"], "the model has no input 'z'; it has x, labels"),
         ([*LOSS, "--steps", "1", "--column", "z"], "--column is 'z'; it should be INPUT=COLUMN"),
-        ([*LOSS, "--steps", "1", "--optimizer", "lion"], "--optimizer is 'lion'; there are sgd, adam, adamw"),
+        (
+            [*LOSS, "--steps", "1", "--optimizer", "lion"],
+            "--optimizer: no optimizer is called 'lion'; there are sgd, adam, adamw",
+        ),
         ([*LOSS, "--steps", "1", "--evaluate", "9"], "--evaluate is '9'; it should be rows from"),
         ([*LOSS, "--steps", "1", "--shape", "x"], "--shape is 'x'; it should be INPUT=batch,3,224,224"),
         ([*LOSS, "--steps", "1", "--output", "y"], "there is no output 'y'; there are 'logits'"),
