@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from weft_worker.engine.engine import Engine
 from weft_worker.engine.errors import WorkError
-from weft_worker.engine.face import Engine
 from weft_worker.engine.work import OnComplete
 
 VARIABLES = 5

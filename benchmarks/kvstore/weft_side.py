@@ -128,10 +128,10 @@ class WeftLayers:
 
     def hand_over(self, places: Sequence[int]) -> None:
         keys = [self._keys[place] for place in places]
-        self._pushes.append(self._store.push_many(keys, self._step, [self._gradients[place] for place in places]))
+        self._pushes.append(self._store.push(keys, self._step, [self._gradients[place] for place in places]))
         wanted = dict.fromkeys(self._portion_of[place] for place in places)
         for portion in reversed([one for one in wanted if one not in self._pulls]):  # the most urgent first
-            self._pulls[portion] = self._store.pull_many(self._keys[portion.start : portion.stop], self._step + 1)
+            self._pulls[portion] = self._store.pull(self._keys[portion.start : portion.stop], self._step + 1)
 
     def ask(self) -> None:
         """All was asked for."""

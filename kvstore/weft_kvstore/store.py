@@ -126,8 +126,13 @@ class BulkStore(Store, Protocol):
     priorities order what is left equal.
     """
 
-    def push(self, key: str, step: int, gradient: Array, *, priority: int = 0) -> Future[None]:
-        """See `Store.push`."""
+    def push(
+        self, keys: str | Sequence[str], step: int, gradients: Array | Sequence[Array], *, priority: int = 0
+    ) -> Future[None]:
+        """See `Store.push`; of several keys a gradient each, in their order."""
+
+    def set(self, keys: str | Sequence[str], version: int, values: Array | Sequence[Array]) -> Future[None]:
+        """See `Store.set`; of several keys a value each."""
 
     def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
         """See `Store.push_rows`."""
@@ -145,12 +150,12 @@ class BulkStore(Store, Protocol):
         """These keys, looked up once for `push_keys`, `pull_keys` and `pushpull`. Raises StoreRefusedError."""
 
     def push_keys(self, keys: Any, step: int, gradients: Sequence[Array], *, priority: int = 0) -> Future[None]:
-        """`push_many` of a `key_set`. Arrays fit already, as by `pushpull`."""
+        """`push` of a `key_set`. Arrays fit already, as by `pushpull`."""
 
     def pull_keys(
         self, keys: Any, version: int, *, out: Sequence[Array] | None = None, single: bool = False, priority: int = 0
     ) -> Future[Any]:
-        """`pull_many` of a `key_set`. Arrays fit already, and `single` counts, as by `pushpull`."""
+        """`pull` of a `key_set`. Arrays fit already, and `single` counts, as by `pushpull`."""
 
     def pushpull(
         self,
@@ -166,31 +171,19 @@ class BulkStore(Store, Protocol):
         C-contiguous, of the keys' dtypes and shapes. With `single` it ends with the one key's value, else with a list.
         Where it fails, `arrived` of the future says whether the shards have the gradients all the same."""
 
-    def push_many(
-        self, keys: Sequence[str], step: int, gradients: Sequence[Array], *, priority: int = 0
-    ) -> Future[None]:
-        """Add this slot's gradients of `step`, in the order of the keys; as by `push`."""
-
-    def set_many(self, keys: Sequence[str], version: int, values: Sequence[Array]) -> Future[None]:
-        """Make these the keys' values at that version; as by `set`."""
-
     def pull(
-        self, key: str, version: int, *, settled: bool = False, out: Array | None = None, priority: int = 0
-    ) -> Future[Array]:
-        """The key's value. With `out`, which is C-contiguous and of the key's dtype and shape, it is written there;
-        `out` is the store's until the future has ended, and what is in it after a failure is not said."""
-
-    def pull_many(
         self,
-        keys: Sequence[str],
+        keys: str | Sequence[str],
         version: int,
         *,
         settled: bool = False,
         exact: bool = False,
-        out: Sequence[Array] | None = None,
+        out: Any = None,
         priority: int = 0,
-    ) -> Future[list[Array]]:
-        """The keys' values, in the order of the keys, once each has seen `version` updates; as by `pull`.
+    ) -> Future[Any]:
+        """A key's value, or a list of several keys', once each has seen `version` updates. With `out`, an array or one
+        for each key, C-contiguous and of the key's dtype and shape, they are written there; it is the store's until the
+        future has ended, and what is in it after a failure is not said.
 
         New arrays, of which small ones may lie in one buffer: who keeps one of them keeps up to 1 MiB. `exact`: none is
         newer; it fails where a key has passed the version. In mode sync alone.
@@ -205,7 +198,7 @@ class BulkStore(Store, Protocol):
         out: Sequence[Array] | None = None,
         priority: int = 0,
     ) -> Future[Pulled]:
-        """The same, and which versions they are at."""
+        """The keys' values, and which versions they are at; as by `pull`."""
 
     def pull_kept(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
         """The key's value as its shard has it, however it travels else; as by `pull`."""

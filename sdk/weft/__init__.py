@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from weft.model import Model
     from weft.onnx_model import from_onnx
     from weft.optimizer_graph import custom_optimizer
-    from weft.optimizers import LAMB, LARS, SGD, Adagrad, Adam, AdamW, Ftrl, Nesterov, RMSprop
+    from weft.optimizers import LAMB, LARS, SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop
     from weft.parameter_file import load
     from weft.schedules import cosine, exponential, linear, piecewise, polynomial, warmup
     from weft.submission import EMA, Communication, Recovery, job_spec
@@ -101,7 +101,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft.model": ("Model",),
     "weft.onnx_model": ("from_onnx",),
     "weft.parameter_file": ("load",),
-    "weft.optimizers": ("Adagrad", "Adam", "AdamW", "Ftrl", "LAMB", "LARS", "Nesterov", "RMSprop", "SGD"),
+    "weft.optimizers": ("Adagrad", "Adam", "AdamW", "Ftrl", "LAMB", "LARS", "RMSprop", "SGD"),
     "weft.schedules": ("cosine", "exponential", "linear", "piecewise", "polynomial", "warmup"),
     "weft.submission": ("Communication", "EMA", "Recovery", "job_spec"),
     "weft.torch_model": ("from_torch",),
@@ -157,7 +157,6 @@ __all__ = [
     "MissingPackageError",
     "Model",
     "ModuleRefusedError",
-    "Nesterov",
     "NotFoundError",
     "ProblemError",
     "ProtocolError",

@@ -6,15 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from weft.api.optimizer import OptimizerSpec, optimizer_of
+from weft.arguments import checked
 from weft.errors import ArgumentError
 from weft.model import Model
 from weft.onnx_package import onnx_form
-from weft.optimizers import BY_NAME
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from weft.api.optimizer import OptimizerSpec
     from weft_graph.onnx_form.errors import TrainingStep
 
 Patterns = str | Sequence[str]
@@ -70,7 +70,8 @@ def _optimizer(step: TrainingStep | None) -> OptimizerSpec | None:
     """
     if step is None:
         return None
-    return BY_NAME[step.rule](**step.hyper)
+    with checked(step.rule):
+        return optimizer_of(step.rule, step.hyper)
 
 
 def _read(source: Any, options: Any) -> Any:

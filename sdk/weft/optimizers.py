@@ -23,45 +23,31 @@ if TYPE_CHECKING:
 Hyper: TypeAlias = "float | AnySchedule"
 Multipliers = Mapping[str, Mapping[str, float]]
 
+_BETAS: Final = (BUILT_IN["adam"].hyper["beta1"], BUILT_IN["adam"].hyper["beta2"])
+
 
 def SGD(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["sgd"].hyper["lr"],
     *,
     momentum: Hyper = 0.0,
     weight_decay: Hyper = BUILT_IN["sgd"].hyper["weight_decay"],
+    nesterov: bool = False,
     multipliers: Multipliers | None = None,
     **unknown: Never,
 ) -> api.SGD:
-    """w -= lr * (g + weight_decay * w), with momentum m: v = m * v + g; w -= lr * v.
+    """g += weight_decay * w; v = momentum * v + g; w -= lr * v, or with `nesterov` w -= lr * (g + momentum * v).
+
+    Nesterov 1983 in the form of Sutskever et al. 2013, with lr outside of v.
 
     Raises ArgumentError, which says what the optimizer has.
     """
     _check_known(api.SGD, unknown)
     with checked("SGD"):
-        listed = _listed(multipliers, api.Multiplier)
-        return api.SGD(lr=lr, momentum=momentum, weight_decay=weight_decay, multipliers=listed)
-
-
-def Nesterov(  # noqa: N802 - makes a model of that name, and stands for it in scripts
-    lr: Hyper = BUILT_IN["nesterov"].hyper["lr"],
-    *,
-    momentum: Hyper = BUILT_IN["nesterov"].hyper["momentum"],
-    weight_decay: Hyper = BUILT_IN["nesterov"].hyper["weight_decay"],
-    multipliers: Multipliers | None = None,
-    **unknown: Never,
-) -> api.Nesterov:
-    """g += weight_decay * w; v = momentum * v + g; w -= lr * (g + momentum * v).
-
-    Nesterov 1983 in the form of Sutskever et al. 2013, as PyTorch's SGD with `nesterov=True`.
-
-    Raises ArgumentError, which says what the optimizer has.
-    """
-    _check_known(api.Nesterov, unknown)
-    with checked("Nesterov"):
-        return api.Nesterov(
+        return api.SGD(
             lr=lr,
             momentum=momentum,
             weight_decay=weight_decay,
+            nesterov=nesterov,
             multipliers=_listed(multipliers, api.Multiplier),
         )
 
@@ -69,9 +55,8 @@ def Nesterov(  # noqa: N802 - makes a model of that name, and stands for it in s
 def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["adam"].hyper["lr"],
     *,
-    beta1: Hyper = BUILT_IN["adam"].hyper["beta1"],
-    beta2: Hyper = BUILT_IN["adam"].hyper["beta2"],
-    epsilon: Hyper = BUILT_IN["adam"].hyper["epsilon"],
+    betas: tuple[Hyper, Hyper] = _BETAS,
+    eps: Hyper = BUILT_IN["adam"].hyper["epsilon"],
     multipliers: Multipliers | None = None,
     **unknown: Never,
 ) -> api.Adam:
@@ -82,15 +67,14 @@ def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scrip
     _check_known(api.Adam, unknown)
     with checked("Adam"):
         listed = _listed(multipliers, api.Multiplier)
-        return api.Adam(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, multipliers=listed)
+        return api.Adam(lr=lr, betas=betas, eps=eps, multipliers=listed)
 
 
 def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["adamw"].hyper["lr"],
     *,
-    beta1: Hyper = BUILT_IN["adamw"].hyper["beta1"],
-    beta2: Hyper = BUILT_IN["adamw"].hyper["beta2"],
-    epsilon: Hyper = BUILT_IN["adamw"].hyper["epsilon"],
+    betas: tuple[Hyper, Hyper] = _BETAS,
+    eps: Hyper = BUILT_IN["adamw"].hyper["epsilon"],
     weight_decay: Hyper = BUILT_IN["adamw"].hyper["weight_decay"],
     multipliers: Multipliers | None = None,
     **unknown: Never,
@@ -103,9 +87,8 @@ def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scri
     with checked("AdamW"):
         return api.AdamW(
             lr=lr,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
+            betas=betas,
+            eps=eps,
             weight_decay=weight_decay,
             multipliers=_listed(multipliers, api.Multiplier),
         )
@@ -114,23 +97,23 @@ def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scri
 def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["adagrad"].hyper["lr"],
     *,
-    epsilon: Hyper = BUILT_IN["adagrad"].hyper["epsilon"],
     weight_decay: Hyper = BUILT_IN["adagrad"].hyper["weight_decay"],
-    accumulator: float = BUILT_IN["adagrad"].state["sum"],
+    initial_accumulator_value: float = BUILT_IN["adagrad"].state["sum"],
+    eps: Hyper = BUILT_IN["adagrad"].hyper["epsilon"],
     multipliers: Multipliers | None = None,
     **unknown: Never,
 ) -> api.Adagrad:
-    """g += weight_decay * w; s += g^2; w -= lr * g / (sqrt(s) + epsilon), s starting at `accumulator`.
+    """g += weight_decay * w; s += g^2; w -= lr * g / (sqrt(s) + eps), s starting at `initial_accumulator_value`.
 
-    Duchi, Hazan and Singer 2011, with PyTorch's epsilon. Raises ArgumentError, which says what the optimizer has.
+    Duchi, Hazan and Singer 2011. Raises ArgumentError, which says what the optimizer has.
     """
     _check_known(api.Adagrad, unknown)
     with checked("Adagrad"):
         return api.Adagrad(
             lr=lr,
-            epsilon=epsilon,
             weight_decay=weight_decay,
-            accumulator=accumulator,
+            initial_accumulator_value=initial_accumulator_value,
+            eps=eps,
             multipliers=_listed(multipliers, api.Multiplier),
         )
 
@@ -138,15 +121,15 @@ def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in sc
 def RMSprop(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["rmsprop"].hyper["lr"],
     *,
-    decay: Hyper = BUILT_IN["rmsprop"].hyper["decay"],
-    epsilon: Hyper = BUILT_IN["rmsprop"].hyper["epsilon"],
+    alpha: Hyper = BUILT_IN["rmsprop"].hyper["decay"],
+    eps: Hyper = BUILT_IN["rmsprop"].hyper["epsilon"],
     weight_decay: Hyper = BUILT_IN["rmsprop"].hyper["weight_decay"],
     multipliers: Multipliers | None = None,
     **unknown: Never,
 ) -> api.RMSprop:
-    """g += weight_decay * w; s = decay * s + (1 - decay) * g^2; w -= lr * g / (sqrt(s) + epsilon).
+    """g += weight_decay * w; s = alpha * s + (1 - alpha) * g^2; w -= lr * g / (sqrt(s) + eps).
 
-    Tieleman and Hinton 2012, with PyTorch's epsilon.
+    Tieleman and Hinton 2012.
 
     Raises ArgumentError, which says what the optimizer has.
     """
@@ -154,8 +137,8 @@ def RMSprop(  # noqa: N802 - makes a model of that name, and stands for it in sc
     with checked("RMSprop"):
         return api.RMSprop(
             lr=lr,
-            decay=decay,
-            epsilon=epsilon,
+            alpha=alpha,
+            eps=eps,
             weight_decay=weight_decay,
             multipliers=_listed(multipliers, api.Multiplier),
         )
@@ -190,9 +173,8 @@ def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scrip
 def LAMB(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["lamb"].hyper["lr"],
     *,
-    beta1: Hyper = BUILT_IN["lamb"].hyper["beta1"],
-    beta2: Hyper = BUILT_IN["lamb"].hyper["beta2"],
-    epsilon: Hyper = BUILT_IN["lamb"].hyper["epsilon"],
+    betas: tuple[Hyper, Hyper] = _BETAS,
+    eps: Hyper = BUILT_IN["lamb"].hyper["epsilon"],
     weight_decay: Hyper = BUILT_IN["lamb"].hyper["weight_decay"],
     trust: Hyper = BUILT_IN["lamb"].hyper["trust"],
     multipliers: Multipliers | None = None,
@@ -209,9 +191,8 @@ def LAMB(  # noqa: N802 - makes a model of that name, and stands for it in scrip
     with checked("LAMB"):
         return api.LAMB(
             lr=lr,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
+            betas=betas,
+            eps=eps,
             weight_decay=weight_decay,
             trust=trust,
             multipliers=_listed(multipliers, api.Multiplier),
@@ -247,7 +228,6 @@ def LARS(  # noqa: N802 - makes a model of that name, and stands for it in scrip
 
 BY_NAME: Final[Mapping[str, Callable[..., OptimizerSpec]]] = {
     "sgd": SGD,
-    "nesterov": Nesterov,
     "adam": Adam,
     "adamw": AdamW,
     "adagrad": Adagrad,

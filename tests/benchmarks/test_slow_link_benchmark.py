@@ -166,12 +166,12 @@ class CountedStore:
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
 
-    def push_many(self, keys: Sequence[str], step: int, gradients: Sequence[Array]) -> Future[None]:
+    def push(self, keys: Sequence[str], step: int, gradients: Sequence[Array]) -> Future[None]:
         assert [gradient.shape for gradient in gradients] == [LAYERS.shapes[int(key[3:])] for key in keys]
         self.calls.append((f"push {step}", list(keys)))
         return done(None)
 
-    def pull_many(self, keys: Sequence[str], version: int) -> Future[list[Array]]:
+    def pull(self, keys: Sequence[str], version: int) -> Future[list[Array]]:
         self.calls.append((f"pull {version}", list(keys)))
         return done([np.full(LAYERS.shapes[int(key[3:])], int(key[3:]), np.float32) for key in keys])
 

@@ -40,8 +40,12 @@ SCORES = scores()
         ({"workers": 0}, "workers is 0; it should be greater than or equal to 1"),
         ({"shards": 1.5}, "shards is 1.5; it should be a valid integer"),
         ({"seed": -1}, "seed is -1; it should be"),
-        ({"optimizer": "adam"}, "optimizer is 'adam'; it should be weft.SGD(...), weft.Adam(...)"),
-        ({"optimizer": weft.Adam}, "it should be weft.SGD(...), weft.Adam(...)"),
+        ({"optimizer": "adm"}, "no optimizer is called 'adm'; did you mean 'adam'?"),
+        ({"optimizer": "lion"}, "no optimizer is called 'lion'; there are sgd, adam, adamw, adagrad, rmsprop"),
+        (
+            {"optimizer": 3},
+            "optimizer is of builtins.int; write weft.SGD(...), weft.Adam(...), or a name such as 'adam'",
+        ),
         ({"metrics": {"my accuracy": SCORES[1]}}, "a name in metrics is 'my accuracy'; a name is of letters"),
         ({"metrics": {"accuracy": 0.5}}, "metric 'accuracy' is an expression, not float"),
         ({"metrics": [SCORES[1]]}, "metrics are expressions by name"),
@@ -86,16 +90,17 @@ def test_rows_may_be_numbers_of_numpy() -> None:
 
 def test_rules_are_the_models_and_say_what_they_have() -> None:
     assert weft.SGD(0.1) == optimizer.SGD(lr=0.1)
-    assert weft.Adam(0.1, beta1=0.5) == optimizer.Adam(lr=0.1, beta1=0.5)
+    assert weft.Adam(0.1, betas=(0.5, 0.9)) == optimizer.Adam(lr=0.1, betas=(0.5, 0.9))
     assert (weft.SGD(), weft.Adam()) == (optimizer.SGD(), optimizer.Adam())
     with pytest.raises(weft.ArgumentError, match=r"^Adam has no 'eta'; did you mean 'lr'\?$"):
         weft.Adam(eta=0.1)  # type: ignore[arg-type]  # the mistake is the point
-    with pytest.raises(
-        weft.ArgumentError, match=r"^SGD has no 'nesterov'; it has lr, momentum, weight_decay, multipliers$"
-    ):
-        weft.SGD(nesterov=True)  # type: ignore[arg-type]  # the mistake is the point
+    with pytest.raises(weft.ArgumentError, match=r"^SGD: nesterov needs a momentum, such as momentum=0\.9$"):
+        weft.SGD(nesterov=True)
     with pytest.raises(weft.ArgumentError, match=r"^SGD: lr is -1; it should be greater than 0$"):
         weft.SGD(-1)
+
+
+OTHERS: dict[str, Any] = {"betas": (0.5, 0.25), "nesterov": True}
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -103,10 +108,11 @@ def test_what_a_rule_takes_is_what_its_model_has(name: str) -> None:
     """Each argument comes in at its place, and the defaults are the model's."""
     make = BY_NAME[name]
     names = inspect.signature(make).parameters.keys() - {"multipliers", "unknown"}
-    made = make(0.5, **dict.fromkeys(names - {"lr"}, 0.5), multipliers={"*": {"lr": 2.0}})
+    given = dict.fromkeys(names, 0.5) | {word: other for word, other in OTHERS.items() if word in names}
+    made = make(**given, multipliers={"*": {"lr": 2.0}})
     assert made.model_dump() == {
         "name": name,
-        **dict.fromkeys(names, 0.5),
+        **given,
         "multipliers": [{"keys": "*", "lr": 2.0, "weight_decay": None, "trust": None}],
     }
     assert make() == type(made)()
@@ -116,8 +122,19 @@ def test_what_a_rule_takes_is_what_its_model_has(name: str) -> None:
 
 
 def test_every_rule_has_its_maker() -> None:
-    """`momentum` is SGD's with a momentum."""
-    assert BY_NAME.keys() == BUILT_IN.keys() - {"momentum"}
+    """`momentum` and `nesterov` are SGD's."""
+    assert BY_NAME.keys() == BUILT_IN.keys() - {"momentum", "nesterov"}
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop"])
+def test_optimizers_have_the_words_of_pytorch_in_its_order_and_with_its_defaults(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    own = dict(inspect.signature(getattr(weft, name)).parameters)
+    theirs = inspect.signature(getattr(torch.optim, name)).parameters
+    assert own.keys() - theirs.keys() == {"multipliers", "unknown"}
+    assert [word for word in own if word in theirs] == [word for word in theirs if word in own]
+    for word in own.keys() & theirs.keys():
+        assert own[word].default == theirs[word].default, word
 
 
 @pytest.mark.parametrize("shape", [(None, 4), ("batch", 4.5), None])
@@ -129,6 +146,19 @@ def test_a_dimension_is_a_number_or_a_name(shape: Any) -> None:
 def test_a_negative_dimension_is_told_of_the_batch() -> None:
     with pytest.raises(weft.ShapeError, match=r"-1.*weft\.BATCH"):
         weft.input("x", (-1, 4))
+
+
+@pytest.mark.parametrize("given", ["adam", weft.Adam, {"name": "adam"}])
+def test_an_optimizer_s_name_alone_stands_for_its_defaults(given: Any) -> None:
+    assert weft.job_spec(SCORES[0], data=DATA, epochs=1, optimizer=given).optimizer == weft.Adam()
+
+
+def test_an_optimizer_of_pytorch_is_answered_with_weft_s() -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.optim.Adam([torch.zeros(1, requires_grad=True)])
+    for given in (theirs, torch.optim.Adam):
+        with pytest.raises(weft.ArgumentError, match=r"^optimizer is of torch\.optim\.adam\.Adam; write weft\.Adam\("):
+            weft.job_spec(SCORES[0], data=DATA, epochs=1, optimizer=given)
 
 
 def test_a_job_spec_is_what_submit_sends() -> None:

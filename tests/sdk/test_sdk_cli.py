@@ -29,7 +29,7 @@ import weft
 from sdk_fakes import START, Script, answers, event, job, problem, sse, states, stream, unavailable
 from weft.api.agent import AgentInfo, AgentKind, AgentList
 from weft.api.event import EventPage, LogLine, MetricTaken, StateChanged
-from weft.api.job import JobPage, JobSpec, ParameterInfo, ParameterList
+from weft.api.job import JobPage, JobSpec, ParameterInfo, ParameterList, Progress
 from weft.api.lifecycle import AgentState, JobState
 from weft.cli import jobs as jobs_module
 from weft.cli import parameters as parameters_module
@@ -278,7 +278,9 @@ def test_a_file_that_is_missing_is_wrong_usage(run: Run, tmp_path: Path) -> None
     [
         (["--set", "optimizer.lr=0.5", "--set", "epochs=3"],
          {"optimizer": {"name": "sgd", "lr": 0.5}, "run": {"epochs": 3}}),
-        (["--set", "optimizer.name=adam", "--set", "beta1=0"], {"optimizer": {"name": "adam", "beta1": 0}}),
+        (["--set", "optimizer.name=adam", "--set", "eps=1"], {"optimizer": {"name": "adam", "eps": 1}}),
+        (["--set", "optimizer=adam"], {"optimizer": {"name": "adam"}}),
+        (["--set", "optimizer=adam", "--set", "eps=1"], {"optimizer": {"name": "adam", "eps": 1}}),
         (["--set", "lr.schedule=cosine"], {"optimizer": {"name": "sgd", "lr": {"schedule": "cosine"}}}),
         (["--set", "name=7", "--set", "precision=float16"], {"name": "7", "precision": "float16"}),
         (["--set", 'metrics={"a": "b"}', "--set", "metrics.c=1"], {"metrics": {"a": "b", "c": 1}}),
@@ -308,7 +310,7 @@ def test_a_field_inside_a_list_is_set(run: Run) -> None:
     [
         ("epoch=3", "a job has no such field; did you mean 'epochs'?"),
         ("optmizer.lr=3", "a job has no such field; did you mean 'optimizer'?"),
-        ("optimizer.beta=1", "optimizer has no field 'beta'; it has name, lr, momentum, weight_decay, multipliers"),
+        ("optimizer.beta=1", "optimizer has no field 'beta'; it has name, lr, momentum, weight_decay, nesterov"),
         ("lr.schedul=cosine", "optimizer.lr has no field 'schedul'; did you mean 'schedule'?"),
         ("steps=many", "--set run.steps=many: this is no integer or null"),
         ("shuffle=1", "--set data.shuffle=1: this is no boolean"),
@@ -343,6 +345,7 @@ def test_a_refused_job_shows_every_pointer(run: Run) -> None:
         "weft: the job is refused",
         "  /graph/nodes/0 (fc1): [B] inner dimensions differ",
         "  /data/columns/y: there is no column 'y'",
+        "to feed 'y' from another column: --set data.columns.y=COLUMN",
     ]
 
 
@@ -397,7 +400,7 @@ def test_show_says_all_there_is(run: Run) -> None:
     metrics = {"evaluate/accuracy": 0.98}
     finished = job(state=JobState.SUCCEEDED, metrics=metrics, started_at=START, ended_at=ended)
     data = {"source": {"path": "points.npz"}, "columns": {}, "batch_size": 8, "evaluate": {"start": 3, "stop": 9}}
-    adam = {"name": "adam", "lr": {"schedule": "cosine", "start": 0.1, "steps": 100}, "beta1": 0.8}
+    adam = {"name": "adam", "lr": {"schedule": "cosine", "start": 0.1, "steps": 100}, "betas": [0.8, 0.9]}
     spec = JobSpec.model_validate({**JOB, "data": data, "optimizer": adam})
     out = run(answers(finished, spec), "show", "job-1").stdout
     for part in (
@@ -409,12 +412,12 @@ def test_show_says_all_there_is(run: Run) -> None:
         "1m 15s",
         "2 workers, 2 shards",
         "weft params save",
-        " optimizer adam, beta1 0.8 lr cosine, start 0.1, end 0, steps 100, begin 0 batch",
+        " optimizer adam, betas (0.8, 0.9) lr cosine, start 0.1, end 0, steps 100, begin 0 batch",
         " batch size 8 data points.npz; evaluated on rows 3 to 9 on 2 workers",
     ):
         assert part in re.sub(r"\s+", " ", out)
     plain = re.sub(r"\s+", " ", run(answers(finished, SPEC), "show", "job-1").stdout)
-    assert " optimizer sgd lr 0.01 batch size 64 data points.npz on " in plain
+    assert " optimizer sgd lr 0.001 batch size 64 data points.npz on " in plain
     assert json.loads(run(answers(finished), "show", "job-1", "-o", "json").stdout)["state"] == "succeeded"
 
 
@@ -572,6 +575,10 @@ def test_a_job_that_ended_shows_how_to_go_on(run: Run) -> None:
     shown = run(answers(job(state=JobState.FAILED, started_at=START, snapshot=40), SPEC), "show", "job-1").stdout
     assert "go on from step 40: weft resume job-1" in shown
     assert "init-from" not in shown
+    done = job(state=JobState.SUCCEEDED, started_at=START, snapshot=10, progress=Progress(step=10, steps=10, epoch=2))
+    assert "train it longer: weft resume job-1 --steps 20\n" in run(answers(done, SPEC), "show", "job-1").stdout
+    of_epochs = JobSpec.model_validate({**JOB, "run": {"epochs": 2}})
+    assert "train it longer: weft resume job-1 --epochs 4\n" in run(answers(done, of_epochs), "show", "job-1").stdout
 
 
 def test_when_a_job_stops_is_said_with_metric_and_patience(run: Run, tmp_path: Path) -> None:
@@ -596,9 +603,9 @@ def test_by_what_the_best_is_kept_is_said_with_a_metric(run: Run, tmp_path: Path
 def test_a_submission_says_what_it_begins_with(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(json.dumps(JOB))
-    begun = job(state=JobState.PENDING, beginning="begins with 2 of its 3 parameters from job a")
+    begun = job(state=JobState.PENDING, beginning="starts with the parameters of job a")
     out = run(answers(begun), "submit", str(path)).stdout.splitlines()
-    assert out[1] == "it begins with 2 of its 3 parameters from job a"
+    assert out[1] == "it starts with the parameters of job a"
 
 
 def test_a_job_is_scaled_by_one_line(run: Run) -> None:
@@ -608,6 +615,10 @@ def test_a_job_is_scaled_by_one_line(run: Run) -> None:
     assert out == "job job-1 (digits) is running: goes on with 4 workers, 2 shards from its next snapshot on\n"
     assert (script.requests[-1].url.path, script.body()) == ("/v1/jobs/job-1/scale", {"workers": 4})
     assert "give workers or shards" in run(answers(job()), "scale", "job-1").stderr
+    assert (
+        run(answers(job(), job()), "scale", "job-1", "--workers", "2").stdout
+        == "job job-1 (digits) has 2 workers, 2 shards already; nothing changes\n"
+    )
 
 
 def test_cancelling_an_ended_job_is_a_refusal(run: Run) -> None:

@@ -15,12 +15,15 @@ import httpx
 import jsonschema
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 import weft
 from server_running import eventually
 from weft.api.data import DataSpec
+from weft.api.earlier import in_earlier_words
 from weft.api.event import StepDone
 from weft.api.job import JobSpec, Progress, RunLength
+from weft.api.optimizer import SGD, Adam, OptimizerSpec
 
 RECORDED = Path(__file__).parent / "release_before"
 CALLS: list[dict[str, Any]] = json.loads((RECORDED / "calls.json").read_text())
@@ -110,6 +113,20 @@ def test_what_a_server_of_the_release_before_has_stored_is_read() -> None:
     done = StepDone.model_validate_json(stored)
     assert (done.epoch, done.pass_number) == (2, 2)
     assert StepDone.model_validate_json(done.model_dump_json()) == done
+
+
+def test_optimizers_are_read_and_answered_in_the_words_of_the_release_before() -> None:
+    optimizers = TypeAdapter(OptimizerSpec)
+    stored = [call["json"]["rule"] for call in CALLS if "rule" in call.get("json", {})]
+    assert stored
+    for document in stored:
+        told = in_earlier_words(optimizers.validate_json(json.dumps(document)))
+        assert told == document
+    adam = optimizers.validate_python({"name": "adam", "beta2": 0.5, "epsilon": 0.25})
+    assert adam == Adam(betas=(0.9, 0.5), eps=0.25)
+    with pytest.raises(ValueError, match="beta1 is the earlier name of betas: give betas alone"):
+        optimizers.validate_python({"name": "adam", "beta1": 0.5, "betas": [0.5, 0.9]})
+    assert optimizers.validate_python({"name": "nesterov"}) == SGD(momentum=0.9, nesterov=True)
 
 
 def test_two_words_for_one_thing_have_to_agree() -> None:

@@ -139,7 +139,7 @@ def returns(*results: Any) -> Any:
         (lambda: weft.SGD(multipliers={"*": {"eta": 2.0}}), weft.ArgumentError, "eta is 2.0"),
         (lambda: weft.SGD(multipliers={"*": {"lr": -2.0}}), weft.ArgumentError, "lr is -2.0; it should be greater"),
         (lambda: weft.SGD(weft.linear(0.1, -0.1, steps=3)), weft.ArgumentError, "its values go from -0.1 to 0.1"),
-        (lambda: weft.Adam(beta1=weft.warmup(1.0, 3)), weft.ArgumentError, "they have to be from 0 below 1"),
+        (lambda: weft.Adam(betas=(weft.warmup(1.0, 3), 0.9)), weft.ArgumentError, "they have to be from 0 below 1"),
         (lambda: weft.Adam(weft.exponential(0.1, 1.1, steps=3)), weft.ArgumentError, "grows without end; say an end"),
         (lambda: weft.exponential(0.1, 0.5, steps=3, end=0.2), weft.ArgumentError, "away from 0.2"),
         (lambda: weft.linear(0.1, steps=0), weft.ArgumentError, "linear: steps is 0; it should be greater"),
@@ -171,10 +171,12 @@ def test_schedules_are_the_models() -> None:
 
 
 def test_rules_take_schedules_and_multipliers() -> None:
-    made = weft.Adagrad(weft.linear(0.1, steps=9), accumulator=0.1, multipliers={"*.bias": {"lr": 2.0}, "*": {}})
+    made = weft.Adagrad(
+        weft.linear(0.1, steps=9), initial_accumulator_value=0.1, multipliers={"*.bias": {"lr": 2.0}, "*": {}}
+    )
     assert made == api.Adagrad(
         lr=schedule.Linear(start=0.1, steps=9),
-        accumulator=0.1,
+        initial_accumulator_value=0.1,
         multipliers=[api.Multiplier(keys="*.bias", lr=2.0), api.Multiplier(keys="*")],
     )
     assert made.hyper()["lr"] == {"schedule": "linear", "start": 0.1, "end": 0.0, "steps": 9, "begin": 0}

@@ -135,9 +135,9 @@ def with_optimizer(**attributes: float) -> bytes:
 def test_a_models_own_optimizer_is_the_rule_of_its_jobs(client: httpx.Client) -> None:
     read = send(client, with_optimizer(epsilon=0.25), loss="loss").json()
     assert read["optimizer"]["name"] == "adagrad"
-    assert (read["optimizer"]["lr"], read["optimizer"]["epsilon"]) == (0.5, 0.25)
+    assert (read["optimizer"]["lr"], read["optimizer"]["eps"]) == (0.5, 0.25)
     assert send(client, perceptron().SerializeToString()).json()["optimizer"] is None
-    assert "adagrad: epsilon: " in refusal(send(client, with_optimizer(epsilon=-1.0)))
+    assert "adagrad: eps: " in refusal(send(client, with_optimizer(epsilon=-1.0)))
 
 
 def external(location: str) -> bytes:

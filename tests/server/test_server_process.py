@@ -128,11 +128,22 @@ def test_results_that_the_database_does_not_know_are_never_deleted(tmp_path: Pat
         kept.write_bytes(b"values")
     code, said = start_of(tmp_path)
     assert code == 2
-    assert f"{result.parent} (and 1 more folders beside it) holds final parameters of a job that" in said
+    assert f"{result.parent} (and 1 more such folders) holds final parameters of a job that" in said
     assert len(said.splitlines()) == 1
     with running(tmp_path) as client:
         assert client.get("/readyz").status_code == 200
     assert result.read_bytes() == b"values"
+
+
+def test_snapshots_that_the_database_does_not_know_are_told_of(tmp_path: Path) -> None:
+    """As where an older copy of the database was put in place: the agents that hold the job would be told to end it."""
+    manifest = tmp_path / "snapshots" / "a1" / "step-10-1" / "snapshot.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_bytes(b"{}")
+    code, said = start_of(tmp_path)
+    assert code == 2
+    assert f"{manifest.parent.parent} holds snapshots of a job that {tmp_path / 'weft.db'} does not know" in said
+    assert manifest.read_bytes() == b"{}"
 
 
 @pytest.mark.parametrize(

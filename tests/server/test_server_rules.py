@@ -96,18 +96,19 @@ def made_next() -> dict[str, str]:
         ),
         ({"name": "adagrad"}, "adagrad", {"lr": 0.01, "epsilon": 1e-10, "weight_decay": 0.0}),
         (
-            {"name": "adagrad", "accumulator": 0.1, "weight_decay": 0.5},
+            {"name": "adagrad", "initial_accumulator_value": 0.1, "weight_decay": 0.5},
             {"name": "adagrad", "state": {"sum": 0.1}},
             {"lr": 0.01, "epsilon": 1e-10, "weight_decay": 0.5},
         ),
-        ({"name": "nesterov"}, "nesterov", {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0}),
+        ({"name": "sgd", "momentum": 0.9, "nesterov": True}, "nesterov",
+         {"lr": 0.001, "momentum": 0.9, "weight_decay": 0.0}),
         (
             {"name": "adamw", "lr": LINEAR},
             "adamw",
             {"lr": {**LINEAR, "end": 0.0, "begin": 0}, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8,
              "weight_decay": 0.01},
         ),
-        ({"name": "rmsprop", "decay": 0.5}, "rmsprop",
+        ({"name": "rmsprop", "alpha": 0.5}, "rmsprop",
          {"lr": 0.01, "decay": 0.5, "epsilon": 1e-8, "weight_decay": 0.0}),
         ({"name": "ftrl", "l1": 2}, "ftrl", {"lr": 0.1, "beta": 1.0, "l1": 2.0, "l2": 0.0}),
         ({"name": "lamb"}, "lamb", {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6,
@@ -204,7 +205,8 @@ def test_a_table_takes_a_rule_that_goes_element_by_element_alone(rows: Path) -> 
 
 
 def test_memory_counts_the_rules_own_state(rows: Path) -> None:
-    for rule, arrays in (({"name": "sgd"}, 0), ({"name": "adam"}, 2), ({"name": "adagrad", "accumulator": 1.0}, 1),
+    adagrad = {"name": "adagrad", "initial_accumulator_value": 1.0}
+    for rule, arrays in (({"name": "sgd"}, 0), ({"name": "adam"}, 2), (adagrad, 1),
                          ({"name": "graph", "document": momentum()}, 1)):  # fmt: skip
         kept = (12 + 3) * 4 * (1 + arrays)
         spec = JobSpec.model_validate(spec_json(rows, optimizer=rule))
@@ -324,7 +326,8 @@ def test_a_large_graph_takes_no_longer_than_its_shapes_allow() -> None:
          "grows without end"),
         ({"name": "sgd", "lr": {"schedule": "piecewise", "start": 1, "boundaries": [{"step": 1, "factor": 1}] * 2}},
          "/optimizer/lr", "/boundaries/1/step: step 1 does not come after step 1"),
-        ({"name": "adagrad", "accumulator": -1}, "/optimizer/accumulator", "greater than or equal to 0"),
+        ({"name": "adagrad", "initial_accumulator_value": -1}, "/optimizer/initial_accumulator_value",
+         "greater than or equal to 0"),
         ({"name": "sgd", "multipliers": [{"keys": "w", "eta": 1}]}, "/optimizer/multipliers/0/eta", "Extra inputs"),
         ({"name": "sgd", "multipliers": [{"lr": 1}]}, "/optimizer/multipliers/0/keys", "Field required"),
         ({"name": "sgd", "multipliers": [{"keys": "w"}] * 33}, "/optimizer/multipliers", "at most 32"),
@@ -333,9 +336,10 @@ def test_a_large_graph_takes_no_longer_than_its_shapes_allow() -> None:
          "a valid number"),
         ({"name": "graph"}, "/optimizer/document", "Field required"),
         ({"name": "lion"}, "/optimizer", "'lion'"),
+        ({"name": "adam", "betas": [0.9, 1]}, "/optimizer/betas/1", "less than 1"),
         ({"name": "ftrl", "beta": 0}, "/optimizer/beta", "greater than 0"),
         ({"name": "ftrl", "l1": -1}, "/optimizer/l1", "greater than or equal to 0"),
-        ({"name": "rmsprop", "decay": 1}, "/optimizer/decay", "less than 1"),
+        ({"name": "rmsprop", "alpha": 1}, "/optimizer/alpha", "less than 1"),
         ({"name": "lamb", "trust": float("inf")}, "/optimizer/trust", "a finite number"),
     ],
 )  # fmt: skip
@@ -350,7 +354,9 @@ def test_the_models_refuse_numbers_with_their_place(rule: dict[str, Any], pointe
 
 def test_the_api_describes_every_rule_and_schedule() -> None:
     described = TypeAdapter(OptimizerSpec).json_schema()
-    assert described["discriminator"]["mapping"].keys() == {*BUILT_IN.keys() - {"momentum"}, "graph"}
+    mapping = described["anyOf"][1]["discriminator"]["mapping"]
+    assert mapping.keys() == {*BUILT_IN.keys() - {"momentum", "nesterov"}, "graph"}
+    assert set(described["anyOf"][0]["enum"]) == mapping.keys() - {"graph"}
     assert {"Linear", "Cosine", "Exponential", "Piecewise", "Polynomial", "Constant"} <= described["$defs"].keys()
     assert all("description" in model for model in described["$defs"].values())
 

@@ -68,7 +68,7 @@ def test_values_of_a_running_job_are_set_by_its_keeper_which_says_from_when_on(
     assert hand.orders(hand.worker)["sets"] == []
     refused(hand.get(mine, "sets/1"), 409, "not-wanted")
     log = client.get(f"/v1/jobs/{job}/events", params={"format": "json"}).json()["events"]
-    assert log[-1]["body"]["message"] == "'b' was set; the new values hold from step 3 on"
+    assert log[-1]["body"]["message"] == "'b' was set after step 3"
     assert not list((tmp_path / "server" / "jobs" / job).glob("given-*"))
 
 
@@ -219,10 +219,7 @@ def test_a_job_begins_with_an_upload_and_keeps_its_own_copy(client: httpx.Client
     assert sorted(upload["names"]) == ["b", "other"]
     job = submit(client, {**document, "init_from": {"upload": upload["id"]}})
     assert job.status_code == 201, job.text
-    told = (
-        f"begins with 1 of its 2 parameters from upload {upload['id']}; 'w' begins as the graph says; "
-        "the optimizer's state and the step are not taken over"
-    )
+    told = "starts with uploaded values of 1 of its 2 parameters; 'w' is initialized as the graph says"
     assert job.json()["beginning"] == told
     log = client.get(f"/v1/jobs/{job.json()['id']}/events", params={"format": "json"}).json()["events"]
     assert f"the job {told}" in [event["body"].get("message") for event in log]

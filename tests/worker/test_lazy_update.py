@@ -46,7 +46,7 @@ def job(tmp_path: Path) -> Job:
 
 
 def ruled(job: Job, spec: OptimizerSpec) -> Job:
-    rule, hyper = stored_rule(spec.name, spec.hyper())  # type: ignore[union-attr]
+    rule, hyper = stored_rule(spec.rule, spec.hyper())  # type: ignore[union-attr]
     return replace(job, rule=rule, hyper=hyper)
 
 

@@ -218,7 +218,7 @@ def _trained_by_weft(
     if targets is not None:
         columns[made.targets[0]] = targets.numpy()
     np.savez(data, **columns)
-    rule, hyper = stored_rule(training.rule.ours.name, training.rule.ours.hyper())  # type: ignore[union-attr]
+    rule, hyper = stored_rule(training.rule.ours.rule, training.rule.ours.hyper())  # type: ignore[union-attr]
     job = Job(
         convert(made.graph, loss=made.loss, metrics=made.metrics), data, STEPS, (0, SAMPLES), slots=2, batch=BATCH,
         seed=SEED, rule=rule, hyper=hyper, shards=("", ""), columns={key: key for key in columns},

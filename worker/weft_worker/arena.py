@@ -14,7 +14,7 @@ from weft_graph.schema import Strides
 from weft_graph.types import TensorType
 from weft_kernels.kernel import Array
 from weft_worker.device import Device
-from weft_worker.engine.face import Engine
+from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
 
 

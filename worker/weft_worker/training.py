@@ -13,7 +13,7 @@ from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.errors import StoreError
 from weft_kvstore.store import Store
 from weft_worker.course import Course
-from weft_worker.engine.face import Engine
+from weft_worker.engine.engine import Engine
 from weft_worker.engine.serial import SerialEngine
 from weft_worker.engine.work import Variable
 from weft_worker.errors import StoppedError, WorkerError

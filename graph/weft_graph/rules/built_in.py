@@ -40,9 +40,9 @@ _BETAS: Final = MappingProxyType({"beta1": 0.9, "beta2": 0.999})
 
 BUILT_IN: Final[Mapping[str, BuiltIn]] = MappingProxyType(
     {
-        "sgd": BuiltIn({"lr": 0.01, "weight_decay": 0.0}, {}),
-        "momentum": BuiltIn({"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0}, {"momentum": 0.0}),
-        "nesterov": BuiltIn({"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0}, {"momentum": 0.0}),
+        "sgd": BuiltIn({"lr": 0.001, "weight_decay": 0.0}, {}),
+        "momentum": BuiltIn({"lr": 0.001, "momentum": 0.9, "weight_decay": 0.0}, {"momentum": 0.0}),
+        "nesterov": BuiltIn({"lr": 0.001, "momentum": 0.9, "weight_decay": 0.0}, {"momentum": 0.0}),
         "adam": BuiltIn({"lr": 0.001, **_BETAS, "epsilon": 1e-8}, _MOMENTS),
         "adamw": BuiltIn({"lr": 0.001, **_BETAS, "epsilon": 1e-8, "weight_decay": 0.01}, _MOMENTS),
         "adagrad": BuiltIn({"lr": 0.01, "epsilon": 1e-10, "weight_decay": 0.0}, {"sum": 0.0}),

@@ -25,6 +25,10 @@ from weft_kvstore.wire.messages import PayloadKind, Reading
 LEAST_WAITS: Final = 64
 """Pulls of a bucket that may wait before those that were given up are looked for."""
 
+STAYS_BYTES: Final = 1 << 15
+"""Gradients of so many bytes stay in the message that brought them until they are added up; fewer are copied sooner
+than it is kept."""
+
 FEW_WAITS: Final = 8
 """So many are looked at one by one: that takes less time than one look at arrays."""
 
@@ -307,7 +311,10 @@ class PlainBucket:
         stop = run.first + run.count
         self._check_bytes(run, run.payload.nbytes)
         elements: Array = np.frombuffer(run.payload, self.state.update.values.dtype)
-        usable = (elements.flags.writeable or run.arena is not None) and elements.flags.aligned
+        is_kept = elements.flags.writeable or run.arena is not None
+        if run.payload_kind == PayloadKind.GRADIENT and elements.nbytes >= STAYS_BYTES:
+            is_kept = True
+        usable = is_kept and elements.flags.aligned
         return Segment(run.first, stop, elements if usable else elements.copy())
 
     def _check_bytes(self, run: Run, nbytes: int) -> None:

@@ -57,22 +57,25 @@ class Arguments:
         return self._keys.many(names, "pushpull")
 
     def push(
-        self, future: Future[Any], name: str, step: int, array: Array, *, payload_kind: PayloadKind
-    ) -> PushOperation:
-        """Raises StoreRefusedError for a key, step or array that does not fit."""
-        return self._push(future, self._keys.one(name, _WORDS[payload_kind][0]), step, (array,), payload_kind)
-
-    def push_many(
         self,
         future: Future[Any],
-        names: Sequence[str],
+        names: str | Sequence[str],
         step: int,
-        arrays: Sequence[Array],
+        arrays: Any,
         *,
         payload_kind: PayloadKind,
     ) -> PushOperation:
-        """Raises StoreRefusedError for keys, a step or arrays that do not fit."""
-        return self._push(future, self._keys.many(names, _WORDS[payload_kind][0]), step, list(arrays), payload_kind)
+        """One key's array, or several keys'. Raises StoreRefusedError for keys, a step or arrays that do not fit."""
+        call, count, what = _WORDS[payload_kind]
+        keys = self._set_of(names, call)
+        given: list[Array] = [arrays] if isinstance(names, str) else list(arrays)
+        if type(step) is not int or not 0 <= step < MAX_STEP:
+            step = self._checked_step(step, f"{call} of {keys}")
+        if payload_kind is PayloadKind.GRADIENT and keys.others:
+            where = f"slot {self._slot}: {call} of key {keys.others[0].key!r}, {count} {step}"
+            raise StoreRefusedError(f"{where}: only slots {list(keys.others[0].slots)} contribute to it")
+        self._check_arrays(keys, given, call, f"{count} {step}", what)
+        return PushOperation(future, KeyPayload(payload_kind, keys, step, given))
 
     def restore(self, future: Future[Any], name: str, version: int, array: Array, number: int) -> PushOperation:
         """Raises StoreRefusedError as `push`, and where a step is of all keys."""
@@ -99,15 +102,33 @@ class Arguments:
         return PushRowsOperation(future, sent, given)
 
     def pull(
-        self, future: Future[Any], name: str, version: int, *, reading: Reading, out: Array | None = None
+        self,
+        future: Future[Any],
+        names: str | Sequence[str],
+        version: int,
+        *,
+        reading: Reading,
+        gives: Gives | None = None,
+        out: Any = None,
     ) -> KeyPull:
-        """Raises StoreRefusedError for a key, a version or an array that does not fit."""
-        asked = AskedKeys(self._keys.one(name, "pull"), version, None, reading, Gives.VALUE)
-        return self._pull(future, asked, None if out is None else (out,))
-
-    def pull_kept(self, future: Future[Any], name: str, version: int, *, reading: Reading) -> KeyPull:
-        """Raises StoreRefusedError for a key or version that there is not."""
-        return self._pull(future, AskedKeys(self._keys.one(name, "pull"), version, None, reading, Gives.KEPT), None)
+        """One key's value, or several keys', unless `gives` says otherwise. Raises StoreRefusedError for keys, a
+        version or arrays that do not fit."""
+        single = isinstance(names, str)
+        gives = gives or (Gives.VALUE if single else Gives.VALUES)
+        asked = AskedKeys(self._set_of(names, "pull"), version, None, reading, gives)
+        keys = asked.keys
+        outs: list[Array] | None = None if out is None else [out] if single else list(out)
+        if type(version) is not int or not 0 <= version < MAX_STEP:
+            version = self._checked_step(version, f"pull of {keys}")
+        if reading is Reading.EXACT:
+            self._check_sync(str(asked))
+        if outs is not None:
+            self._check_arrays(keys, outs, "pull", f"version {version}", "array for it")
+            for name, array in zip(keys.names, outs, strict=True):
+                if not array.flags.writeable:
+                    where = f"slot {self._slot}: pull of key {name!r}, version {version}"
+                    raise StoreRefusedError(f"{where}: the array for it is read-only")
+        return KeyPull(future, asked if version is asked.version else replace(asked, version=version), outs)
 
     def pull_state(self, future: Future[Any], name: str, version: int, *, reading: Reading) -> KeyPull:
         """Raises StoreRefusedError for a key or version that there is not."""
@@ -115,20 +136,6 @@ class Arguments:
         version = self._checked_step(version, f"pull of {keys}")
         names = self._keys.state_of(self._description.keys[keys.places[0]])
         return KeyPull(future, AskedKeys(keys, version, names, reading, Gives.STATE))
-
-    def pull_many(
-        self,
-        future: Future[Any],
-        names: Sequence[str],
-        version: int,
-        *,
-        reading: Reading,
-        gives: Gives = Gives.VALUES,
-        out: Sequence[Array] | None = None,
-    ) -> KeyPull:
-        """Raises StoreRefusedError for keys, a version or arrays that do not fit."""
-        asked = AskedKeys(self._keys.many(names, "pull"), version, None, reading, gives)
-        return self._pull(future, asked, None if out is None else list(out))
 
     def pull_rows(
         self, future: Future[Any], name: str, ids: Array, version: int, *, state: bool, settled: bool
@@ -178,32 +185,8 @@ class Arguments:
         place = None if name is None else self._keys.places[name]
         return HyperOperation(future, Change(found, step, place, name), lambda: os.urandom(16))
 
-    def _push(
-        self, future: Future[Any], keys: KeySet, step: int, arrays: Sequence[Array], payload_kind: PayloadKind
-    ) -> PushOperation:
-        call, count, what = _WORDS[payload_kind]
-        if type(step) is not int or not 0 <= step < MAX_STEP:
-            step = self._checked_step(step, f"{call} of {keys}")
-        if payload_kind is PayloadKind.GRADIENT and keys.others:
-            where = f"slot {self._slot}: {call} of key {keys.others[0].key!r}, {count} {step}"
-            raise StoreRefusedError(f"{where}: only slots {list(keys.others[0].slots)} contribute to it")
-        self._check_arrays(keys, arrays, call, f"{count} {step}", what)
-        return PushOperation(future, KeyPayload(payload_kind, keys, step, arrays))
-
-    def _pull(self, future: Future[Any], asked: AskedKeys, out: Sequence[Array] | None) -> KeyPull:
-        keys = asked.keys
-        version = asked.version
-        if type(version) is not int or not 0 <= version < MAX_STEP:
-            version = self._checked_step(version, f"pull of {keys}")
-        if asked.reading is Reading.EXACT:
-            self._check_sync(str(asked))
-        if out is not None:
-            self._check_arrays(keys, out, "pull", f"version {version}", "array for it")
-            for name, array in zip(keys.names, out, strict=True):
-                if not array.flags.writeable:
-                    where = f"slot {self._slot}: pull of key {name!r}, version {version}"
-                    raise StoreRefusedError(f"{where}: the array for it is read-only")
-        return KeyPull(future, asked if version is asked.version else replace(asked, version=version), out)
+    def _set_of(self, names: str | Sequence[str], call: str) -> KeySet:
+        return self._keys.one(names, call) if isinstance(names, str) else self._keys.many(names, call)
 
     def _check_arrays(self, keys: KeySet, arrays: Sequence[Array], call: str, when: str, what: str) -> None:
         """Raises StoreRefusedError for an array that does not fit, naming its key."""

@@ -15,13 +15,13 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import Driver, StoreFuture, joined
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import Pulled, joined_pulls
+from weft_kvstore.store import BufferStore, Pulled, joined_pulls
 from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading
 
 _READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
 
 
-class StoreCalls:
+class StoreCalls(BufferStore):
     """Every call raises StoreError in a child of the process that made the store.
 
     `submit` is called with each operation that is in order, on the caller's thread; it must not wait, and raises
@@ -34,22 +34,16 @@ class StoreCalls:
         self._submit = submit
         self._driver = driver
 
-    def push(self, key: str, step: int, gradient: Array, *, priority: int = 0) -> Future[None]:
+    def push(
+        self, keys: str | Sequence[str], step: int, gradients: Array | Sequence[Array], *, priority: int = 0
+    ) -> Future[None]:
         return self._begin(
-            lambda future: self._arguments.push(future, key, step, gradient, payload_kind=PayloadKind.GRADIENT),
+            lambda future: self._arguments.push(future, keys, step, gradients, payload_kind=PayloadKind.GRADIENT),
             priority,
         )
 
     def restore(self, key: str, version: int, array: Array, number: int) -> Future[None]:
         return self._begin(lambda future: self._arguments.restore(future, key, version, array, number))
-
-    def push_many(
-        self, keys: Sequence[str], step: int, gradients: Sequence[Array], *, priority: int = 0
-    ) -> Future[None]:
-        return self._begin(
-            lambda future: self._arguments.push_many(future, keys, step, gradients, payload_kind=PayloadKind.GRADIENT),
-            priority,
-        )
 
     def key_set(self, keys: Sequence[str]) -> KeySet:
         return self._arguments.key_set(keys)
@@ -94,14 +88,9 @@ class StoreCalls:
             priority,
         )
 
-    def set(self, key: str, version: int, value: Array) -> Future[None]:
+    def set(self, keys: str | Sequence[str], version: int, values: Array | Sequence[Array]) -> Future[None]:
         return self._begin(
-            lambda future: self._arguments.push(future, key, version, value, payload_kind=PayloadKind.VALUE)
-        )
-
-    def set_many(self, keys: Sequence[str], version: int, values: Sequence[Array]) -> Future[None]:
-        return self._begin(
-            lambda future: self._arguments.push_many(future, keys, version, values, payload_kind=PayloadKind.VALUE)
+            lambda future: self._arguments.push(future, keys, version, values, payload_kind=PayloadKind.VALUE)
         )
 
     def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
@@ -110,33 +99,17 @@ class StoreCalls:
         )
 
     def pull(
-        self, key: str, version: int, *, settled: bool = False, out: Array | None = None, priority: int = 0
-    ) -> Future[Array]:
-        reading = _READING[settled]
-        return self._begin(
-            lambda future: self._arguments.pull(future, key, version, reading=reading, out=out), priority
-        )
-
-    def pull_many(
         self,
-        keys: Sequence[str],
+        keys: str | Sequence[str],
         version: int,
         *,
         settled: bool = False,
         exact: bool = False,
-        out: Sequence[Array] | None = None,
+        out: Any = None,
         priority: int = 0,
-    ) -> Future[list[Array]]:
+    ) -> Future[Any]:
         reading = Reading.EXACT if exact else _READING[settled]
-
-        def pull(some: slice) -> Future[list[Array]]:
-            here = out if out is None else out[some]
-            return self._begin(
-                lambda future: self._arguments.pull_many(future, keys[some], version, reading=reading, out=here),
-                priority,
-            )
-
-        return _in_portions(keys, pull, lambda parts: [array for part in parts for array in part])
+        return self._pull(keys, out, priority, _one_behind_the_other, version=version, reading=reading)
 
     def pull_versions(
         self,
@@ -147,18 +120,21 @@ class StoreCalls:
         out: Sequence[Array] | None = None,
         priority: int = 0,
     ) -> Future[Pulled]:
-        reading, gives = _READING[settled], Gives.VERSIONS
+        how = {"version": version, "reading": _READING[settled], "gives": Gives.VERSIONS}
+        return self._pull(keys, out, priority, joined_pulls, **how)
 
-        def pull(some: slice) -> Future[Pulled]:
-            here = out if out is None else out[some]
-            return self._begin(
-                lambda future: self._arguments.pull_many(
-                    future, keys[some], version, reading=reading, gives=gives, out=here
-                ),
-                priority,
-            )
+    def _pull(
+        self, keys: str | Sequence[str], out: Any, priority: int, join: Callable[[list[Any]], Any], **how: Any
+    ) -> Future[Any]:
+        """A pull of more keys than one message may name is several. `how` is of `Arguments.pull`."""
 
-        return _in_portions(keys, pull, joined_pulls)
+        def pull(keys: str | Sequence[str], out: Any) -> Future[Any]:
+            return self._begin(lambda future: self._arguments.pull(future, keys, out=out, **how), priority)
+
+        if isinstance(keys, str) or len(keys) <= MAX_RUNS:
+            return pull(keys, out)
+        parts = [slice(begin, begin + MAX_RUNS) for begin in range(0, len(keys), MAX_RUNS)]
+        return joined([pull(keys[some], None if out is None else out[some]) for some in parts], join)
 
     def read_consistent(self, keys: Sequence[str]) -> Future[tuple[int, list[Array]]]:
         self._process.check()
@@ -175,7 +151,7 @@ class StoreCalls:
 
     def pull_kept(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
         reading = _READING[settled]
-        return self._begin(lambda future: self._arguments.pull_kept(future, key, version, reading=reading))
+        return self._begin(lambda future: self._arguments.pull(future, key, version, reading=reading, gives=Gives.KEPT))
 
     def pull_rows(
         self, key: str, ids: Array, version: int, *, settled: bool = False, priority: int = 0
@@ -222,13 +198,8 @@ class StoreCalls:
         return future
 
 
-def _in_portions(
-    keys: Sequence[str], pull: Callable[[slice], Future[Any]], join: Callable[[list[Any]], Any]
-) -> Future[Any]:
-    """A pull of more keys than one message may name is several."""
-    if len(keys) <= MAX_RUNS:
-        return pull(slice(None))
-    return joined([pull(slice(begin, begin + MAX_RUNS)) for begin in range(0, len(keys), MAX_RUNS)], join)
+def _one_behind_the_other(parts: list[list[Array]]) -> list[Array]:
+    return [array for part in parts for array in part]
 
 
 def _failed(error: StoreError) -> Future[Any]:

@@ -432,7 +432,7 @@ class ReadSource(Protocol):
 
     def pull_versions(self, keys: Sequence[str], version: int) -> Future[Pulled]: ...
 
-    def pull_many(self, keys: Sequence[str], version: int, *, exact: bool = False) -> Future[list[Array]]: ...
+    def pull(self, keys: Sequence[str], version: int, *, exact: bool = False) -> Future[list[Array]]: ...
 
 
 class ConsistentRead:
@@ -469,7 +469,7 @@ class ConsistentRead:
         else:
             self._target = highest + self._tries
             self._tries += 1
-            on_end(self._source.pull_many(self._keys, self._target, exact=True), self._came)
+            on_end(self._source.pull(self._keys, self._target, exact=True), self._came)
 
     def _came(self, ended: Future[list[Array]]) -> None:
         error = ended.exception()

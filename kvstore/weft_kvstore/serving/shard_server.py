@@ -193,6 +193,7 @@ class ShardServer:
         self._pool = ApplyPool(apply_threads)
         self._tables = tables
         self._core = ShardCore(os.urandom(16), settings, let_go=self._let_go)
+        self._core.work.clock = self._clock
         self._router = Router(bind, authenticator)
         self.endpoint = self._router.endpoint
         self._welcomed = 0
@@ -437,10 +438,14 @@ class ShardServer:
                 self._welcomed = self._core.counts.welcomed
                 self._router.welcome(2 * len(self._core.peers) + SPARE)
             done = self._clock()
+            merged, self._core.work.at_once_s = self._core.work.at_once_s, 0.0
             if self._tracing is not None:
-                self._tracing.received(self._core, identity, done - begun)
+                self._tracing.received(self._core, identity, done - begun - merged)
+                if merged:
+                    self._tracing.worked(self._core, "merge", merged)
             self._stages.receive += came - begun
-            self._stages.decode += done - came
+            self._stages.decode += done - came - merged
+            self._stages.merge += merged
             if done > until:
                 return
             begun = done

@@ -397,11 +397,14 @@ class ShardCore:
     def _push(self, peer: Peer, push: Push, payload: memoryview, now: float) -> None:
         for frame in push.acknowledge:
             peer.arrived(frame, now)
-        if push.pull is not None:
-            self._pull(peer, push.pull)
-            if peer.is_lost:
-                return
-        self._pushes.take(peer, push, payload)
+        pull = push.pull
+        if pull is not None and any(push.chunks):  # Its ids may be in this frame.
+            self._pull(peer, pull)
+            pull = None
+        if not peer.is_lost:
+            self._pushes.take(peer, push, payload)
+        if pull is not None and not peer.is_lost:  # Last: what has been merged by now is answered at once.
+            self._pull(peer, pull)
 
     def _arrived(self, peer: Peer, frames: Sequence[int], now: float) -> None:
         """The client has frames of values."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal, Protocol
 
 import numpy as np
 
+from weft_kvstore.arrays import FEW
 from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.bucket.state import Changed
 from weft_kvstore.bucket.update import RuleFailedError
@@ -44,6 +45,11 @@ BATCH_UNITS: Final = 16
 BATCH_BYTES: Final = 1 << 20
 """Pieces, or bytes of them, that may be worked on before values leave for links that are busy anyway: fuller frames."""
 
+AT_ONCE_BYTES: Final = 1 << 16
+"""So little, of a few slices, is merged where it comes in if nothing else waits: to queue it takes longer."""
+
+_ENDED: Final = object()
+
 WorkStage = Literal["merge", "answer"]
 
 
@@ -54,6 +60,10 @@ class Merger:
     def __init__(self, hands: Answering, *, priorities: bool) -> None:
         self._hands = hands
         self._priorities = priorities
+        self.clock: Callable[[], float] = float
+        """Seconds, of whoever wants to know `at_once_s`."""
+        self.at_once_s = 0.0
+        """Seconds of merging where gradients came in, since whoever asks has set it to 0."""
         self.queue: list[tuple[int, int, Work]] = []
         self._seq = 0
         self._running: Work | None = None
@@ -151,8 +161,19 @@ class Merger:
 
     def _add_bucket(self, bucket: PlainBucket, first: int, stop: int, changes: Changed) -> None:
         part = bucket.state.spec.part
-        work = Work(int(part.priorities[first]), min(int(part.bounds[stop] - part.bounds[first]), PIECE_BYTES))
-        self._add(work, self._changing(bucket, changes))
+        nbytes = int(part.bounds[stop] - part.bounds[first])
+        changing = self._changing(bucket, changes)
+        if nbytes <= AT_ONCE_BYTES and stop - first <= FEW and not self.queue and self._running is None:
+            begun = self.clock()
+            try:
+                with np.errstate(all="ignore"):  # As in `work_once`.
+                    if next(changing, _ENDED) is _ENDED:
+                        return
+            except Exception as error:  # noqa: BLE001  # a fault ends the shard, and not the connection whose message came
+                changing = _failing(error)
+            finally:
+                self.at_once_s += self.clock() - begun
+        self._add(Work(int(part.priorities[first]), min(nbytes, PIECE_BYTES)), changing)
 
     def _changing(self, bucket: PlainBucket, changes: Changed) -> Iterator[None]:
         try:
@@ -241,3 +262,9 @@ class Merger:
         for wait in one.answerable():
             if not wait.dropped:  # An answer may lose the connection of those behind it.
                 self._begin_answer(wait, one)
+
+
+def _failing(error: Exception) -> Iterator[None]:
+    """Work that raises this."""
+    raise error
+    yield

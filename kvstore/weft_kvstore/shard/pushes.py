@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from weft_kvstore.arrays import Array, Buffer
-from weft_kvstore.bucket.bucket import PlainBucket
+from weft_kvstore.bucket.bucket import STAYS_BYTES, PlainBucket
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.same_host.peers import Arenas, PeerMemory, placed
@@ -372,7 +372,9 @@ class Pushes:
             # What is checked, and then taken in, are the same bytes.
             runs = [own_run(shard, run) for run in runs_of(push, payload, arena)]
         else:
-            runs = runs_of(push, writable(payload) if payload.readonly else payload, arena)
+            if payload.readonly and not _stays(shard, push, payload):
+                payload = writable(payload)
+            runs = runs_of(push, payload, arena)
         for number, run in enumerate(runs):
             try:
                 self._work.take(take_run(shard, peer, run))
@@ -396,6 +398,14 @@ class Pushes:
     def _refuse(self, peer: Peer, push: Push, number: int, reason: str) -> None:
         self._links.counts.refused += 1
         self._links.say(peer.identity, PushRefused(push.frame, number, reason[:2048]))
+
+
+def _stays(shard: JobShard, push: Push, payload: memoryview) -> bool:
+    """Whether a payload is added up as it lies in its message: all of it are gradients, as they are."""
+    if payload.nbytes < STAYS_BYTES or any(push.payload_kind) or any(push.chunks):
+        return False
+    found = map(shard.buckets.get, {*push.bucket})
+    return all(bucket is not None and bucket.pushed is None for bucket in found)
 
 
 def writable(payload: memoryview) -> memoryview:

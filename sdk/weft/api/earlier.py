@@ -18,8 +18,8 @@ from weft.api.base import Model
 class Renamed(Model):
     """A record some of whose fields had other names in the release before."""
 
-    EARLIER: ClassVar[Mapping[str, str]] = {}
-    """{earlier name: name}"""
+    EARLIER: ClassVar[Mapping[str, str | tuple[str, int]]] = {}
+    """{earlier name: name}, or (name, place) where it was one of a pair."""
 
     @model_validator(mode="before")
     @classmethod
@@ -27,12 +27,28 @@ class Renamed(Model):
         if not isinstance(given, Mapping) or not (cls.EARLIER.keys() & given.keys()):
             return given
         fields = dict(given)
-        for earlier, name in cls.EARLIER.items():
-            if earlier in fields:
-                value = fields.pop(earlier)
-                if fields.setdefault(name, value) != value:
-                    raise ValueError(f"{earlier} is the earlier name of {name}: give {name} alone")
+        for earlier, told in cls.EARLIER.items():
+            if earlier not in fields:
+                continue
+            value = fields.pop(earlier)
+            name = told if isinstance(told, str) else told[0]
+            if not isinstance(told, str) and name not in given:
+                pair = list(fields.get(name, cls.model_fields[name].default))
+                pair[told[1]] = value
+                fields[name] = tuple(pair)
+            elif isinstance(told, tuple) or fields.setdefault(name, value) != value:
+                raise ValueError(f"{earlier} is the earlier name of {name}: give {name} alone")
         return fields
+
+    def earlier_words(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """These fields of the record under their earlier names."""
+        document = dict(fields)
+        for earlier, told in self.EARLIER.items():
+            name, *place = (told,) if isinstance(told, str) else told
+            if name in fields:
+                document.pop(name, None)
+                document[earlier] = fields[name][place[0]] if place else fields[name]
+        return document
 
 
 def is_earlier(user_agent: str) -> bool:
@@ -47,7 +63,4 @@ def in_earlier_words(model: Model) -> dict[str, Any]:
         value = getattr(model, name)
         if isinstance(value, Model):
             document[name] = in_earlier_words(value)
-    if isinstance(model, Renamed):
-        for earlier, name in model.EARLIER.items():
-            document[earlier] = document.pop(name)
-    return document
+    return model.earlier_words(document) if isinstance(model, Renamed) else document

@@ -278,7 +278,7 @@ class Job(Model):
     """Of the token that it was submitted with."""
     state: JobState
     beginning: str | None = None
-    """What it begins with where that is another job's or an upload, and what of that it leaves."""
+    """What it starts with where that is another job's, or an upload of a part, and what of that it leaves."""
     reason: str | None = None
     """Why it is in this state: what a pending job waits for, what a failed one died of."""
     progress: Progress

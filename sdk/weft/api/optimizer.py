@@ -1,15 +1,15 @@
-"""How parameters are updated on the shards."""
+"""How parameters are updated on the shards, in the words of `torch.optim` and with its defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 
 from weft.api.base import Model
+from weft.api.earlier import Renamed
 from weft.api.hyper import Decay, Epsilon, Factor, LearningRate, Number, Pattern, Positive, Strength
-from weft.api.schedule import AnySchedule
 from weft_graph.rules.built_in import BUILT_IN
 
 MOST_MULTIPLIERS = 32
@@ -49,13 +49,25 @@ class GraphMultiplier(Model):
 Multipliers = Annotated[list[Multiplier], Field(max_length=MOST_MULTIPLIERS)]
 
 
-class _BuiltIn(Model):
+class _BuiltIn(Renamed):
+    """The names of the release before are those that shards' rules have for their numbers."""
+
     NOT_HYPER: ClassVar[frozenset[str]] = frozenset({"name", "multipliers"})
     """Fields that are no hyper-parameters of a shard's rule."""
 
+    @property
+    def rule(self) -> str:
+        """The shards' rule; `sgd` with a momentum becomes their rule `momentum` when it is stored."""
+        name: str = self.name  # type: ignore[attr-defined]  # every optimizer has one
+        return name
+
+    def numbers(self) -> dict[str, Any]:
+        """Every hyper-parameter: a number, a pair of them, or a schedule's document."""
+        return {name: _document(getattr(self, name)) for name in type(self).model_fields if name not in self.NOT_HYPER}
+
     def hyper(self) -> dict[str, float | dict[str, Any]]:
-        """Every hyper-parameter: a number, or a schedule's document."""
-        return _hyper({name: getattr(self, name) for name in type(self).model_fields if name not in self.NOT_HYPER})
+        """The same as the shards' rule names them, each a number or a schedule's document."""
+        return self.earlier_words(self.numbers())
 
     def starts(self) -> dict[str, float]:
         """What the optimizer's state starts at, where it is not 0."""
@@ -63,82 +75,104 @@ class _BuiltIn(Model):
 
 
 class SGD(_BuiltIn):
-    """w -= lr * (g + weight_decay * w), with momentum m: v = m * v + g; w -= lr * v."""
+    """g += weight_decay * w; v = momentum * v + g; w -= lr * v, or with `nesterov` w -= lr * (g + momentum * v).
+
+    Nesterov 1983 in the form of Sutskever et al. 2013, with lr outside of v.
+    """
+
+    NOT_HYPER: ClassVar[frozenset[str]] = frozenset({"name", "multipliers", "nesterov"})
 
     name: Literal["sgd"] = "sgd"
     lr: LearningRate = BUILT_IN["sgd"].hyper["lr"]
     momentum: Decay = 0.0
-    """0 is none: another one makes it the shards' rule `momentum`."""
     weight_decay: Strength = BUILT_IN["sgd"].hyper["weight_decay"]
+    nesterov: bool = False
     multipliers: Multipliers = Field(default_factory=list)
 
+    @model_validator(mode="after")
+    def _looks_ahead_along_a_momentum(self) -> SGD:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov needs a momentum, such as momentum=0.9")
+        return self
 
-class Nesterov(_BuiltIn):
-    """g += weight_decay * w; v = momentum * v + g; w -= lr * (g + momentum * v).
+    @property
+    def rule(self) -> str:
+        """As of every optimizer."""
+        return "nesterov" if self.nesterov else "sgd"
 
-    Nesterov 1983 in the form of Sutskever et al. 2013, with PyTorch's lr outside of v.
-    """
+    def earlier_words(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """`nesterov` was an optimizer of its own."""
+        known = {name: value for name, value in fields.items() if name != "nesterov"}
+        return {**known, "name": self.rule} if "name" in fields else known
 
-    name: Literal["nesterov"] = "nesterov"
-    lr: LearningRate = BUILT_IN["nesterov"].hyper["lr"]
-    momentum: Decay = BUILT_IN["nesterov"].hyper["momentum"]
-    weight_decay: Strength = BUILT_IN["nesterov"].hyper["weight_decay"]
-    multipliers: Multipliers = Field(default_factory=list)
+
+_ADAM: Mapping[str, str | tuple[str, int]] = {"beta1": ("betas", 0), "beta2": ("betas", 1), "epsilon": "eps"}
+_BETAS = (BUILT_IN["adam"].hyper["beta1"], BUILT_IN["adam"].hyper["beta2"])
 
 
 class Adam(_BuiltIn):
     """Adam with bias correction, Kingma and Ba 2015, algorithm 1."""
 
+    EARLIER: ClassVar[Mapping[str, str | tuple[str, int]]] = _ADAM
+
     name: Literal["adam"] = "adam"
     lr: LearningRate = BUILT_IN["adam"].hyper["lr"]
-    beta1: Decay = BUILT_IN["adam"].hyper["beta1"]
-    beta2: Decay = BUILT_IN["adam"].hyper["beta2"]
-    epsilon: Epsilon = BUILT_IN["adam"].hyper["epsilon"]
+    betas: tuple[Decay, Decay] = _BETAS
+    eps: Epsilon = BUILT_IN["adam"].hyper["epsilon"]
     multipliers: Multipliers = Field(default_factory=list)
 
 
 class AdamW(_BuiltIn):
     """Adam, and w -= lr * weight_decay * w beside it: Loshchilov and Hutter 2019, with the decay times lr."""
 
+    EARLIER: ClassVar[Mapping[str, str | tuple[str, int]]] = _ADAM
+
     name: Literal["adamw"] = "adamw"
     lr: LearningRate = BUILT_IN["adamw"].hyper["lr"]
-    beta1: Decay = BUILT_IN["adamw"].hyper["beta1"]
-    beta2: Decay = BUILT_IN["adamw"].hyper["beta2"]
-    epsilon: Epsilon = BUILT_IN["adamw"].hyper["epsilon"]
+    betas: tuple[Decay, Decay] = _BETAS
+    eps: Epsilon = BUILT_IN["adamw"].hyper["epsilon"]
     weight_decay: Strength = BUILT_IN["adamw"].hyper["weight_decay"]
     multipliers: Multipliers = Field(default_factory=list)
 
 
 class Adagrad(_BuiltIn):
-    """g += weight_decay * w; s += g^2; w -= lr * g / (sqrt(s) + epsilon), s starting at `accumulator`.
+    """g += weight_decay * w; s += g^2; w -= lr * g / (sqrt(s) + eps), s starting at `initial_accumulator_value`.
 
-    Duchi, Hazan and Singer 2011, with PyTorch's epsilon.
+    Duchi, Hazan and Singer 2011.
     """
 
-    NOT_HYPER: ClassVar[frozenset[str]] = frozenset({"name", "multipliers", "accumulator"})
+    EARLIER: ClassVar[Mapping[str, str | tuple[str, int]]] = {
+        "epsilon": "eps",
+        "accumulator": "initial_accumulator_value",
+    }
+    NOT_HYPER: ClassVar[frozenset[str]] = frozenset({"name", "multipliers", "initial_accumulator_value"})
 
     name: Literal["adagrad"] = "adagrad"
     lr: LearningRate = BUILT_IN["adagrad"].hyper["lr"]
-    epsilon: Epsilon = BUILT_IN["adagrad"].hyper["epsilon"]
     weight_decay: Strength = BUILT_IN["adagrad"].hyper["weight_decay"]
-    accumulator: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = BUILT_IN["adagrad"].state["sum"]
+    initial_accumulator_value: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = BUILT_IN["adagrad"].state[
+        "sum"
+    ]
+    eps: Epsilon = BUILT_IN["adagrad"].hyper["epsilon"]
     multipliers: Multipliers = Field(default_factory=list)
 
     def starts(self) -> dict[str, float]:
         """What the optimizer's state starts at, where it is not 0."""
-        return {"sum": self.accumulator}
+        return {"sum": self.initial_accumulator_value}
 
 
 class RMSprop(_BuiltIn):
-    """g += weight_decay * w; s = decay * s + (1 - decay) * g^2; w -= lr * g / (sqrt(s) + epsilon).
+    """g += weight_decay * w; s = alpha * s + (1 - alpha) * g^2; w -= lr * g / (sqrt(s) + eps).
 
-    Tieleman and Hinton 2012, with PyTorch's epsilon.
+    Tieleman and Hinton 2012.
     """
+
+    EARLIER: ClassVar[Mapping[str, str | tuple[str, int]]] = {"decay": "alpha", "epsilon": "eps"}
 
     name: Literal["rmsprop"] = "rmsprop"
     lr: LearningRate = BUILT_IN["rmsprop"].hyper["lr"]
-    decay: Decay = BUILT_IN["rmsprop"].hyper["decay"]
-    epsilon: Epsilon = BUILT_IN["rmsprop"].hyper["epsilon"]
+    alpha: Decay = BUILT_IN["rmsprop"].hyper["decay"]
+    eps: Epsilon = BUILT_IN["rmsprop"].hyper["epsilon"]
     weight_decay: Strength = BUILT_IN["rmsprop"].hyper["weight_decay"]
     multipliers: Multipliers = Field(default_factory=list)
 
@@ -163,11 +197,12 @@ class LAMB(_BuiltIn):
     Norms are of whole parameters, so none is cut over shards, and none may be a table.
     """
 
+    EARLIER: ClassVar[Mapping[str, str | tuple[str, int]]] = _ADAM
+
     name: Literal["lamb"] = "lamb"
     lr: LearningRate = BUILT_IN["lamb"].hyper["lr"]
-    beta1: Decay = BUILT_IN["lamb"].hyper["beta1"]
-    beta2: Decay = BUILT_IN["lamb"].hyper["beta2"]
-    epsilon: Epsilon = BUILT_IN["lamb"].hyper["epsilon"]
+    betas: tuple[Decay, Decay] = _BETAS
+    eps: Epsilon = BUILT_IN["lamb"].hyper["epsilon"]
     weight_decay: Strength = BUILT_IN["lamb"].hyper["weight_decay"]
     trust: Strength = BUILT_IN["lamb"].hyper["trust"]
     """0: no ratio, which leaves AdamW."""
@@ -204,13 +239,45 @@ class GraphOptimizer(Model):
 
     def values(self) -> dict[str, float | dict[str, Any]]:
         """The hyper-parameters that are given: numbers, or schedules' documents."""
-        return _hyper(self.hyper)
+        return {name: _document(value) for name, value in self.hyper.items()}
 
 
-def _hyper(given: Mapping[str, float | AnySchedule]) -> dict[str, float | dict[str, Any]]:
-    return {name: float(value) if isinstance(value, int | float) else value.document() for name, value in given.items()}
+def _document(value: Any) -> Any:
+    """A number as a float, a schedule as its document, each of a pair."""
+    if isinstance(value, tuple):
+        return tuple(map(_document, value))
+    return float(value) if isinstance(value, int | float) else value.document()
 
+
+def _with_fields(given: Any) -> Any:
+    """A name alone stands for the optimizer with its defaults; `nesterov` was one of its own in the release before."""
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, Mapping):
+        return given
+    name = given.get("name")
+    if name == "nesterov":
+        return {"momentum": BUILT_IN[name].hyper["momentum"], **given, "name": "sgd", "nesterov": True}
+    known = get_args(_NameAlone)
+    if isinstance(name, str) and name not in {*known, "graph"}:
+        from weft_graph.spelling import did_you_mean
+
+        near = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+        raise ValueError(f"no optimizer is called {name[:200]!r}{near}")
+    return given
+
+
+_AnyOptimizer = Annotated[
+    SGD | Adam | AdamW | Adagrad | RMSprop | Ftrl | LAMB | LARS | GraphOptimizer, Field(discriminator="name")
+]
+_NameAlone = Literal["sgd", "adam", "adamw", "adagrad", "rmsprop", "ftrl", "lamb", "lars"]
 
 OptimizerSpec = Annotated[
-    SGD | Nesterov | Adam | AdamW | Adagrad | RMSprop | Ftrl | LAMB | LARS | GraphOptimizer, Field(discriminator="name")
+    _AnyOptimizer, BeforeValidator(_with_fields, json_schema_input_type=_NameAlone | _AnyOptimizer)
 ]
+
+
+def optimizer_of(rule: str, numbers: Mapping[str, float]) -> OptimizerSpec:
+    """The optimizer that becomes this rule of the shards, with their names. Raises pydantic.ValidationError."""
+    made: OptimizerSpec = TypeAdapter(OptimizerSpec).validate_python({"name": rule, **numbers})
+    return made

@@ -145,8 +145,6 @@ def dry_run_table(run: DryRun) -> Table:
     tables = sum(key.rows for key in run.keys)
     by_rows = f", {render.counted(tables, 'table')} by rows" if tables else ""
     made.add_row("keys", f"{len(run.keys)} in {render.counted(run.slices, 'slice')}{by_rows}")
-    if run.given:
-        made.add_row("given", Text(", ".join(run.given)))
     made.add_row("a worker", _worker(run))
     if run.worker_memory.train is not None:
         made.add_row("peak memory", _peak(run.worker_memory.train))

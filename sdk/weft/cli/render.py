@@ -123,8 +123,8 @@ def _training(spec: JobSpec) -> Iterator[tuple[str, str]]:
     if isinstance(optimizer, GraphOptimizer):
         name, hyper = str(optimizer.document.get("name", optimizer.name)), optimizer.values()
     else:
-        usual, name = type(optimizer)().hyper(), optimizer.name
-        hyper = {key: value for key, value in optimizer.hyper().items() if key == "lr" or value != usual[key]}
+        usual, name = type(optimizer)().numbers(), optimizer.name
+        hyper = {key: value for key, value in optimizer.numbers().items() if key == "lr" or value != usual[key]}
     lr = hyper.pop("lr", None)
     yield "optimizer", ", ".join([name, *(f"{key} {_hyper(value)}" for key, value in hyper.items())])
     if lr is not None:
@@ -136,8 +136,10 @@ def _training(spec: JobSpec) -> Iterator[tuple[str, str]]:
     yield "data", f"{data.source.path}{rows}{held_out}"
 
 
-def _hyper(value: float | dict[str, Any]) -> str:
-    """`0.001`; a schedule as `cosine, start 0.1, end 0, steps 1000`."""
+def _hyper(value: Any) -> str:
+    """`0.001`; a pair as `(0.9, 0.999)`; a schedule as `cosine, start 0.1, end 0, steps 1000`."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_hyper, value))})"
     if not isinstance(value, dict):
         return f"{value:g}"
     parts = (f"{key} {each:g}" if isinstance(each, int | float) else f"{key} {each}" for key, each in value.items())

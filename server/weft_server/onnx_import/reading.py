@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from weft.api.job import FromUpload, ParameterInfo
 from weft.api.model import ReadModel, ReadRequest, ValueInfo, shape_of
-from weft.api.optimizer import OptimizerSpec
+from weft.api.optimizer import OptimizerSpec, optimizer_of
 from weft.api.problem import FieldError
 from weft_graph.errors import GraphError
 from weft_graph.infer import infer
@@ -175,11 +175,10 @@ def _answer(identifier: str, made: WithLoss | None, read: Imported) -> ReadModel
 def _rule(step: TrainingStep) -> OptimizerSpec:
     """What the file's own optimizer is here. Raises OnnxError for a number that the rule does not take."""
     try:
-        made: OptimizerSpec = TypeAdapter(OptimizerSpec).validate_python({"name": step.rule, **step.hyper})
+        return optimizer_of(step.rule, step.hyper)
     except ValidationError as error:
         first = error.errors()[0]
         raise OnnxError(f"the model's own {step.rule}: {first['loc'][1]}: {first['msg']}") from None
-    return made
 
 
 def _value(name: str, type_: TensorType) -> ValueInfo:

@@ -59,7 +59,7 @@ def plan_rule(spec: OptimizerSpec) -> RulePlan:
     given: Sequence[Multiplier | GraphMultiplier] = spec.multipliers
     stretches = tuple(Stretch(each.keys, each.factors()) for each in given)
     if not isinstance(spec, GraphOptimizer):
-        stored, numbers = stored_rule(spec.name, spec.hyper(), spec.starts())
+        stored, numbers = stored_rule(spec.rule, spec.hyper(), spec.starts())
         return RulePlan(_plain(stored), numbers, None, stretches)
     graph = rule_graph_from_json(spec.document)
     hyper: Hyper = {**graph.hyper, **spec.values()}

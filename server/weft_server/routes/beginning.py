@@ -77,16 +77,18 @@ async def begun(
 FILE = "first"
 
 
-def _told(source: FromJob | FromUpload, plan: JobPlan, names: Collection[str]) -> str:
-    """What a job takes of a document, and what it leaves."""
+def _told(source: FromJob | FromUpload, plan: JobPlan, names: Collection[str]) -> str | None:
+    """What a job takes of a document and what it leaves; None for a model that brings all its parameters along."""
     rest = [each.name for each in plan.parameters if each.name not in names]
-    what = f"job {source.job}" if isinstance(source, FromJob) else f"upload {source.upload}"
-    told = f"begins with {len(names)} of its {len(plan.parameters)} parameters from {what}"
+    taken = f"{len(names)} of its {len(plan.parameters)} parameters" if rest else "the parameters"
+    if isinstance(source, FromUpload):
+        told = f"starts with uploaded values of {taken}"
+    else:
+        anew = "a new optimizer state and new averages" if plan.average else "a new optimizer state"
+        told = f"starts with {taken} of job {source.job}, at step 0 with {anew} (`resume` keeps them)"
     if rest:
-        told += f"; {listed(rest)} {'begins' if len(rest) == 1 else 'begin'} as the graph says"
-    left = ["the optimizer's state", *(["averages"] if plan.average else []), "the step"]
-    advice = " (`resume` does so)" if isinstance(source, FromJob) else ""
-    return f"{told}; {', '.join(left[:-1])} and {left[-1]} are not taken over{advice}"
+        return f"{told}; {listed(rest)} {'is' if len(rest) == 1 else 'are'} initialized as the graph says"
+    return None if isinstance(source, FromUpload) else told
 
 
 def check_given(plan: JobPlan, names: Collection[str]) -> None:

@@ -288,7 +288,7 @@ def test_a_silent_slot_fails_what_waits_for_it_beside_a_slow_one() -> None:
     simulation = Simulation(described(slow, lost, slots=3), LINK)
     for store in simulation.stores.values():
         ended(simulation, store.pull("a", 0))
-    values = simulation.stores[2].pull_many(["a", "b"], 1)
+    values = simulation.stores[2].pull(["a", "b"], 1)
     of_the_slow = simulation.stores[2].pull("a", 1)
     simulation.silent.add(1)
     pass_time(simulation, 6.0)

@@ -64,13 +64,13 @@ def test_any_keys_in_any_order_arrive_as_plain_numpy_says(
         for step in sorted({steps[name] for name in names}):
             some = [name for name in names if steps[name] == step]
             gradients = [array_like(keys[name], generator) for name in some]
-            assert cluster.finish(cluster.store.push_many(some, step, gradients), cuts=cuts) is None
+            assert cluster.finish(cluster.store.push(some, step, gradients), cuts=cuts) is None
             for name, gradient in zip(some, gradients, strict=True):
                 plain[name] = plain[name] + gradient
                 steps[name] += 1
         wanted = data.draw(order)[: data.draw(st.integers(0, len(keys)))]
         out = [np.empty(keys[name].shape, keys[name].dtype) for name in wanted] if data.draw(st.booleans()) else None
-        found = cluster.finish(cluster.store.pull_many(wanted, 0, out=out), cuts=cuts)
+        found = cluster.finish(cluster.store.pull(wanted, 0, out=out), cuts=cuts)
         assert [value.tobytes() for value in found] == [plain[name].tobytes() for name in wanted]
         assert all(value.shape == plain[name].shape for value, name in zip(found, wanted, strict=True))
         assert out is None or all(one is other for one, other in zip(found, out, strict=True))
@@ -95,9 +95,9 @@ def test_a_whole_bucket_is_one_run_however_many_keys_it_has() -> None:
     cluster = BucketCluster(description, 1)
     keys = names_of(description)
     gradients = [np.full(16, number, np.float32) for number in range(500)]
-    cluster.finish(cluster.store.push_many(keys, 0, gradients))
+    cluster.finish(cluster.store.push(keys, 0, gradients))
     assert cluster.shards[0].most_runs == 1
-    values = cluster.finish(cluster.store.pull_many(keys, 1))
+    values = cluster.finish(cluster.store.pull(keys, 1))
     assert all(np.array_equal(value, gradient) for value, gradient in zip(values, gradients, strict=True))
 
 
@@ -105,12 +105,12 @@ def test_small_values_share_a_buffer_and_large_ones_do_not() -> None:
     keys = [key_of(f"k{number}", (16,), 1) for number in range(4)] + [key_of("big", (1 << 16,), 1)]
     description = store_of(keys, slots=1, shards=1)
     cluster = BucketCluster(description, 1)
-    values = cluster.finish(cluster.store.pull_many(names_of(description), 0))
+    values = cluster.finish(cluster.store.pull(names_of(description), 0))
     assert all(value.base is values[0].base and value.flags.writeable for value in values[:4])
     assert values[4].base is None
     values[0][:] = 1.0
     assert not values[1].any()
-    (alone,) = cluster.finish(cluster.store.pull_many(["k2"], 0))
+    (alone,) = cluster.finish(cluster.store.pull(["k2"], 0))
     assert alone.base is None
 
 
@@ -119,7 +119,7 @@ def test_a_push_keeps_arrays_as_they_are_until_they_are_sent() -> None:
     description = small(2)
     cluster = BucketCluster(description, 1)
     gradients = [np.zeros(16, np.float32) for _ in range(2)]
-    future = cluster.store.push_many(["k0", "k1"], 0, gradients)
+    future = cluster.store.push(["k0", "k1"], 0, gradients)
     gradients[1][:] = 5.0
     cluster.finish(future)
     assert cluster.finish(cluster.store.pull("k1", 1)).tolist() == [5.0] * 16
@@ -128,8 +128,8 @@ def test_a_push_keeps_arrays_as_they_are_until_they_are_sent() -> None:
 def test_values_are_set_for_many_keys_at_once() -> None:
     description = small(3, shards=2)
     cluster = BucketCluster(description, 1)
-    cluster.finish(cluster.store.set_many(["k2", "k0"], 0, [np.full(16, 2, np.float32), np.full(16, 1, np.float32)]))
-    found = cluster.finish(cluster.store.pull_many(["k0", "k1", "k2"], 0))
+    cluster.finish(cluster.store.set(["k2", "k0"], 0, [np.full(16, 2, np.float32), np.full(16, 1, np.float32)]))
+    found = cluster.finish(cluster.store.pull(["k0", "k1", "k2"], 0))
     assert [float(value[3]) for value in found] == [1.0, 0.0, 2.0]
 
 
@@ -140,31 +140,31 @@ def test_more_keys_than_a_message_has_entries_are_pulled() -> None:
     description = store_of(keys, slots=1, shards=1)
     cluster = BucketCluster(description, 1)
     names = names_of(description)
-    cluster.finish(cluster.store.push_many(names, 0, [np.full(1, number, np.float32) for number in range(count)]))
+    cluster.finish(cluster.store.push(names, 0, [np.full(1, number, np.float32) for number in range(count)]))
     wanted = names[::2]
-    assert [float(value[0]) for value in cluster.finish(cluster.store.pull_many(wanted, 1))] == list(range(0, count, 2))
+    assert [float(value[0]) for value in cluster.finish(cluster.store.pull(wanted, 1))] == list(range(0, count, 2))
     pulled = cluster.finish(cluster.store.pull_versions(names[::-1], 1))
     assert len(pulled.values) == len(pulled.lowest) == count
     assert pulled.values[0][0] == count - 1
 
 
 REFUSED: list[tuple[Any, str]] = [
-    (lambda store: store.push_many("k0", 0, [ones()]), "'k0' is one name, not several"),
-    (lambda store: store.push_many(["k0", "nope"], 0, [ones(), ones()]), "key 'nope': the store has no such key"),
-    (lambda store: store.push_many(["k0", "k1", "k0"], 0, [ones()] * 3), "3 keys: 'k0' is there twice"),
-    (lambda store: store.pull_many(["k0", "k0"], 0), "2 keys: 'k0' is there twice"),
-    (lambda store: store.pull_many(["k0", "t"], 0), "key 't': it is a table, which goes by rows"),
-    (lambda store: store.push_many(["k0", "k1"], 0, [ones()]), r"push of 2 keys \('k0', 'k1'\), step 0: 1 arrays"),
-    (lambda store: store.push_many(["k0"], 0, [[1.0] * 16]), "key 'k0', step 0: the gradient is a list, no NumPy"),
-    (lambda store: store.push_many(["k0", "k1"], 3, [ones(), ones().astype(">f4")]), "key 'k1', step 3: .* is >f4"),
-    (lambda store: store.push_many(["k0"], 0, [np.ones((4, 4), np.float32)]), r"is float32\[4, 4\], the key float32"),
+    (lambda store: store.push("k0", 0, [ones()]), "key 'k0', step 0: the gradient is a list, no NumPy array"),
+    (lambda store: store.push(["k0", "nope"], 0, [ones(), ones()]), "key 'nope': the store has no such key"),
+    (lambda store: store.push(["k0", "k1", "k0"], 0, [ones()] * 3), "3 keys: 'k0' is there twice"),
+    (lambda store: store.pull(["k0", "k0"], 0), "2 keys: 'k0' is there twice"),
+    (lambda store: store.pull(["k0", "t"], 0), "key 't': it is a table, which goes by rows"),
+    (lambda store: store.push(["k0", "k1"], 0, [ones()]), r"push of 2 keys \('k0', 'k1'\), step 0: 1 arrays"),
+    (lambda store: store.push(["k0"], 0, [[1.0] * 16]), "key 'k0', step 0: the gradient is a list, no NumPy"),
+    (lambda store: store.push(["k0", "k1"], 3, [ones(), ones().astype(">f4")]), "key 'k1', step 3: .* is >f4"),
+    (lambda store: store.push(["k0"], 0, [np.ones((4, 4), np.float32)]), r"is float32\[4, 4\], the key float32"),
     (lambda store: store.push("k0", 0, np.ones(32, np.float32)[::2]), "the gradient is not C-contiguous"),
     (lambda store: store.push("k0", 0.5, ones()), "push of key 'k0': step or version 0.5 is no whole number"),
-    (lambda store: store.pull_many(["k0"], -1), "step or version -1 is not within"),
-    (lambda store: store.push_many(["k0", "still"], 0, [ones(), ones()]), r"key 'still', step 0: only slots \[\]"),
+    (lambda store: store.pull(["k0"], -1), "step or version -1 is not within"),
+    (lambda store: store.push(["k0", "still"], 0, [ones(), ones()]), r"key 'still', step 0: only slots \[\]"),
     (lambda store: store.pull("k0", 0, out=np.ones(4, np.float32)), r"the array for it is float32\[4\]"),
-    (lambda store: store.pull_many(["k0"], 0, out=[read_only()]), "key 'k0', version 0: .* is read-only"),
-    (lambda store: store.set_many(["k0"], 1, []), "set of key 'k0', version 1: 0 arrays"),
+    (lambda store: store.pull(["k0"], 0, out=[read_only()]), "key 'k0', version 0: .* is read-only"),
+    (lambda store: store.set(["k0"], 1, []), "set of key 'k0', version 1: 0 arrays"),
     (lambda store: store.read_consistent(["k0", "t"]), "it is a table"),
 ]
 
@@ -198,7 +198,7 @@ def test_numbers_of_numpy_are_steps_too() -> None:
 
 def test_at_the_deadline_a_push_of_many_keys_says_who_is_missing() -> None:
     cluster = BucketCluster(small(9), 1)
-    future = cluster.store.push_many([f"k{number}" for number in range(9)], 0, [ones()] * 9)
+    future = cluster.store.push([f"k{number}" for number in range(9)], 0, [ones()] * 9)
     cluster.pump()
     cluster.shards[0].deaf = True
     for _ in range(59):
@@ -249,7 +249,7 @@ class TestConsistentReads:
         with pytest.raises(
             StoreRefusedError, match="version 1 exactly: in mode async each slot has versions of its own"
         ):
-            cluster.store.pull_many(["k0"], 1, exact=True).result(0)
+            cluster.store.pull(["k0"], 1, exact=True).result(0)
 
 
 class Scripted:
@@ -265,7 +265,7 @@ class Scripted:
         lowest, highest = self.looks.pop(0)
         return ended(Pulled([np.zeros(1)] * len(keys), np.array([lowest, 0, highest]), np.array([lowest, 0, highest])))
 
-    def pull_many(self, keys: Sequence[str], version: int, *, exact: bool = False) -> Future[list[np.ndarray]]:
+    def pull(self, keys: Sequence[str], version: int, *, exact: bool = False) -> Future[list[np.ndarray]]:
         assert exact
         self.asked.append(version)
         word = self.pulls.pop(0)

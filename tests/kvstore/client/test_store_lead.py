@@ -31,7 +31,7 @@ def two_slots() -> Iterator[list[StoreClient]]:
     description = store_of([key_of(name, [8], 2) for name in KEYS], slots=2, shards=2)
     with served(description) as (description, _), clients_of(description, LinkSettings()) as clients:
         for client in clients:
-            client.pull_many(KEYS, 0).result(WAIT_S)
+            client.pull(KEYS, 0).result(WAIT_S)
         yield clients
 
 
@@ -104,7 +104,7 @@ def test_many_operations_at_once_go_without_the_thread_too() -> None:
 
 def test_a_joined_future_leads() -> None:
     with two_slots() as (one, other), without_thread(one):
-        other.push_many(KEYS, 0, [GRADIENT] * 4).result(WAIT_S)
+        other.push(KEYS, 0, [GRADIENT] * 4).result(WAIT_S)
         both = joined([one.pull("k2", 1), one.push("k2", 0, GRADIENT)], lambda parts: parts[0])
         assert both.result(WAIT_S).shape == (8,)
         later = then(one.pull("k3", 0), lambda _: one.push("k3", 0, GRADIENT))
@@ -122,7 +122,7 @@ def test_a_leader_that_waits_for_what_another_thread_ends_hears_of_it() -> None:
 
 def test_the_next_who_waits_leads_when_the_first_has_what_it_wants() -> None:
     with two_slots() as (one, other), without_thread(one), ThreadPoolExecutor(4) as pool:
-        one.push_many(KEYS, 0, [GRADIENT] * 4).result(WAIT_S)
+        one.push(KEYS, 0, [GRADIENT] * 4).result(WAIT_S)
         waits = {name: pool.submit(one.pull(name, 1).result, WAIT_S) for name in KEYS}
         wait_until(lambda: is_led(one) and len(one._poller._followers.futures) == 3)
         for name in KEYS:
@@ -279,7 +279,7 @@ def test_a_signals_handler_cannot_wait_where_its_own_thread_leads() -> None:
 @pytest.mark.parametrize("what", ["begin", "receive"])
 def test_ctrl_c_in_the_middle_of_the_work_comes_after_it(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with two_slots() as (one, other):
-        other.push_many(KEYS, 0, [GRADIENT] * 4).result(WAIT_S)
+        other.push(KEYS, 0, [GRADIENT] * 4).result(WAIT_S)
         work, whole = getattr(one._core, what), []
 
         def interrupted(*given: Any) -> None:

@@ -93,7 +93,7 @@ def test_a_store_without_a_rule_may_have_tables_with_one() -> None:
     description = describe({"t": Key(shape=(4, 2), rows=True, initializer=1.0, rule="sgd")})
     with KVStore.local(description) as store:
         store.push_rows("t", [1], np.ones((1, 2), np.float32)).result(WAIT_S)
-        assert store.pull_rows("t", [1, 2]).result(WAIT_S)[:, 0].tolist() == [np.float32(1) - np.float32(0.01), 1.0]
+        assert store.pull_rows("t", [1, 2]).result(WAIT_S)[:, 0].tolist() == [np.float32(1) - np.float32(0.001), 1.0]
     with pytest.raises(DescriptionError, match="rule: missing, and key 'u' needs one"):
         describe({"u": Key(shape=(4, 2), rows=True)})
 

@@ -31,7 +31,7 @@ class Recorded:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if name not in {"push_many", "push_keys", "push_rows", "set_many", "barrier", "pull_many", "pull_keys"}:
+        if name not in {"push", "push_keys", "push_rows", "set", "barrier", "pull", "pull_keys"}:
             return found
 
         def called(key: Any, step: Any, *rest: Any, **named: Any) -> Any:

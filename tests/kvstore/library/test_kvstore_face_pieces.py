@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,10 @@ def test_what_follows_a_future_fails_with_it_or_by_itself() -> None:
             future.result(0)
     with pytest.raises(ZeroDivisionError):
         then(finished(0), lambda value: finished(1 // value)).result(0)
+    given_up = Future[int]()
+    assert given_up.cancel()
+    with pytest.raises(CancelledError):
+        then(finished(0), lambda _: given_up).result(0)
 
 
 class ManyStore:
@@ -103,12 +107,12 @@ class ManyStore:
         self.pushed: list[tuple[list[str], int]] = []
         self.outs: list[bool] = []
 
-    def push_many(self, keys: Sequence[str], step: int, gradients: Sequence[Array], **_: object) -> Future[None]:
+    def push(self, keys: Sequence[str], step: int, gradients: Sequence[Array], **_: object) -> Future[None]:
         assert all(np.all(gradient == len(key)) for key, gradient in zip(keys, gradients, strict=True))
         self.pushed.append((list(keys), step))
         return finished(None)
 
-    def pull_many(
+    def pull(
         self,
         keys: Sequence[str],
         version: int,
@@ -132,13 +136,13 @@ class ManyStore:
         out: Sequence[Array] | None = None,
         **_: object,
     ) -> Future[Pulled]:
-        values = self.pull_many(keys, version, settled=settled, out=out).result(0)
+        values = self.pull(keys, version, settled=settled, out=out).result(0)
         return finished(Pulled(values, np.full(len(keys), version), np.full(len(keys), version)))
 
     def key_set(self, keys: Sequence[str]) -> Sequence[str]:
         return keys
 
-    push_keys, pull_keys = push_many, pull_many
+    push_keys, pull_keys = push, pull
 
     def close(self) -> None:
         pass

@@ -87,9 +87,9 @@ def steps_of(clients: Sequence[StoreClient], description: StoreDescription, *, i
                 for name, gradient in zip(KEYS, gradients, strict=True):
                     client.gradient_buffer(name)[...] = gradient
                 gradients = [client.gradient_buffer(name) for name in KEYS]
-            pushes.append(client.push_many(KEYS, step, gradients))
+            pushes.append(client.push(KEYS, step, gradients))
             out = [client.value_buffer(name) for name in KEYS] if in_place else None
-            pulls.append(client.pull_many(KEYS, step + 1, out=out))
+            pulls.append(client.pull(KEYS, step + 1, out=out))
         values = [pull.result(WAIT_S) for pull in pulls]
         found += [[value.tobytes() for value in of_slot] for of_slot in values]
         for push in pushes:
@@ -121,17 +121,17 @@ def test_where_the_stage_is_full_payloads_travel_as_bytes(monkeypatch: pytest.Mo
     link = replace(LINK, frame_bytes=1024)
     with served(keys_of(2)) as (description, _), clients_of(description, link) as clients:
         wait_until_shared(clients)
-        ahead = clients[1].push_many(KEYS, 0, gradient_list(description, 1, 0))
+        ahead = clients[1].push(KEYS, 0, gradient_list(description, 1, 0))
         ahead.result(WAIT_S)
         for one in clients[1].statistics().links:
             assert 0 < one.shared_bytes_sent < one.payload_bytes_sent
-        clients[0].push_many(KEYS, 0, gradient_list(description, 0, 0))
-        values = clients[0].pull_many(KEYS, 1).result(WAIT_S)
+        clients[0].push(KEYS, 0, gradient_list(description, 0, 0))
+        values = clients[0].pull(KEYS, 1).result(WAIT_S)
     with LocalStore(description) as store:
         for slot in (0, 1):
             gradients = gradient_list(description, slot, 0)
-            store.at_slot(slot).push_many(KEYS, 0, gradients).result(WAIT_S)
-        expected = store.pull_many(KEYS, 1).result(WAIT_S)
+            store.at_slot(slot).push(KEYS, 0, gradients).result(WAIT_S)
+        expected = store.pull(KEYS, 1).result(WAIT_S)
     assert [value.tobytes() for value in values] == [value.tobytes() for value in expected]
 
 

@@ -50,14 +50,14 @@ def test_slots_that_flood_stop_no_step_of_another_and_change_no_value(say: Say) 
         names = [key.key for key in description.keys[1:]]
         gradients = [np.ones(key.shape, np.float32) for key in description.keys[1:]]
         with StoreClient(description, 0, settings=LINK) as honest, flooding(description, say) as flood:
-            first = honest.pull_many(names, 0).result(WAIT_S)
+            first = honest.pull(names, 0).result(WAIT_S)
             until = time.monotonic() + WAIT_S
             while flood.said <= 10 * FLOODING:
                 assert time.monotonic() < until
                 honest.pull("k0", 0).result(WAIT_S)
             for step in range(STEPS):
-                honest.push_many(names, step, gradients).result(WAIT_S)
-                last = honest.pull_many(names, step + 1).result(WAIT_S)
+                honest.push(names, step, gradients).result(WAIT_S)
+                last = honest.pull(names, step + 1).result(WAIT_S)
         for before, after in zip(first, last, strict=True):
             expected = before.copy()
             for _ in range(STEPS):

@@ -103,8 +103,8 @@ def test_sums_that_find_no_memory_end_the_job_and_not_the_shard(
     monkeypatch: pytest.MonkeyPatch, whole: bool, told: str
 ) -> None:
     ends = Ends(lambda *_: None, whole=whole)
-    ends.push_all()
     monkeypatch.setattr(np, "add", raising(MemoryError("8 bytes")))
+    ends.push_all()
     ends.work()
     assert ends.failed == [told]
 
@@ -112,6 +112,7 @@ def test_sums_that_find_no_memory_end_the_job_and_not_the_shard(
 @pytest.mark.parametrize("whole", [False, True])
 def test_whoever_asks_why_hears_of_no_sum_that_fails(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
     """Sums are made where their failing ends the job, not where somebody asks or a deadline is told."""
+    monkeypatch.setattr("weft_kvstore.shard.merger.AT_ONCE_BYTES", 0)
     ends = Ends(lambda *_: None, whole=whole)
     wait = pull_of(1)
     ends.pull(wait)

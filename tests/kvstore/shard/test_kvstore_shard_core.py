@@ -84,9 +84,8 @@ def of(kind: type[Message], messages: list[Any]) -> list[Any]:
 def test_steps_complete_in_one_burst_answer_every_pull() -> None:
     shard = Shard(a_store(slots=1))
     assert not of(Values, shard.pull(0, version=2))
-    for step in range(4):
-        shard.push(0, step)
-    (values,) = of(Values, shard.work())
+    sent = [message for step in range(4) for message in shard.push(0, step)]
+    (values,) = of(Values, [*sent, *shard.work()])
     assert values.request == [1]
 
 
@@ -104,10 +103,11 @@ def test_a_refused_declaration_changes_no_key() -> None:
 
 
 def test_a_refused_run_takes_no_other_with_it() -> None:
-    shard = Shard(a_store(keys=2, slots=1))
+    shard = Shard(a_store(keys=2, slots=2))
     shard.say(0, Barrier(1, 0, [1]))
     (refused,) = of(PushRefused, shard.push(0, 0, keys=[0, 1]))
     assert refused.run == 1
+    shard.push(1, 0, keys=[0])
     shard.work()
     assert of(Values, shard.pull(0, version=1))
 

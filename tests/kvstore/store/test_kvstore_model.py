@@ -288,7 +288,7 @@ def do_step(simulation: Simulation, program: Program, slot: int, step: int, choo
             simulation.step(choose)
     if together:
         gradients = [program.gradient(slot, step, key.key) for key in together]
-        begun.append(store.push_many([key.key for key in together], step, gradients))
+        begun.append(store.push([key.key for key in together], step, gradients))
     begun.append(store.barrier(step, nothing))
     pulls = values_of(store, own, step + 1, many=program.many)
     return [Call(step, future) for future in begun] + [Call(step, future, tuple(keys)) for keys, future in pulls]
@@ -300,7 +300,7 @@ def values_of(
     """Pulls of a step's values, with the keys of each."""
     dense = [key.key for key in keys if not key.rows] if many else []
     pulls = [([key.key], value_of(store, key, version)) for key in keys if key.key not in dense]
-    return [*pulls, (dense, store.pull_many(dense, version))] if dense else pulls
+    return [*pulls, (dense, store.pull(dense, version))] if dense else pulls
 
 
 def value_of(

@@ -54,7 +54,7 @@ def names_of(description: StoreDescription) -> list[str]:
 
 def push_all(store: Store, description: StoreDescription, slot: int, step: int, *, at: int | None = None) -> Any:
     gradients = [gradient_of(key, slot, step) for key in description.keys]
-    return store.push_many(names_of(description), step if at is None else at, gradients)
+    return store.push(names_of(description), step if at is None else at, gradients)
 
 
 def assert_same(found: Sequence[np.ndarray], wanted: dict[str, np.ndarray]) -> None:
@@ -67,15 +67,15 @@ def train(description: StoreDescription, seed: int, steps: int, *, cuts: int = 0
     """Trains in a simulation in which everything comes in some order and connections break, beside plain NumPy."""
     simulation, choose = Simulation(description, link), random.Random(seed)
     names = names_of(description)
-    first = simulation.stores[0].pull_many(names, 0)
+    first = simulation.stores[0].pull(names, 0)
     simulation.finish(choose, first)
     plain = PlainTraining(description, dict(zip(names, first.result(0), strict=True)))
     for step in range(steps):
         pushes = [
             push_all(simulation.stores[slot], description, slot, step) for slot in choose.sample(range(SLOTS), SLOTS)
         ]
-        pulls = [simulation.stores[slot].pull_many(names, step + 1) for slot in range(SLOTS)]
-        whole = simulation.stores[0].pull_many(names, step + 1, settled=True)
+        pulls = [simulation.stores[slot].pull(names, step + 1) for slot in range(SLOTS)]
+        whole = simulation.stores[0].pull(names, step + 1, settled=True)
         for _ in range(cuts):
             for _ in range(choose.randrange(30)):
                 simulation.step(choose)
@@ -111,11 +111,11 @@ def test_over_sockets_too_and_its_bytes_are_what_travels() -> None:
     description = compressed_store(gradients=TWO_BIT, merged=TWO_BIT, weights=HALF_WEIGHTS)
     names = names_of(description)
     with served(description) as (description, _), clients_of(description, LINK) as stores:
-        plain = PlainTraining(description, dict(zip(names, stores[0].pull_many(names, 0).result(WAIT_S), strict=True)))
+        plain = PlainTraining(description, dict(zip(names, stores[0].pull(names, 0).result(WAIT_S), strict=True)))
         before = [stores[0].statistics().links[0].payload_bytes_sent, payload_received(stores[0])]
         for step in range(8):
             pushes = [push_all(store, description, slot, step) for slot, store in enumerate(stores)]
-            pulls = [store.pull_many(names, step + 1) for store in stores]
+            pulls = [store.pull(names, step + 1) for store in stores]
             plain.step(step)
             for push, pull in zip(pushes, pulls, strict=True):
                 push.result(WAIT_S)
@@ -144,9 +144,9 @@ def test_the_first_values_state_and_what_is_read_for_itself_travel_as_they_are()
     simulation.finish(ANY, *pushes)
     store = simulation.stores[1]
     reads = {
-        "first": lambda: store.pull_many(names, 0),
-        "settled": lambda: store.pull_many(names, 1, settled=True),
-        "exact": lambda: store.pull_many(names, 1, exact=True),
+        "first": lambda: store.pull(names, 0),
+        "settled": lambda: store.pull(names, 1, settled=True),
+        "exact": lambda: store.pull(names, 1, exact=True),
         "consistent": lambda: store.read_consistent(names),
         "state": lambda: store.pull_state("w", 1),
         "small": lambda: store.pull("small", 1),
@@ -198,12 +198,12 @@ def test_a_value_that_was_set_travels_as_it_is() -> None:
     with stores_of("network", description) as (store,):
         store.set("g", 1, third).result(WAIT_S)
         store.set("w", 1, third).result(WAIT_S)
-        store.push_many(["g", "w"], 0, [third, third]).result(WAIT_S)
-        merged, weight = store.pull_many(["g", "w"], 1).result(WAIT_S)
+        store.push(["g", "w"], 0, [third, third]).result(WAIT_S)
+        merged, weight = store.pull(["g", "w"], 1).result(WAIT_S)
         np.testing.assert_array_equal(merged, third)
         np.testing.assert_array_equal(weight, np.full(50, 0.333984375, np.float32))  # a weight, of bf16's 8 bits
-        store.push_many(["g", "w"], 1, [third, third]).result(WAIT_S)
-        merged, _ = store.pull_many(["g", "w"], 2).result(WAIT_S)
+        store.push(["g", "w"], 1, [third, third]).result(WAIT_S)
+        merged, _ = store.pull(["g", "w"], 2).result(WAIT_S)
         np.testing.assert_array_equal(merged, np.full(50, 0.5, np.float32), err_msg="what the first step left is there")
 
 
@@ -211,13 +211,13 @@ def test_slots_that_go_on_by_themselves() -> None:
     description = compressed_store(mode="async", gradients=TWO_BIT, weights=HALF_WEIGHTS)
     names = names_of(description)
     with stores_of("network", description, LINK) as stores:
-        first = stores[0].pull_many(names, 0).result(WAIT_S)
+        first = stores[0].pull(names, 0).result(WAIT_S)
         plain = PlainTraining(description, dict(zip(names, first, strict=True)))
         for slot, store in enumerate(stores):
             for step in range(4):
                 push_all(store, description, slot, step).result(WAIT_S)
-            store.pull_many(names, 4).result(WAIT_S)
-        found = stores[0].pull_many(names, 4, settled=True).result(WAIT_S)
+            store.pull(names, 4).result(WAIT_S)
+        found = stores[0].pull(names, 4, settled=True).result(WAIT_S)
     for step in range(4):
         plain.step(step)
     for value, name in zip(found, names, strict=True):
@@ -235,7 +235,7 @@ def test_the_store_of_one_process_compresses_nothing() -> None:
         with stores_of("local", one) as stores:
             for slot, store in enumerate(stores):
                 push_all(store, one, slot, 0).result(WAIT_S)
-            found.append(stores[0].pull_many(names_of(one), 1).result(WAIT_S))
+            found.append(stores[0].pull(names_of(one), 1).result(WAIT_S))
     for one, other in zip(*found, strict=True):
         assert one.tobytes() == other.tobytes()
 
@@ -288,7 +288,7 @@ def test_what_is_owed_goes_into_a_snapshot_and_back() -> None:
     description = compressed_store(gradients=TWO_BIT)
     names = names_of(description)
     with served(description) as (description, _), clients_of(description, LINK) as stores:
-        plain = PlainTraining(description, dict(zip(names, stores[0].pull_many(names, 0).result(WAIT_S), strict=True)))
+        plain = PlainTraining(description, dict(zip(names, stores[0].pull(names, 0).result(WAIT_S), strict=True)))
         for step in range(2):
             for push in [push_all(store, description, slot, step) for slot, store in enumerate(stores)]:
                 push.result(WAIT_S)
@@ -305,7 +305,7 @@ def test_what_is_owed_goes_into_a_snapshot_and_back() -> None:
             ]:
                 push.result(WAIT_S)
             plain.step(2)
-            assert_same(other.pull_many(names, 3).result(WAIT_S), plain.values)
+            assert_same(other.pull(names, 3).result(WAIT_S), plain.values)
 
 
 @pytest.mark.parametrize("slots", [SLOTS, 2, 5])
@@ -508,16 +508,16 @@ def test_arrays_in_memory_shared_with_shards_travel_compressed_too() -> None:
     description = compressed_store(gradients=TWO_BIT, merged=TWO_BIT, weights=HALF_WEIGHTS)
     names = names_of(description)
     with served(description) as (description, _), clients_of(description, LINK) as stores:
-        plain = PlainTraining(description, dict(zip(names, stores[0].pull_many(names, 0).result(WAIT_S), strict=True)))
+        plain = PlainTraining(description, dict(zip(names, stores[0].pull(names, 0).result(WAIT_S), strict=True)))
         for step in range(3):
             pushes = []
             for slot, store in enumerate(stores):
                 gradients = [store.gradient_buffer(name) for name in names]
                 for gradient, key in zip(gradients, description.keys, strict=True):
                     gradient[...] = gradient_of(key, slot, step)
-                pushes.append(store.push_many(names, step, gradients))
+                pushes.append(store.push(names, step, gradients))
             outs = [[store.value_buffer(name) for name in names] for store in stores]
-            pulls = [store.pull_many(names, step + 1, out=out) for store, out in zip(stores, outs, strict=True)]
+            pulls = [store.pull(names, step + 1, out=out) for store, out in zip(stores, outs, strict=True)]
             plain.step(step)
             for done in [*pushes, *pulls]:
                 done.result(WAIT_S)

@@ -1,4 +1,4 @@
-"""The engine's mind: which work may start when. No threads, clocks or locks; one caller at a time."""
+"""Which work may start when. No threads, clocks or locks; one caller at a time."""
 
 from __future__ import annotations
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from weft_worker.engine.base import EngineBase
+from weft_worker.engine.engine import Engine, work_error
 from weft_worker.engine.errors import EngineTimeoutError, EngineUsageError, WorkError
-from weft_worker.engine.face import work_error
 from weft_worker.engine.work import Body, OnComplete, Variable, Work, WorkState
 
 COMPLETION_TIMEOUT_S = 600.0
 
 
-class SerialEngine(EngineBase):
+class SerialEngine(Engine):
     """Runs everything in the order of pushing. A traceback then leads to the push. One thread may use it.
 
     Asynchronous work is waited for, at most `completion_timeout_s`; it fails when that passes. Work that is pushed by
@@ -27,20 +26,20 @@ class SerialEngine(EngineBase):
         self._running = False
 
     def release(self, variable: Variable) -> None:
-        self._ready += self._mind.release(variable)
+        self._ready += self._dependencies.release(variable)
 
     def wait(self, variables: Iterable[Variable], timeout_s: float) -> None:
         self._check_outside("wait")
         self._check_open()
-        probe, _ = self._mind.push(dict.fromkeys(variables), (), name="wait")
-        error = self._mind.raise_now([probe.failure, *(variable.standing for variable in probe.reads)])
+        probe, _ = self._dependencies.push(dict.fromkeys(variables), (), name="wait")
+        error = self._dependencies.raise_now([probe.failure, *(variable.standing for variable in probe.reads)])
         if error is not None:
             raise error
 
     def wait_all(self, timeout_s: float) -> None:
         self._check_outside("wait_all")
         self._check_open()
-        error = self._mind.raise_all_now()
+        error = self._dependencies.raise_all_now()
         if error is not None:
             raise error
 
@@ -63,7 +62,7 @@ class SerialEngine(EngineBase):
         priority: int,
     ) -> None:
         self._check_open()
-        _, ready = self._mind.push(reads, writes, name=name, lane=lane, priority=priority, body=body)
+        _, ready = self._dependencies.push(reads, writes, name=name, lane=lane, priority=priority, body=body)
         self._ready += ready
         if self._running:
             return
@@ -85,8 +84,8 @@ class SerialEngine(EngineBase):
             elif body.run is not None:
                 body.run()
         except Exception as cause:  # noqa: BLE001  # the outermost frame of a task: the error goes to those who wait
-            error = work_error(work.name, body, cause)
-        self._ready += self._mind.complete(work, error)
+            error = work_error(work.name, cause)
+        self._ready += self._dependencies.complete(work, error)
 
     def _start_and_wait(self, work: Work, start: Callable[[OnComplete], None]) -> None:
         completed = threading.Event()

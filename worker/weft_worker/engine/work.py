@@ -19,14 +19,10 @@ class OnComplete(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a piece of work does: `run` is done when it returns, `start` when the callback that it is given was called.
-
-    `describe` is asked only when the work fails: it says what the work had before it, such as its inputs' shapes.
-    """
+    """What a piece of work does: `run` is done when it returns, `start` when its callback is called."""
 
     run: Callable[[], None] | None = None
     start: Callable[[OnComplete], None] | None = None
-    describe: Callable[[], str] | None = None
 
 
 class WorkState(StrEnum):

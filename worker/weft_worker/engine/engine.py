@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
-from weft_worker.engine.errors import PartError, WorkError
+from weft_worker.engine.dependencies import Dependencies
+from weft_worker.engine.errors import EngineClosedError, EngineUsageError, PartError, WorkError
 from weft_worker.engine.work import Body, OnComplete, Variable
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Runs work once the variables that it names are free: many readers or one writer, in the order of pushing.
 
     Work that raises leaves its error on the variables that it writes; work that names such a variable is skipped and
     passes the error on. The error is raised once, by the first wait that meets it, and is then forgotten.
     """
 
+    def __init__(self, lanes: Iterable[str]) -> None:
+        self._lane_names = frozenset(lanes)
+        self._dependencies = Dependencies()
+        self._closed = False
+
     def variable(self, name: str) -> Variable:
         """A new variable; `name` is what messages call it."""
+        return Variable(name, self._dependencies)
 
     def push(
         self,
@@ -28,13 +35,13 @@ class Engine(Protocol):
         lane: str,
         name: str,
         priority: int = 0,
-        describe: Callable[[], str] | None = None,
     ) -> None:
         """Runs `work` on a thread of `lane` once its variables are free; it is done when it returns.
 
         Within a lane, ready work starts by (priority, order of pushing), 0 the most urgent. Raises EngineUsageError
         for a variable named twice, of another engine, or an unknown lane; EngineClosedError.
         """
+        self._admit(Body(run=work), reads, writes, lane=self._known(lane, name), name=name, priority=priority)
 
     def push_async(
         self,
@@ -45,17 +52,19 @@ class Engine(Protocol):
         lane: str,
         name: str,
         priority: int = 0,
-        describe: Callable[[], str] | None = None,
     ) -> None:
         """As `push`, for work that only starts something: it is done when `on_complete` is called, from any thread.
 
         The lane's thread is free again as soon as `start` returns. Calling `on_complete` twice raises EngineUsageError.
         """
+        self._admit(Body(start=start), reads, writes, lane=self._known(lane, name), name=name, priority=priority)
 
+    @abstractmethod
     def release(self, variable: Variable) -> None:
         """Called from inside work: it has written one of its variables, and goes on. What reads it may start; what the
         work raises later is not left on it."""
 
+    @abstractmethod
     def wait(self, variables: Iterable[Variable], timeout_s: float) -> None:
         """Returns when all work pushed so far that writes one of `variables` is done.
 
@@ -63,9 +72,11 @@ class Engine(Protocol):
         EngineUsageError when called from inside work, which would wait for itself.
         """
 
+    @abstractmethod
     def wait_all(self, timeout_s: float) -> None:
         """Returns when everything pushed so far is done. Raises as `wait`, also for work that writes nothing."""
 
+    @abstractmethod
     def close(self, timeout_s: float = 30.0) -> None:
         """Drops what has not started, ends the threads, fails every wait with EngineClosedError. Idempotent.
 
@@ -73,19 +84,46 @@ class Engine(Protocol):
         when called from inside work.
         """
 
+    @abstractmethod
+    def _admit(
+        self,
+        body: Body,
+        reads: Iterable[Variable],
+        writes: Iterable[Variable],
+        *,
+        lane: str,
+        name: str,
+        priority: int,
+    ) -> None:
+        """Takes work whose lane is known. Raises as `push`."""
 
-def work_error(name: str, body: Body | None, cause: BaseException) -> WorkError:
-    """The error of work called `name` that raised `cause`, with what the body says of its inputs."""
-    said: str | None = None
+    @abstractmethod
+    def _is_inside_work(self) -> bool:
+        """Whether the caller is work of this engine."""
+
+    def _check_outside(self, call: str) -> None:
+        """Work that waited would wait for itself, or for what is behind it on its lane."""
+        if self._is_inside_work():
+            raise EngineUsageError(f"{call} was called from inside work; push what is to follow instead")
+
+    def _known(self, lane: str, name: str) -> str:
+        if lane not in self._lane_names:
+            raise EngineUsageError(f"{name!r} asks for lane {lane!r}; there are {sorted(self._lane_names)}")
+        return lane
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosedError("the engine is closed")
+
+
+def work_error(name: str, cause: BaseException) -> WorkError:
+    """The error of work called `name` that raised `cause`."""
+    said = described = None
     if isinstance(cause, PartError):
         said, name, described, cause = cause.said, cause.name, cause.described, cause.cause
-        body = None if described is None else Body(describe=lambda: described)
     message = f"{name} failed: {type(cause).__name__}: {cause}"
-    if body is not None and body.describe is not None:
-        try:
-            message = f"{message}; {body.describe()}"
-        except Exception as error:  # noqa: BLE001  # the work's own error must not be lost to a broken description
-            message = f"{message}; and it could not be described: {type(error).__name__}: {error}"
+    if described is not None:
+        message = f"{message}; {described}"
     failed = WorkError(name, said or message)
     failed.__cause__ = cause
     return failed
