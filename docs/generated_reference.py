@@ -30,7 +30,7 @@ import weft_kvstore
 from weft import nn, ops
 from weft.api.lifecycle import AGENT_TRANSITIONS, ALLOCATION_TRANSITIONS, JOB_TRANSITIONS
 from weft.cli.app import app
-from weft_kvstore.serving.shard_settings import ShardSettings
+from weft_kvstore.serving.daemon import ShardSettings
 from weft_server.pages import described
 from weft_server.problems import KINDS
 from weft_server.settings import Settings as ServerSettings

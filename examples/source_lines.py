@@ -113,7 +113,7 @@ def predict(parameters: Path, text: list[str], classes: int) -> np.ndarray:
 
 
 def act(console: Console, client: weft.Client, folder: Path, *, epochs: int = EPOCHS) -> None:
-    """Trains on the lines, and tells how well they are told apart and what went over the wire."""
+    """Trains on the lines, and tells how well they are told apart and what went between processes."""
     with stage.doing(console, "reading the source of Python's library, which takes some seconds"):
         lines = read_lines()
         write_data(folder / "lines.npz", lines)
@@ -145,7 +145,7 @@ def tell(console: Console, job: weft.Job, lines: Lines, dense: float) -> None:
     )
     sparse = moved_bytes(job) / job.progress.steps
     console.print(
-        f"[bold]{sparse / MIB:.2f} MiB a step[/] over the wire, evaluation and the final table included\n"
+        f"[bold]{sparse / MIB:.2f} MiB a step[/] between processes, evaluation and the final table included\n"
         f"  {dense / MIB:.0f} MiB where the table is dense: {dense / sparse:.0f} times as much"
     )
 

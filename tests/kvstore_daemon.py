@@ -15,8 +15,7 @@ from weft.api.agent import Orders, Registration, ShardAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import StoreSpec
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.serving.daemon import ShardDaemon
-from weft_kvstore.serving.shard_settings import ShardSettings
+from weft_kvstore.serving.daemon import ShardDaemon, ShardSettings
 
 SETTINGS = ShardSettings(server="http://127.0.0.1:1", name="shard-0")
 

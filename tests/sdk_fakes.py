@@ -10,9 +10,11 @@ from typing import Any
 
 import httpx
 
+from weft.api.dry_run import DryRun, StepMemory, StepTraffic, StoreMemory, WorkerMemory
 from weft.api.event import Event, EventBody, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import JobState
+from weft.api.store import InitializerSpec, KeySpec
 from weft.client import Client
 from weft.http import Clock
 
@@ -121,3 +123,40 @@ def answers(*responses: httpx.Response | Handler | Any) -> Script:
         return lambda _: httpx.Response(200, content=response.model_dump_json())
 
     return Script([handler(response) for response in responses])
+
+
+_MIB = 1 << 20
+
+
+def _key(name: str, *, rows: bool = False) -> KeySpec:
+    zeros = InitializerSpec(op_type="ConstantOfShape", attributes={"value": 0.0})
+    return KeySpec(
+        key=name, dtype="float32", shape=[4, 4], initializer=zeros, update="rule", priority=0, slots=[0, 1], rows=rows
+    )
+
+
+def _step(arena: int, operations: int = 1000) -> StepMemory:
+    return StepMemory(
+        given_bytes=_MIB, intermediate_bytes=9 * _MIB, live_bytes=arena, arena_bytes=arena, kept_bytes=_MIB, unknown=1,
+        operations=operations * 10**9,
+    )  # fmt: skip
+
+
+DRY = DryRun(
+    name="lines", workers=2, shards=2, steps=500, steps_per_epoch=100, keys=[_key("table", rows=True), _key("w")],
+    slices=7, optimizer="adam", hyper={"lr": 0.1}, given=["w"], waits_for="needs 2 workers, 1 is there",
+    worker_memory=WorkerMemory(
+        parameter_bytes=_MIB, state_bytes=0, train_peak_bytes=3 * _MIB, evaluate_peak_bytes=None,
+        train=_step(arena=5 * _MIB),
+        recompute={"off": _step(arena=5 * _MIB), "cheap": _step(arena=2 * _MIB, operations=1010)},
+    ),
+    store_memory=StoreMemory(
+        parameter_bytes=_MIB,
+        state_bytes=2 * _MIB,
+        table_bytes=64 * _MIB,
+        table_state_bytes=128 * _MIB,
+        largest_shard_bytes=100 * _MIB,
+    ),
+    step_traffic=StepTraffic(fetched_bytes=100, sent_bytes=2048, fetched_row_bytes=_MIB, sent_row_bytes=_MIB),
+    programs={"train": []}, text="train:\n  FetchRows",
+)  # fmt: skip

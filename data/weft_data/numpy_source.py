@@ -263,5 +263,5 @@ def _common_rows(path: str, members: dict[str, NpzMember]) -> int:
 
 
 def _missing(path: str, name: str, there: list[str]) -> MissingColumnError:
-    near = did_you_mean(name, there) or f': save {name!r} too, or map a column with columns={{"INPUT": "COLUMN"}}'
+    near = did_you_mean(name, there) or f": save {name!r} too, or name another column"
     return MissingColumnError(f"{path!r} has no column {name!r}; it has {sorted(there)}{near}", path=path, column=name)

@@ -12,8 +12,7 @@ from pydantic_core import ErrorDetails
 from weft.agent.children import ForkError
 from weft_kvstore.encryption.key_files import make_key_files
 from weft_kvstore.errors import StoreError
-from weft_kvstore.serving.daemon import serve
-from weft_kvstore.serving.shard_settings import ShardSettings
+from weft_kvstore.serving.daemon import ShardSettings, serve
 
 
 def main(

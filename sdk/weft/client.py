@@ -26,7 +26,7 @@ from weft.errors import DEFAULT_PORT, InvalidRequestError, ProtocolError
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Progress, Retry
 from weft.job_handle import JobHandle
 from weft.parameter_file import save_values
-from weft.submission import JobArguments, check_words, file_of, first_values, job_spec, shown_with_keywords_of
+from weft.submission import JobArguments, check_words, file_of, job_spec, shown_with_keywords_of, trainable_of
 
 if TYPE_CHECKING:
     import httpx
@@ -44,6 +44,8 @@ TOKEN_VARIABLE = "WEFT_TOKEN"  # noqa: S105 - the name of a variable
 TIMEOUT_S = 30.0
 UPLOAD_TIMEOUT_S = 120.0
 """Of each read and write of an upload, after the last of which the server looks at the whole file."""
+CHECKED_FIRST_BYTES = 4 << 20
+"""Values of at least so many bytes go up only after a dry run of their job; fewer take less time than that."""
 PAGE = 100
 
 
@@ -123,14 +125,11 @@ class Client:
         file = file_of(begins)
         if file is not None:
             arguments["init_from"] = None
-        spec = job_spec(loss, **arguments)
-        if file is not None:
-            spec = spec.model_copy(update={"init_from": self.upload(file)})
-        elif begins is None and spec.resume is None:
-            values = first_values(loss, arguments.get("metrics"), arguments.get("outputs", ()))
-            if values:
-                spec = spec.model_copy(update={"init_from": self.upload_values(values)})
-        return self.submit_spec(spec)
+        name = arguments.get("name", JobSpec.model_fields["name"].default)
+        trained = trainable_of(loss, arguments.pop("metrics", None), arguments.pop("outputs", ()), name)
+        spec = job_spec(trained, **arguments)
+        own = trained.values if begins is None and spec.resume is None else {}
+        return self.submit_spec(spec, values=own if file is None else file)
 
     def dry_run(self, spec: JobSpec | str | bytes, *, passes: Passes | None = None) -> DryRun:
         """Validate a job and return what it needs: programs, memory, bytes per step. Nothing is stored or started.
@@ -140,7 +139,7 @@ class Client:
         Raises InvalidRequestError for a job that cannot run.
         """
         params = {"dry_run": "true"} if passes is None else {"dry_run": "true", "passes": passes.value}
-        return self._post(DryRun, spec, lambda: {}, params)
+        return self._post(DryRun, _text(spec), params=params)[0]
 
     def upload(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> FromUpload:
         """Upload a safetensors file, to be `init_from` of a job. The server keeps it for some hours.
@@ -161,43 +160,62 @@ class Client:
             save_values(values, path)
             return self.upload(path, progress=progress)
 
-    def submit_spec(self, spec: JobSpec | str | bytes, *, idempotency_key: str | None = None) -> JobHandle:
+    def submit_spec(
+        self,
+        spec: JobSpec | str | bytes,
+        *,
+        values: Mapping[str, Array] | Path | None = None,
+        progress: Progress | None = None,
+        idempotency_key: str | None = None,
+    ) -> JobHandle:
         """Submit what `weft.job_spec` returned, or JSON. The same `idempotency_key` returns the first job again.
 
-        A relative path of data starts from where the cluster was started; if there is no such file, and one in this
-        folder, that one's absolute path is sent.
+        A relative path of data is that of a file in this folder, if there is one and the server can read it; else it
+        starts from where the cluster was started. `values`, arrays by name or a safetensors file, are uploaded as the
+        first values of parameters: if they are large, only after the server has accepted the job in a dry run.
         """
-        return JobHandle(
-            self.http,
-            self._post(Job, spec, lambda: {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}),
-        )
+        content = _text(spec)
+        if values:
+            size = values.stat().st_size if isinstance(values, Path) else sum(each.nbytes for each in values.values())
+            if size >= CHECKED_FIRST_BYTES:
+                _, content = self._post(DryRun, content, params={"dry_run": "true"})
+            if isinstance(values, Path):
+                uploaded = self.upload(values, progress=progress)
+            else:
+                uploaded = self.upload_values(values, progress=progress)
+            content = json.dumps({**json.loads(content), "init_from": uploaded.model_dump()})
+        job, _ = self._post(Job, content, lambda: {"Idempotency-Key": idempotency_key or uuid.uuid4().hex})
+        return JobHandle(self.http, job)
 
     def _post(
         self,
         kind: type[M],
-        spec: JobSpec | str | bytes,
-        headers: Callable[[], dict[str, str]],
+        content: str | bytes,
+        headers: Callable[[], dict[str, str]] = dict,
         params: Mapping[str, str] | None = None,
-    ) -> M:
-        """Sends a job; once more, with the absolute path of this folder's file, if only that can be its data."""
+    ) -> tuple[M, str | bytes]:
+        """Sends a job, and returns the answer with what was sent: first with the absolute path of its data in this
+        folder, then, if the server cannot read that, as it is."""
 
-        def send(content: str | bytes) -> M:
+        def send(content: str | bytes) -> tuple[M, str | bytes]:
             told = {"Content-Type": "application/json", **headers()}
-            return self.http.call(kind, "POST", "/v1/jobs", params=params or {}, content=content, headers=told)
+            return self.http.call(kind, "POST", "/v1/jobs", params=params or {}, content=content, headers=told), content
 
-        content = spec.model_dump_json() if isinstance(spec, JobSpec) else spec
+        local = _with_data_of_this_folder(content)
+        if local is None:
+            return send(content)
+        try:
+            return send(local)
+        except InvalidRequestError as error:
+            refused = error
+            if not _is_of_path(error):
+                raise
         try:
             return send(content)
         except InvalidRequestError as error:
-            if all(each.pointer != "/data/source/path" for each in error.problem.errors):
+            if not _is_of_path(error):
                 raise
-            document = json.loads(content)
-            source = document["data"]["source"]
-            path = Path(source["path"])
-            if path.is_absolute() or not path.is_file():
-                raise
-            source["path"] = str(path.absolute())
-        return send(json.dumps(document))
+        raise refused
 
     def resume(
         self,
@@ -302,3 +320,25 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<Client {self.url}>"
+
+
+def _text(spec: JobSpec | str | bytes) -> str | bytes:
+    return spec.model_dump_json() if isinstance(spec, JobSpec) else spec
+
+
+def _with_data_of_this_folder(content: str | bytes) -> str | None:
+    """The job with the absolute path of its data, if that is relative and there is such a file in this folder."""
+    try:
+        document = json.loads(content)
+        source = document["data"]["source"]
+        path = Path(source["path"])
+    except (ValueError, KeyError, TypeError):
+        return None  # The server says what is wrong with it.
+    if path.is_absolute() or not path.is_file():
+        return None
+    source["path"] = str(path.absolute())
+    return json.dumps(document)
+
+
+def _is_of_path(error: InvalidRequestError) -> bool:
+    return any(each.pointer == "/data/source/path" for each in error.problem.errors)

@@ -81,8 +81,9 @@ class JobHandle:
     def scale(self, *, workers: int | None = None, shards: int | None = None) -> Job:
         """Continue the same job on other numbers of workers and shards, from a snapshot a few seconds ahead.
 
-        Another number of shards gives the same bits. Raises ArgumentError; ConflictError if the job is not running,
-        takes no snapshots, or the cluster has too few agents; InvalidRequestError if the job cannot run so.
+        Another number of shards gives the same bits; numbers that it has already change nothing. Raises ArgumentError;
+        ConflictError if the job is not running, takes no snapshots, or the cluster has too few agents;
+        InvalidRequestError if the job cannot run so.
         """
         with checked("scale"):
             asked = Scale(workers=workers, shards=shards)
@@ -221,7 +222,7 @@ class JobHandle:
         return self.set_all({name: value})
 
     def set_all(self, values: Mapping[str, Any]) -> int:
-        """Set parameters, all at one step, and return the first step that uses them.
+        """Set parameters, all at once, and return the step after which they were set, 0 before the first.
 
         A number fills the parameter. The optimizer's state is kept. Raises ArgumentError for an unknown name, another
         shape, or a dtype that cannot be converted; ConflictError once the job has ended.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Required, TypeAlias, TypedDict, TypeVar, Union
 
@@ -35,16 +35,18 @@ from weft.api.store import AverageSpec, LossScalingSpec
 from weft.arguments import checked, keep_best_of, stop_when_of
 from weft.data import numpy_data
 from weft.errors import ArgumentError
+from weft.optimizers import BY_NAME
 
 if TYPE_CHECKING:
     from weft.expression import Expression
     from weft.job_handle import JobHandle
     from weft.optimizer_graph import CustomOptimizer
-    from weft.records import Array
     from weft.trainable import Trainable
-    from weft_graph.ir import Graph
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+Optimizer: TypeAlias = Union[OptimizerSpec, "CustomOptimizer", str, Mapping[str, Any], Callable[..., OptimizerSpec]]
+"""`weft.Adam(...)`, `weft.Adam`, or a name: `"adam"`."""
 
 FirstValues: TypeAlias = Union[FromJob, FromUpload, "JobHandle", str, "os.PathLike[str]"]
 """A job's handle or id, an upload, or the path of a safetensors file: a Path, or text with a `/` or `.safetensors`."""
@@ -115,7 +117,7 @@ class TrainingArguments(TypedDict, total=False):
     epochs: int | None
     steps: int | None
     evaluate_every: int | None
-    optimizer: OptimizerSpec | CustomOptimizer | None
+    optimizer: Optimizer | None
     workers: int
     shards: int | None
     communication: Communication
@@ -185,17 +187,6 @@ def shown_with_keywords_of(source: Callable[..., Any], but: Collection[str] = ()
     return shown
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Trained:
-    """A graph, its outputs by what the job makes of them, and first values of its parameters."""
-
-    graph: Graph
-    loss: str
-    metrics: Mapping[str, str]
-    values: Mapping[str, Array] = field(default_factory=dict)
-    optimizer: OptimizerSpec | None = None
-
-
 def job_spec(
     loss: Expression | Trainable,
     *,
@@ -206,7 +197,7 @@ def job_spec(
     epochs: int | None = None,
     steps: int | None = None,
     evaluate_every: int | None = None,
-    optimizer: OptimizerSpec | CustomOptimizer | None = None,
+    optimizer: Optimizer | None = None,
     workers: int = _DEFAULTS["workers"],
     shards: int | None = None,
     precision: Precision | str = _DEFAULTS["precision"],
@@ -230,21 +221,16 @@ def job_spec(
     `init_from` is a job, or what `Client.upload` returned. Values of a model from PyTorch or ONNX are not in the job:
     `Client.submit` uploads them, or use `Client.upload_values(model.values)`. Raises ArgumentError.
     """
-    from weft.optimizer_graph import CustomOptimizer
-
     check_words("job_spec", unknown)
     if isinstance(ema, int | float):
         ema = EMA(ema)
     for record, kind in ((communication, Communication), (recovery, Recovery), (EMA() if ema is None else ema, EMA)):
         if not isinstance(record, kind):
             raise ArgumentError(f"{kind.__name__.lower()} is {record!r}; it should be weft.{kind.__name__}(...)")
-    optimizer = optimizer() if isinstance(optimizer, CustomOptimizer) else optimizer
-    if optimizer is not None and not isinstance(optimizer, Model):
-        raise ArgumentError(f"optimizer is {optimizer!r}; it should be weft.SGD(...), weft.Adam(...) or the like")
     if (epochs is None) == (steps is None):
         given = "neither" if epochs is None else f"epochs={epochs} and steps={steps}"
         raise ArgumentError(f"give either epochs or steps, how long to train; {given} was given")
-    trained = _trained(loss, metrics, outputs, name)
+    trained = trainable_of(loss, metrics, outputs, name)
     source = data_of(data)
     from weft_graph.json_form import graph_to_json  # who only watches jobs builds no graph
 
@@ -265,7 +251,7 @@ def job_spec(
                 columns={**own, **source.columns},
                 batch_size=source.batch_size if batch_size is None else batch_size,
             ),
-            optimizer=optimizer or trained.optimizer or SGD(),
+            optimizer=trained.optimizer or SGD() if optimizer is None else _optimizer(optimizer),
             run=run,
             parallelism=parallelism,
             recompute=recompute,  # type: ignore[arg-type]  # the model makes the word of a text
@@ -285,34 +271,41 @@ def job_spec(
         )
 
 
-def first_values(
-    loss: Expression | Trainable, metrics: Mapping[str, Expression] | None, outputs: Sequence[Expression]
-) -> Mapping[str, Array]:
-    """The values that parameters of these bring along, by name."""
-    return _trained(loss, metrics, outputs, "job").values
+def _optimizer(given: Optimizer) -> Any:
+    """What the job's document takes as its optimizer. Raises ArgumentError for one that is not weft's."""
+    from weft.optimizer_graph import CustomOptimizer
+
+    if isinstance(given, Model | Mapping | str):
+        return given
+    if isinstance(given, CustomOptimizer) or any(given is make for make in BY_NAME.values()):
+        return given()
+    kind = given if isinstance(given, type) else type(given)
+    write = f"weft.{kind.__name__}(...)" if kind.__name__.lower() in BY_NAME else "weft.SGD(...), weft.Adam(...)"
+    raise ArgumentError(f"optimizer is of {kind.__module__}.{kind.__name__}; write {write}, or a name such as 'adam'")
 
 
-def _trained(
+def trainable_of(
     loss: Expression | Trainable,
     metrics: Mapping[str, Expression] | None,
     outputs: Sequence[Expression],
     name: str,
-) -> _Trained:
-    """Raises ArgumentError for what is none of these."""
+) -> Trainable:
+    """The graph of these, with the values that its parameters bring along. Raises ArgumentError for what is none."""
     from weft.collect import collect  # who only watches jobs builds no graph
     from weft.trainable import Trainable
+    from weft_graph.losses.with_loss import WithLoss
 
     if isinstance(loss, Trainable):
         if metrics or outputs:
             raise ArgumentError(
                 "metrics and outputs of a model are said where its loss is: model.with_loss(..., metrics=...)"
             )
-        return _Trained(loss.graph, loss.loss, loss.metrics, loss.values, loss.optimizer)
+        return loss
     metrics = {} if metrics is None else metrics
     _check_expressions(loss, metrics)
-    collected = collect((loss, *metrics.values(), *outputs), name)
-    named = dict(zip(metrics, collected.outputs[1:], strict=False))
-    return _Trained(collected.graph, collected.outputs[0], named, collected.values)
+    made = collect((loss, *metrics.values(), *outputs), name)
+    named = dict(zip(metrics, made.outputs[1:], strict=False))
+    return Trainable(WithLoss(made.graph, made.outputs[0], named), made.values)
 
 
 def _check_expressions(loss: object, metrics: object) -> None:

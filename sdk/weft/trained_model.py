@@ -31,10 +31,10 @@ def trained_model(
         outputs = (outputs,)
     wanted = tuple(outputs or (name for name in graph.outputs if name not in judged))
     if not wanted:
-        last = [value for node in graph.nodes[-_SHOWN:] for value in node.outputs if value and value not in judged]
+        made = [value for node in cut(graph, spec.loss).nodes for value in node.outputs if value not in {"", *judged}]
         raise ArgumentError(
-            f"job {spec.name!r} gives its loss and metrics alone; say which values are the outputs: "
-            f"{', '.join(last)}, ..."
+            f"job {spec.name!r} has no outputs but its loss and metrics; name values of its graph with outputs=... "
+            f"(on the command line --output NAME). The last before the loss are {', '.join(made[: -_SHOWN - 1 : -1])}"
         )
     served = cut(graph, *wanted)
     names = [parameter.name for parameter in served.parameters]

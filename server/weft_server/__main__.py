@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from weft.agent.startup import start_daemon
 from weft_server.app import create_app
-from weft_server.serving import DirectoryInUseError, UnknownResultsError, serve
+from weft_server.serving import DirectoryInUseError, UnknownJobsError, serve
 from weft_server.settings import Settings
 from weft_server.storage.database import DatabaseRefusedError
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = start_daemon("server", exit_with_parent=settings.exit_with_parent)
     try:
         serve(create_app(settings), settings, stop)
-    except (DatabaseRefusedError, UnknownResultsError) as error:
+    except (DatabaseRefusedError, UnknownJobsError) as error:
         _complain(str(error))
         return EXIT_REFUSED
     except (OSError, DirectoryInUseError) as error:

@@ -22,6 +22,7 @@ from weft_server.settings import Settings
 from weft_server.storage.database import DatabaseRefusedError, open_database
 from weft_server.storage.job_files import JobFiles
 from weft_server.storage.records import Records
+from weft_server.storage.snapshot_files import MANIFEST
 
 GRACE_S = 3
 """What open calls have to come to their end."""
@@ -124,22 +125,28 @@ def _lock(file: IO[str], directory: Path) -> None:
         raise DirectoryInUseError(f"another server works in {directory}") from error
 
 
-class UnknownResultsError(Exception):
-    """There are final parameters of jobs that the database does not know: it was emptied, lost or replaced."""
+class UnknownJobsError(Exception):
+    """There are final parameters or snapshots of jobs that the database does not know: it was emptied, lost or
+    replaced."""
 
 
 def check_directory(directory: Path) -> None:
-    """Raises DatabaseRefusedError or UnknownResultsError. Blocks; nothing that is there is changed but the schema."""
+    """Raises DatabaseRefusedError or UnknownJobsError. Blocks; nothing that is there is changed but the schema."""
     engine = open_database(directory / "weft.db")
     try:
-        files, records = JobFiles(directory), Records(engine)
-        results = files.results()
-        unknown = sorted(set(results) - records.states(results).keys())
+        results = JobFiles(directory).results()
+        snapshots = {manifest.parts[-3] for manifest in directory.glob(f"snapshots/*/*/{MANIFEST}")}
+        known = Records(engine).states([*results, *snapshots]).keys()
     finally:
         engine.dispose()
+    trained = dict.fromkeys(results, ("jobs", "final parameters")) | dict.fromkeys(
+        snapshots, ("snapshots", "snapshots")
+    )
+    unknown = sorted(trained.keys() - known)
     if unknown:
-        more = f" (and {len(unknown) - 1} more folders beside it)" if len(unknown) > 1 else ""
-        raise UnknownResultsError(
-            f"{directory / 'jobs' / unknown[0]}{more} holds final parameters of a job that {directory / 'weft.db'} "
+        folder, what = trained[unknown[0]]
+        more = f" (and {len(unknown) - 1} more such folders)" if len(unknown) > 1 else ""
+        raise UnknownJobsError(
+            f"{directory / folder / unknown[0]}{more} holds {what} of a job that {directory / 'weft.db'} "
             "does not know: put the database back that belongs to it, or move the folder away"
         )

@@ -74,7 +74,7 @@ def test_the_tutorial_trains_a_module_and_brings_its_weights_home(place: Place, 
     [reached] = [float(number) for number in re.findall(r"^accuracy ([0-9.]+)", said, flags=re.MULTILINE)]
     assert reached > 0.85
     assert abs(reached - accuracies(said)[-1]) < 0.001  # PyTorch computes what the cluster has measured
-    assert "<DryRun job steps=240 " in said
+    assert "<DryRun job: 240 steps on " in said
     assert list(weft.from_onnx(place.folder / "digits.onnx").inputs) == ["images"]
     [job, *_] = client.jobs()
     for line in blocks("docs/tutorial.md", "sh")[-1].splitlines():
@@ -94,7 +94,7 @@ def test_the_page_on_graphs_runs_from_top_to_bottom(place: Place, client: weft.C
     assert all(float(number) for number in re.findall(r"-?\d[\d.e-]*", inference))
     reached = accuracies(said)
     assert min(reached[9], reached[-1]) > 0.85, said  # the first job's tenth epoch, the table's last
-    assert "<DryRun job steps=250 " in said
+    assert "<DryRun job: 250 steps on " in said
     assert client.dry_run((place.folder / "job.json").read_text()).steps == 250
 
 
@@ -145,7 +145,8 @@ def mistakes(place: Place, client: weft.Client) -> Iterator[tuple[str, Callable[
     yield "epochs=1 and steps=3 was given", train(good, steps=3)
     yield "did you mean 'batch_size'?", train(good, batchsize=4)
     yield "write optimizer=weft.SGD(lr=...)", train(good, learning_rate=0.1)
-    yield "weft.SGD(...), weft.Adam(...) or the like", train(good, optimizer="sgd")
+    yield "did you mean 'adam'?", train(good, optimizer="adm")
+    yield "weft.SGD(...), weft.Adam(...), or a name such as 'adam'", train(good, optimizer=0.1)
     yield "did you mean 'lr'?", lambda: weft.Adam(learning_rate=0.1)  # type: ignore[call-arg]  # the mistake
     for workers in (1, 2):
         yield (
@@ -192,7 +193,7 @@ def test_what_newcomers_do_is_answered_by_one_sentence_that_the_page_on_trouble_
         if sentence not in message or "\n" in message or not is_on_page:
             wrong.append((sentence, message, is_on_page))
     assert not wrong, "\n".join(map(str, wrong))
-    assert made == 23
+    assert made == 24
     for job in client.jobs(state=weft.JobState.PENDING):
         job.cancel()
 

@@ -40,8 +40,12 @@ SCORES = scores()
         ({"workers": 0}, "workers is 0; it should be greater than or equal to 1"),
         ({"shards": 1.5}, "shards is 1.5; it should be a valid integer"),
         ({"seed": -1}, "seed is -1; it should be"),
-        ({"optimizer": "adam"}, "optimizer is 'adam'; it should be weft.SGD(...), weft.Adam(...)"),
-        ({"optimizer": weft.Adam}, "it should be weft.SGD(...), weft.Adam(...)"),
+        ({"optimizer": "adm"}, "no optimizer is called 'adm'; did you mean 'adam'?"),
+        ({"optimizer": "lion"}, "no optimizer is called 'lion'; there are sgd, adam, adamw, adagrad, rmsprop"),
+        (
+            {"optimizer": 3},
+            "optimizer is of builtins.int; write weft.SGD(...), weft.Adam(...), or a name such as 'adam'",
+        ),
         ({"metrics": {"my accuracy": SCORES[1]}}, "a name in metrics is 'my accuracy'; a name is of letters"),
         ({"metrics": {"accuracy": 0.5}}, "metric 'accuracy' is an expression, not float"),
         ({"metrics": [SCORES[1]]}, "metrics are expressions by name"),
@@ -142,6 +146,19 @@ def test_a_dimension_is_a_number_or_a_name(shape: Any) -> None:
 def test_a_negative_dimension_is_told_of_the_batch() -> None:
     with pytest.raises(weft.ShapeError, match=r"-1.*weft\.BATCH"):
         weft.input("x", (-1, 4))
+
+
+@pytest.mark.parametrize("given", ["adam", weft.Adam, {"name": "adam"}])
+def test_an_optimizer_s_name_alone_stands_for_its_defaults(given: Any) -> None:
+    assert weft.job_spec(SCORES[0], data=DATA, epochs=1, optimizer=given).optimizer == weft.Adam()
+
+
+def test_an_optimizer_of_pytorch_is_answered_with_weft_s() -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.optim.Adam([torch.zeros(1, requires_grad=True)])
+    for given in (theirs, torch.optim.Adam):
+        with pytest.raises(weft.ArgumentError, match=r"^optimizer is of torch\.optim\.adam\.Adam; write weft\.Adam\("):
+            weft.job_spec(SCORES[0], data=DATA, epochs=1, optimizer=given)
 
 
 def test_a_job_spec_is_what_submit_sends() -> None:

@@ -29,7 +29,7 @@ import weft
 from sdk_fakes import START, Script, answers, event, job, problem, sse, states, stream, unavailable
 from weft.api.agent import AgentInfo, AgentKind, AgentList
 from weft.api.event import EventPage, LogLine, MetricTaken, StateChanged
-from weft.api.job import JobPage, JobSpec, ParameterInfo, ParameterList
+from weft.api.job import JobPage, JobSpec, ParameterInfo, ParameterList, Progress
 from weft.api.lifecycle import AgentState, JobState
 from weft.cli import jobs as jobs_module
 from weft.cli import parameters as parameters_module
@@ -279,6 +279,8 @@ def test_a_file_that_is_missing_is_wrong_usage(run: Run, tmp_path: Path) -> None
         (["--set", "optimizer.lr=0.5", "--set", "epochs=3"],
          {"optimizer": {"name": "sgd", "lr": 0.5}, "run": {"epochs": 3}}),
         (["--set", "optimizer.name=adam", "--set", "eps=1"], {"optimizer": {"name": "adam", "eps": 1}}),
+        (["--set", "optimizer=adam"], {"optimizer": {"name": "adam"}}),
+        (["--set", "optimizer=adam", "--set", "eps=1"], {"optimizer": {"name": "adam", "eps": 1}}),
         (["--set", "lr.schedule=cosine"], {"optimizer": {"name": "sgd", "lr": {"schedule": "cosine"}}}),
         (["--set", "name=7", "--set", "precision=float16"], {"name": "7", "precision": "float16"}),
         (["--set", 'metrics={"a": "b"}', "--set", "metrics.c=1"], {"metrics": {"a": "b", "c": 1}}),
@@ -343,6 +345,7 @@ def test_a_refused_job_shows_every_pointer(run: Run) -> None:
         "weft: the job is refused",
         "  /graph/nodes/0 (fc1): [B] inner dimensions differ",
         "  /data/columns/y: there is no column 'y'",
+        "to feed 'y' from another column: --set data.columns.y=COLUMN",
     ]
 
 
@@ -572,6 +575,10 @@ def test_a_job_that_ended_shows_how_to_go_on(run: Run) -> None:
     shown = run(answers(job(state=JobState.FAILED, started_at=START, snapshot=40), SPEC), "show", "job-1").stdout
     assert "go on from step 40: weft resume job-1" in shown
     assert "init-from" not in shown
+    done = job(state=JobState.SUCCEEDED, started_at=START, snapshot=10, progress=Progress(step=10, steps=10, epoch=2))
+    assert "train it longer: weft resume job-1 --steps 20\n" in run(answers(done, SPEC), "show", "job-1").stdout
+    of_epochs = JobSpec.model_validate({**JOB, "run": {"epochs": 2}})
+    assert "train it longer: weft resume job-1 --epochs 4\n" in run(answers(done, of_epochs), "show", "job-1").stdout
 
 
 def test_when_a_job_stops_is_said_with_metric_and_patience(run: Run, tmp_path: Path) -> None:
@@ -608,6 +615,10 @@ def test_a_job_is_scaled_by_one_line(run: Run) -> None:
     assert out == "job job-1 (digits) is running: goes on with 4 workers, 2 shards from its next snapshot on\n"
     assert (script.requests[-1].url.path, script.body()) == ("/v1/jobs/job-1/scale", {"workers": 4})
     assert "give workers or shards" in run(answers(job()), "scale", "job-1").stderr
+    assert (
+        run(answers(job(), job()), "scale", "job-1", "--workers", "2").stdout
+        == "job job-1 (digits) has 2 workers, 2 shards already; nothing changes\n"
+    )
 
 
 def test_cancelling_an_ended_job_is_a_refusal(run: Run) -> None:

@@ -98,7 +98,10 @@ def test_other_first_values_and_dry_runs_send_none_of_the_files(run: Run, file: 
         (["--loss", "mse", "--data", "d.npz"], "--steps or --epochs"),
         ([*LOSS, "--steps", "1", "--column", "z=y"], "the model has no input 'z'; it has x, labels"),
         ([*LOSS, "--steps", "1", "--column", "z"], "--column is 'z'; it should be INPUT=COLUMN"),
-        ([*LOSS, "--steps", "1", "--optimizer", "lion"], "--optimizer is 'lion'; there are sgd, adam, adamw"),
+        (
+            [*LOSS, "--steps", "1", "--optimizer", "lion"],
+            "--optimizer: no optimizer is called 'lion'; there are sgd, adam, adamw",
+        ),
         ([*LOSS, "--steps", "1", "--evaluate", "9"], "--evaluate is '9'; it should be rows from"),
         ([*LOSS, "--steps", "1", "--shape", "x"], "--shape is 'x'; it should be INPUT=batch,3,224,224"),
         ([*LOSS, "--steps", "1", "--output", "y"], "there is no output 'y'; there are 'logits'"),
@@ -187,13 +190,20 @@ def test_what_a_loss_cannot_be_of_is_said(run: Run, classifier: str, arguments: 
         assert message in result.stderr
 
 
-def test_columns_that_do_not_fit_come_with_what_to_type(run: Run, file: str) -> None:
+def test_columns_that_do_not_fit_come_with_what_to_type(
+    run: Run, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     detail = "the source has no column 'labels'; it has 'x', 'y'"
     refused = problem(422, "job-refused", detail, [{"pointer": "/data/columns/labels", "detail": detail}])
     result = run(answers(UPLOADED, refused), "submit", file, *LOSS, "--steps", "1")
     assert result.exit_code == 1
-    assert "by --column x=COLUMN" in result.stderr
+    assert result.stderr.splitlines()[-1] == "to feed 'labels' from another column: --column labels=COLUMN"
     assert detail in result.stderr
+    written = spec_of(file).model_dump_json()
+    Path("job.json").write_text(written, "utf-8")
+    result = run(answers(refused), "submit", "job.json")
+    assert result.stderr.endswith("--set data.columns.labels=COLUMN\n")
 
 
 def test_options_of_models_are_no_options_of_job_files(run: Run, tmp_path: Path) -> None:
@@ -254,7 +264,7 @@ def test_programs_of_a_model_need_no_data_and_no_server(run: Run, file: str) -> 
     assert script.requests == []
 
 
-def test_data_of_this_folder_is_found_where_the_server_has_none(
+def test_data_of_this_folder_comes_before_the_servers_of_that_name(
     run: Run, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -266,7 +276,7 @@ def test_data_of_this_folder_is_found_where_the_server_has_none(
     script = answers(UPLOADED, lacking, job())
     assert run(script, "submit", file, *LOSS, "--steps", "1").exit_code == 0
     first, second = (json.loads(request.content)["data"]["source"]["path"] for request in script.requests[1:])
-    assert (first, second) == ("d.npz", str(tmp_path / "d.npz"))
+    assert (first, second) == (str(tmp_path / "d.npz"), "d.npz")
     script = answers(lacking, lacking)
     assert "cannot open" in run(script, "submit", file, *LOSS, "--steps", "1", "--dry-run").stderr
     assert len(script.requests) == 2
@@ -329,7 +339,9 @@ def test_export_writes_the_trained_model(run: Run, file: str, tmp_path: Path) ->
 
 def test_export_of_a_graph_that_gives_its_loss_alone_asks_for_outputs(run: Run, tmp_path: Path) -> None:
     x, w = weft.input("x"), weft.parameter("w", (), weft.nn.initializers.zeros(()))
-    spec = weft.job_spec(weft.ops.reduce_mean(weft.ops.mul(x, w, name="scores")), data="d.npz", steps=1)
+    scores = weft.ops.mul(x, w, name="scores")
+    loss, most = weft.ops.reduce_mean(scores), weft.ops.reduce_max(weft.ops.neg(scores, name="negative"))
+    spec = weft.job_spec(loss, metrics={"most": most}, data="d.npz", steps=1)
     result = run(answers(job(), spec), "export", "job-1", str(tmp_path / "m.onnx"))
     assert result.exit_code == 2
-    assert "gives its loss and metrics alone; say which values are the outputs: scores" in result.stderr
+    assert result.stderr.endswith("(on the command line --output NAME). The last before the loss are scores\n")

@@ -16,10 +16,8 @@ from safetensors.numpy import load, save_file
 from typer.testing import CliRunner
 
 import weft
-from sdk_fakes import Script, answers, job, problem
-from weft.api.dry_run import DryRun, StepMemory, StepTraffic, StoreMemory, WorkerMemory
+from sdk_fakes import DRY, Script, answers, job, problem
 from weft.api.job import JobPage, JobSpec, ParameterInfo, ParameterList, Traffic
-from weft.api.store import InitializerSpec, KeySpec
 from weft.api.values import Uploaded, ValuesSet
 from weft.cli import jobs as jobs_module
 from weft.cli import parameters as parameters_module
@@ -32,40 +30,6 @@ Run = Callable[..., Result]
 LISTED = ParameterList(parameters=[ParameterInfo(name="a", dtype="float32", shape=[2], trainable=True)])
 UPLOADED = Uploaded(id="up-1", names=["a"], size_bytes=8, expires_at="2024-05-06T07:08:09Z")
 MIB = 1 << 20
-
-
-def key(name: str, *, rows: bool = False) -> KeySpec:
-    zeros = InitializerSpec(op_type="ConstantOfShape", attributes={"value": 0.0})
-    return KeySpec(
-        key=name, dtype="float32", shape=[4, 4], initializer=zeros, update="rule", priority=0, slots=[0, 1], rows=rows
-    )
-
-
-def step(arena: int, operations: int = 1000) -> StepMemory:
-    return StepMemory(
-        given_bytes=MIB, intermediate_bytes=9 * MIB, live_bytes=arena, arena_bytes=arena, kept_bytes=MIB, unknown=1,
-        operations=operations * 10**9,
-    )  # fmt: skip
-
-
-DRY = DryRun(
-    name="lines", workers=2, shards=2, steps=500, steps_per_epoch=100, keys=[key("table", rows=True), key("w")],
-    slices=7, optimizer="adam", hyper={"lr": 0.1}, given=["w"], waits_for="needs 2 workers, 1 is there",
-    worker_memory=WorkerMemory(
-        parameter_bytes=MIB, state_bytes=0, train_peak_bytes=3 * MIB, evaluate_peak_bytes=None,
-        train=step(arena=5 * MIB),
-        recompute={"off": step(arena=5 * MIB), "cheap": step(arena=2 * MIB, operations=1010)},
-    ),
-    store_memory=StoreMemory(
-        parameter_bytes=MIB,
-        state_bytes=2 * MIB,
-        table_bytes=64 * MIB,
-        table_state_bytes=128 * MIB,
-        largest_shard_bytes=100 * MIB,
-    ),
-    step_traffic=StepTraffic(fetched_bytes=100, sent_bytes=2048, fetched_row_bytes=MIB, sent_row_bytes=MIB),
-    programs={"train": []}, text="train:\n  FetchRows",
-)  # fmt: skip
 
 
 @pytest.fixture
@@ -151,7 +115,11 @@ def test_passes_of_a_job_and_of_a_job_file(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_dry_run_is_shown_without_its_programs() -> None:
-    assert repr(DRY) == str(DRY) == ("<DryRun lines steps=500 keys=2 workers=2 shards=2: needs 2 workers, 1 is there>")
+    assert repr(DRY) == str(DRY)
+    assert repr(DRY) == (
+        "<DryRun lines: 500 steps on 2 workers and 2 shards; a worker's step takes 3 MiB, parameters and state 3 MiB, "
+        "tables up to 192 MiB; needs 2 workers, 1 is there>"
+    )
 
 
 def test_memory_of_a_submitted_job_is_wrong_usage(run: Run) -> None:
@@ -185,15 +153,15 @@ def test_parameters_are_set_from_numbers_and_files(run: Run, tmp_path: Path) -> 
     np.save(tmp_path / "a.npy", np.array([1.0, 2.0]))
     script = answers(job(), LISTED, ValuesSet(names=["a"], step=41))
     result = run(script, "params", "set", "job-1", f"a={tmp_path / 'a.npy'}")
-    assert result.stdout == "a holds from step 42 on in job job-1\n"
+    assert result.stdout == "job job-1: a was set after step 41\n"
     np.testing.assert_array_equal(load(script.requests[-1].content)["a"], np.array([1, 2], np.float32), strict=True)
     script = answers(job(), LISTED, ValuesSet(names=["a"], step=0))
     assert json.loads(run(script, "params", "set", "job-1", "a=-0.5", "-o", "json").stdout) == {"set": ["a"], "step": 0}
     np.testing.assert_array_equal(load(script.requests[-1].content)["a"], np.full(2, -0.5, np.float32), strict=True)
     both = ParameterList(parameters=[*LISTED.parameters, LISTED.parameters[0].model_copy(update={"name": "b"})])
     for step, said in (
-        (41, "a, b hold from step 42 on in job job-1\n"),
-        (0, "a, b are what it begins with in job job-1\n"),
+        (41, "job job-1: a, b were set after step 41\n"),
+        (0, "job job-1: a, b were set before the first step\n"),
     ):
         script = answers(job(), both, ValuesSet(names=["a", "b"], step=step))
         assert run(script, "params", "set", "job-1", "a=1", "b=2").stdout == said
@@ -225,7 +193,7 @@ def test_a_file_s_parameters_are_set(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     save_file({"a": np.zeros(2, np.float32)}, path)
     script = answers(job(), ValuesSet(names=["a"], step=3))
-    assert "holds from step 4 on" in run(script, "params", "load", "job-1", str(path)).stdout
+    assert "was set after step 3" in run(script, "params", "load", "job-1", str(path)).stdout
     assert script.requests[-1].content == path.read_bytes()
 
 

@@ -280,7 +280,7 @@ def test_what_a_job_goes_on_from_and_when_it_ends_are_keywords_too() -> None:
         weft.job_spec(loss, data=DATA, steps=9, stop_when={"metric": "loss"})
 
 
-def test_data_of_this_folder_is_sent_by_its_absolute_path_where_the_server_has_none(
+def test_data_of_this_folder_is_sent_by_its_absolute_path_unless_the_server_cannot_read_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -293,14 +293,19 @@ def test_data_of_this_folder_is_sent_by_its_absolute_path_where_the_server_has_n
     (tmp_path / "points.npz").write_bytes(b"")
     script = answers(lacking, job())
     script.client().submit(loss, data=DATA, steps=1)
-    assert [script.body(each)["data"]["source"]["path"] for each in (0, 1)] == ["points.npz", f"{tmp_path}/points.npz"]
+    assert [script.body(each)["data"]["source"]["path"] for each in (0, 1)] == [f"{tmp_path}/points.npz", "points.npz"]
     first, second = (request.headers["Idempotency-Key"] for request in script.requests)
     assert first != second  # the second is another job
-    script = answers(lacking)
-    with pytest.raises(weft.InvalidRequestError) as caught:
+    script = answers(job())
+    script.client().submit(loss, data=DATA, steps=1)
+    assert script.body()["data"]["source"]["path"] == f"{tmp_path}/points.npz"
+    nowhere = problem(422, "job-refused", "no", [{"pointer": "/data/source/path", "detail": "there is none here"}])
+    script = answers(lacking, nowhere)
+    with pytest.raises(weft.InvalidRequestError, match="cannot open /a/points") as caught:
         script.client().dry_run(weft.job_spec(loss, data=DATA, steps=1))
     assert len(script.requests) == 2
     assert caught.value.__context__ is None
+    assert caught.value.__cause__ is None
     script = answers(problem(422, "job-refused", "no", [{"pointer": "/data/columns/x", "detail": "wrong"}]))
     with pytest.raises(weft.InvalidRequestError, match="wrong"):
         script.client().submit(loss, data=DATA, steps=1)

@@ -11,9 +11,10 @@ import pytest
 from safetensors.numpy import load, save_file
 
 import weft
-from sdk_fakes import Script, answers, job, problem
+from sdk_fakes import DRY, Script, answers, job, problem
 from weft.api.job import FromJob, FromUpload, Job, JobSpec, ParameterInfo, ParameterList
 from weft.api.values import Uploaded, ValuesSet
+from weft.client import CHECKED_FIRST_BYTES
 from weft.http import UPLOAD_CHUNK_BYTES
 
 LISTED = ParameterList(
@@ -125,6 +126,19 @@ def test_a_job_begins_with_a_file_which_is_uploaded_first(tmp_path: Path, as_tex
     assert (spec.init_from, spec.keep_state) == (FromUpload(upload="up-1"), True)
     upload = script.requests[0]
     assert (upload.method, upload.url.path, upload.content) == ("POST", "/v1/uploads", path.read_bytes())
+
+
+def test_large_values_go_up_once_a_dry_run_has_accepted_the_job(tmp_path: Path) -> None:
+    path = tmp_path / "first.safetensors"
+    save_file({"a": np.zeros(CHECKED_FIRST_BYTES // 4, np.float32)}, path)
+    script = answers(DRY, UPLOADED, job())
+    assert submitted(script, init_from=path).init_from == FromUpload(upload="up-1")
+    assert script.requests[0].url.params["dry_run"] == "true"
+    assert script.body(0)["init_from"] is None
+    script = answers(problem(422, "job-refused", "no"))
+    with pytest.raises(weft.InvalidRequestError):
+        submitted(script, init_from=path)
+    assert len(script.requests) == 1
 
 
 def test_a_job_that_makes_no_sense_uploads_nothing(tmp_path: Path) -> None:

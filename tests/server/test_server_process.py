@@ -24,7 +24,8 @@ from server_hands import refused
 from server_running import DEADLINE_S, eventually, running, submit
 from server_specs import save_rows, spec_json
 from weft.agent.startup import ORPHANED_EXIT_CODE, watch_parent
-from weft_server.storage.database import open_database
+from weft_server.serving import check_directory
+from weft_server.storage.database import DatabaseRefusedError, open_database
 
 
 @contextmanager
@@ -127,11 +128,22 @@ def test_results_that_the_database_does_not_know_are_never_deleted(tmp_path: Pat
         kept.write_bytes(b"values")
     code, said = start_of(tmp_path)
     assert code == 2
-    assert f"{result.parent} (and 1 more folders beside it) holds final parameters of a job that" in said
+    assert f"{result.parent} (and 1 more such folders) holds final parameters of a job that" in said
     assert len(said.splitlines()) == 1
     with running(tmp_path) as client:
         assert client.get("/readyz").status_code == 200
     assert result.read_bytes() == b"values"
+
+
+def test_snapshots_that_the_database_does_not_know_are_told_of(tmp_path: Path) -> None:
+    """As where an older copy of the database was put in place: the agents that hold the job would be told to end it."""
+    manifest = tmp_path / "snapshots" / "a1" / "step-10-1" / "snapshot.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_bytes(b"{}")
+    code, said = start_of(tmp_path)
+    assert code == 2
+    assert f"{manifest.parent.parent} holds snapshots of a job that {tmp_path / 'weft.db'} does not know" in said
+    assert manifest.read_bytes() == b"{}"
 
 
 @pytest.mark.parametrize(
@@ -158,6 +170,10 @@ def test_a_database_that_cannot_be_used_is_named_in_the_last_line(tmp_path: Path
         path.write_bytes(whole[:page])
     elif wrong == "garbled":  # but for the schema, and the version that is looked at first
         path.write_bytes(whole[: 3 * page] + b"\xaa" * (len(whole) - 3 * page))
+    if wrong in {"strange", "truncated"}:  # `check_directory` finds it, as that of a newer one
+        with pytest.raises(DatabaseRefusedError, match=told):
+            check_directory(tmp_path)
+        return
     code, said = start_of(tmp_path)
     assert code == 2
     assert f"{path} {told}" in said.splitlines()[-1]

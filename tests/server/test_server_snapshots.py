@@ -525,6 +525,7 @@ def test_a_job_is_scaled_at_its_next_snapshot_as_the_same_job(world: World) -> N
     for workers, shards, noun in ((4, 2, "4 workers: 3"), (3, 3, "3 shards: 2")):
         with pytest.raises(WrongStateError, match=f"cannot have {noun} of the cluster are free for it"):
             world.controller.scale("job", scaled(workers=workers, shards=shards), world.now)
+    assert world.controller.scale("job", scaled(), world.now) == [], "it runs so already"
     world.carry_out(world.controller.scale("job", scaled(workers=3, shards=1), world.now))
     told = "goes on with 3 workers, 1 shard from"
     assert world.jobs["job"].reason == f"{told} its next snapshot on"

@@ -68,7 +68,7 @@ def test_values_of_a_running_job_are_set_by_its_keeper_which_says_from_when_on(
     assert hand.orders(hand.worker)["sets"] == []
     refused(hand.get(mine, "sets/1"), 409, "not-wanted")
     log = client.get(f"/v1/jobs/{job}/events", params={"format": "json"}).json()["events"]
-    assert log[-1]["body"]["message"] == "'b' was set; the new values hold from step 3 on"
+    assert log[-1]["body"]["message"] == "'b' was set after step 3"
     assert not list((tmp_path / "server" / "jobs" / job).glob("given-*"))
 
 

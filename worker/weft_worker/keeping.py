@@ -16,8 +16,8 @@ from weft_graph.program import Update
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreTimeoutError
+from weft_kvstore.snapshot_files import Tensor, header_of
 from weft_kvstore.store import Readable, Store
-from weft_kvstore.tensor_file import Tensor, header_of
 from weft_worker.patience import result_of
 
 RUN_BYTES: Final = 4 * 1024 * 1024

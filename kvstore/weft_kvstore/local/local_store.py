@@ -32,7 +32,37 @@ from weft_kvstore.store import BulkStore
 LONGEST_SLEEP_S = 60.0
 
 
-class LocalStore(StoreCalls):
+class _AtSlot(StoreCalls):
+    """A local store as one of its slots sees it; closing it closes nothing."""
+
+    def __init__(self, store: LocalStore, description: StoreDescription, slot: int) -> None:
+        super().__init__(Arguments(description, slot), lambda operation: store._hand_over(slot, operation), store)
+        self._memory = store._memories.setdefault(slot, ClientMemory(description.keys, None))
+        self._store = store
+        self._slot = slot
+
+    def gradient_buffer(self, key: str) -> Array:
+        self._process.check()
+        return self._memory.gradient(self._arguments.place_of(key))
+
+    def value_buffer(self, key: str) -> Array:
+        self._process.check()
+        return self._memory.value(self._arguments.place_of(key))
+
+    def statistics(self) -> ClientStatistics:
+        """Counts of this moment; nothing passes a socket, and `operations` are those of all slots."""
+        core = self._store._core
+        return ClientStatistics(
+            operations=len(core) + len(self._store._submitted),
+            rows_pushed=core.rows_pushed[self._slot],
+            rows_pulled=core.rows_pulled[self._slot],
+        )
+
+    def close(self) -> None:
+        """Nothing: the store belongs to whoever made it."""
+
+
+class LocalStore(_AtSlot):
     """Slot 0's store; `at_slot` gives the others', for several slots in one process. One thread merges.
 
     A push ends when the gradient was copied. `tables`: where rows of tables lie; None: in memory. It goes on from a
@@ -51,8 +81,8 @@ class LocalStore(StoreCalls):
         check_description(msgspec.structs.replace(description, shards=("local",)))
         keys = tuple(msgspec.structs.replace(key, compression=None) for key in description.keys)
         self._description = msgspec.structs.replace(description, shards=("local",), keys=keys, compression=None)
-        super().__init__(Arguments(self._description, 0), lambda operation: self._hand_over(0, operation), self)
-        self._buffers = [ClientMemory(description.keys, None) for _ in range(description.slots)]
+        self._memories: dict[int, ClientMemory] = {}
+        super().__init__(self, self._description, 0)
         self._submitted: deque[tuple[int, Operation]] = deque()
         self._asked: deque[Callable[[], None]] = deque()
         """What other threads want done on the store's."""
@@ -67,32 +97,7 @@ class LocalStore(StoreCalls):
 
     def at_slot(self, slot: int) -> BulkStore:
         """The same store as another slot sees it; closing it closes nothing. Raises ValueError."""
-        return _AtSlot(self, slot, Arguments(self._description, slot))
-
-    def gradient_buffer(self, key: str) -> Array:
-        self._process.check()
-        return self.buffers_of(0).gradient(self._arguments.place_of(key))
-
-    def value_buffer(self, key: str) -> Array:
-        self._process.check()
-        return self.buffers_of(0).value(self._arguments.place_of(key))
-
-    def buffers_of(self, slot: int) -> ClientMemory:
-        """A slot's own arrays, for gradients and values."""
-        return self._buffers[slot]
-
-    def statistics(self) -> ClientStatistics:
-        """Counts of slot 0 at this moment; nothing passes a socket."""
-        return self.statistics_of(0)
-
-    def statistics_of(self, slot: int) -> ClientStatistics:
-        """Counts of a slot at this moment; `operations` are those of all slots."""
-        core = self._core
-        return ClientStatistics(
-            operations=len(core) + len(self._submitted),
-            rows_pushed=core.rows_pushed[slot],
-            rows_pulled=core.rows_pulled[slot],
-        )
+        return _AtSlot(self, self._description, slot)
 
     def capture(self, step: int, told: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
         """Calls `told`, on the store's thread, with all that there is at version `step`, once it is at it; it has to be
@@ -184,24 +189,3 @@ class LocalStore(StoreCalls):
         while self._submitted:
             slot, operation = self._submitted.popleft()
             self._core.begin(slot, operation, time.monotonic())
-
-
-class _AtSlot(StoreCalls):
-    def __init__(self, store: LocalStore, slot: int, arguments: Arguments) -> None:
-        super().__init__(arguments, lambda operation: store._hand_over(slot, operation), store)
-        self._store = store
-        self._slot = slot
-
-    def gradient_buffer(self, key: str) -> Array:
-        self._process.check()
-        return self._store.buffers_of(self._slot).gradient(self._arguments.place_of(key))
-
-    def value_buffer(self, key: str) -> Array:
-        self._process.check()
-        return self._store.buffers_of(self._slot).value(self._arguments.place_of(key))
-
-    def statistics(self) -> ClientStatistics:
-        return self._store.statistics_of(self._slot)
-
-    def close(self) -> None:
-        """Nothing: the store belongs to whoever made it."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -40,40 +40,7 @@ Draw = Callable[[Array, int], Array]
 """draw(ids, step): a number of each id (n) uint64 in [0, 1), float64 (n)."""
 
 
-class Admission(Protocol):
-    def admitted(self, ids: Array, step: int) -> Array:
-        """Which of the ids (n) uint64, distinct, none of which is in the table, come in with this use of theirs (n)
-        bool. Each step is asked once for each id. Raises MemoryError."""
-
-    def forget(self, step: int, age: int | None) -> Iterator[None]:
-        """Forgets ids that were last used over `age` steps ago; None: none. Stops after each piece."""
-
-    def counts(self) -> Columns:
-        """What is known of ids that are not in: copies, for `restore`. Nothing where nothing is counted."""
-
-    def restore(self, counts: Columns) -> None:
-        """Goes on where others were; before anything is asked."""
-
-
-class _Uncounted:
-    """Knows nothing of ids."""
-
-    def forget(self, step: int, age: int | None) -> Iterator[None]:
-        return iter(())
-
-    def counts(self) -> Columns:
-        return {}
-
-    def restore(self, counts: Columns) -> None:
-        """There is nothing to go on with."""
-
-
-class AdmitAll(_Uncounted):
-    def admitted(self, ids: Array, step: int) -> Array:
-        return np.ones(len(ids), np.bool_)
-
-
-class AdmitByChance(_Uncounted):
+class AdmitByChance:
     """Each use admits with one probability. Needs no memory."""
 
     def __init__(self, probability: float, draw: Draw) -> None:
@@ -81,6 +48,8 @@ class AdmitByChance(_Uncounted):
         self._draw = draw
 
     def admitted(self, ids: Array, step: int) -> Array:
+        """Which of the ids (n) uint64, distinct, none of which is in the table, come in with this use of theirs (n)
+        bool. Each step is asked once for each id."""
         found: Array = self._draw(ids, step) < self._probability
         return found
 
@@ -102,10 +71,9 @@ class AdmitByUses:
         return self._index.count
 
     def admitted(self, ids: Array, step: int) -> Array:
+        """As by chance. Raises MemoryError."""
         places = self._index.find(ids)
         new = np.flatnonzero(places < 0)
-        if self._uses <= 1:
-            return np.ones(len(ids), np.bool_)
         places[new], _ = self._numbers.take(len(new))
         for array in (self._counts, self._last):
             if self._numbers.stop > len(array):
@@ -121,6 +89,7 @@ class AdmitByUses:
         return found
 
     def forget(self, step: int, age: int | None) -> Iterator[None]:
+        """Forgets ids that were last used over `age` steps ago; None: none. Stops after each piece."""
         if age is None:
             return
         for low in range(0, self._numbers.stop, SWEPT_AT_ONCE):
@@ -131,11 +100,13 @@ class AdmitByUses:
             yield from self._index.tidy()
 
     def counts(self) -> Columns:
+        """What is known of ids that are not in: copies, for `restore`."""
         places = np.flatnonzero(self._last.array[: self._numbers.stop] >= 0)
         ids = self._index.ids.array[places].view(np.int64)
         return {COUNTED: ids, COUNTS: self._counts.array[places].astype(np.int64), LAST: self._last.array[places]}
 
     def restore(self, counts: Columns) -> None:
+        """Goes on where others were; before anything is asked."""
         ids = counts[COUNTED].view(np.uint64)
         places, _ = self._numbers.take(len(ids))
         for array in (self._counts, self._last):
@@ -518,7 +489,7 @@ class GrowingRows(HeldRows):
             self.arrays.put(numbers[low : low + a_part], first(places[low : low + a_part]))
 
     def admitted(self, places: Array, step: int) -> Array | None:
-        if isinstance(self._admission, AdmitAll):
+        if self._admission is None:
             return None
         found = self._index.find(places) >= 0
         new = np.flatnonzero(~found)
@@ -537,7 +508,8 @@ class GrowingRows(HeldRows):
             gone += len(rows)
             yield
             yield from self._index.tidy()
-        yield from self._admission.forget(step, eviction.described.age)
+        if isinstance(self._admission, AdmitByUses):
+            yield from self._admission.forget(step, eviction.described.age)
         return gone
 
     def remove(self, places: Array) -> None:
@@ -574,12 +546,13 @@ class GrowingRows(HeldRows):
         return rows
 
     def marks(self) -> Columns:
-        return super().marks() | {BOUNDS: np.array([self._bounds])} | self._admission.counts()
+        counts = self._admission.counts() if isinstance(self._admission, AdmitByUses) else {}
+        return super().marks() | {BOUNDS: np.array([self._bounds])} | counts
 
     def begin_with(self, marks: Sequence[Columns], is_here: Callable[[Array], Array]) -> None:
         super().begin_with(marks, is_here)
         self._bounds = max(int(one[BOUNDS][0]) for one in marks)
-        if COUNTED in marks[0]:
+        if isinstance(self._admission, AdmitByUses) and COUNTED in marks[0]:
             counts = {name: np.concatenate([one[name] for one in marks]) for name in (COUNTED, COUNTS, LAST)}
             mine = is_here(counts[COUNTED].view(np.uint64))
             self._admission.restore({name: array[mine] for name, array in counts.items()})
@@ -588,11 +561,12 @@ class GrowingRows(HeldRows):
         return np.ones(self.stop, np.bool_) if self._eviction is None else self._eviction.here(self.stop)
 
 
-def _admission(growth: GrowthDescription, salt: int, draw: Draw | None) -> Admission:
+def _admission(growth: GrowthDescription, salt: int, draw: Draw | None) -> AdmitByUses | AdmitByChance | None:
+    """None: every id comes in."""
     if growth.uses > 1:
         return AdmitByUses(growth.uses, salt)
     if growth.probability >= 1:
-        return AdmitAll()
+        return None
     if draw is None:
         raise ValueError("what admits by probability needs numbers to do so")
     return AdmitByChance(growth.probability, draw)

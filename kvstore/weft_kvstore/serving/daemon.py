@@ -1,4 +1,4 @@
-"""The shard's daemon: registers with a server, and has a child process for each job's shard that it is given."""
+"""The shard's daemon and its settings: it registers with a server, and has a child process for each job's shard."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import logging
 import os
 import threading
 from dataclasses import asdict
-from typing import Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import ByteSize, Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weft.agent.children import Forkserver
 from weft.agent.daemon import AgentDaemon
@@ -15,9 +19,114 @@ from weft.agent.membership import Join
 from weft.agent.startup import start_daemon
 from weft.agent.state import AnyAllocation, Lease
 from weft.api.agent import AgentKind, Registration, ShardAllocation
+from weft.api.base import Name
+from weft_kvstore.description.form import check_port
+from weft_kvstore.rows.memory import LEAST_MEMORY_BYTES, TablePlace
 from weft_kvstore.serving.metrics import metrics_served
-from weft_kvstore.serving.shard_settings import ANY_PORT, ShardSettings
+from weft_kvstore.settings import LinkSettings, endpoints_of
 from weft_kvstore.statistics import NO_STATISTICS, ShardStatistics, counted, statistics_of, summed
+
+ANY_PORT: Final = "tcp://127.0.0.1:0"
+
+
+class ShardSettings(BaseSettings):
+    """A shard daemon's settings, each from the command line or from an environment variable WEFT_SHARD_..."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="WEFT_SHARD_", extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
+
+    server: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    """The server's URL; without one, `description` and `shard` say what to serve."""
+    description: Path | None = None
+    """A file with a store's description, TOML or JSON, for a store used alone."""
+    shard: Annotated[int, Field(ge=0)] | None = None
+    """Which shard of the description this is."""
+    name: Name = "shard"
+    """What people call this shard."""
+    bind: str | None = None
+    """Where to listen; port 0 takes any free one, and `tcp://0.0.0.0:8471-8570` the first free one of a range, for each
+    job another. If left out, what the description says, or a free port of this machine alone."""
+    advertise: Annotated[str, Field(pattern=r"^[^\s/]+$")] | None = None
+    """The host by which workers reach this machine; what was bound where left out, with the host's name for a
+    wildcard."""
+    token: str | None = None
+    """The bearer token that the server asks of agents, where it asks for one."""
+    credit_bytes: Annotated[int, Field(ge=1)] | None = None
+    """Payload bytes under way on one link; follows the link's rate where left out."""
+    frame_bytes: Annotated[int, Field(ge=1, le=1 << 25)] | None = None
+    """Payload bytes of a frame; about 2 ms of the link's rate where left out."""
+    curve_keys: Path | None = None
+    """The file with this shard's CURVE keys, as `new_curve_keys` makes it: links are encrypted then. Of a store used
+    alone."""
+    curve_clients: Path | None = None
+    """A directory with the public keys of the clients that are let in; whoever knows this shard's where left out."""
+    table_directory: Path | None = None
+    """Where rows of tables lie that have no place in `table_memory`; in memory, all of them, where left out."""
+    table_memory: ByteSize | None = None
+    """How much memory the rows of one table may take, as 4GiB; more of them lie in `table_directory`."""
+    apply_threads: Annotated[int, Field(ge=0, le=256)] = 0
+    """Threads that help the socket's with updates that can be cut."""
+    job_memory: Annotated[ByteSize, Field(ge=1 << 28)] | None = None
+    """The most private memory that a job's process may take, as 4GiB; a job that wants more fails. What the machine
+    has, or its container may take, where left out."""
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Where to serve Prometheus metrics over HTTP; 0 takes any free port; nowhere where left out."""
+    metrics_host: str = "127.0.0.1"
+    """The address for that: this machine alone unless told."""
+    silence_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
+    """Seconds without a word after which a slot is held to be lost. A weft server says it itself of its jobs."""
+    alive_file: Path | None = None
+    """A file that is touched at every heartbeat while the daemon's work goes on: its age tells a probe if it hangs."""
+    exit_with_parent: bool = False
+    """Whether to end when standard input closes."""
+
+    @field_validator("bind")
+    @classmethod
+    def _has_a_port(cls, bind: str | None) -> str | None:
+        for endpoint in endpoints_of(bind or ""):
+            check_port(endpoint, "bind")
+        return bind
+
+    @field_validator("table_directory")
+    @classmethod
+    def _is_there(cls, directory: Path | None) -> Path | None:
+        # It is not made: what is meant may be a disk that is not mounted.
+        if directory is not None and not directory.is_dir():
+            raise ValueError(f"{directory} is not there; make the directory first")
+        return directory
+
+    @model_validator(mode="after")
+    def _one_source(self) -> ShardSettings:
+        if (self.server is None) == (self.description is None):
+            raise ValueError("give either --server URL, to serve a weft server's jobs, or --description FILE --shard N")
+        if (self.description is None) != (self.shard is None):
+            raise ValueError("--description and --shard belong together: which file, and which of its shards, from 0")
+        if self.curve_keys is not None and self.server is not None:
+            raise ValueError("--curve-keys belongs to --description: a weft server makes keys for each job itself")
+        if self.curve_clients is not None and self.curve_keys is None:
+            raise ValueError("--curve-clients needs --curve-keys: without keys of its own the shard lets everybody in")
+        if (self.table_directory is None) != (self.table_memory is None):
+            told = "--table-directory and --table-memory belong together: where rows lie, and from what size on"
+            raise ValueError(told)
+        if self.table_memory is not None and self.table_memory < LEAST_MEMORY_BYTES:
+            told = f"--table-memory: at least {LEAST_MEMORY_BYTES} bytes, not {int(self.table_memory)}"
+            raise ValueError(told)
+        return self
+
+    @property
+    def tables(self) -> TablePlace | None:
+        if self.table_directory is None or self.table_memory is None:
+            return None
+        return TablePlace(self.table_directory, self.table_memory)
+
+    @property
+    def link(self) -> LinkSettings:
+        return LinkSettings(credit_bytes=self.credit_bytes, frame_bytes=self.frame_bytes, silence_s=self.silence_s)
+
+
+# --- One child for each job that a server hands out -------------------------------------------------------------------
+
 
 CHILD: Final = "weft_kvstore.serving.shard_child"
 """What the forkserver imports; the daemon itself does without."""

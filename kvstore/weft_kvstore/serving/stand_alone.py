@@ -21,9 +21,9 @@ from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.encryption.key_files import read_curve_keys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.process import tune_process
+from weft_kvstore.serving.daemon import ShardSettings
 from weft_kvstore.serving.metrics import metrics_served
 from weft_kvstore.serving.shard_server import ShardServer
-from weft_kvstore.serving.shard_settings import ShardSettings
 from weft_kvstore.shard.job_shard import OpenStoppedError
 from weft_kvstore.shard.peer import SHOWN_DIGITS
 from weft_kvstore.sharding import holdings, size

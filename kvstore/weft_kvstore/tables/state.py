@@ -16,8 +16,7 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows, merged
 from weft_kvstore.rows.storage import Draw, HeldRows
 from weft_kvstore.sharding import RowCut, chunks_of
-from weft_kvstore.tables.sets import RowsAhead, TableSets, Taken
-from weft_kvstore.tables.steps import ChunkRun, RowPushes, TableGate, WaitingPulls
+from weft_kvstore.tables.steps import ChunkRun, RowPushes, RowsAhead, TableGate, TableSets, Taken, WaitingPulls
 from weft_kvstore.tables.values import KeyRules, MakeRows, TableValues
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import OneBuffer

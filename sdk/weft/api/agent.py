@@ -200,7 +200,7 @@ class SetOrder(Model):
 
 
 class SetDone(Model):
-    """Parameters were set, and hold from `step` on; or they could not be, and why."""
+    """Parameters were set after step `step`; or they could not be, and why."""
 
     number: Count
     step: Count

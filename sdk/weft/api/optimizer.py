@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 
@@ -253,9 +253,17 @@ def _with_fields(given: Any) -> Any:
     """A name alone stands for the optimizer with its defaults; `nesterov` was one of its own in the release before."""
     if isinstance(given, str):
         given = {"name": given}
-    if isinstance(given, Mapping) and given.get("name") == "nesterov":
-        momentum = BUILT_IN["nesterov"].hyper["momentum"]
-        return {"momentum": momentum, **given, "name": "sgd", "nesterov": True}
+    if not isinstance(given, Mapping):
+        return given
+    name = given.get("name")
+    if name == "nesterov":
+        return {"momentum": BUILT_IN[name].hyper["momentum"], **given, "name": "sgd", "nesterov": True}
+    known = get_args(_NameAlone)
+    if isinstance(name, str) and name not in {*known, "graph"}:
+        from weft_graph.spelling import did_you_mean
+
+        near = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+        raise ValueError(f"no optimizer is called {name[:200]!r}{near}")
     return given
 
 

@@ -11,7 +11,7 @@
 
 The errors of `wrong-values` have pointers by tensor: `/conv1.weight`. A document may hold some of the parameters.
 Values of a pending job become its first ones; those of a job that starts or runs are set by its keeper, and the answer
-says from which step on they hold. An ended job is not changed: submit another one with `init_from`. What is wrong with
+says after which step. An ended job is not changed: submit another one with `init_from`. What is wrong with
 `init_from` is refused at submit, with pointers below `/init_from`. With `state=true` a document has the optimizer's
 state too, as tensors `weft.state/NAME/KEY`, where the job was submitted with `keep_state`.
 """
@@ -44,7 +44,7 @@ AVERAGE: Final = "weft.average"
 
 
 class ValuesSet(Model):
-    """Which parameters were set, and the step from which their new values hold: 0 for a job's first values."""
+    """Which parameters were set, and the step after which: the next one uses them. 0 before a job's first step."""
 
     names: list[str]
     step: Count

@@ -111,11 +111,11 @@ class Reporting(TyperGroup):
         try:
             return super().invoke(ctx)
         except ConnectError as error:
-            code = _complain(str(error), EXIT_NO_SERVER)
+            code = _complain(error, EXIT_NO_SERVER)
         except ArgumentError as error:
-            code = _complain(str(error), EXIT_USAGE)
+            code = _complain(error, EXIT_USAGE)
         except (WeftError, GraphError) as error:
-            code = _complain(str(error), EXIT_FAILED)
+            code = _complain(error, EXIT_FAILED)
         except BrokenPipeError:
             raise  # who read the output has enough of it: typer ends the process without a word
         except OSError as error:
@@ -163,8 +163,9 @@ def _weft(
 ) -> None: ...
 
 
-def _complain(message: str, code: int) -> int:
-    _print(message, "red", ("weft: ", "bold red"))
+def _complain(error: Exception | str, code: int) -> int:
+    notes: list[str] = getattr(error, "__notes__", [])
+    _print("\n".join([str(error), *notes]), "red", ("weft: ", "bold red"))
     return code
 
 

@@ -119,14 +119,22 @@ def overridden(document: bytes | str, assignments: Sequence[str]) -> bytes | str
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise ArgumentError(f"--set {text!r}: write it like optimizer.lr=0.01")
+        _write_out(job)
         path = _whole(tuple(name.split(".")), job, schema)
         paths.add(path)
         _set(job, path, value, schema)
+        _write_out(job)
     for path in paths:
         other = EITHER.get(path)
         if other is not None and other not in paths:
             job[other[0]].pop(other[1], None)
     return json.dumps(job)
+
+
+def _write_out(job: dict[str, Any]) -> None:
+    """An optimizer's name alone as the record that it stands for, whose fields may be set."""
+    if isinstance(job.get("optimizer"), str):
+        job["optimizer"] = {"name": job["optimizer"]}
 
 
 def _whole(path: tuple[str, ...], job: dict[str, Any], schema: Schema) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from weft.api.lifecycle import JobState
 from weft.cli import render
 from weft.cli.job_file import InitFrom, SetOption, beginning_with, job_file, overridden, read
 from weft.cli.model_options import JOB_PANEL, ModelOptions, fields_of_a_job, with_model_options
-from weft.cli.models import ModelJob, is_model, job_of_model, submit_model
+from weft.cli.models import ModelJob, is_model, job_of_model, submit_model, with_hints
 from weft.cli.options import Form, Format, JobId, Url, await_job, find_job, print_json, say, warn
 from weft.cli.programs import tell_dry_run
 from weft.cli.training_options import (
@@ -114,10 +114,12 @@ def submit(
         made = replace(made, document=overridden(changed(made.document, changes), [*said, *(set_ or ())]))
         if init_from is not None:
             made = ModelJob(beginning_with(client, made.document, init_from))
-        if dry_run:
-            tell_dry_run(out, client.dry_run(made.document), form)
-            return
-        _tell_submitted(submit_model(client, made), form=form, watch=watch)
+        with with_hints("--column " if file is not None and is_model(file) else "--set data.columns."):
+            if dry_run:
+                tell_dry_run(out, client.dry_run(made.document), form)
+                return
+            job = submit_model(client, made)
+        _tell_submitted(job, form=form, watch=watch)
 
 
 def resume(
@@ -197,7 +199,9 @@ def show(
     if job.state is JobState.SUCCEEDED and job.snapshot and job.progress.step < job.progress.steps:
         say(f"go on from step {job.snapshot}: {command(f'resume {job.id} --stop-when none')}")
     elif job.state is JobState.SUCCEEDED and job.snapshot == job.progress.step:
-        say(f"train it longer: {command(f'resume {job.id} --steps {2 * job.progress.step}')}")
+        epochs = submitted.run.epochs
+        longer = f"--epochs {2 * epochs}" if epochs else f"--steps {2 * job.progress.step}"
+        say(f"train it longer: {command(f'resume {job.id} {longer}')}")
     elif job.state.is_terminal and job.snapshot is not None:
         say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
     elif job.state is JobState.FAILED and job.started_at is not None:
@@ -326,11 +330,15 @@ def scale(
     """Have a job that runs go on with other numbers of workers and shards, from a step soon."""
     with Client(url) as client:
         job = find_job(client, id)
-        job.scale(workers=workers, shards=shards)
+        before = job.job
+        now = job.scale(workers=workers, shards=shards)
+        same = workers in {None, now.workers} and shards in {None, now.shards} and now.reason == before.reason
         if form is Format.JSON:
-            print_json(job.job)
+            print_json(now)
+        elif same:
+            say(f"job {now.id} ({now.name}) has {render.places(now.workers, now.shards)} already; nothing changes")
         else:
-            say(render.state_line(job.job))
+            say(render.state_line(now))
         if watch:
             _watch(job, Console(stderr=True))
 

@@ -15,7 +15,8 @@ import typer
 
 from weft.api.data import DataSpec
 from weft.api.job import JobSpec
-from weft.api.optimizer import OptimizerSpec
+from weft.api.optimizer import OptimizerSpec, optimizer_of
+from weft.arguments import checked
 from weft.command_line import command
 from weft.data import numpy_data
 from weft.errors import ArgumentError
@@ -183,9 +184,8 @@ class ModelOptions:
         lr = {} if self.lr is None else {"lr": self.lr}
         if self.optimizer is None and trainable.optimizer is not None:
             return type(trainable.optimizer)(**{**trainable.optimizer.model_dump(), **lr})
-        if self.optimizer not in {None, *BY_NAME}:
-            raise ArgumentError(f"--optimizer is {self.optimizer!r}; there are {', '.join(BY_NAME)}")
-        return BY_NAME[self.optimizer or "sgd"](**lr)
+        with checked("--optimizer"):
+            return optimizer_of(self.optimizer or "sgd", lr)
 
 
 def with_model_options(function: Callable[..., None]) -> Callable[..., None]:

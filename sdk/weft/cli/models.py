@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from weft.api.job import FromUpload
 from weft.cli.model_options import SUFFIX, ModelOptions, with_model_options
 from weft.cli.options import Form, Format, JobId, Url, find_job, print_json, warn
 from weft.client import Client
@@ -116,26 +115,28 @@ def trainable_of(path: Path, model: ModelOptions) -> Trainable:
     return trainable
 
 
-def submit_model(client: Client, job: ModelJob) -> JobHandle:
-    """Sends the values, if there are any, then the job. Raises what `Client.submit_spec` does."""
-    if not job.values:
-        return client.submit_spec(job.document)
-    document = {**json.loads(job.document), "init_from": _uploaded(client, job.values).model_dump()}
+@contextmanager
+def with_hints(option: str) -> Iterator[None]:
+    """Adds to a refusal because of a column that is not there what to type: `option`, and what feeds the input."""
     try:
-        return client.submit_spec(json.dumps(document))
+        yield
     except InvalidRequestError as error:
-        if any(each.pointer.startswith("/data/columns") for each in error.problem.errors):
-            wanted = next(iter(document["data"]["columns"]))
-            warn(f"an input is fed by the column of its name, or by --column {wanted}=COLUMN")
+        for each in error.problem.errors:
+            if each.pointer.startswith("/data/columns") and "no column" in each.detail:
+                name = each.node or each.pointer.rpartition("/")[2]
+                error.add_note(f"to feed {name!r} from another column: {option}{name}=COLUMN")
         raise
 
 
-def _uploaded(client: Client, values: Mapping[str, Array]) -> FromUpload:
-    if not sys.stderr.isatty():
-        return client.upload_values(values)
-    columns = (TextColumn("sending parameters"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+def submit_model(client: Client, job: ModelJob) -> JobHandle:
+    """Sends the job with its values, and shows how far they are. Raises what `Client.submit_spec` does."""
+    if not (job.values and sys.stderr.isatty()):
+        return client.submit_spec(job.document, values=job.values)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task("", total=None)
-        return client.upload_values(
-            values, progress=lambda done, total: shown.update(task, completed=done, total=total)
-        )
+        task = shown.add_task("checking the job", total=None)
+
+        def show(done: int, total: int) -> None:
+            shown.update(task, description="sending parameters", completed=done, total=total)
+
+        return client.submit_spec(job.document, values=job.values, progress=show)

@@ -144,10 +144,8 @@ def _tell_set(job: JobHandle, what: list[str], step: int, form: Format) -> None:
     if form is Format.JSON:
         print_json({"set": what, "step": step})
     else:
-        one = len(what) == 1
-        begins = f"{'is' if one else 'are'} what it begins with"
-        since = f"{'holds' if one else 'hold'} from step {step + 1} on" if step else begins
-        say(f"{', '.join(what)} {since} in job {job.id}")
+        when = f"after step {step}" if step else "before the first step"
+        say(f"job {job.id}: {', '.join(what)} {'was' if len(what) == 1 else 'were'} set {when}")
 
 
 def _statistics(array: np.ndarray[Any, np.dtype[Any]]) -> str:

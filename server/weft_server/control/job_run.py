@@ -331,7 +331,8 @@ class JobRun:
         self._change_at_next_snapshot(f"the job is to stop at its next snapshot: {why}", now)
 
     def scale(self, scaling: Scaling, now: Timestamp) -> None:
-        """The job goes on with other numbers of workers and shards, from a step soon. Raises WrongStateError."""
+        """The job goes on with other numbers of workers and shards, from a step soon; the same numbers change nothing.
+        Raises WrongStateError."""
         if self.state is not JobState.RUNNING or self.memory.stopping is not None:
             raise WrongStateError(
                 f"job {self.job.id} {self.state.told}: one that runs, and is not to stop, can be scaled"
@@ -339,6 +340,8 @@ class JobRun:
         if lacking := self.snapshots.lacking:
             advice = "cancel it, and submit it with the numbers that it should have"
             raise WrongStateError(f"job {self.job.id} takes no snapshots to go on from: {lacking}; {advice}")
+        if self._scaling is None and (scaling.plan.workers, scaling.plan.shards) == (self.job.workers, self.job.shards):
+            return  # It runs so already.
         self._check_snapshot_can_come()
         self._scaling = scaling
         self._run.parts.put(SCALING, scaling, scaling.model_dump_json)
@@ -607,6 +610,6 @@ class JobRun:
 
 
 def _numbers(plan: JobPlan) -> str:
-    """`4 workers, 2 shards`."""
+    """`4 workers, 2 shards`; one worker that keeps the values itself has no shard."""
     counts = [(plan.workers, "worker"), (plan.shards, "shard")]
-    return ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
+    return ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count)

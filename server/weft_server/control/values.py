@@ -111,7 +111,7 @@ class RunValues:
         if done.error is not None:
             return LogLine(level="warning", source="server", message=f"{what} could not be set: {done.error}")
         were = "was" if len(given.names) == 1 else "were"
-        message = f"{what} {were} set; the new values hold from step {done.step} on"
+        message = f"{what} {were} set after step {done.step}"
         return LogLine(level="info", source="server", message=message)
 
     def orders(self, lease: Lease) -> list[SetOrder]:

@@ -151,7 +151,7 @@ async def _dry_run(use: Context, body: bytes, request: Request, caller: User, pa
     size, most = len(body), use.settings.job_nodes
     found = await use.computed(request, size, check_submitted, body, *_bounds(use), most, behind=True)
     async with begun(use, caller, new_id(), found.spec, found.plan, keep=False) as plan:
-        what = (plan, use.service.waits_for(plan), found.text, passes, use.settings.snapshots_location)
+        what = (plan, use.service.waits_for(plan, caller.home), found.text, passes, use.settings.snapshots_location)
         # Not behind others again: it has waited once.
         return await use.computed(request, size, dry_run_text, *what)
 

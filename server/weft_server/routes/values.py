@@ -58,7 +58,7 @@ async def get_values(
 async def set_values(job: PathId, request: Request, use: Use) -> ValuesSet:
     """Sets some or all parameters of a job that has not ended: a safetensors document of their names and shapes.
 
-    The answer comes once the keeper of a running job has set them, and says from which step on they hold.
+    The answer comes once the keeper of a running job has set them, and says after which step.
     """
     service, files = use.service, use.service.files
     plan = await service.plan(job)

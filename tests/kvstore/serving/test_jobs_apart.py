@@ -20,7 +20,7 @@ from weft_kernels.rules.lookup import rules
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
-from weft_kvstore.serving.shard_settings import ShardSettings
+from weft_kvstore.serving.daemon import ShardSettings
 from weft_kvstore.settings import LinkSettings
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S)

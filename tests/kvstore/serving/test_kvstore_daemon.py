@@ -26,10 +26,9 @@ from weft_kvstore.__main__ import main
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription, description_from_json
 from weft_kvstore.errors import StoreLostError, StoreRefusedError
-from weft_kvstore.serving.daemon import ShardDaemon
+from weft_kvstore.serving.daemon import ShardDaemon, ShardSettings
 from weft_kvstore.serving.shard_child import advertised
 from weft_kvstore.serving.shard_server import ShardServer
-from weft_kvstore.serving.shard_settings import ShardSettings
 from weft_kvstore.settings import LinkSettings
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S)

@@ -23,9 +23,9 @@ from store_cluster import WAIT_S, key_of, store_of, wait_until_shared
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.apply_pool import ApplyStatistics
+from weft_kvstore.serving.daemon import ShardSettings
 from weft_kvstore.serving.metrics import METRICS, MOST_JOBS, OTHERS, ShardCollector, metrics_served
 from weft_kvstore.serving.shard_server import ShardServer
-from weft_kvstore.serving.shard_settings import ShardSettings
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics import (
     PRIORITIES,

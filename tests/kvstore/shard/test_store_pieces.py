@@ -28,7 +28,7 @@ from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.parts import a_piece
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.tables.sets import RowsAhead
+from weft_kvstore.tables.steps import RowsAhead
 from weft_kvstore.wire.codec import RowSource, decode_reply, encode
 from weft_kvstore.wire.messages import Acknowledge, Cancel, Hello, Message, Ping, Pong, PushRefused, Values
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_kvstore.rows.rows import Rows, is_ascending
-from weft_kvstore.tables.sets import RowsAhead
+from weft_kvstore.tables.steps import RowsAhead
 
 ROWS, WIDTH, A_PIECE = 40, 2, 7
 SETS = st.lists(st.sets(st.integers(0, ROWS - 1)), max_size=8)

@@ -15,8 +15,8 @@ from weft_kvstore.description.records import KeyDescription, Mode
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.tables import sets as tables_sets
-from weft_kvstore.tables.sets import RowsAhead, TableSets, Taken
+from weft_kvstore.tables import steps as tables_steps
+from weft_kvstore.tables.steps import RowsAhead, TableSets, Taken
 from weft_kvstore.tables.values import KeyRules
 
 
@@ -94,7 +94,7 @@ def test_what_an_update_under_way_has_read_is_set_no_more() -> None:
 
 
 def test_a_value_is_taken_in_once_as_long_as_its_origin_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables_sets, "SETS_KEPT", 2)
+    monkeypatch.setattr(tables_steps, "SETS_KEPT", 2)
     unit = Unit(mode=Mode.ASYNC)
     assert [unit.set(0, 1.0, origin=one) for one in "aba"] == [Taken.NOW, Taken.NOW, Taken.AGAIN]
     assert [unit.set(0, 1.0, origin=one) for one in "ca"] == [Taken.NOW, Taken.NOW], "a was the first of three"
