@@ -108,11 +108,17 @@ def test_a_port_that_is_in_use_is_well_where_a_cluster_has_it(look: Look, tmp_pa
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         check = look(answers(unavailable), "--port", str(port))["port"]
-        assert (check["status"], check["found"]) == ("warn", f"port {port} of 127.0.0.1 is in use")
+        assert (check["status"], check["found"]) == ("warn", f"another program has port {port}")
         assert check["remedy"].endswith(f"up --port {port + 1}")
         with hold_directory(tmp_path):
             check = look(answers(unavailable), "--port", str(port), "--directory", str(tmp_path))["port"]
-        assert (check["status"], f"a cluster of process {os.getpid()}" in check["found"]) == ("ok", True)
+        assert (check["status"], f"a cluster runs in {tmp_path} (process {os.getpid()})" in check["found"]) == (
+            "ok",
+            True,
+        )
+        ours = answers(*GOOD, AgentList(agents=[agent(AgentKind.WORKER)]))
+        check = look(ours, "--port", str(port), "--url", f"http://127.0.0.1:{port}")["port"]
+        assert (check["status"], check["found"]) == ("ok", f"{port} is that of the server below")
 
 
 def test_what_this_machine_lacks_is_told(look: Look, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

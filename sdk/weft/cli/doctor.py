@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 from rich.text import Text
@@ -26,7 +27,7 @@ from weft.api.lifecycle import AgentState
 from weft.cli import render
 from weft.cli.options import Form, Format, Url, print_json
 from weft.cli.up import DIRECTORY, Directory
-from weft.client import URL_VARIABLE, Client
+from weft.client import DEFAULT_URL, URL_VARIABLE, Client
 from weft.cluster import HOST
 from weft.command_line import command
 from weft.errors import (
@@ -86,17 +87,18 @@ def doctor(
     form: Form = Format.TABLE,
 ) -> None:
     """Check this machine and the server: one line each, with the remedy; exit code 1 if something fails."""
+    server = list(_server(url))
     checks = [
         _python(),
         _packages(),
         _torch(),
-        _port(port, directory),
+        _port(port, directory, len(server) > 1 and urlsplit(_url(url)).port == port),
         _disk(directory),
         _shared_memory(),
         _open_files(),
         _gpu(),
         _data(data_root),
-        *_server(url),
+        *server,
     ]
     if form is Format.JSON:
         print_json({"checks": [asdict(check) for check in checks]})
@@ -150,16 +152,22 @@ def _torch() -> Check:
     return Check("pytorch", Status.OK, f"torch {importlib.metadata.version('torch')}")
 
 
-def _port(port: int, directory: Path) -> Check:
+def _port(port: int, directory: Path, is_served: bool) -> Check:
     try:
         check_port_is_free(HOST, port)
-    except ClusterError as error:
+    except ClusterError:
         with contextlib.suppress(OSError, ClusterError):
             process = holder(directory)
             if process is not None:
-                return Check("port", Status.OK, f"a cluster of process {process} runs in {directory}")
-        return Check("port", Status.WARN, str(error).split(";")[0], command(f"up --port {port + 1}"))
-    return Check("port", Status.OK, f"{port} is free")
+                return Check("port", Status.OK, f"{port}: a cluster runs in {directory.absolute()} (process {process})")
+        if is_served:
+            return Check("port", Status.OK, f"{port} is that of the server below")
+        return Check("port", Status.WARN, f"another program has port {port}", command(f"up --port {port + 1}"))
+    return Check("port", Status.OK, f"{port} is free: `weft up` can take it")
+
+
+def _url(url: str | None) -> str:
+    return url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
 
 def _disk(directory: Path) -> Check:
