@@ -27,9 +27,9 @@ from weft_worker.bind import bind
 from weft_worker.engine.serial import SerialEngine
 from weft_worker.plan import Plan
 from weft_worker.segments import compiled
-from weft_worker.step.hands import Hands, Own
-from weft_worker.step.lanes import COMPUTE, IO
+from weft_worker.step.inline import OwnValues
 from weft_worker.step.pusher import StepPusher
+from weft_worker.step.run import COMPUTE, IO, Runtime
 from weft_worker.step.values import StepContext
 
 BAR_US = 5.0
@@ -103,7 +103,7 @@ def _measured(plan: Plan, steps: int) -> tuple[float, float, float, int]:
     feeds = {name: np.ones(_shape(plan, place), plan.types[place].dtype.value) for name, place in plan.inputs.items()}
     engine = SerialEngine({COMPUTE: 1, IO: 1}, completion_timeout_s=WAIT_S)
     store = cast(Any, StillStore(values))
-    pusher = StepPusher(Hands(engine, store, own=Own(store, engine.variable("own values"))))
+    pusher = StepPusher(Runtime(engine, store, inline=OwnValues(store, engine.variable("own values"))))
 
     def run(step: int) -> float:
         began = time.perf_counter()

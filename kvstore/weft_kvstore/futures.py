@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
@@ -201,7 +201,7 @@ def then(future: Future[T], begin: Callable[[T], Future[R]]) -> Future[R]:
     result: StoreFuture[R] = StoreFuture(driver_of(future))
 
     def pass_on(later: Future[R]) -> None:
-        error = later.exception()
+        error = CancelledError("it was given up") if later.cancelled() else later.exception()
         if error is not None:
             result.set_exception(error)
         else:

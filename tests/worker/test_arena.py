@@ -27,9 +27,8 @@ from weft_worker.engine.errors import WorkError
 from weft_worker.engine.serial import SerialEngine
 from weft_worker.engine.threaded import ThreadedEngine
 from weft_worker.plan import Plan, Segment
-from weft_worker.step.hands import Hands
-from weft_worker.step.lanes import COMPUTE, IO
 from weft_worker.step.pusher import StepPusher
+from weft_worker.step.run import COMPUTE, IO, Runtime
 from weft_worker.step.values import StepContext
 from worker_graphs import FEATURES, mlp, normalized
 
@@ -157,7 +156,7 @@ def stepped(plan: Plan, *, arena: bool, engine: str = "serial", steps: int = 3) 
     feeds, values = drawn(plan)
     store = Answering(values)
     with opened(ENGINES[engine]()) as running:
-        pusher = StepPusher(Hands(running, store), arena=arena)  # type: ignore[arg-type]  # as much of a store as is called
+        pusher = StepPusher(Runtime(running, store), arena=arena)  # type: ignore[arg-type]  # as much of a store as is called
         pushed = [pusher.push(plan, StepContext(step, 0, 7, f"step {step}"), feeds) for step in range(steps)]
         running.wait_all(WAIT_S)
         return store.pushed, [each.scalars() for each in pushed]
@@ -209,7 +208,7 @@ def test_a_step_touches_the_planned_bytes_and_no_others() -> None:
     touched = np.zeros(2 * layout.arena_bytes, bool)
     for mark in (0x5A, 0xC3):
         with opened(ENGINES["serial"]()) as engine:
-            pusher = StepPusher(Hands(engine, Answering(values)))  # type: ignore[arg-type]
+            pusher = StepPusher(Runtime(engine, Answering(values)))  # type: ignore[arg-type]
             assert pusher.arenas is not None
             memory, _ = pusher.arenas.take(2 * layout.arena_bytes)
             assert memory is not None
@@ -250,7 +249,7 @@ def test_what_numpy_allocates_besides_is_little_where_kernels_write_directly() -
 
     def allocated(*, arena: bool) -> int:
         with opened(ENGINES["serial"]()) as engine:
-            pusher = StepPusher(Hands(engine, Answering(values)), arena=arena)  # type: ignore[arg-type]
+            pusher = StepPusher(Runtime(engine, Answering(values)), arena=arena)  # type: ignore[arg-type]
             for step in range(2):
                 if step:
                     tracemalloc.start()
@@ -274,7 +273,7 @@ def test_a_run_has_no_other_memory_than_arena_gradients_and_what_one_kernel_take
     stem = 16 * 16 * 16 * 3 * 49 * 4
     with opened(ENGINES["serial"]()) as engine:
         tracemalloc.start()
-        pusher = StepPusher(Hands(engine, Answering(values)))  # type: ignore[arg-type]
+        pusher = StepPusher(Runtime(engine, Answering(values)))  # type: ignore[arg-type]
         pusher.push(plan, StepContext(0, 0, 7, "step"), feeds)
         engine.wait_all(WAIT_S)
         peak = tracemalloc.get_traced_memory()[1]
@@ -288,7 +287,7 @@ def test_gradients_stay_until_the_store_has_taken_them() -> None:
     feeds, values = drawn(plan)
     store = Answering(values, held=True)
     with opened(ENGINES["four threads"]()) as engine:
-        pusher = StepPusher(Hands(engine, store))  # type: ignore[arg-type]
+        pusher = StepPusher(Runtime(engine, store))  # type: ignore[arg-type]
         pushed = [pusher.push(plan, StepContext(step, 0, 7, f"step {step}"), feeds) for step in range(2)]
         engine.wait([variable for each in pushed for variable in each.outputs], WAIT_S)
         computed = threading.Event()
@@ -305,7 +304,7 @@ def test_arenas_are_used_again_and_grow() -> None:
     programs = converted(mlp(DType.FLOAT32))
     with opened(ENGINES["one thread"]()) as engine:
         small, large = (bind(programs.train, {"batch": batch}) for batch in (4, 64))
-        pusher = StepPusher(Hands(engine, Answering(drawn(small)[1])))  # type: ignore[arg-type]
+        pusher = StepPusher(Runtime(engine, Answering(drawn(small)[1])))  # type: ignore[arg-type]
         assert pusher.arenas is not None
         sizes = []
         for step, plan in enumerate((small, small, large, small, large)):
@@ -322,7 +321,7 @@ def test_a_step_that_fails_leaves_the_arena_to_the_next_one() -> None:
     wrong = {**feeds, "labels": np.full(BATCH, 99)}
     with opened(ENGINES["one thread"]()) as engine:
         store = Answering(values)
-        pusher = StepPusher(Hands(engine, store))  # type: ignore[arg-type]
+        pusher = StepPusher(Runtime(engine, store))  # type: ignore[arg-type]
         pusher.push(plan, StepContext(0, 0, 7, "step 0"), wrong)
         with pytest.raises(WorkError, match="cross_entropy"):
             engine.wait_all(WAIT_S)
@@ -339,7 +338,7 @@ def test_a_kernels_wrong_type_is_told_before_it_is_written() -> None:
     feeds, values = drawn(plan)
     assert feeds["x"].shape == (BATCH, FEATURES)
     with opened(ENGINES["serial"]()) as engine:
-        pusher = StepPusher(Hands(engine, Answering(values)))  # type: ignore[arg-type]
+        pusher = StepPusher(Runtime(engine, Answering(values)))  # type: ignore[arg-type]
         pusher.push(plan, StepContext(0, 0, 7, "step"), feeds)
         with pytest.raises(WorkError, match=r"value 'h0' came as float64\[4, 16\], the plan has float32"):
             engine.wait_all(WAIT_S)
@@ -417,7 +416,7 @@ def test_a_gradient_leaves_while_its_segment_goes_on(monkeypatch: pytest.MonkeyP
 
     store = Noticing(values)
     with opened(ENGINES["one thread"]()) as engine:
-        StepPusher(Hands(engine, store)).push(plan, StepContext(0, 0, 7, "step"), feeds)  # type: ignore[arg-type]
+        StepPusher(Runtime(engine, store)).push(plan, StepContext(0, 0, 7, "step"), feeds)  # type: ignore[arg-type]
         engine.wait_all(WAIT_S)
     assert {key for key, _ in store.pushed} == {"w0", "w1", "w2"}
 
@@ -432,7 +431,7 @@ def test_an_error_in_a_segment_names_the_node_and_what_it_read() -> None:
     object.__setattr__(bound, "kernel", fails)
     feeds, values = drawn(plan)
     with opened(ENGINES["one thread"]()) as engine:
-        StepPusher(Hands(engine, Answering(values))).push(plan, StepContext(3, 0, 7, "step 3"), feeds)  # type: ignore[arg-type]
+        StepPusher(Runtime(engine, Answering(values))).push(plan, StepContext(3, 0, 7, "step 3"), feeds)  # type: ignore[arg-type]
         with pytest.raises(WorkError, match=r"Tanh '.*' of step 3 failed: ValueError: no more; inputs float32\[4, 8\]"):
             engine.wait_all(WAIT_S)
 

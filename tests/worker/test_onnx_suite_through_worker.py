@@ -23,9 +23,8 @@ from weft_kernels.onnx_backend import Backend, Prepared
 from weft_worker.bind import bind
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.threaded import ThreadedEngine
-from weft_worker.step.hands import Hands
-from weft_worker.step.lanes import COMPUTE, IO
 from weft_worker.step.pusher import StepPusher
+from weft_worker.step.run import COMPUTE, IO, Runtime
 from weft_worker.step.values import StepContext
 
 pytestmark = pytest.mark.timeout(400)
@@ -81,7 +80,7 @@ def _stepped(program: Program, feeds: dict[str, Array]) -> dict[str, Array]:
     WorkerBackend.suite.nodes.update(bound.node.op_type for bound in plan.nodes)
     WorkerBackend.suite.arena_bytes += plan.placement.layout.arena_bytes
     engine = WorkerBackend.engine
-    pusher = StepPusher(Hands(engine, None))  # type: ignore[arg-type]  # these programs fetch and send nothing
+    pusher = StepPusher(Runtime(engine, None))  # type: ignore[arg-type]  # these programs fetch and send nothing
     read = {name: feeds[name] for name in plan.inputs}
     step = pusher.push(plan, StepContext(0, 0, 0, "case"), read)
     engine.wait(step.outputs, WAIT_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from weft_graph.passes.draft import Options, Precision
 from weft_graph.types import DType
 from weft_kvstore.local.local_store import LocalStore
 from weft_worker.bind import bind
-from weft_worker.device import CPU, CpuDevice, after, open_device
+from weft_worker.device import CPU, CpuDevice, open_device
 from weft_worker.errors import DeviceError
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
@@ -222,24 +221,3 @@ def test_a_run_without_its_gpu_says_why(tmp_path: Path, monkeypatch: pytest.Monk
     run.start()
     assert records.over.wait(WAIT_S)
     assert records.last == (FAILED, "device 'cuda:0' cannot be used: there is no GPU")
-
-
-def test_what_follows_a_copy_hands_its_failure_on() -> None:
-    brought: Future[list[Any]] = Future()
-    order: list[str] = []
-
-    def use(arrays: list[Any]) -> Future[Any]:
-        order.append("used")
-        return CpuDevice().bring(arrays)
-
-    ended = after(brought, use)
-    assert not ended.done()
-    brought.set_result([np.zeros(1)])
-    assert order == ["used"]
-    assert ended.result(0) is not None
-
-    def refuses(arrays: list[Any]) -> Future[Any]:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        after(CpuDevice().bring([np.zeros(1)]), refuses).result(0)

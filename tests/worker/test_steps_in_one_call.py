@@ -17,7 +17,7 @@ from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_worker import run as worker_run
 from weft_worker.engine.serial import SerialEngine
-from weft_worker.step.hands import Shared
+from weft_worker.step.inline import SharedValues
 from weft_worker.task import task_of
 from worker_graphs import mlp, normalized
 from worker_jobs import Job, Records, programs_of, run_all, save_data
@@ -51,11 +51,11 @@ def over_two_shards(data: Path, graph: Callable[[DType], Graph], **options: obje
 def test_a_step_in_one_call_gives_the_same_bits(tmp_path, monkeypatch, graph):
     data = save_data(tmp_path / "samples.npz", ROWS + 20, "float32")
     called: list[int] = []
-    send = Shared.send
-    monkeypatch.setattr(Shared, "send", lambda *args, **more: (called.append(args[2]), send(*args, **more))[1])
+    send = SharedValues.send
+    monkeypatch.setattr(SharedValues, "send", lambda *args, **more: (called.append(args[2]), send(*args, **more))[1])
     together = over_two_shards(data, graph)
     assert set(called) == set(range(8))
-    monkeypatch.setattr(worker_run, "_pulls_as_it_pushes", lambda task, device: False)
+    monkeypatch.setattr(worker_run, "_needs_one_pushpull", lambda task, device: False)
     apart = over_two_shards(data, graph)
     assert [one.uploads for one in together] == [one.uploads for one in apart]
     assert [one.metrics for one in together] == [one.metrics for one in apart]
@@ -66,7 +66,7 @@ def test_values_arrive_where_they_are_read_and_a_version_that_nobody_took_is_pas
     description = task_of(job.allocation(0)).description
     keys = [key.key for key in description.keys]
     with LocalStore(description) as store:
-        shared = Shared(store, store, SerialEngine({}).variable("values"))
+        shared = SharedValues(store, SerialEngine({}).variable("values"))
         first = [value.copy() for value in shared.values(keys, 0)]
         for step in range(2):  # Version 1 is on its way when version 2 is asked for.
             gradients = [np.ones_like(value) for value in first]

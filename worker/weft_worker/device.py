@@ -5,8 +5,8 @@ A worker process computes on one device. A run asks its device for everything, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
+from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, Final, Protocol
@@ -106,28 +106,3 @@ def open_device(name: str) -> Device:
     if reason:
         raise DeviceError(f"device {name!r} cannot be used: {reason}")
     return CudaDevice(int(number))
-
-
-def after(brought: Future[list[Array]], use: Callable[[list[Array]], Future[Any]]) -> Future[Any]:
-    """The future that `use` makes of the arrays once they are on the host, or the failure of either."""
-    ended: Future[Any] = Future()
-
-    def pass_on(future: Future[Any]) -> None:
-        error = CancelledError("the store gave it up") if future.cancelled() else future.exception()
-        if error is not None:
-            ended.set_exception(error)
-        else:
-            ended.set_result(future.result())
-
-    def continue_with(future: Future[list[Array]]) -> None:
-        error = future.exception()
-        if error is None:
-            try:
-                use(future.result()).add_done_callback(pass_on)
-            except Exception as raised:  # noqa: BLE001  # whatever it is belongs to who waits for the future
-                error = raised
-        if error is not None:
-            ended.set_exception(error)
-
-    brought.add_done_callback(continue_with)
-    return ended

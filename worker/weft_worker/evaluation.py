@@ -15,8 +15,8 @@ from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.feed import Feeder
 from weft_worker.metrics import MetricSums, TakenSums
-from weft_worker.step.lanes import COMPUTE
 from weft_worker.step.pusher import StepPusher
+from weft_worker.step.run import COMPUTE
 from weft_worker.step.values import StepContext
 
 BATCHES_IN_FLIGHT = 2

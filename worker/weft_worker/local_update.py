@@ -54,7 +54,7 @@ class _Wait:
 
 
 class LocalUpdateStore:
-    """Implements `Store` and `KeysThere`. `local.keys` are updated here; everything else is the store's, which it
+    """Implements `Store` and `DeviceKeys`. `local.keys` are updated here; everything else is the store's, which it
     closes.
 
     At most one gradient of a key is under way: this slot contributes to a step once it has the gradient of the one
@@ -112,10 +112,10 @@ class LocalUpdateStore:
         return self._updating.device
 
     @property
-    def keys_there(self) -> Collection[str]:
+    def on_device(self) -> Collection[str]:
         return self._keys.keys()
 
-    def pull_there(self, key: str, version: int) -> Future[Array]:
+    def pull_on_device(self, key: str, version: int) -> Future[Array]:
         return self._value(key, version, self._keys[key].value_there)
 
     def push(self, key: str, step: int, gradient: Array) -> Future[None]:

@@ -15,8 +15,8 @@ from weft.api.trace import ProcessTrace
 from weft_kvstore.statistics import ClientStatistics
 from weft_worker.metrics import TakenSums
 
-STEP_INTERVAL_S = 0.25
-"""Between two reports of the step: four a second are smooth to look at."""
+STEP_INTERVAL_S = 0.5
+"""Between two reports of the step. The server tells of one a second; each costs all processes some milliseconds."""
 
 
 class Reporter(Protocol):

@@ -27,7 +27,7 @@ from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Held, MissedError, Together, saved
 from weft_kvstore.snapshot_files import SnapshotError
-from weft_kvstore.store import BufferStore, Store
+from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
 from weft_worker.course import Course
@@ -45,9 +45,9 @@ from weft_worker.ordered_sets import OrderedSets
 from weft_worker.own_values import OwnStore, has_own_values
 from weft_worker.reports import Reporter, RunReports
 from weft_worker.settings import RunSettings
-from weft_worker.step.hands import Hands, KeysThere, Own, Shared
-from weft_worker.step.lanes import COMPUTE, IO
+from weft_worker.step.inline import OwnValues, SharedValues
 from weft_worker.step.pusher import StepPusher
+from weft_worker.step.run import COMPUTE, IO, DeviceKeys, InlineStore, Runtime
 from weft_worker.task import Task, course_of, open_data, task_of
 from weft_worker.training import RunSignals, Training
 from weft_worker.training_steps import TrainingSteps
@@ -100,7 +100,7 @@ def _has_own_values(task: Task) -> bool:
     return has_own_values(task.description) and not task.local.keys
 
 
-def _pulls_as_it_pushes(task: Task, device: Device) -> bool:
+def _needs_one_pushpull(task: Task, device: Device) -> bool:
     """Whether one pushpull per step is enough: sync mode, a CPU, dense keys alone, no commit, no compression, and no
     key that this worker updates or has nothing for."""
     description, kinds = task.description, {node.op_type for node in task.programs.train.nodes}
@@ -154,7 +154,7 @@ def captures_of(store: Store, task: Task, since: int | None) -> list[Capture]:
     return found
 
 
-def there_of(store: Store, device: Device) -> KeysThere | None:
+def device_keys_of(store: Store, device: Device) -> DeviceKeys | None:
     """The store's keys that are on the device, where that is not the host."""
     return store if isinstance(store, LocalUpdateStore) and store.device is device else None
 
@@ -309,18 +309,15 @@ class Run:
     def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
         self._captures = partial(captures_of, store, task)
-        own = Own(store, engine.variable("own values")) if isinstance(store, OwnStore) else None
-        travels = own is None and self._settings.overlap
+        inline = self._inline(task, engine, device, store)
+        travels = not isinstance(inline, OwnValues) and self._settings.overlap
         binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=travels)
         feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)
         course = course_of(task, feeder.rows)
         for size in course.training_sizes():
             binder.plan(feeder.dims(size))
-        shared = None
-        if _pulls_as_it_pushes(task, device) and isinstance(store, StoreCalls) and isinstance(store, BufferStore):
-            shared = Shared(store, store, engine.variable("shared values"))
-        hands = Hands(engine, store, device, there_of(store, device), own, shared, self._check)
-        pusher = StepPusher(hands, arena=self._settings.arena)
+        runtime = Runtime(engine, store, device, device_keys_of(store, device), inline, self._check)
+        pusher = StepPusher(runtime, arena=self._settings.arena)
         reports = RunReports(self._reporter, self._clock, store.statistics)
         timeout_s = self._settings.wait_timeout_s
         return Training(
@@ -329,7 +326,7 @@ class Run:
             steps=TrainingSteps.of(task, course, binder, feeder, pusher=pusher, reports=reports),
             engine=engine,
             store=store,
-            evaluation=self._evaluation(task, source, course, hands, pusher),
+            evaluation=self._evaluation(task, source, course, runtime, pusher),
             keeping=Keeping(store, task.keys, task.kept_state, task.allocation.job, timeout_s),
             setter=ValueSetter(store, task.parameters, task.local.keys, timeout_s),
             sets=self._sets,
@@ -338,20 +335,29 @@ class Run:
             settings=self._settings,
         )
 
+    @staticmethod
+    def _inline(task: Task, engine: Engine, device: Device, store: Store) -> InlineStore | None:
+        """Communication on the thread that computes, where a step needs no other."""
+        if isinstance(store, OwnStore):
+            return OwnValues(store, engine.variable("own values"))
+        if isinstance(store, StoreCalls) and _needs_one_pushpull(task, device):
+            return SharedValues(store, engine.variable("shared values"))
+        return None
+
     def _evaluation(
-        self, task: Task, source: Source, course: Course, hands: Hands, pusher: StepPusher
+        self, task: Task, source: Source, course: Course, runtime: Runtime, pusher: StepPusher
     ) -> Evaluation | None:
         """The job's evaluation, if it has one, bound like the training."""
         allocation = task.allocation
         if allocation.data.evaluate is None:
             return None
         held_out = Feeder(source, allocation.data.columns, task.programs.evaluate.inputs)
-        evaluate = Binder(task.programs.evaluate, hands.device, session_threads=self._session_threads)
+        evaluate = Binder(task.programs.evaluate, runtime.device, session_threads=self._session_threads)
         for size in course.evaluation_sizes():
             evaluate.plan(held_out.dims(size))
-        reads = AveragedStore(hands.store, task.parameters) if allocation.evaluate_average else hands.store
+        reads = AveragedStore(runtime.store, task.parameters) if allocation.evaluate_average else runtime.store
         timeout_s = self._settings.wait_timeout_s
-        return Evaluation(evaluate, held_out, course, hands.engine, pusher, allocation.seed, timeout_s, reads)
+        return Evaluation(evaluate, held_out, course, runtime.engine, pusher, allocation.seed, timeout_s, reads)
 
     def _connect(self, task: Task, device: Device, stack: ExitStack) -> Store:
         """Opens the store, and has a thread close it: when the run ends, or earlier when it is stopped.
@@ -383,7 +389,7 @@ class Run:
         """One without threads where a step is one piece of work and a batch is read in no time: two threads that take
         turns of an interpreter cost a small step more than it computes."""
         lanes = {COMPUTE: 1, IO: self._settings.io_threads}
-        here = (_has_own_values(task) and device.name == CPU) or _pulls_as_it_pushes(task, device)
+        here = (_has_own_values(task) and device.name == CPU) or _needs_one_pushpull(task, device)
         here = here and _batch_bytes(task, source) <= READ_AHEAD_BYTES
         if self._settings.serial or here:
             return SerialEngine(lanes, completion_timeout_s=self._settings.wait_timeout_s)

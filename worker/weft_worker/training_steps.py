@@ -22,8 +22,8 @@ from weft_worker.feed import Feeder
 from weft_worker.metrics import MetricSums
 from weft_worker.reports import RunReports
 from weft_worker.step.accumulation import Accumulation, StepPart
-from weft_worker.step.lanes import COMPUTE
 from weft_worker.step.pusher import StepPusher
+from weft_worker.step.run import COMPUTE
 from weft_worker.step.values import Ending, LateFeed, PushedStep, StepContext
 from weft_worker.step_loss_scale import StepLossScale
 from weft_worker.task import Task
@@ -104,10 +104,8 @@ class TrainingSteps:
             goes_on=part.step + 1 < allocation.steps,
         )
         plan = self.binder.plan(self.feeder.dims(len(part.rows)))
-        begin_ns = 0 if trace is None else trace.now()
-        feeds, late = self._feeds(part)
-        if trace is not None:
-            trace.add(SpanKind.DATA, f"read {len(part.rows)} samples", part.step + 1, begin_ns)
+        with context.span(SpanKind.DATA, f"read {len(part.rows)} samples"):
+            feeds, late = self._feeds(part)
         return self.pusher.push(plan, context, feeds, nothing=self.task.contributions.nothing, late=late, part=of)
 
     def _feeds(self, current: CourseStep) -> tuple[Mapping[str, Array], LateFeed | None]:

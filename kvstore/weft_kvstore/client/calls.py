@@ -15,13 +15,13 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import Driver, StoreFuture, joined
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import Pulled, joined_pulls
+from weft_kvstore.store import BufferStore, Pulled, joined_pulls
 from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading
 
 _READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
 
 
-class StoreCalls:
+class StoreCalls(BufferStore):
     """Every call raises StoreError in a child of the process that made the store.
 
     `submit` is called with each operation that is in order, on the caller's thread; it must not wait, and raises

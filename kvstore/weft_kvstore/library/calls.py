@@ -35,92 +35,10 @@ from weft_kvstore.library.key_registry import CallPlan, KeyRegistry
 from weft_kvstore.library.steps import MAX_STEP, Barriers, SlotSteps, check_number, check_priority
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import BulkStore
+from weft_kvstore.store import BulkStore, Pulled
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
-# --- Pushes, sets and pulls of keys that are at several steps: those at one step go together --------------------------
-
-
-Outs: TypeAlias = Sequence[Array | None]
-Look: TypeAlias = Callable[[Sequence[str], Array], None]
-"""look(names, versions): told which versions keys are at, (n) int64, where somebody asks. What it raises fails the
-pull."""
-
-
-class ManyKeys:
-    """A store, for lists of keys."""
-
-    def __init__(self, store: BulkStore) -> None:
-        self._store = store
-
-    def push(
-        self, names: Sequence[str], steps: Sequence[int], gradients: Sequence[Array], priority: int
-    ) -> Future[None]:
-        """Pushes each key's gradient of its step."""
-        return _sent(partial(self._store.push, priority=priority), names, steps, gradients)
-
-    def set(self, names: Sequence[str], versions: Sequence[int], values: Sequence[Array]) -> Future[None]:
-        """Makes these the keys' values at their versions."""
-        return _sent(self._store.set, names, versions, values)
-
-    def pull(
-        self,
-        names: Sequence[str],
-        versions: Sequence[int],
-        outs: Outs,
-        *,
-        settled: bool,
-        guards: Sequence[Future[Any]],
-        look: Look | None = None,
-        priority: int = 0,
-    ) -> Future[list[Array]]:
-        """Pulls each key's value of its version, into the arrays of `outs` where they are not None. Fails when one of
-        `guards` does."""
-        groups = _grouped(versions)
-        futures = [
-            self._pull(
-                [names[number] for number in numbers],
-                version,
-                _own(outs, numbers),
-                look,
-                settled=settled,
-                priority=priority,
-            )
-            for version, numbers in groups
-        ]
-
-        def ordered(found: list[list[Array]]) -> list[Array]:
-            values = {
-                number: value
-                for (_, numbers), group in zip(groups, found, strict=True)
-                for number, value in zip(numbers, group, strict=True)
-            }
-            return _put([values[number] for number in range(len(names))], outs)
-
-        return joined(futures, ordered, guards)
-
-    def _pull(
-        self,
-        names: list[str],
-        version: int,
-        out: list[Array] | None,
-        look: Look | None,
-        *,
-        settled: bool,
-        priority: int,
-    ) -> Future[list[Array]]:
-        """Keys that are at one version."""
-        if look is None:
-            return self._store.pull(names, version, settled=settled, out=out, priority=priority)
-        tell = look
-
-        def told(pulled: list[Any]) -> list[Array]:
-            tell(names, pulled[0].highest)
-            values: list[Array] = pulled[0].values
-            return values
-
-        pulled = self._store.pull_versions(names, version, settled=settled, out=out, priority=priority)
-        return joined([pulled], told)
+# --- Keys that are at several steps: those at one step go together ----------------------------------------------------
 
 
 def _sent(
@@ -134,7 +52,7 @@ def _sent(
         send([names[number] for number in numbers], step, [arrays[number] for number in numbers])
         for step, numbers in _grouped(steps)
     ]
-    return groups[0] if len(groups) == 1 else joined(groups, _none)
+    return groups[0] if len(groups) == 1 else joined(groups, _nothing)
 
 
 def _grouped(steps: Sequence[int]) -> list[tuple[int, list[int]]]:
@@ -145,25 +63,11 @@ def _grouped(steps: Sequence[int]) -> list[tuple[int, list[int]]]:
     return list(found.items())
 
 
-def _own(outs: Outs, numbers: Sequence[int]) -> list[Array] | None:
+def _own(outs: Sequence[Array | None], numbers: Sequence[int]) -> list[Array] | None:
     """The arrays that the store may write itself: all of them or none."""
     own = [outs[number] for number in numbers]
     fit = [out for out in own if out is not None and out.flags.c_contiguous]
     return fit if len(fit) == len(own) else None
-
-
-def _put(values: list[Array], outs: Outs) -> list[Array]:
-    """The values where they are wanted."""
-    found = []
-    for value, out in zip(values, outs, strict=True):
-        if out is not None and out is not value:
-            np.copyto(out, value)
-        found.append(value if out is None else out)
-    return found
-
-
-def _none(_: object) -> None:
-    pass
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -193,8 +97,6 @@ class ValueCalls:
         self._registry = registry
         self._steps = steps
         self._traffic = traffic
-        self._many = ManyKeys(store)
-        self._halves = registry.halves
 
     def init(self, key: object, value: Any, by: int | None) -> Future[None]:
         _, keys, specs, (values,) = self._registry.listed("init", key, value, rows=None)
@@ -211,7 +113,7 @@ class ValueCalls:
         arrays = self._wholes("init", keys, specs, values, "value")
 
         def give(_: list[int], hosts: list[Array]) -> Future[None]:
-            firsts = self._as_kept(specs, hosts)
+            firsts = _as_kept(specs, hosts)
             return joined([self._give(spec, first) for spec, first in zip(specs, firsts, strict=True)], _nothing)
 
         return self._steps.set("init", [spec.key for spec in specs], 0, arrays, give)
@@ -234,11 +136,6 @@ class ValueCalls:
         if priority:
             check_priority(priority, self._registry.call(call))
         arrays, names = self._wholes(call, keys, specs, gradients, "gradient"), [spec.key for spec in specs]
-        halves = self._halves and not self._halves.isdisjoint(names)
-        if not halves and _Several not in map(type, arrays):
-            return self._steps.push(
-                call, names, step, arrays, lambda steps, hosts: self._many.push(names, steps, hosts, priority)
-            )
         parts = [one.arrays if isinstance(one, _Several) else (one,) for one in arrays]
 
         def add_up(steps: list[int], hosts: list[Array]) -> Future[None]:
@@ -247,7 +144,7 @@ class ValueCalls:
             for spec, some in zip(specs, parts, strict=True):
                 mine = [next(brought) for _ in some]
                 sums.append(mine[0] if len(mine) == 1 else sum_of(mine, np.dtype(spec.dtype)))
-            return self._many.push(names, steps, self._as_kept(specs, sums), priority)
+            return _sent(partial(self._store.push, priority=priority), names, steps, _as_kept(specs, sums))
 
         return self._steps.push(call, names, step, [one for some in parts for one in some], add_up)
 
@@ -263,28 +160,39 @@ class ValueCalls:
                     return begun
         if priority:
             check_priority(priority, self._registry.call(call))
-        if isinstance(out, list | tuple):
-            out, others = self._outs(key, out)
-            if others:
-                more = self._others(call, key, out, others)
-                pulled = self.pull(call, key, out, version, settled=settled, priority=priority)
-                return self._traffic.copied(pulled, more, single=isinstance(key, str | int | np.integer))
-        single, specs, outs, arrays = self._asked(call, key, out)
+        single, specs, outs, arrays, more = self._asked(call, key, out)
         names = [spec.key for spec in specs]
         versions, guards = self._steps.versions(call, names, version)
         look = self._steps.look if version is None and not self._steps.are_seen(names) else None
         targets = self._traffic.targets(arrays)
         host_outs = [None if number in targets else array for number, array in enumerate(arrays)]
-        halves = bool(self._halves) and not self._halves.isdisjoint(names)
-        store_outs = [None] * len(names) if halves else host_outs
+        store_outs = [None if spec.half else out for spec, out in zip(specs, host_outs, strict=True)]
+        groups = _grouped(versions)
+
+        def pull_group(version: int, numbers: list[int]) -> Future[list[Array]]:
+            some, own = [names[number] for number in numbers], _own(store_outs, numbers)
+            if look is None:
+                return self._store.pull(some, version, settled=settled, out=own, priority=priority)
+
+            def told(pulled: list[Pulled]) -> list[Array]:
+                look(some, pulled[0].highest)
+                return pulled[0].values
+
+            return joined([self._store.pull_versions(some, version, settled=settled, out=own, priority=priority)], told)
+
+        def ordered(found: list[list[Array]]) -> list[Array]:
+            values = {
+                number: value
+                for (_, numbers), group in zip(groups, found, strict=True)
+                for number, value in zip(numbers, group, strict=True)
+            }
+            return _as_given(specs, [values[number] for number in range(len(names))], host_outs)
 
         def begin(_: list[Array]) -> Future[list[Array]]:
-            pulled = self._many.pull(
-                names, versions, store_outs, settled=settled, guards=guards, look=look, priority=priority
-            )
-            return joined([pulled], lambda found: _as_given(specs, found[0], host_outs)) if halves else pulled
+            return joined([pull_group(*group) for group in groups], ordered, guards)
 
-        return self._traffic.delivered(self._traffic.bring(names, [], begin), outs, targets, single=single)
+        pulled = self._traffic.delivered(self._traffic.bring(names, [], begin), outs, targets, single=single)
+        return self._traffic.copied(pulled, more, single=single) if more else pulled
 
     def pushpull(self, key: object, gradient: Any, out: Any, step: int | None, priority: int) -> Future[Any]:
         """One call of the store where arrays are NumPy's and fit as they are; else a push and a pull."""
@@ -295,39 +203,10 @@ class ValueCalls:
                 begun = self._steps.push_planned(plan, gradients, step, priority, pulls=True, outs=own)
                 if begun is not None:
                     return begun
-        self.check_outs("pushpull", key, out)
+        self._asked("pushpull", key, out)  # What `pull` would refuse, before something is begun that belongs to it.
         pushed = self.push("pushpull", key, gradient, step, priority)
         pulled = self.pull("pushpull", key, out, None if step is None else step + 1, settled=False, priority=priority)
         return joined([pulled, pushed], itemgetter(0))
-
-    def check_outs(self, call: str, key: object, out: Any) -> None:
-        """What `pull` would refuse, before something is begun that belongs to it."""
-        if isinstance(out, list | tuple):
-            out, others = self._outs(key, out)
-            self._others(call, key, out, others)
-        self._asked(call, key, out)
-
-    @staticmethod
-    def _outs(key: object, out: Sequence[Any]) -> tuple[Any, list[tuple[int, Any]]]:
-        """`out` with one array a key, and what else is to have the values: each with the number of its key."""
-        if isinstance(key, str | int | np.integer):
-            return (out[0], [(0, one) for one in out[1:]]) if out else (out, [])
-        groups = [list(one) if isinstance(one, list | tuple) and one else [one] for one in out]
-        return [group[0] for group in groups], [
-            (number, one) for number, group in enumerate(groups) for one in group[1:]
-        ]
-
-    def _others(
-        self, call: str, key: object, firsts: Any, others: Sequence[tuple[int, Any]]
-    ) -> list[tuple[int, Any, Any]]:
-        """Further arrays for values, beside one a key: the number of the key, the caller's array, and it as it is
-        written."""
-        _, keys, specs, _ = self._registry.listed(call, key, firsts)
-        forms = [_form(specs[number]) for number, _ in others]
-        arrays = checked_outs(
-            [one for _, one in others], forms, lambda at: self._registry.where(call, keys[others[at][0]])
-        )
-        return [(number, one, array) for (number, one), array in zip(others, arrays, strict=True)]
 
     def pull_state(self, key: object, version: int | None, *, settled: bool) -> Future[Any]:
         call = "pull_state"
@@ -386,7 +265,7 @@ class ValueCalls:
             names,
             version,
             arrays,
-            lambda versions, hosts: self._many.set(names, versions, self._as_kept(specs, hosts)),
+            lambda versions, hosts: _sent(self._store.set, names, versions, _as_kept(specs, hosts)),
         )
 
     def read_consistent(self, key: object) -> Future[tuple[int, list[Array]]]:
@@ -395,8 +274,6 @@ class ValueCalls:
         _, _, specs, _ = self._registry.listed(call, key)
         names = [spec.key for spec in specs]
         read = self._traffic.bring(names, [], lambda _: self._store.read_consistent(names))
-        if self._halves.isdisjoint(names):
-            return read
         return joined([read], lambda found: (found[0][0], _as_given(specs, found[0][1], [None] * len(names))))
 
     def _state(self, spec: KeyDescription, version: int, *, settled: bool) -> Future[Any]:
@@ -407,19 +284,29 @@ class ValueCalls:
         kept: Future[Any] = self._store.pull_kept(spec.key, version, settled=settled)
         return joined([state, kept], lambda both: {**both[0], MASTER: both[1]})
 
-    def _as_kept(self, specs: Sequence[KeyDescription], arrays: list[Array]) -> list[Array]:
-        """As the shards keep the keys."""
-        if not self._halves:
-            return arrays
-        return [array.astype(spec.dtype, copy=False) for spec, array in zip(specs, arrays, strict=True)]
-
-    def _asked(self, call: str, key: object, out: Any) -> tuple[bool, list[KeyDescription], list[Any], list[Any]]:
-        """Whether one key was given; the keys, the caller's arrays, and these as they are written."""
-        single, keys, specs, (outs,) = self._registry.listed(call, key, out)
+    def _asked(
+        self, call: str, key: object, out: Any
+    ) -> tuple[bool, list[KeyDescription], list[Any], list[Any], list[tuple[int, Any, Any]]]:
+        """Whether one key was given; the keys; of each the caller's first array, and it as it is written; and further
+        arrays: the number of the key, the caller's, and it as it is written."""
+        firsts, others = out, []
+        if isinstance(out, list | tuple):
+            single = isinstance(key, str | int | np.integer)
+            groups = [one if isinstance(one, list | tuple) and one else [one] for one in ([out] if single else out)]
+            others = [(number, one) for number, group in enumerate(groups) for one in group[1:]]
+            firsts = groups[0][0] if single else [group[0] for group in groups]
+        single, keys, specs, (outs,) = self._registry.listed(call, key, firsts)
         if out is None:
-            return single, specs, outs, outs
-        forms = [_form(spec) for spec in specs]
-        return single, specs, outs, checked_outs(outs, forms, lambda number: self._registry.where(call, keys[number]))
+            return single, specs, outs, outs, []
+
+        def written(some: Sequence[tuple[int, Any]]) -> list[Any]:
+            forms = [_form(specs[number]) for number, _ in some]
+            return checked_outs(
+                [one for _, one in some], forms, lambda at: self._registry.where(call, keys[some[at][0]])
+            )
+
+        arrays, more = written(list(enumerate(outs))), written(others)
+        return single, specs, outs, arrays, [(*one, array) for one, array in zip(others, more, strict=True)]
 
     def _wholes(
         self, call: str, keys: Sequence[object], specs: Sequence[KeyDescription], values: Sequence[Any], what: str
@@ -447,7 +334,7 @@ class ValueCalls:
 
 
 def _form(spec: KeyDescription) -> Form:
-    return np.dtype(spec.half or spec.dtype), tuple(spec.shape)
+    return _dtype(spec), tuple(spec.shape)
 
 
 def _dtype(spec: KeyDescription) -> np.dtype[Any]:
@@ -455,11 +342,21 @@ def _dtype(spec: KeyDescription) -> np.dtype[Any]:
     return np.dtype(spec.half or spec.dtype)
 
 
+def _as_kept(specs: Sequence[KeyDescription], arrays: Sequence[Array]) -> list[Array]:
+    """As the shards keep the keys."""
+    return [array.astype(spec.dtype, copy=False) for spec, array in zip(specs, arrays, strict=True)]
+
+
 def _as_given(specs: Sequence[KeyDescription], values: Sequence[Array], outs: Sequence[Array | None]) -> list[Array]:
     """Values in the types that users have, in the arrays where they are wanted."""
     with np.errstate(over="ignore"):
         found = [value.astype(_dtype(spec), copy=False) for spec, value in zip(specs, values, strict=True)]
-    return _put(found, outs)
+    for number, out in enumerate(outs):
+        if out is not None:
+            if out is not found[number]:
+                np.copyto(out, found[number])
+            found[number] = out
+    return found
 
 
 def _nothing(_: object) -> None:

@@ -38,8 +38,6 @@ class KeyRegistry:
         self._keys = {key.key: key for key in shown(description)}
         self._strings = {name: key for name, key in self._keys.items() if user_key(name) == name}
         """Those whose users call them what the store does."""
-        self.halves = frozenset(name for name, key in self._keys.items() if key.half is not None)
-        """Keys of which users have 16 bits, and the shards 32."""
         self._job = HyperTimeline()
         self._own: dict[str, HyperTimeline] = {}
         self._plans: dict[Any, CallPlan] = {}

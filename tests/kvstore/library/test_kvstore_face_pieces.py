@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,10 @@ def test_what_follows_a_future_fails_with_it_or_by_itself() -> None:
             future.result(0)
     with pytest.raises(ZeroDivisionError):
         then(finished(0), lambda value: finished(1 // value)).result(0)
+    given_up = Future[int]()
+    assert given_up.cancel()
+    with pytest.raises(CancelledError):
+        then(finished(0), lambda _: given_up).result(0)
 
 
 class ManyStore:

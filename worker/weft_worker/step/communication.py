@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from itertools import groupby
 from typing import Any
+
+import numpy as np
 
 from weft.api.trace import SpanKind
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array
-from weft_worker.device import after
+from weft_kvstore.futures import then
+from weft_worker.engine.errors import PartError
 from weft_worker.engine.work import OnComplete, Variable
 from weft_worker.pace import waiting_ids
 from weft_worker.plan import BoundNode
-from weft_worker.step.accumulation import Accumulation
-from weft_worker.step.completing import completing, together
-from weft_worker.step.lanes import COMPUTE, IO
-from weft_worker.step.run import StepRun
-from weft_worker.step.sums import Start, push_row_sum, push_sum
+from weft_worker.step.accumulation import Accumulation, StepPart
+from weft_worker.step.run import COMPUTE, IO, StepRun
+
+Start = Callable[[OnComplete], None]
+"""Work of the IO lane, which begins something and calls back at its end."""
 
 
 def push_communication(run: StepRun, bounds: Sequence[BoundNode]) -> None:
@@ -36,7 +40,7 @@ def push_communication(run: StepRun, bounds: Sequence[BoundNode]) -> None:
 
 def _fetch(run: StepRun, bounds: Sequence[BoundNode]) -> None:
     places = [bound.outputs[0] for bound in bounds]
-    device, there = run.hands.device, run.hands.there
+    device, kept = run.runtime.device, run.runtime.device_keys
     shared = run.part.accumulation if run.part is not None else None
     if shared is not None and bounds[0].key in shared.fetched:
         _fetched_before(run, bounds, shared)
@@ -46,20 +50,20 @@ def _fetch(run: StepRun, bounds: Sequence[BoundNode]) -> None:
         return run.name_of(bounds[number])
 
     def pulled(bound: BoundNode) -> Future[Array]:
-        if there is not None and bound.key in there.keys_there:
-            return there.pull_there(bound.key, run.context.step)
+        if kept is not None and bound.key in kept.on_device:
+            return kept.pull_on_device(bound.key, run.context.step)
         return run.reads.pull(bound.key, run.context.step)
 
     def keep(arrays: list[Array]) -> None:
         for bound, place, array in zip(bounds, places, arrays, strict=True):
-            is_there = there is not None and bound.key in there.keys_there
-            value = array if is_there else device.to_device(array)
+            is_on_device = kept is not None and bound.key in kept.on_device
+            value = array if is_on_device else device.to_device(array)
             if shared is not None:
                 shared.held[bound.key] = value
             assert place is not None
             run.table.put(place, value)
 
-    many = run.hands.many if there is None and run.reads is run.hands.store and len(bounds) > 1 else None
+    many = run.runtime.many if kept is None and run.reads is run.runtime.store and len(bounds) > 1 else None
 
     def start(on_complete: OnComplete) -> None:
         if many is not None:
@@ -84,7 +88,7 @@ def _fetched_before(run: StepRun, bounds: Sequence[BoundNode], shared: Accumulat
             run.table.put(place, shared.held[bound.key])
 
     reads, variable = (shared.fetched[bounds[0].key],), run.define(places, bounds[0].key)
-    run.hands.engine.push(put, reads, (variable,), lane=COMPUTE, name=run.name_of_all(bounds))
+    run.runtime.engine.push(put, reads, (variable,), lane=COMPUTE, name=run.name_of(*bounds))
 
 
 def _fetch_rows(run: StepRun, bound: BoundNode) -> None:
@@ -92,7 +96,7 @@ def _fetch_rows(run: StepRun, bound: BoundNode) -> None:
     assert ids is not None
     assert rows is not None
 
-    device, context = run.hands.device, run.context
+    device, context = run.runtime.device, run.context
 
     def pull(host: list[Array]) -> Future[Array]:
         return run.reads.pull_rows(bound.key, waiting_ids(host[0]), context.step, settled=context.settled)
@@ -103,7 +107,7 @@ def _fetch_rows(run: StepRun, bound: BoundNode) -> None:
     def start(on_complete: OnComplete) -> None:
         brought = device.bring([run.table.get(ids)])
         run.table.release([ids])
-        after(brought, pull).add_done_callback(completing(on_complete, keep))
+        then(brought, pull).add_done_callback(completing(on_complete, keep))
 
     reads = run.variables_of([ids])
     _push_io(run, [bound], start, reads, run.define(bound.outputs, bound.key))
@@ -113,10 +117,10 @@ def _send(run: StepRun, bounds: Sequence[BoundNode]) -> None:
     places = [place for bound in bounds for place in bound.inputs if place is not None]
     if run.part is not None:
         for bound, place in zip(bounds, places, strict=True):
-            _push_last(run, bound, push_sum(run, bound, place, run.part))
+            _push_last(run, bound, _push_sum(run, bound, place, run.part))
         return
 
-    many = run.hands.many if len(bounds) > 1 else None
+    many = run.runtime.many if len(bounds) > 1 else None
 
     def called(number: int) -> str:
         return run.name_of(bounds[number])
@@ -125,12 +129,12 @@ def _send(run: StepRun, bounds: Sequence[BoundNode]) -> None:
         if many is not None:
             return many.push([bound.key for bound in bounds], run.context.step, host)
         pushed = zip(bounds, host, strict=True)
-        return together([run.hands.store.push(bound.key, run.context.step, array) for bound, array in pushed], called)
+        return together([run.runtime.store.push(bound.key, run.context.step, array) for bound, array in pushed], called)
 
     def start(on_complete: OnComplete) -> None:
-        brought = run.hands.device.bring([run.table.get(place) for place in places])
+        brought = run.runtime.device.bring([run.table.get(place) for place in places])
         run.table.release(places)
-        after(brought, push).add_done_callback(completing(on_complete))
+        then(brought, push).add_done_callback(completing(on_complete))
 
     _push_send(run, bounds, start, run.variables_of(places))
 
@@ -140,13 +144,13 @@ def _send_rows(run: StepRun, bound: BoundNode) -> None:
     assert ids is not None
     assert rows is not None
     if run.part is not None:
-        _push_last(run, bound, push_row_sum(run, bound, ids, rows, run.part))
+        _push_last(run, bound, _push_row_sum(run, bound, ids, rows, run.part))
         return
 
     def start(on_complete: OnComplete) -> None:
-        brought = run.hands.device.bring([run.table.get(ids), run.table.get(rows)])
+        brought = run.runtime.device.bring([run.table.get(ids), run.table.get(rows)])
         run.table.release([ids, rows])
-        pushed = after(brought, lambda host: run.hands.store.push_rows(bound.key, run.context.step, *host))
+        pushed = then(brought, lambda host: run.runtime.store.push_rows(bound.key, run.context.step, *host))
         pushed.add_done_callback(completing(on_complete))
 
     _push_send(run, [bound], start, run.variables_of([ids, rows]))
@@ -158,9 +162,9 @@ def _barrier(run: StepRun, bound: BoundNode) -> None:
 
     def start(on_complete: OnComplete) -> None:
         done = completing(on_complete, run.ending.take)
-        run.hands.store.barrier(run.context.step, run.nothing).add_done_callback(done)
+        run.runtime.store.barrier(run.context.step, run.nothing).add_done_callback(done)
 
-    barrier = run.hands.engine.variable(f"barrier of {run.context.label}")
+    barrier = run.runtime.engine.variable(f"barrier of {run.context.label}")
     run.barriers.append(barrier)
     _push_io(run, [bound], start, tuple(run.sent), barrier)
 
@@ -172,7 +176,7 @@ def _push_last(run: StepRun, bound: BoundNode, send: Start) -> None:
 
 
 def _push_send(run: StepRun, bounds: Sequence[BoundNode], start: Start, reads: tuple[Variable, ...]) -> None:
-    sent = run.hands.engine.variable(f"sent {bounds[0].key}")
+    sent = run.runtime.engine.variable(f"sent {bounds[0].key}")
     run.sent.append(sent)
     _push_io(run, bounds, start, reads, sent)
 
@@ -180,15 +184,15 @@ def _push_send(run: StepRun, bounds: Sequence[BoundNode], start: Start, reads: t
 def _push_io(
     run: StepRun, bounds: Sequence[BoundNode], start: Start, reads: tuple[Variable, ...], writes: Variable
 ) -> None:
-    name = run.name_of(bounds[0]) if len(bounds) == 1 else run.name_of_all(bounds)
+    name = run.name_of(*bounds)
     priority = min(bound.priority for bound in bounds)
     trace = run.context.trace
     if trace is not None:
         op_type = bounds[0].node.op_type
         kind = SpanKind.FETCH if op_type in {FETCH, FETCH_ROWS} else SpanKind.SEND
-        told = f"{op_type} {', '.join(bound.key for bound in bounds)}" if bounds[0].key else op_type
-        start = trace.async_(kind, told, run.context.step + 1, start)
-    run.hands.engine.push_async(start, reads, (writes,), lane=IO, name=name, priority=priority)
+        named = f"{op_type} {', '.join(bound.key for bound in bounds)}" if bounds[0].key else op_type
+        start = trace.async_(kind, named, run.context.step + 1, start)
+    run.runtime.engine.push_async(start, reads, (writes,), lane=IO, name=name, priority=priority)
 
 
 _ALONE: Mapping[str, Callable[[StepRun, BoundNode], None]] = {
@@ -196,3 +200,96 @@ _ALONE: Mapping[str, Callable[[StepRun, BoundNode], None]] = {
     SEND_ROWS: _send_rows,
     SEND_BARRIER: _barrier,
 }
+
+
+# --- What the parts of a step would send is added up, each key by itself ----------------------------------------------
+
+
+def _push_sum(run: StepRun, bound: BoundNode, place: int, part: StepPart) -> Start:
+    """Adds the gradient to those of the parts before. Returns the work that sends the sum, for the last part."""
+    shared, key, runtime = part.accumulation, bound.key, run.runtime
+
+    def add() -> None:
+        with runtime.device.use():
+            shared.add(key, run.table.get(place), runtime.device.xp)
+        run.table.release([place])
+
+    def send(on_complete: OnComplete) -> None:
+        brought = runtime.device.bring([shared.take(key)])
+        pushed = then(brought, lambda host: runtime.store.push(key, run.context.step, host[0]))
+        pushed.add_done_callback(completing(on_complete))
+
+    _push_addition(run, key, add, (place,), part)
+    return send
+
+
+def _push_row_sum(run: StepRun, bound: BoundNode, ids: int, rows: int, part: StepPart) -> Start:
+    """Keeps the rows with those of the parts before. Returns the work that sends them all, for the last part; the store
+    sums those of one id."""
+    shared, key, runtime = part.accumulation, bound.key, run.runtime
+
+    def add() -> None:
+        with runtime.device.use():
+            shared.add_rows(key, run.table.get(ids), run.table.get(rows))
+        run.table.release([ids, rows])
+
+    def push(host: list[Array]) -> Future[None]:
+        half = len(host) // 2
+        return runtime.store.push_rows(key, run.context.step, np.concatenate(host[:half]), np.concatenate(host[half:]))
+
+    def send(on_complete: OnComplete) -> None:
+        all_ids, all_rows = shared.take_rows(key)
+        then(runtime.device.bring([*all_ids, *all_rows]), push).add_done_callback(completing(on_complete))
+
+    _push_addition(run, key, add, (ids, rows), part)
+    return send
+
+
+def _push_addition(run: StepRun, key: str, add: Callable[[], None], places: tuple[int, ...], part: StepPart) -> None:
+    summed, engine = part.accumulation.summed, run.runtime.engine
+    if key not in summed:
+        summed[key] = engine.variable(f"sum of {key}")
+    name = f"sum of {key!r} of {run.context.label}"
+    engine.push(add, run.variables_of(places), (summed[key],), lane=COMPUTE, name=name)
+
+
+# --- The ends of futures as the end of the engine's work --------------------------------------------------------------
+
+
+def completing(on_complete: OnComplete, keep: Callable[[Any], None] | None = None) -> Callable[[Future[Any]], None]:
+    """A future's callback that hands its value to `keep` and its end to `on_complete`."""
+
+    def done(future: Future[Any]) -> None:
+        error = CancelledError("the store gave it up") if future.cancelled() else future.exception()
+        if error is None and keep is not None:
+            try:
+                keep(future.result())
+            except Exception as raised:  # noqa: BLE001  # a value of another type, a device without memory
+                error = raised
+        on_complete(error)
+
+    return done
+
+
+def together(futures: Sequence[Future[Any]], name_of: Callable[[int], str]) -> Future[list[Any]]:
+    """Ends once all of these have: with their values, or a PartError of the first that failed, called `name_of` it."""
+    ended: Future[list[Any]] = Future()
+    ended.set_running_or_notify_cancel()
+    left, lock = len(futures), threading.Lock()
+
+    def done(_: Future[Any]) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            if left:
+                return
+        for number, future in enumerate(futures):
+            error = CancelledError("the store gave it up") if future.cancelled() else future.exception()
+            if error is not None:
+                ended.set_exception(PartError(name_of(number), None, error))
+                return
+        ended.set_result([future.result() for future in futures])
+
+    for future in futures:
+        future.add_done_callback(done)
+    return ended

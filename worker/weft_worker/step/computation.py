@@ -11,8 +11,7 @@ from weft_kernels.kernel import KernelContext
 from weft_worker.engine.errors import PartError
 from weft_worker.errors import ValueMismatchError
 from weft_worker.plan import BoundNode, Segment
-from weft_worker.step.lanes import COMPUTE
-from weft_worker.step.run import StepRun
+from weft_worker.step.run import COMPUTE, StepRun
 from weft_worker.table import described
 
 
@@ -33,11 +32,11 @@ def run_nodes(run: StepRun, nodes: Sequence[BoundNode]) -> None:
 
 def _run_node(run: StepRun, bound: BoundNode) -> None:
     assert bound.kernel is not None
-    table, node, xp = run.table, bound.node, run.hands.device.xp
+    table, node, xp = run.table, bound.node, run.runtime.device.xp
     inputs = table.take(bound.inputs)
     wanted = table.wanted(xp, bound.outputs)
     step = run.context
-    samples, checkpoint = run.plan.dims.get(BATCH), run.hands.checkpoint
+    samples, checkpoint = run.plan.dims.get(BATCH), run.runtime.checkpoint
     # By place: a call by name takes twice as long, and there is one for each node.
     context = KernelContext(
         node.name, xp, step.seed, step.step, step.first_sample, samples, "", node.outputs, checkpoint, wanted
@@ -70,14 +69,14 @@ def _bad_row(run: StepRun, bound: BoundNode, error: Exception) -> str | None:
 
 def compute(run: StepRun, segment: Segment) -> None:
     """Pushes a segment; each of its pieces has a variable that stands for what it makes. Segments of all runs in an
-    arena follow each other in the order of pushing, since they take each other's memory; `turn` is what they write for
+    arena follow each other in the order of pushing, since they take each other's memory; `order` is what they write for
     it."""
-    engine = run.hands.engine
+    engine = run.runtime.engine
     reads = run.variables_of(segment.reads)
     signals = tuple(run.signal(piece.nodes) for piece in segment.pieces)
 
     def work() -> None:
-        with run.hands.device.use():
+        with run.runtime.device.use():
             for piece, signal in zip(segment.pieces, signals, strict=True):
                 run_nodes(run, piece.nodes)
                 if signal is not signals[-1]:
@@ -86,7 +85,7 @@ def compute(run: StepRun, segment: Segment) -> None:
     engine.push(
         work,
         reads,
-        (*signals, run.turn),
+        (*signals, run.order),
         lane=COMPUTE,
         name=_name(run, segment),
     )

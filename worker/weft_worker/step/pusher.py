@@ -10,31 +10,27 @@ from weft_kvstore.store import Readable
 from weft_worker.arena import Arenas
 from weft_worker.engine.work import OnComplete, Variable
 from weft_worker.errors import DeviceError
+from weft_worker.own_values import OwnStore
 from weft_worker.pace import Pace
-from weft_worker.plan import Plan, Segment
+from weft_worker.plan import BoundNode, Plan, Segment
 from weft_worker.step.accumulation import StepPart
-from weft_worker.step.communication import push_communication
-from weft_worker.step.completing import completing
+from weft_worker.step.communication import completing, push_communication
 from weft_worker.step.computation import compute
-from weft_worker.step.feeding import feed, fill
-from weft_worker.step.hands import Hands
-from weft_worker.step.lanes import IO
-from weft_worker.step.on_own_values import push_on_own
-from weft_worker.step.on_shared_values import push_on_shared
-from weft_worker.step.run import StepRun
+from weft_worker.step.inline import OwnValues, push_inline
+from weft_worker.step.run import COMPUTE, IO, Runtime, StepRun
 from weft_worker.step.values import Ending, LateFeed, PushedStep, StepContext
 from weft_worker.table import ValueTable
 
 
 class StepPusher:
-    """Turns runs of plans into the work of the hands' engine. Values lie in an arena, unless `arena` is False: then
+    """Turns runs of plans into the work of the runtime's engine. Values lie in an arena, unless `arena` is False: then
     each has its own memory."""
 
-    def __init__(self, hands: Hands, *, arena: bool = True) -> None:
-        self._hands = hands
-        self.engine = hands.engine
-        self.arenas = Arenas(hands.engine, hands.device) if arena else None
-        self._turn = hands.engine.variable("segments")
+    def __init__(self, runtime: Runtime, *, arena: bool = True) -> None:
+        self._runtime = runtime
+        self.engine = runtime.engine
+        self.arenas = Arenas(runtime.engine, runtime.device) if arena else None
+        self._order = runtime.engine.variable("segments")
         self._memory_now: Array | None = None
         self._arrays: dict[int, tuple[Plan, dict[int, Array]]] = {}
         """For each plan by its identity, the arrays of its values in that memory."""
@@ -59,15 +55,12 @@ class StepPusher:
         nothing for. A `part` of a step is sent with the others by the last of them. `reads`
         stands in the place of the store where values are read.
         """
-        memory, turn = self._memory(plan, context)
-        table, reads = ValueTable(plan, memory), reads or self._hands.store
-        run = StepRun(self._hands, plan, context, table, reads, turn, nothing=tuple(nothing), part=part)
-        feed(run, feeds, late)
-        if self._hands.own is not None and fetched is None:
-            push_on_own(run, self._hands.own)
-            return run.pushed()
-        if self._hands.shared is not None and fetched is None and part is None:
-            push_on_shared(run, self._hands.shared)
+        memory, order = self._memory(plan, context)
+        table, reads = ValueTable(plan, memory), reads or self._runtime.store
+        run = StepRun(self._runtime, plan, context, table, reads, order, nothing=tuple(nothing), part=part)
+        _feed(run, feeds, late)
+        if self._runtime.inline is not None and fetched is None:
+            push_inline(run, self._runtime.inline)
             return run.pushed()
         for work in plan.work:
             if isinstance(work, Segment):
@@ -75,41 +68,41 @@ class StepPusher:
                 for piece in work.pieces:
                     push_communication(run, piece.leaving)
             elif fetched is not None and work[0].node.op_type == FETCH:
-                fill(run, work, fetched)
+                _fill(run, work, fetched)
             else:
                 push_communication(run, work)
         return run.pushed()
 
     def _memory(self, plan: Plan, context: StepContext) -> tuple[dict[int, Array] | None, Variable]:
-        """The arrays of the plan's values in an arena, and its turn; none where each has its own memory.
+        """The arrays of the plan's values in an arena, if they lie in one, and the variable that work on them writes.
 
         Raises DeviceError, which names the largest of them.
         """
         if self.arenas is None:
-            return None, self._turn
+            return None, self._order
         nbytes = plan.placement.layout.arena_bytes
         try:
-            memory, turn = self.arenas.take(nbytes)
+            memory, order = self.arenas.take(nbytes)
         except MemoryError as error:
             largest = plan.placement.largest(plan.names)
             message = f"{context.label}: its values need {nbytes} bytes at once, which cannot be had ({error})"
             raise DeviceError(f"{message}; the largest are {largest}") from error
-        return (None if memory is None else self._arrays_in(plan, memory)), turn
+        return self._arrays_in(plan, memory), order
 
-    def _arrays_in(self, plan: Plan, memory: Array) -> dict[int, Array]:
+    def _arrays_in(self, plan: Plan, memory: Array | None) -> dict[int, Array]:
         if memory is not self._memory_now:
             self._memory_now, self._arrays = memory, {}
         known = self._arrays.get(id(plan))
         if known is None:
-            device = self._hands.device
+            device = self._runtime.device
             with device.use():
-                arrays = plan.placement.arrays(device.xp, memory)
-                if self._hands.own is not None:
-                    arrays |= self._gradients_of(plan)
+                arrays = {} if memory is None else plan.placement.arrays(device.xp, memory)
+                if isinstance(self._runtime.inline, OwnValues):
+                    arrays |= self._gradients_of(plan, self._runtime.inline.store)
                 known = self._arrays[id(plan)] = plan, arrays
         return known[1]
 
-    def _gradients_of(self, plan: Plan) -> dict[int, Array]:
+    def _gradients_of(self, plan: Plan, store: OwnStore) -> dict[int, Array]:
         """Memory for the gradients that sessions make, by place: where nothing travels they are used up within the
         step, so the next one, of any plan, writes there again."""
         made = {place for bound in plan.nodes if bound.node.op_type == SESSION for place in bound.outputs}
@@ -120,9 +113,11 @@ class StepPusher:
             if place not in made or place in plan.outputs.values() or lying is None or lying.offset is not None:
                 continue
             assert place is not None
-            array = self._gradients.get(bound.key)
-            if array is None or array.shape != plan.types[place].shape or not lying.is_of(array):
-                array = self._gradients[bound.key] = lying.array(self._hands.device.xp, None)
+            array = store.gradient(bound.key)
+            if array is None or not lying.is_of(array):
+                array = self._gradients.get(bound.key)
+                if array is None or array.shape != plan.types[place].shape or not lying.is_of(array):
+                    array = self._gradients[bound.key] = lying.array(self._runtime.device.xp, None)
             found[place] = array
         return found
 
@@ -134,7 +129,7 @@ class StepPusher:
         First it waits for the step's version of the key `pace`, whose value is dropped: a slot that computes nothing
         would otherwise run ahead of the others, further than the store lets it.
         """
-        engine, store = self._hands.engine, self._hands.store
+        engine, store = self._runtime.engine, self._runtime.store
         reached, barrier = engine.variable(f"{pace.key} of {label}"), engine.variable(f"barrier of {label}")
         fetch = FETCH_ROWS if pace.rows else FETCH
 
@@ -148,3 +143,33 @@ class StepPusher:
         engine.push_async(wait, [], [reached], lane=IO, name=f"{fetch} {pace.key!r} of {label}")
         engine.push_async(declare, [reached], [barrier], lane=IO, name=f"SendBarrier of {label}")
         return barrier
+
+
+# --- What a program reads without computing it: inputs, and values that are there already -----------------------------
+
+
+def _feed(run: StepRun, feeds: Mapping[str, Array], late: LateFeed | None) -> None:
+    """Puts the plan's inputs, each of which is of `feeds` or is `late`."""
+    for name, place in run.plan.inputs.items():
+        if late is not None and name == late.name:
+            _feed_late(run, place, late)
+        else:
+            run.table.put(place, run.runtime.device.to_device(feeds[name]))
+
+
+def _feed_late(run: StepRun, place: int, late: LateFeed) -> None:
+    """Puts an input that other work decides. What reads it waits, and nothing else."""
+
+    def put() -> None:
+        run.table.put(place, run.runtime.device.to_device(late.read()))
+
+    name = f"{late.name} of {run.context.label}"
+    run.runtime.engine.push(put, late.after, (run.define([place], late.name),), lane=COMPUTE, name=name)
+
+
+def _fill(run: StepRun, bounds: Sequence[BoundNode], fetched: Mapping[str, Array]) -> None:
+    """Puts the values of Fetches, which have been fetched before."""
+    for bound in bounds:
+        (place,) = bound.outputs
+        assert place is not None
+        run.table.put(place, run.runtime.device.to_device(fetched[bound.key]))

@@ -1,17 +1,70 @@
-"""One run of a plan while it is being pushed to the engine."""
+"""What carries out a job's runs of plans on this worker, and one such run while it is being pushed to the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Final, Protocol
 
-from weft_kvstore.store import Readable
+from weft_kernels.kernel import Array
+from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.store import Readable, Store
+from weft_worker.device import CpuDevice, Device
+from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.plan import BoundNode, Plan
 from weft_worker.step.accumulation import StepPart
-from weft_worker.step.hands import Hands
 from weft_worker.step.values import Ending, PushedStep, StepContext
 from weft_worker.table import ValueTable
+
+COMPUTE: Final = "compute"
+"""The engine's lane of kernels, and of all that reads what they make."""
+
+IO: Final = "io"
+"""The engine's lane of what waits for the store, and for copies from the device."""
+
+
+class DeviceKeys(Protocol):
+    """Keys whose values are kept in the device's memory, and need not come from the host."""
+
+    @property
+    def on_device(self) -> Collection[str]:
+        """Those keys."""
+
+    def pull_on_device(self, key: str, version: int) -> Future[Array]:
+        """One of those keys' value at `version`, a copy on the device; as `Store.pull`."""
+
+
+class InlineStore(Protocol):
+    """Communication that the thread which computes carries out itself, between two kernels: a run is then one piece of
+    work. Such work writes `variable`."""
+
+    variable: Variable
+
+    def communicate(self, run: StepRun, bounds: Sequence[BoundNode], *, is_last: bool) -> None:
+        """Carries out nodes of one kind; `is_last`: no node of the run that has a kernel follows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runtime:
+    """`store` carries out communication, `device` computes; the values of `device_keys` are on the device already.
+    With `inline`, runs of training communicate through it instead.
+
+    `checkpoint` is called between the iterations of a graph's loops, and raises once the run is over.
+    """
+
+    engine: Engine
+    store: Store
+    device: Device = field(default_factory=CpuDevice)
+    device_keys: DeviceKeys | None = None
+    inline: InlineStore | None = None
+    checkpoint: Callable[[], None] | None = None
+
+    @property
+    def many(self) -> StoreCalls | None:
+        """The store, where it takes many keys in one call."""
+        return self.store if isinstance(self.store, StoreCalls) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,16 +72,16 @@ class StepRun:
     """A run's values, and the variables that stand for them.
 
     Whole keys and rows are read from `reads`; `nothing` are keys that the barrier declares nothing for. Segments write
-    `turn`, so that they follow each other. With `part`, the run is one of several that make up a step.
+    `order`, so that they follow each other. With `part`, the run is one of several that make up a step.
     `sent` and `barriers` grow as nodes are pushed.
     """
 
-    hands: Hands
+    runtime: Runtime
     plan: Plan
     context: StepContext
     table: ValueTable
     reads: Readable
-    turn: Variable
+    order: Variable
     nothing: tuple[str, ...] = ()
     part: StepPart | None = None
     ending: Ending = field(default_factory=Ending)
@@ -42,7 +95,7 @@ class StepRun:
 
     def define(self, places: Iterable[int | None], name: str) -> Variable:
         """A new variable that stands for all these values, for which work is about to be pushed."""
-        variable = self.hands.engine.variable(name)
+        variable = self.runtime.engine.variable(name)
         self._variables.update((place, variable) for place in places if place is not None)
         return variable
 
@@ -51,15 +104,12 @@ class StepRun:
         places = [place for bound in nodes for place in bound.outputs]
         return self.define(places, nodes[-1].node.name if nodes else self.context.label)
 
-    def name_of(self, bound: BoundNode) -> str:
-        """What messages call a node's work."""
-        return f"{bound.node.op_type} {(bound.key or bound.node.name)!r} of {self.context.label}"
-
-    def name_of_all(self, bounds: Sequence[BoundNode]) -> str:
-        """What messages call the work of several nodes of one kind."""
-        return f"{bounds[0].node.op_type} {', '.join(repr(bound.key) for bound in bounds)} of {self.context.label}"
+    def name_of(self, *bounds: BoundNode) -> str:
+        """What messages call the work of one node, or of several of one kind."""
+        keys = ", ".join(repr(bound.key or bound.node.name) for bound in bounds)
+        return f"{bounds[0].node.op_type} {keys} of {self.context.label}"
 
     def pushed(self) -> PushedStep:
         """The run, once all its nodes are pushed."""
         outputs = self.variables_of(self.plan.outputs.values())
-        return PushedStep(self.plan, self.table, outputs, tuple(self.barriers), self.hands.device, self.ending)
+        return PushedStep(self.plan, self.table, outputs, tuple(self.barriers), self.runtime.device, self.ending)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from weft.agent.trace import TraceRecorder
+from weft.api.trace import SpanKind
 from weft_kernels.kernel import Array
 from weft_kvstore.step_outcome import StepOutcome
 from weft_worker.device import Device
@@ -33,6 +35,17 @@ class StepContext:
     locate: Locate | None = None
     trace: TraceRecorder | None = None
     goes_on: bool = False
+
+    @contextmanager
+    def span(self, kind: SpanKind, name: str, of: Sequence[str] = ()) -> Iterator[None]:
+        """Notes what is done within it, where the step is traced."""
+        trace = self.trace
+        if trace is None:
+            yield
+            return
+        begin_ns = trace.now()
+        yield
+        trace.add(kind, f"{name} {', '.join(of)}" if of else name, self.step + 1, begin_ns)
 
 
 @dataclass(slots=True)
