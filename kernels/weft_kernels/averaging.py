@@ -40,4 +40,4 @@ def averaged(rule: Rule, decay: float | None, start: int) -> Rule:
         ahead *= ahead.dtype.type(1.0 - share_of(step, decay, start))
 
     # An average moves on where the weight stands still, by a share that the step decides.
-    return replace(rule, state={**rule.state, AVERAGE: 0.0}, apply=apply, counts=True, still=None)
+    return replace(rule, state={**rule.state, AVERAGE: 0.0}, apply=apply, apply_over=None, counts=True, still=None)

@@ -35,7 +35,7 @@ def bounded(rule: Rule) -> Rule:
         for part, given, *rest in _blocks(rule, (weight, gradient, *state.values())):
             rule.apply(part, _bounded(given, factor, most), dict(zip(state, rest, strict=True)), step, own)
 
-    return replace(rule, hyper={**BOUNDS, **rule.hyper}, apply=apply)
+    return replace(rule, hyper={**BOUNDS, **rule.hyper}, apply=apply, apply_over=None)
 
 
 def _blocks(rule: Rule, arrays: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:

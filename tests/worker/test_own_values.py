@@ -221,6 +221,28 @@ def test_a_step_reads_the_arrays_that_the_update_writes(store):
     assert not np.shares_memory(store.pull("w1", 1).result(WAIT_S), before)
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_an_update_is_the_same_bits_wherever_the_gradients_lie_and_of_some_keys_alone(data, rule):
+    """All keys are updated by one call where all have gradients, else one by one."""
+    stores = [OwnStore(described(job_of(data, rule))) for _ in range(3)]
+    numbers = np.random.default_rng(0)
+    for step in range(2):
+        given = {key: numbers.standard_normal(array.shape, np.float32) for key, array in zeros(stores[0]).items()}
+        for key, gradient in given.items():
+            array = stores[0].gradient(key)
+            assert array is not None
+            array[...] = gradient
+        stores[0].update(step, {key: stores[0].gradient(key) for key in given})
+        stores[1].update(step, {key: gradient.copy() for key, gradient in given.items()})
+        stores[2].update(step, {key: given[key] for key in ("w1", "b2")})
+    for key in given:
+        np.testing.assert_array_equal(stores[0].value(key), stores[1].value(key))
+        moved = np.array_equal(stores[2].value(key), stores[0].value(key))
+        assert moved == (key in {"w1", "b2"})
+    for each in stores:
+        each.close()
+
+
 def test_a_pull_waits_for_its_version_and_nothing_is_set_for_a_passed_one(store):
     later = store.pull("w1", 1)
     assert not later.done()

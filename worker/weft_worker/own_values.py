@@ -7,7 +7,7 @@ them in place once the step has computed all. The engine keeps the two apart; se
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,7 +19,7 @@ from weft_graph.program import Update
 from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.description.check import rule_of
-from weft_kvstore.description.records import Mode, StoreDescription
+from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.local.local_store import LocalStore
@@ -28,8 +28,8 @@ from weft_kvstore.sharding import slices_of
 from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
-from weft_worker.device import CpuDevice, Device
-from weft_worker.local_key import LocalKey
+from weft_worker.device import CPU, CpuDevice, Device
+from weft_worker.local_key import AdjacentKeys, LocalKey, hyper_of_key
 from weft_worker.own_tables import OwnTables
 from weft_worker.patience import result_of
 from weft_worker.updating import on_host, updating_on
@@ -72,6 +72,7 @@ class OwnStore:
         self._is_there = self._updating.device.name == self._device.name
         """Whether the rule runs where the run computes."""
         self._ruled = {name: LocalKey(key, self._updating, description) for name, key in updated.items()}
+        self._adjacent = self._adjacent_of(updated.values(), description)
         self._others: dict[str, Array] = {}
         """Keys that no rule updates, on the device."""
         self._names = frozenset(key.key for key in dense)
@@ -99,6 +100,11 @@ class OwnStore:
         weight = self._ruled[key].weight
         return weight if self._is_there else self._device.to_device(weight)
 
+    def gradient(self, key: str) -> Array | None:
+        """Where `update` wants the key's gradient to be, in the key's shape: elsewhere it is copied. None where it does
+        not matter."""
+        return next((keys.gradients[key] for keys in self._adjacent if key in keys.gradients), None)
+
     def rows(self, key: str, ids: Array) -> Array:
         """Rows of a table, a new array of the host's: to be read before the next `update` alone."""
         with self._lock:
@@ -113,8 +119,16 @@ class OwnStore:
         with self._lock:
             if self._tables is not None:
                 self._tables.update(step, rows)
+            whole = [keys for keys in self._adjacent if keys.gradients.keys() <= gradients.keys()]
+            together = {key for keys in whole for key in keys.gradients}
+            # All are taken before any is written: one array may be the gradient of several keys.
+            for keys in whole:
+                keys.take(gradients)
             for key, gradient in gradients.items():
-                self._apply(key, gradient, step)
+                if key not in together:
+                    self._apply(key, gradient, step)
+            for keys in whole:
+                keys.update(step)
             for key, value in self._to_set.pop(step + 1, {}).items():
                 self._put(key, value)
             self._version = step + 1
@@ -208,6 +222,19 @@ class OwnStore:
         for store in (self._first, self._tables):
             if store is not None:
                 store.close()
+
+    def _adjacent_of(self, keys: Iterable[KeyDescription], description: StoreDescription) -> list[AdjacentKeys]:
+        """Keys that one call can update: on the host, by a rule whose result does not show what else it was given."""
+        if not (self._updating.rule.anywhere and self._updating.device.name == self._device.name == CPU):
+            return []
+        alike: dict[tuple[str, str], list[KeyDescription]] = {}
+        for key in keys:
+            if key.size:
+                alike.setdefault((key.dtype, repr(sorted(key.multipliers.items()))), []).append(key)
+        return [
+            AdjacentKeys.of(each, self._ruled, self._updating, hyper_of_key(each[0], self._updating, description))
+            for each in alike.values()
+        ]
 
     @property
     def _of_tables(self) -> OwnTables:

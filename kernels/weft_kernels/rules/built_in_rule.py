@@ -6,14 +6,15 @@ memory: a body runs on blocks that stay in the cache, so weight, gradient and st
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from weft_graph.rules.built_in import BUILT_IN
-from weft_kernels.blocks import CACHE_ELEMENTS
+from weft_kernels.blocks import CACHE_ELEMENTS, FUSED_ELEMENTS
 from weft_kernels.kernel import Array
 from weft_kernels.rules.cache_blocks import cache_blocks
 from weft_kernels.rules.half import with_half
@@ -34,11 +35,15 @@ Body: TypeAlias = Callable[[Block, int, Hyper], None]
 """body(block, step, hyper): as `Apply`, on a block."""
 
 
-def built_in(name: str, body: Body, still: Still | None = None, *, counts: bool = False) -> Rule:
+def built_in(
+    name: str, body: Body, still: Still | None = None, *, counts: bool = False, reads_once: bool = False
+) -> Rule:
     """The pointwise rule of that name. `body` is written for float32 and float64, of correctly rounded operations
-    alone; `counts`: it reads the step."""
+    alone; `counts`: it reads the step; `reads_once`: it reads no gradient after it has written to the scratch."""
     apply = with_half(_in_blocks(body))
-    return Rule(name, BUILT_IN[name].state, BUILT_IN[name].hyper, apply, anywhere=True, counts=counts, still=still)
+    over = with_half(_over_gradient(body)) if reads_once else None
+    state, hyper = BUILT_IN[name].state, BUILT_IN[name].hyper
+    return Rule(name, state, hyper, apply, anywhere=True, counts=counts, still=still, apply_over=over)
 
 
 def built_in_whole(name: str, apply: Apply) -> Rule:
@@ -48,15 +53,36 @@ def built_in_whole(name: str, apply: Apply) -> Rule:
 
 def _in_blocks(body: Body) -> Apply:
     def apply(weight: Array, gradient: Array, state: State, step: int, hyper: Hyper) -> None:
-        scratch: tuple[Array, Array] | None = None
-        if 0 < weight.size <= CACHE_ELEMENTS:
+        if 0 < weight.size <= CACHE_ELEMENTS >> 2:
             body(Block(weight, gradient, state, (np.empty_like(weight), np.empty_like(weight))), step, hyper)
             return
         for part, given, *rest in cache_blocks((weight, gradient, *state.values())):
-            if scratch is None:
-                scratch = np.empty_like(part), np.empty_like(part)
-            elif part.size < scratch[0].size:
-                scratch = scratch[0][: part.size], scratch[1][: part.size]
+            kept = _scratch(part.dtype, part.size)
+            scratch = kept[0][: part.size].reshape(part.shape), kept[1][: part.size].reshape(part.shape)
             body(Block(part, given, dict(zip(state, rest, strict=True)), scratch), step, hyper)
 
     return apply
+
+
+def _over_gradient(body: Body) -> Apply:
+    def apply(weight: Array, gradient: Array, state: State, step: int, hyper: Hyper) -> None:
+        for part, given, *rest in cache_blocks((weight, gradient, *state.values()), FUSED_ELEMENTS):
+            body(Block(part, given, dict(zip(state, rest, strict=True)), (given, given)), step, hyper)
+
+    return apply
+
+
+class _Scratch(threading.local):
+    """Arrays of a thread that every update writes to: memory that is new costs more than the pass over it."""
+
+    arrays: tuple[Array, Array] | None = None
+
+
+_kept = _Scratch()
+
+
+def _scratch(dtype: np.dtype[Any], elements: int) -> tuple[Array, Array]:
+    arrays = _kept.arrays
+    if arrays is None or arrays[0].dtype != dtype or arrays[0].size < elements:
+        arrays = _kept.arrays = np.empty(elements, dtype), np.empty(elements, dtype)
+    return arrays

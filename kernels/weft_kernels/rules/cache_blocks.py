@@ -8,8 +8,8 @@ from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.kernel import Array
 
 
-def cache_blocks(arrays: Sequence[Array]) -> Iterator[tuple[Array, ...]]:
-    """Views of the same `CACHE_ELEMENTS` elements of each array, one after the other; the last ones may be fewer.
+def cache_blocks(arrays: Sequence[Array], elements: int = CACHE_ELEMENTS) -> Iterator[tuple[Array, ...]]:
+    """Views of the same `elements` elements of each array, one after the other; the last ones may be fewer.
 
     All arrays are of one shape. Where one is not in one piece, they come as they are, once.
     """
@@ -17,5 +17,5 @@ def cache_blocks(arrays: Sequence[Array]) -> Iterator[tuple[Array, ...]]:
         yield tuple(arrays)
         return
     flat = [array.reshape(-1) for array in arrays]
-    for start in range(0, flat[0].size, CACHE_ELEMENTS):
-        yield tuple([array[start : start + CACHE_ELEMENTS] for array in flat])
+    for start in range(0, flat[0].size, elements):
+        yield tuple([array[start : start + elements] for array in flat])

@@ -29,6 +29,7 @@ is, at any step. Empty: it does so everywhere. None: it may move something anywh
 @dataclass(frozen=True, slots=True)
 class Rule:
     """An update rule. `state` has its state arrays' names and the number that each starts at; `hyper` every default.
+    `apply_over` gives the same bits as `apply`, and faster: it may write the gradient too.
 
     `whole`: the rule is not pointwise. Its arrays have the key's shape then, and the key is never cut. `anywhere`: each
     element's update is the same bits in whatever array it is computed, for it is made of operations that are rounded
@@ -44,3 +45,4 @@ class Rule:
     anywhere: bool = False
     counts: bool = True
     still: Still | None = None
+    apply_over: Apply | None = None

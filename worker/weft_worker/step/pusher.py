@@ -10,6 +10,7 @@ from weft_kvstore.store import Readable
 from weft_worker.arena import Arenas
 from weft_worker.engine.work import OnComplete, Variable
 from weft_worker.errors import DeviceError
+from weft_worker.own_values import OwnStore
 from weft_worker.pace import Pace
 from weft_worker.plan import BoundNode, Plan, Segment
 from weft_worker.step.accumulation import StepPart
@@ -86,22 +87,22 @@ class StepPusher:
             largest = plan.placement.largest(plan.names)
             message = f"{context.label}: its values need {nbytes} bytes at once, which cannot be had ({error})"
             raise DeviceError(f"{message}; the largest are {largest}") from error
-        return (None if memory is None else self._arrays_in(plan, memory)), order
+        return self._arrays_in(plan, memory), order
 
-    def _arrays_in(self, plan: Plan, memory: Array) -> dict[int, Array]:
+    def _arrays_in(self, plan: Plan, memory: Array | None) -> dict[int, Array]:
         if memory is not self._memory_now:
             self._memory_now, self._arrays = memory, {}
         known = self._arrays.get(id(plan))
         if known is None:
             device = self._runtime.device
             with device.use():
-                arrays = plan.placement.arrays(device.xp, memory)
+                arrays = {} if memory is None else plan.placement.arrays(device.xp, memory)
                 if isinstance(self._runtime.inline, OwnValues):
-                    arrays |= self._gradients_of(plan)
+                    arrays |= self._gradients_of(plan, self._runtime.inline.store)
                 known = self._arrays[id(plan)] = plan, arrays
         return known[1]
 
-    def _gradients_of(self, plan: Plan) -> dict[int, Array]:
+    def _gradients_of(self, plan: Plan, store: OwnStore) -> dict[int, Array]:
         """Memory for the gradients that sessions make, by place: where nothing travels they are used up within the
         step, so the next one, of any plan, writes there again."""
         made = {place for bound in plan.nodes if bound.node.op_type == SESSION for place in bound.outputs}
@@ -112,9 +113,11 @@ class StepPusher:
             if place not in made or place in plan.outputs.values() or lying is None or lying.offset is not None:
                 continue
             assert place is not None
-            array = self._gradients.get(bound.key)
-            if array is None or array.shape != plan.types[place].shape or not lying.is_of(array):
-                array = self._gradients[bound.key] = lying.array(self._runtime.device.xp, None)
+            array = store.gradient(bound.key)
+            if array is None or not lying.is_of(array):
+                array = self._gradients.get(bound.key)
+                if array is None or array.shape != plan.types[place].shape or not lying.is_of(array):
+                    array = self._gradients[bound.key] = lying.array(self._runtime.device.xp, None)
             found[place] = array
         return found
 

@@ -25,4 +25,4 @@ def _update(block: Block, _step: int, hyper: Hyper) -> None:
     np.subtract(weight, moved, out=weight)
 
 
-RULE = built_in("momentum", _update, still_without_decay("momentum"))
+RULE = built_in("momentum", _update, still_without_decay("momentum"), reads_once=True)

@@ -19,4 +19,4 @@ def _update(block: Block, _step: int, hyper: Hyper) -> None:
     np.subtract(weight, moved, out=weight)
 
 
-RULE = built_in("sgd", _update, still_without_decay())
+RULE = built_in("sgd", _update, still_without_decay(), reads_once=True)
