@@ -15,23 +15,11 @@ from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
 from weft.cli import render
 from weft.cli.job_file import InitFrom, SetOption, beginning_with, job_file, overridden, read
-from weft.cli.model_options import JOB_PANEL, ModelOptions, fields_of_a_job, with_model_options
+from weft.cli.model_options import JOB_PANEL, ModelOptions, fields_of_a_job
 from weft.cli.models import ModelJob, is_model, job_of_model, submit_model, with_hints
-from weft.cli.options import Form, Format, JobId, Url, await_job, find_job, print_json, say, warn
+from weft.cli.options import Form, Format, Grouped, JobId, Url, await_job, find_job, print_json, say, warn, with_records
 from weft.cli.programs import tell_dry_run
-from weft.cli.training_options import (
-    Accumulate,
-    ClipNorm,
-    CompressionOption,
-    Ema,
-    EvaluateEma,
-    KeepBestOption,
-    PrecisionOption,
-    RecomputeOption,
-    StopWhenOption,
-    changed,
-    training_changes,
-)
+from weft.cli.training_options import TrainingOptions, changed
 from weft.client import Client
 from weft.command_line import command
 from weft.errors import ArgumentError, JobError, WeftError
@@ -43,7 +31,7 @@ Submitted = Annotated[
     str,
     typer.Argument(
         metavar="JOB.json|MODEL.onnx|ID",
-        help="A job file (- reads standard input), an ONNX file with its options, or a job to run once more.",
+        help="A job file (- reads standard input), an ONNX file, or the id of an earlier job.",
         show_default=False,
     ),
 ]
@@ -56,10 +44,10 @@ LOG_TAIL = 50
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
     for each in (submit, resume, jobs, show, watch, wait, logs, stop, scale, cancel, rm, agents):
-        app.command()(each)
+        app.command(cls=Grouped)(each)
 
 
-@with_model_options
+@with_records
 def submit(
     job_or_file: Submitted,
     *,
@@ -75,21 +63,16 @@ def submit(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Validate the job and print what it needs; start nothing.")
     ] = False,
-    recompute: RecomputeOption = None,
-    precision: PrecisionOption = None,
-    clip_norm: ClipNorm = None,
-    accumulate: Accumulate = None,
-    ema: Ema = None,
-    evaluate_ema: EvaluateEma = False,
-    compression: CompressionOption = None,
-    stop_when: StopWhenOption = None,
-    keep_best: KeepBestOption = None,
     url: Url = None,
     form: Form = Format.TABLE,
+    training: TrainingOptions,
     model: ModelOptions,
 ) -> None:
-    """Submit a job: graph, data, optimizer and run length, as JSON; or an ONNX file, with its weights, and --loss; or
-    once more what was submitted before, by its id."""
+    """Submit a job.
+
+    From a job file, JSON as `weft.job_spec` writes it; from an ONNX file, with at least --loss, --data and --epochs; or
+    from an earlier job, by its id, to run it once more.
+    """
     out, file = Console(soft_wrap=True, highlight=False, markup=False), job_file(job_or_file)
     if file is not None and is_model(file):
         made: ModelJob | None = job_of_model(file, model, steps=steps, epochs=epochs)
@@ -97,17 +80,7 @@ def submit(
     else:
         said = fields_of_a_job(model, job_or_file, steps=steps, epochs=epochs)
         made = None if file is None else ModelJob(read(file))
-    changes = training_changes(
-        recompute=recompute,
-        precision=precision,
-        clip_norm=clip_norm,
-        accumulate=accumulate,
-        ema=ema,
-        evaluate_ema=evaluate_ema,
-        compression=compression,
-        stop_when=stop_when,
-        keep_best=keep_best,
-    )
+    changes = training.fields()
     with Client(url) as client:
         if made is None:
             made = ModelJob(find_job(client, job_or_file).spec_json())
@@ -389,7 +362,7 @@ def rm(
             return
         going = next((each.job for each in found if not each.state.is_terminal), None)
         if going is not None:
-            raise ArgumentError(f"job {going.id} {going.state.told}; end it first: {command(f'cancel {going.id}')}")
+            raise WeftError(f"job {going.id} {going.state.told}; end it first: {command(f'cancel {going.id}')}")
         for each in found if form is Format.TABLE else ():
             say(f"{render.state_line(each.job)}, {render.size(each.job.kept_bytes)}")
         total = render.size(sum(each.job.kept_bytes for each in found))
@@ -398,7 +371,7 @@ def rm(
             try:
                 typer.confirm(f"remove {what} for ever?", abort=True, err=form is Format.JSON)
             except typer.Abort:
-                raise ArgumentError("nothing was removed; --yes removes without asking") from None
+                raise WeftError("nothing was removed; --yes removes without asking") from None
         client.remove(*found)
     if form is Format.JSON:
         print_json({"removed": [each.id for each in found]})

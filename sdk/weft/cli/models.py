@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from weft.cli.model_options import SUFFIX, ModelOptions, with_model_options
-from weft.cli.options import Form, Format, JobId, Url, find_job, print_json, warn
+from weft.cli.model_options import SUFFIX, ModelOptions
+from weft.cli.options import Form, Format, Grouped, JobId, Url, find_job, print_json, warn, with_records
 from weft.client import Client
 from weft.errors import ArgumentError, InvalidRequestError
 from weft.job_handle import JobHandle
@@ -29,11 +29,11 @@ ModelFile = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    app.command("inspect")(inspect_)
+    app.command("inspect", cls=Grouped)(inspect_)
     app.command()(export)
 
 
-@with_model_options
+@with_records
 def inspect_(file: ModelFile, *, form: Form = Format.TABLE, model: ModelOptions) -> None:
     """Print what an ONNX file has: inputs, outputs, parameters, constants, operators, and what cannot train.
 
