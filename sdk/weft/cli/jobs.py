@@ -115,7 +115,7 @@ def resume(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Continue a job that has ended, from its last snapshot: parameters, optimizer, step and data order are the same."""
+    """Continue a job that has ended from its last snapshot: same parameters, optimizer, step and data order."""
     with Client(url) as client:
         job = client.resume(
             find_job(client, id),
