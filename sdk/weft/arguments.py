@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from weft.errors import ArgumentError
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 NAME_RULE = "a name is of letters, digits, '_', '.' and '-', begins with none of the last two, and has 1 to 128"
 
-_OF_OTHERS = {"learning_rate": "lr", "eta": "lr", "beta_1": "beta1", "beta_2": "beta2"}
-"""What other libraries call the words of optimizers."""
+_SPEED = "leave it out: it changes speed alone, and weft chooses"
+_NOT_OFFERED = "weft does not offer it; weft.custom_optimizer makes an optimizer of a formula"
+_OF_OTHERS: Mapping[str, str] = {
+    **dict.fromkeys(("learning_rate", "eta"), "lr"),
+    **dict.fromkeys(("beta1", "beta2", "beta_1", "beta_2", "b1", "b2"), "betas"),
+    "epsilon": "eps",
+    **dict.fromkeys(("decay", "rho"), "alpha"),
+    **dict.fromkeys(("accumulator", "initial_accumulator"), "initial_accumulator_value"),
+    **dict.fromkeys(("wd", "l2_penalty"), "weight_decay"),
+    **dict.fromkeys(("foreach", "fused", "capturable", "differentiable"), _SPEED),
+    **dict.fromkeys(("amsgrad", "centered", "dampening", "lr_decay", "maximize"), _NOT_OFFERED),
+    **dict.fromkeys(("lr_schedule", "lr_scheduler", "scheduler"), "optimizer=weft.SGD(lr=weft.cosine(...))"),
+    **dict.fromkeys(("passes", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs"), "epochs"),
+    **dict.fromkeys(("batch", "bs", "per_device_train_batch_size"), "batch_size"),
+    **dict.fromkeys(("max_steps", "num_steps"), "steps"),
+    "rule": "optimizer",
+    "average": "ema",
+    **dict.fromkeys(("criterion", "loss_fn"), "loss"),
+    **dict.fromkeys(("gradient_accumulation_steps", "accumulate_grad_batches"), "accumulate"),
+    **dict.fromkeys(("max_norm", "max_grad_norm", "gradient_clip_val", "clipnorm"), "clip_norm"),
+    **dict.fromkeys(("eval", "validation", "val", "test"), "evaluate"),
+    "validation_data": "data=weft.numpy_data(path, evaluate=(first, last + 1))",
+    **dict.fromkeys(("T_max", "total_iters", "step_size", "decay_steps", "T_0"), "steps"),
+    **dict.fromkeys(("eta_min", "end_value", "end_factor"), "end"),
+    **dict.fromkeys(("gamma", "decay_rate"), "factor"),
+    **dict.fromkeys(("start_factor", "init_value"), "start"),
+    "milestones": "factors={1000: 0.1, 2000: 0.1}",
+    "warmup_steps": "warmup",
+}
+"""Words of PyTorch, Keras, optax and of weft before -> weft's own, or what to write or do instead."""
 
 
 @contextmanager
@@ -28,13 +61,47 @@ def checked(owner: str = "") -> Iterator[None]:
         raise ArgumentError(f"{owner}: {sentences}" if owner else sentences) from None
 
 
-def refuse_unknown(owner: str, unknown: Iterable[str], known: Collection[str]) -> None:
-    """Raises ArgumentError for the first word that `owner` does not know, with what may be meant."""
+def refuse_unknown(
+    owner: str, given: Iterable[str], known: Collection[str], homes: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Raises ArgumentError for the first word that `owner` does not know, with what may be meant.
+
+    `homes` has what to write for words that have their place elsewhere.
+    """
     from weft_graph.spelling import did_you_mean
 
-    for word in unknown:
-        near = did_you_mean(_OF_OTHERS.get(word, word), known) or f"; it has {', '.join(known)}"
-        raise ArgumentError(f"{owner} has no {word!r}{near}")
+    for word in given:
+        if word in known:
+            continue
+        said = _OF_OTHERS.get(word, word)
+        if said in known:
+            raise ArgumentError(f"{owner} has no {word!r}; did you mean {said!r}?")
+        if said in homes or "=" in said:
+            raise ArgumentError(f"{owner} has no {word!r}; write {homes.get(said, said)}")
+        if " " in said:
+            raise ArgumentError(f"{owner} has no {word!r}: {said}")
+        raise ArgumentError(f"{owner} has no {word!r}{did_you_mean(word, known) or f'; it has {_listed(known)}'}")
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def says_its_words(function: F) -> F:
+    """A function that answers a keyword which it has not with `refuse_unknown`, and other wrong calls in one line."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def called(*args: Any, **keywords: Any) -> Any:
+        try:
+            signature.bind(*args, **keywords)
+        except TypeError as error:
+            name, words = function.__name__, list(signature.parameters)
+            refuse_unknown(name, keywords, words)
+            raise ArgumentError(f"{name}: {error}; its arguments are {_listed(words)}") from None
+        return function(*args, **keywords)
+
+    return called  # type: ignore[return-value]  # of the function's own signature
 
 
 def stop_when_of(text: str) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.api.data import DataSpec, NumpySource, Rows
-from weft.arguments import checked
+from weft.arguments import checked, says_its_words
 from weft.errors import ArgumentError
 
 
+@says_its_words
 def numpy_data(
     path: str | os.PathLike[str],
     *,

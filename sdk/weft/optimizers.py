@@ -7,16 +7,14 @@ them for parameters by name: `{"*.bias": {"lr": 2.0, "weight_decay": 0.0}}`; the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Never, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from weft.api import optimizer as api
-from weft.arguments import checked, refuse_unknown
+from weft.arguments import checked, says_its_words
 from weft.errors import ArgumentError
 from weft_graph.rules.built_in import BUILT_IN
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from weft.api.optimizer import OptimizerSpec
     from weft.api.schedule import AnySchedule
 
@@ -26,6 +24,7 @@ Multipliers = Mapping[str, Mapping[str, float]]
 _BETAS: Final = (BUILT_IN["adam"].hyper["beta1"], BUILT_IN["adam"].hyper["beta2"])
 
 
+@says_its_words
 def SGD(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["sgd"].hyper["lr"],
     *,
@@ -33,7 +32,6 @@ def SGD(  # noqa: N802 - makes a model of that name, and stands for it in script
     weight_decay: Hyper = BUILT_IN["sgd"].hyper["weight_decay"],
     nesterov: bool = False,
     multipliers: Multipliers | None = None,
-    **unknown: Never,
 ) -> api.SGD:
     """g += weight_decay * w; v = momentum * v + g; w -= lr * v, or with `nesterov` w -= lr * (g + momentum * v).
 
@@ -41,7 +39,6 @@ def SGD(  # noqa: N802 - makes a model of that name, and stands for it in script
 
     Raises ArgumentError, which says what the optimizer has.
     """
-    _check_known(api.SGD, unknown)
     with checked("SGD"):
         return api.SGD(
             lr=lr,
@@ -52,24 +49,24 @@ def SGD(  # noqa: N802 - makes a model of that name, and stands for it in script
         )
 
 
+@says_its_words
 def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["adam"].hyper["lr"],
     *,
     betas: tuple[Hyper, Hyper] = _BETAS,
     eps: Hyper = BUILT_IN["adam"].hyper["epsilon"],
     multipliers: Multipliers | None = None,
-    **unknown: Never,
 ) -> api.Adam:
     """Adam with bias correction, Kingma and Ba 2015, algorithm 1.
 
     Raises ArgumentError, which says what the optimizer has.
     """
-    _check_known(api.Adam, unknown)
     with checked("Adam"):
         listed = _listed(multipliers, api.Multiplier)
         return api.Adam(lr=lr, betas=betas, eps=eps, multipliers=listed)
 
 
+@says_its_words
 def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["adamw"].hyper["lr"],
     *,
@@ -77,13 +74,11 @@ def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scri
     eps: Hyper = BUILT_IN["adamw"].hyper["epsilon"],
     weight_decay: Hyper = BUILT_IN["adamw"].hyper["weight_decay"],
     multipliers: Multipliers | None = None,
-    **unknown: Never,
 ) -> api.AdamW:
     """Adam, and w -= lr * weight_decay * w beside it: Loshchilov and Hutter 2019, as PyTorch's AdamW.
 
     Raises ArgumentError, which says what the optimizer has.
     """
-    _check_known(api.AdamW, unknown)
     with checked("AdamW"):
         return api.AdamW(
             lr=lr,
@@ -94,6 +89,7 @@ def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scri
         )
 
 
+@says_its_words
 def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["adagrad"].hyper["lr"],
     *,
@@ -101,13 +97,11 @@ def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in sc
     initial_accumulator_value: float = BUILT_IN["adagrad"].state["sum"],
     eps: Hyper = BUILT_IN["adagrad"].hyper["epsilon"],
     multipliers: Multipliers | None = None,
-    **unknown: Never,
 ) -> api.Adagrad:
     """g += weight_decay * w; s += g^2; w -= lr * g / (sqrt(s) + eps), s starting at `initial_accumulator_value`.
 
     Duchi, Hazan and Singer 2011. Raises ArgumentError, which says what the optimizer has.
     """
-    _check_known(api.Adagrad, unknown)
     with checked("Adagrad"):
         return api.Adagrad(
             lr=lr,
@@ -118,6 +112,7 @@ def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in sc
         )
 
 
+@says_its_words
 def RMSprop(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["rmsprop"].hyper["lr"],
     *,
@@ -125,7 +120,6 @@ def RMSprop(  # noqa: N802 - makes a model of that name, and stands for it in sc
     eps: Hyper = BUILT_IN["rmsprop"].hyper["epsilon"],
     weight_decay: Hyper = BUILT_IN["rmsprop"].hyper["weight_decay"],
     multipliers: Multipliers | None = None,
-    **unknown: Never,
 ) -> api.RMSprop:
     """g += weight_decay * w; s = alpha * s + (1 - alpha) * g^2; w -= lr * g / (sqrt(s) + eps).
 
@@ -133,7 +127,6 @@ def RMSprop(  # noqa: N802 - makes a model of that name, and stands for it in sc
 
     Raises ArgumentError, which says what the optimizer has.
     """
-    _check_known(api.RMSprop, unknown)
     with checked("RMSprop"):
         return api.RMSprop(
             lr=lr,
@@ -144,6 +137,7 @@ def RMSprop(  # noqa: N802 - makes a model of that name, and stands for it in sc
         )
 
 
+@says_its_words
 def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["ftrl"].hyper["lr"],
     *,
@@ -151,7 +145,6 @@ def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scrip
     l1: Hyper = BUILT_IN["ftrl"].hyper["l1"],
     l2: Hyper = BUILT_IN["ftrl"].hyper["l2"],
     multipliers: Multipliers | None = None,
-    **unknown: Never,
 ) -> api.Ftrl:
     """FTRL-Proximal, McMahan et al. 2013, algorithm 1, whose alpha is `lr`.
 
@@ -159,7 +152,6 @@ def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scrip
 
     Raises ArgumentError, which says what the optimizer has.
     """
-    _check_known(api.Ftrl, unknown)
     with checked("Ftrl"):
         return api.Ftrl(
             lr=lr,
@@ -170,6 +162,7 @@ def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scrip
         )
 
 
+@says_its_words
 def LAMB(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["lamb"].hyper["lr"],
     *,
@@ -178,7 +171,6 @@ def LAMB(  # noqa: N802 - makes a model of that name, and stands for it in scrip
     weight_decay: Hyper = BUILT_IN["lamb"].hyper["weight_decay"],
     trust: Hyper = BUILT_IN["lamb"].hyper["trust"],
     multipliers: Multipliers | None = None,
-    **unknown: Never,
 ) -> api.LAMB:
     """AdamW's update u, as long as the weight: w -= lr * trust * norm(w) / norm(u) * u. You et al. 2020.
 
@@ -187,7 +179,6 @@ def LAMB(  # noqa: N802 - makes a model of that name, and stands for it in scrip
 
     Raises ArgumentError, which says what the optimizer has.
     """
-    _check_known(api.LAMB, unknown)
     with checked("LAMB"):
         return api.LAMB(
             lr=lr,
@@ -199,6 +190,7 @@ def LAMB(  # noqa: N802 - makes a model of that name, and stands for it in scrip
         )
 
 
+@says_its_words
 def LARS(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["lars"].hyper["lr"],
     *,
@@ -206,7 +198,6 @@ def LARS(  # noqa: N802 - makes a model of that name, and stands for it in scrip
     weight_decay: Hyper = BUILT_IN["lars"].hyper["weight_decay"],
     trust: Hyper = BUILT_IN["lars"].hyper["trust"],
     multipliers: Multipliers | None = None,
-    **unknown: Never,
 ) -> api.LARS:
     """Momentum whose steps are `trust` times as long as the weight. You, Gitman and Ginsburg 2017, algorithm 1.
 
@@ -215,7 +206,6 @@ def LARS(  # noqa: N802 - makes a model of that name, and stands for it in scrip
 
     Raises ArgumentError, which says what the optimizer has.
     """
-    _check_known(api.LARS, unknown)
     with checked("LARS"):
         return api.LARS(
             lr=lr,
@@ -255,7 +245,3 @@ def _listed(multipliers: object, model: Any) -> list[Any]:
     if not isinstance(multipliers, Mapping) or not all(isinstance(each, Mapping) for each in multipliers.values()):
         raise ArgumentError(f'multipliers are factors by pattern, {{"*.bias": {{"lr": 2.0}}}}, not {multipliers!r}')
     return [model.model_validate({**factors, "keys": pattern}) for pattern, factors in multipliers.items()]
-
-
-def _check_known(model: type[BaseModel], unknown: dict[str, Never]) -> None:
-    refuse_unknown(model.__name__, unknown, [name for name in model.model_fields if name != "name"])

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.api import schedule
-from weft.arguments import checked
+from weft.arguments import checked, says_its_words
 
 
+@says_its_words
 def warmup(value: float, steps: int, *, start: float = 0.0) -> schedule.Constant:
     """From `start` to `value` within `steps`, and `value` from there on."""
     with checked("warmup"):
         return schedule.Constant(value=value, warmup=schedule.Warmup(steps=steps, start=start))
 
 
+@says_its_words
 def linear(
     start: float, end: float = 0.0, *, steps: int, begin: int = 0, warmup: int = 0, warmup_start: float = 0.0
 ) -> schedule.Linear:
@@ -26,6 +28,7 @@ def linear(
         return schedule.Linear(start=start, end=end, steps=steps, begin=begin, warmup=_warmup(warmup, warmup_start))
 
 
+@says_its_words
 def cosine(
     start: float, end: float = 0.0, *, steps: int, begin: int = 0, warmup: int = 0, warmup_start: float = 0.0
 ) -> schedule.Cosine:
@@ -34,6 +37,7 @@ def cosine(
         return schedule.Cosine(start=start, end=end, steps=steps, begin=begin, warmup=_warmup(warmup, warmup_start))
 
 
+@says_its_words
 def polynomial(
     start: float,
     end: float = 0.0,
@@ -50,6 +54,7 @@ def polynomial(
         return schedule.Polynomial(start=start, end=end, steps=steps, power=power, begin=begin, warmup=before)
 
 
+@says_its_words
 def exponential(
     start: float,
     factor: float,
@@ -74,6 +79,7 @@ def exponential(
         )
 
 
+@says_its_words
 def piecewise(
     start: float, factors: Mapping[int, float], *, warmup: int = 0, warmup_start: float = 0.0
 ) -> schedule.Piecewise:

@@ -32,7 +32,7 @@ from weft.api.job import (
 )
 from weft.api.optimizer import SGD, OptimizerSpec
 from weft.api.store import AverageSpec, LossScalingSpec
-from weft.arguments import checked, keep_best_of, stop_when_of
+from weft.arguments import checked, keep_best_of, refuse_unknown, stop_when_of
 from weft.data import numpy_data
 from weft.errors import ArgumentError
 from weft.optimizers import BY_NAME
@@ -143,33 +143,22 @@ class JobArguments(TrainingArguments, total=False):
     data: Required[DataSpec | str | os.PathLike[str]]
 
 
-_BELONGS: Mapping[str, str] = {
+_HOMES: Mapping[str, str] = {
     **{each.name: f"communication=weft.Communication({each.name}=...)" for each in fields(Communication)},
     **{each.name: f"recovery=weft.Recovery({each.name}=...)" for each in fields(Recovery)},
     "evaluate_ema": "ema=weft.EMA(0.999, evaluate=True)",
     **{word: f"optimizer=weft.SGD({word}=...)" for word in ("lr", "momentum", "weight_decay", "multipliers")},
-    "learning_rate": "optimizer=weft.SGD(lr=...)",
-    **dict.fromkeys(("lr_schedule", "lr_scheduler", "scheduler"), "optimizer=weft.SGD(lr=weft.cosine(...))"),
-    **{word: f"optimizer=weft.Adam({word}=...)" for word in ("betas", "beta1", "beta2", "eps", "epsilon")},
+    **{word: f"optimizer=weft.Adam({word}=...)" for word in ("betas", "eps")},
     **{word: f"data=weft.numpy_data(path, {word}=...)" for word in ("columns", "train", "evaluate", "shuffle")},
-    "validation_data": "data=weft.numpy_data(path, evaluate=(first, last + 1))",
-    "criterion": "loss=...",
+    "loss": "it as the first argument",
 }
-"""Words of other places -> where they belong."""
+"""What to write for words that are of no job as a whole."""
 
 
 def check_words(owner: str, given: Iterable[str], more: Collection[str] = ()) -> None:
     """Raises ArgumentError for a word that a job has not; `more` are those of the owner alone."""
     known = [*more, *JobArguments.__annotations__, *TrainingArguments.__annotations__]
-    for word in given:
-        if word in known:
-            continue
-        if word in _BELONGS:
-            raise ArgumentError(f"{owner} has no {word!r}; write {_BELONGS[word]}")
-        from weft_graph.spelling import did_you_mean
-
-        listed = ", ".join(dict.fromkeys(known))
-        raise ArgumentError(f"{owner} has no {word!r}{did_you_mean(word, known) or f'; it has {listed}'}")
+    refuse_unknown(owner, given, known, _HOMES)
 
 
 def shown_with_keywords_of(source: Callable[..., Any], but: Collection[str] = ()) -> Callable[[F], F]:

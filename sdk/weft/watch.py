@@ -30,7 +30,7 @@ WIDEST_ELAPSED = len("12:34:56")
 BAR_WIDTHS = (10, 40)
 """The least and the most cells of a bar; where fewer are left over, there is none."""
 
-SAME_NUMBER = re.compile(r"(\S*-(\d+)) \((?:slot|shard) \2\)")
+SAME_NUMBER = re.compile(r"-(\d+) \((?:slot|shard) \1\)")
 """An agent beside its place of the same number, as in `worker-1 (slot 1)`."""
 
 STYLES: Mapping[str, str] = {"warning": "yellow", "error": "red", "debug": "dim"}
@@ -124,7 +124,11 @@ class RunView:
 def mean(taken: Sequence[MetricTaken]) -> dict[str, float]:
     """The mean over all samples of what was taken of some each."""
     samples = sum(each.samples for each in taken)
-    return {name: sum(each.values[name] * each.samples for each in taken) / samples for name in taken[0].values}
+    return {
+        name: sum(each.values[name] * each.samples for each in taken) / samples
+        for name in taken[0].values
+        if all(name in each.values for each in taken)
+    }
 
 
 def shown(metrics: Mapping[str, float], *, gap: str = "  ") -> str:
@@ -158,7 +162,7 @@ def watch(events: Iterable[Event | Notice], job: Job, console: Console | None = 
 
 def _log_line(line: LogLine) -> str:
     """The server speaks of the job as this display does, so its name is not in front."""
-    message = SAME_NUMBER.sub(r"\1", line.message)
+    message = SAME_NUMBER.sub(r"-\1", line.message)
     return message if line.source == "server" and line.level == "info" else f"{line.source}: {message}"
 
 

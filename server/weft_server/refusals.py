@@ -66,8 +66,9 @@ class FullError(RefusalError):
     their bytes.
     """
 
-    def __init__(self, noun: str, most: int, *, unit: str = "") -> None:
-        super().__init__(f"there are {most} {unit}{noun}s already, as many as this server holds; try again later")
+    def __init__(self, noun: str, most: int, *, unit: str = "", project: str | None = None) -> None:
+        of = "" if project is None else f" of project {project}"
+        super().__init__(f"there are {most} {unit}{noun}s{of} already, as many as this server holds; try again later")
         self.code = f"too-many-{noun}s"
 
 

@@ -188,7 +188,7 @@ class Service:
 
         A caller that goes away does not part the two: what is kept is always handed over.
         """
-        self._controller.check_room()
+        self._controller.check_room(project)
         if await self.threads.read(lambda: self.records.is_moved):
             raise DatabaseMovedError
         now = self.clock()
@@ -221,9 +221,9 @@ class Service:
         if submission is not None:
             await asyncio.wait([submission])
 
-    def waits_for(self, plan: JobPlan) -> str | None:
+    def waits_for(self, plan: JobPlan, project: str) -> str | None:
         """What a job of that plan would wait for if it were submitted now; None where it would start."""
-        return self._controller.waits_for(plan, self.clock())
+        return self._controller.waits_for(plan, project, self.clock())
 
     def most_memory(self, kind: AgentKind) -> int | None:
         """The most that a job's process may take on any agent of that kind; None where nobody knows."""

@@ -107,7 +107,7 @@ OTHERS: dict[str, Any] = {"betas": (0.5, 0.25), "nesterov": True}
 def test_what_a_rule_takes_is_what_its_model_has(name: str) -> None:
     """Each argument comes in at its place, and the defaults are the model's."""
     make = BY_NAME[name]
-    names = inspect.signature(make).parameters.keys() - {"multipliers", "unknown"}
+    names = inspect.signature(make).parameters.keys() - {"multipliers"}
     given = dict.fromkeys(names, 0.5) | {word: other for word, other in OTHERS.items() if word in names}
     made = make(**given, multipliers={"*": {"lr": 2.0}})
     assert made.model_dump() == {
@@ -131,10 +131,39 @@ def test_optimizers_have_the_words_of_pytorch_in_its_order_and_with_its_defaults
     torch = pytest.importorskip("torch")
     own = dict(inspect.signature(getattr(weft, name)).parameters)
     theirs = inspect.signature(getattr(torch.optim, name)).parameters
-    assert own.keys() - theirs.keys() == {"multipliers", "unknown"}
+    assert own.keys() - theirs.keys() == {"multipliers"}
     assert [word for word in own if word in theirs] == [word for word in theirs if word in own]
     for word in own.keys() & theirs.keys():
         assert own[word].default == theirs[word].default, word
+
+
+@pytest.mark.parametrize(
+    ("call", "word", "message"),
+    [
+        (weft.Adam, "beta1", "Adam has no 'beta1'; did you mean 'betas'?"),
+        (weft.RMSprop, "rho", "RMSprop has no 'rho'; did you mean 'alpha'?"),
+        (weft.Adagrad, "accumulator", "Adagrad has no 'accumulator'; did you mean 'initial_accumulator_value'?"),
+        (weft.AdamW, "fused", "AdamW has no 'fused': leave it out: it changes speed alone, and weft chooses"),
+        (weft.Adam, "amsgrad", "Adam has no 'amsgrad': weft does not offer it; weft.custom_optimizer makes"),
+        (weft.SGD, "params", "SGD has no 'params'; it has lr, momentum, weight_decay, nesterov, multipliers"),
+        (weft.cosine, "T_max", "cosine has no 'T_max'; did you mean 'steps'?"),
+        (weft.cosine, "eta_min", "cosine has no 'eta_min'; did you mean 'end'?"),
+        (weft.exponential, "gamma", "exponential has no 'gamma'; did you mean 'factor'?"),
+        (weft.piecewise, "milestones", "piecewise has no 'milestones'; write factors={1000: 0.1, 2000: 0.1}"),
+        (weft.numpy_data, "eval", "numpy_data has no 'eval'; did you mean 'evaluate'?"),
+        (weft.numpy_data, "batch_size", "numpy_data has no 'batch_size'; it has path, columns, train, evaluate, "),
+    ],
+)
+def test_words_of_pytorch_and_others_lead_to_weft_s(call: Any, word: str, message: str) -> None:
+    with pytest.raises(weft.ArgumentError, match=f"^{re.escape(message)}"):
+        call(**{word: 1})
+
+
+def test_an_optimizer_takes_no_parameters_as_pytorch_s_do() -> None:
+    with pytest.raises(
+        weft.ArgumentError, match=r"^Adam: multiple values for argument 'lr'; its arguments are lr, betas"
+    ):
+        weft.Adam([np.zeros(3)], lr=0.1)  # type: ignore[misc, arg-type]  # the mistake is the point
 
 
 @pytest.mark.parametrize("shape", [(None, 4), ("batch", 4.5), None])

@@ -82,6 +82,9 @@ def test_submit_takes_what_job_spec_takes_and_is_shown_with_it() -> None:
         ("keep_state", "has no 'keep_state'; write recovery=weft.Recovery(keep_state=...)"),
         ("evaluate_ema", "has no 'evaluate_ema'; write ema=weft.EMA(0.999, evaluate=True)"),
         ("shuffle", "has no 'shuffle'; write data=weft.numpy_data(path, shuffle=...)"),
+        ("beta1", "has no 'beta1'; write optimizer=weft.Adam(betas=...)"),
+        ("lr_schedule", "has no 'lr_schedule'; write optimizer=weft.SGD(lr=weft.cosine(...))"),
+        ("num_epochs", "has no 'num_epochs'; did you mean 'epochs'?"),
         ("qqqqq", "has no 'qqqqq'; it has "),
     ],
 )

@@ -178,11 +178,9 @@ def test_a_start_that_takes_too_long_is_given_up_and_leaves_nothing() -> None:
     assert descendants(os.getpid()) <= before
 
 
-@pytest.mark.parametrize("secrets", [(), ("WEFT_SERVER_TOKEN", "WEFT_SERVER_AGENT_TOKEN")], ids=["open", "tokens"])
-def test_a_cluster_starts_registers_mourns_and_ends(
-    tmp_path: Path, secrets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in secrets:
+def test_a_cluster_starts_registers_mourns_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tokens: the acceptance tests' clusters have none."""
+    for name in ("WEFT_SERVER_TOKEN", "WEFT_SERVER_AGENT_TOKEN"):
         monkeypatch.setenv(name, f"a-secret-as-{name}")
     said: list[str] = []
     cluster = weft.Cluster(2, 1, directory=tmp_path / "state", data_root=tmp_path, device="auto", progress=said.append)

@@ -105,3 +105,12 @@ def test_a_report_reads_as_a_table(trace: JobTrace) -> None:
     assert lines[0] == "Steps 1 to 2, milliseconds a step"
     assert lines[3].split() == ["worker", "0", "6.00", "4.50", "2.00", "1.00", "50%", "0.00", "1", "MiB"]
     assert "shard 0     0.50   1.00    1.00        1 MiB" in lines
+
+
+@pytest.mark.parametrize(("name", "thread"), [(99, 0), (-1, 0), (0, 1)])
+def test_a_span_whose_name_is_in_no_list_is_refused(name: int, thread: int) -> None:
+    span = Span(SpanKind.COMPUTE, name, thread, 1, -1, 0, 1)
+    with pytest.raises(ValueError, match=rf"spans\[0\]: name {name} or thread {thread} is none of its lists"):
+        ProcessTrace(
+            kind="worker", place=0, host="", pid=1, start_us=0, peak_bytes=0, names=["a"], threads=["b"], spans=[span]
+        )

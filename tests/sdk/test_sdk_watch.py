@@ -15,7 +15,7 @@ from sdk_fakes import answers, event, job, sse, states, stream, unavailable
 from weft.api.event import Event, LogLine, MetricTaken, StateChanged, StepDone
 from weft.api.lifecycle import JobState
 from weft.event_stream import Notice
-from weft.watch import TAIL, RunView, shown, watch
+from weft.watch import TAIL, RunView, mean, shown, watch
 
 EVENTS = [
     event(1, StateChanged(state=JobState.PENDING, reason="1 worker is missing")),
@@ -224,6 +224,20 @@ LONG_RUN = [
         "worker-0 (slot 0) saves the parameters"))),
     event(6, StateChanged(state=JobState.SUCCEEDED)),
 ]  # fmt: skip
+
+
+def test_a_word_as_long_as_a_line_may_be_is_shown_at_once() -> None:
+    to = console(terminal=False, width=80)
+    words = [LogLine(level="info", source="worker-0", message="x" * (1 << 16)) for _ in range(20)]
+    ended = StateChanged(state=JobState.SUCCEEDED)
+    watch([event(number, body) for number, body in enumerate([*words, ended], 1)], job(), to)
+    assert written(to).count("x" * 60) >= 20
+
+
+def test_a_metric_that_some_steps_lack_has_no_mean() -> None:
+    lacks = MetricTaken(split="train", step=2, values={"loss": 3.0}, samples=1)
+    whole = MetricTaken(split="train", step=1, values={"loss": 1.0, "accuracy": 0.5}, samples=1)
+    assert mean([whole, lacks]) == {"loss": 2.0}
 
 
 def lines_of_the_screen(to: Console) -> list[str]:

@@ -24,7 +24,7 @@ from weft.api.problem import Problem
 from weft_server.onnx_import.pool import ModelReaders
 from weft_server.onnx_import.request import MODEL, ModelLimits, ModelRequest
 
-FILES = 500
+FILES = 200
 SEED = 20240506
 MOST_BYTES = 1 << 30
 """Of resident memory, in the server and in whatever it starts."""
@@ -87,16 +87,16 @@ def is_protobuf(body: bytes) -> bool:
     return True
 
 
-def test_none_of_500_broken_files_harms_the_server(place: Place) -> None:
+def test_none_of_200_broken_files_harms_the_server(place: Place) -> None:
     parsed = 0
     answers: Counter[str] = Counter()
     for body in mutants(FILES, SEED):
         parsed += is_protobuf(body)
         answers[sent(place, body)] += 1
     assert answers.total() == FILES
-    assert parsed >= 300
-    assert answers["model-refused"] > 100
-    assert answers["read"] > 50, "some changes are harmless, or files are refused for the wrong reason"
+    assert parsed >= FILES * 3 / 5
+    assert answers["model-refused"] > FILES / 5
+    assert answers["read"] > FILES / 10, "some changes are harmless, or files are refused for the wrong reason"
     assert place.peak_bytes() < MOST_BYTES
     assert place.client.get("/readyz").json() == {"status": "ready"}
 

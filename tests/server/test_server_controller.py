@@ -516,12 +516,21 @@ def test_no_more_agents_register_than_there_is_room_for_but_one_that_begins_anew
 
 def test_there_is_room_for_a_job_again_once_another_has_ended() -> None:
     world = World(limits=Limits(most_jobs=1))
-    world.controller.check_room()
+    world.controller.check_room("mine")
     world.submit()
     with pytest.raises(FullError, match="there are 1 jobs already"):
-        world.controller.check_room()
+        world.controller.check_room("mine")
     world.carry_out(world.controller.cancel("job", world.now))
-    world.controller.check_room()
+    world.controller.check_room("mine")
+
+
+def test_a_quarter_of_the_jobs_is_left_to_other_projects() -> None:
+    world = World(limits=Limits(most_jobs=4))
+    for name in "abc":
+        world.submit(job=name)
+    with pytest.raises(FullError, match=r"there are 3 jobs of project default already"):
+        world.controller.check_room("default")
+    world.controller.check_room("other")
 
 
 class Looked:

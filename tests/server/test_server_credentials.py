@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +118,16 @@ def test_credentials_outlive_the_server_and_an_agent_of_a_lost_key_registers_ane
         refused(beat, 401, "unknown-credential")
 
 
-@contextmanager
-def cluster(directory: Path, **most: str) -> Iterator[httpx.Client]:
-    """A server that asks for tokens, and a shard and a worker that have theirs, all processes; `most` is what a job's
-    process may take of memory on either."""
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_rows(tmp_path_factory.mktemp("cluster") / "rows.npz")
+
+
+@pytest.fixture(scope="module")
+def cluster(rows: Path) -> Iterator[httpx.Client]:
+    """A server that asks for tokens, and a shard and a worker that have theirs, all processes; a job's process may take
+    256 MiB of memory on either. Data is below `rows`' folder."""
+    directory = rows.parent
     secrets = {"WEFT_SERVER_TOKEN": USERS, "WEFT_SERVER_AGENT_TOKEN": AGENTS, "WEFT_SERVER_ENCRYPT_LINKS": "true"}
     secrets["WEFT_SERVER_MACHINE_BYTES"] = str(1 << 50)  # as of machines of their own: only what agents say counts
     with ExitStack() as stack:
@@ -136,9 +142,7 @@ def cluster(directory: Path, **most: str) -> Iterator[httpx.Client]:
         eventually(file.exists, "the server listens")
         url = str(json.loads(file.read_text())["url"])
         for kind, module in (("SHARD", "weft_kvstore"), ("WORKER", "weft_worker")):
-            given = {f"WEFT_{kind}_TOKEN": AGENTS}
-            if kind.lower() in most:
-                given[f"WEFT_{kind}_JOB_MEMORY"] = most[kind.lower()]
+            given = {f"WEFT_{kind}_TOKEN": AGENTS, f"WEFT_{kind}_JOB_MEMORY": "256MiB"}
             started(module, "--server", url, "--name", f"{kind.lower()}-0", **given)
         with httpx.Client(base_url=url, headers=bearer(USERS), timeout=DEADLINE_S) as client:
             yield client
@@ -151,45 +155,42 @@ def trains(client: httpx.Client, rows: Path) -> None:
     assert client.get(f"/v1/jobs/{job}/values").status_code == 200
 
 
-def test_processes_that_have_credentials_train_a_job_whatever_others_forge(tmp_path: Path) -> None:
+def test_processes_that_have_credentials_train_a_job_whatever_others_forge(cluster: httpx.Client, rows: Path) -> None:
     """The worker's child brings the final values by itself, with its allocation's credential."""
-    rows = save_rows(tmp_path / "rows.npz")
     document = spec_json(rows, parallelism={"workers": 1, "shards": 1}, run={"steps": 1_000_000})
-    with cluster(tmp_path) as client:
-        job = submit(client, document).json()["id"]
-        eventually(lambda: state(client, job) == "running", "the job runs")
-        agents = client.get("/v1/agents").json()["agents"]
-        _, stranger = registered(client, "worker-9")
-        failed = {"term": 1, "seq": 999_999, "event": "failed", "reason": "forged"}
-        brought = {"term": 1, "step": 1_000_000, "final": "true"}
-        for token in (USERS, AGENTS, stranger):
-            for kind in ("worker", "shard"):
-                at, who = f"/v1/allocations/{job}-1-{kind}-0", bearer(token)
-                refused(client.post(f"{at}/reports", json=failed, headers=who), 403, "wrong-credential")
-                put = client.put(f"{at}/parameters", params=brought, content=parameters(666), headers=who)
-                refused(put, 403, "wrong-credential")
-            for agent in agents:
-                beat = client.post(f"/v1/agents/{agent['id']}/heartbeat", json={}, headers=bearer(token))
-                refused(beat, 403, "wrong-credential")
-                if token != USERS:  # an admin's
-                    ended = client.delete(f"/v1/agents/{agent['id']}", headers=bearer(token))
-                    refused(ended, 403, "wrong-credential")
-        client.delete(f"/v1/agents/{stranger.split('.')[1]}", headers=bearer(stranger))
-        assert state(client, job) == "running"
-        client.post(f"/v1/jobs/{job}/cancel")
-        trains(client, rows)
+    job = submit(cluster, document).json()["id"]
+    eventually(lambda: state(cluster, job) == "running", "the job runs")
+    agents = cluster.get("/v1/agents").json()["agents"]
+    _, stranger = registered(cluster, "worker-9")
+    failed = {"term": 1, "seq": 999_999, "event": "failed", "reason": "forged"}
+    brought = {"term": 1, "step": 1_000_000, "final": "true"}
+    for token in (USERS, AGENTS, stranger):
+        for kind in ("worker", "shard"):
+            at, who = f"/v1/allocations/{job}-1-{kind}-0", bearer(token)
+            refused(cluster.post(f"{at}/reports", json=failed, headers=who), 403, "wrong-credential")
+            put = cluster.put(f"{at}/parameters", params=brought, content=parameters(666), headers=who)
+            refused(put, 403, "wrong-credential")
+        for agent in agents:
+            beat = cluster.post(f"/v1/agents/{agent['id']}/heartbeat", json={}, headers=bearer(token))
+            refused(beat, 403, "wrong-credential")
+            if token != USERS:  # an admin's
+                ended = cluster.delete(f"/v1/agents/{agent['id']}", headers=bearer(token))
+                refused(ended, 403, "wrong-credential")
+    cluster.delete(f"/v1/agents/{stranger.split('.')[1]}", headers=bearer(stranger))
+    assert state(cluster, job) == "running"
+    cluster.post(f"/v1/jobs/{job}/cancel")
+    trains(cluster, rows)
 
 
-def test_a_job_that_no_agent_has_the_memory_for_is_refused_and_others_train(tmp_path: Path) -> None:
-    rows, classes = save_rows(tmp_path / "rows.npz"), 20_000_000
+def test_a_job_that_no_agent_has_the_memory_for_is_refused_and_others_train(cluster: httpx.Client, rows: Path) -> None:
+    classes = 20_000_000
     document = spec_json(rows, parallelism={"workers": 1, "shards": 1})
     weights, bias = document["graph"]["parameters"]
     weights["shape"], bias["shape"] = [FEATURES, classes], [classes]
-    with cluster(tmp_path, shard="256MiB", worker="256MiB") as client:
-        eventually(lambda: len(client.get("/v1/agents").json()["agents"]) == 2, "both agents are there")
-        answer = client.post("/v1/jobs", json=document)
-        refused(answer, 422, "job-refused")
-        told = {each["pointer"]: each["detail"] for each in answer.json()["errors"]}
-        assert told.keys() >= {"/parallelism/shards", "/data/batch_size"}
-        assert "of memory, and no shard of the cluster" in told["/parallelism/shards"]
-        trains(client, rows)
+    eventually(lambda: len(cluster.get("/v1/agents").json()["agents"]) >= 2, "both agents are there")
+    answer = cluster.post("/v1/jobs", json=document)
+    refused(answer, 422, "job-refused")
+    told = {each["pointer"]: each["detail"] for each in answer.json()["errors"]}
+    assert told.keys() >= {"/parallelism/shards", "/data/batch_size"}
+    assert "of memory, and no shard of the cluster" in told["/parallelism/shards"]
+    trains(cluster, rows)

@@ -24,7 +24,8 @@ from server_hands import refused
 from server_running import DEADLINE_S, eventually, running, submit
 from server_specs import save_rows, spec_json
 from weft.agent.startup import ORPHANED_EXIT_CODE, watch_parent
-from weft_server.storage.database import open_database
+from weft_server.serving import check_directory
+from weft_server.storage.database import DatabaseRefusedError, open_database
 
 
 @contextmanager
@@ -169,6 +170,10 @@ def test_a_database_that_cannot_be_used_is_named_in_the_last_line(tmp_path: Path
         path.write_bytes(whole[:page])
     elif wrong == "garbled":  # but for the schema, and the version that is looked at first
         path.write_bytes(whole[: 3 * page] + b"\xaa" * (len(whole) - 3 * page))
+    if wrong in {"strange", "truncated"}:  # `check_directory` finds it, as that of a newer one
+        with pytest.raises(DatabaseRefusedError, match=told):
+            check_directory(tmp_path)
+        return
     code, said = start_of(tmp_path)
     assert code == 2
     assert f"{path} {told}" in said.splitlines()[-1]

@@ -20,8 +20,8 @@ def shard(number: int, held: int = 0) -> AgentView:
     return AgentView(f"s{number}", AgentKind.SHARD, f"shard-{number}", number, held)
 
 
-def job(name: str, workers: int, shards: int = 1, since: float = 0.0) -> PendingJob:
-    return PendingJob(name, workers, shards, since)
+def job(name: str, workers: int, shards: int = 1, since: float = 0.0, project: str | None = "default") -> PendingJob:
+    return PendingJob(name, workers, shards, since, project=project)
 
 
 def test_a_gang_is_placed_whole_or_not_at_all() -> None:
@@ -47,8 +47,8 @@ def test_a_job_gets_agents_with_the_memory_for_it_and_says_so_where_there_are_to
         (("w1", "w2"), ("s1",)),
         (("w0",), ("s0",)),
     ]
-    for asked, told in ({"workers": 3}, "3 workers"), ({"shards": 2}, "2 shards"):
-        reason = schedule(View([replace(large, **asked)], agents), 0).waiting["large"]
+    for asked, told in (replace(large, workers=3), "3 workers"), (replace(large, shards=2), "2 shards"):
+        reason = schedule(View([asked], agents), 0).waiting["large"]
         assert reason.startswith(f"needs {told} that let a job have 15 bytes of memory; ")
 
 
@@ -86,7 +86,26 @@ def test_younger_jobs_fill_gaps_until_the_oldest_has_waited_long_enough() -> Non
     late = schedule(View(jobs, agents), 100.0 + PATIENCE_S)
     assert late.placements == ()
     assert late.until == math.inf
-    assert late.waiting["small"] == "needs 1 worker; the free ones are kept for job large, which is older"
+    assert late.waiting["small"] == "needs 1 worker; the free ones are kept for job large, whose turn is first"
+
+
+def test_the_project_that_holds_the_fewest_workers_comes_first_and_of_its_jobs_the_oldest() -> None:
+    many = [job(f"a{number}", 1, project="a") for number in range(20)]
+    jobs = [*many, job("b0", 1, project="b"), job("b1", 1, project="b")]
+    agents = [*(worker(number) for number in range(5)), shard(9)]
+
+    def placed(held: dict[str, int]) -> list[str]:
+        return [each.job for each in schedule(View(jobs, agents, held=held), 0).placements]
+
+    assert placed({}) == ["a0", "b0", "a1", "b1", "a2"]
+    assert placed({"a": 2}) == ["b0", "b1", "a0", "a1", "a2"]
+    assert placed({"b": 9}) == ["a0", "a1", "a2", "a3", "a4"]
+
+
+def test_what_has_run_goes_on_before_anything_begins_whoever_holds_more() -> None:
+    jobs = [job("new", 1, project="b"), job("again", 1, project=None)]
+    decided = schedule(View(jobs, [worker(1), shard(2)], held={"b": 0}), 0)
+    assert [each.job for each in decided.placements] == ["again"]
 
 
 def test_a_job_that_asks_for_more_than_is_registered_holds_nobody_up() -> None:

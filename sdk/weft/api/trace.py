@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from weft.api.base import Count, Model
 
@@ -71,6 +71,13 @@ class ProcessTrace(Model):
     spans: Annotated[list[Span], Field(max_length=MOST_SPANS)]
     dropped: Count = 0
     """Spans that there was no room for."""
+
+    @model_validator(mode="after")
+    def _names_are_there(self) -> Self:
+        for number, span in enumerate(self.spans):
+            if not (0 <= span.name < len(self.names) and 0 <= span.thread < len(self.threads)):
+                raise ValueError(f"spans[{number}]: name {span.name} or thread {span.thread} is none of its lists")
+        return self
 
 
 class JobTrace(Model):

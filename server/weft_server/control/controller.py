@@ -7,6 +7,7 @@ has not touched is not looked at, so that a report costs the same however many j
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from weft.api.agent import AgentInfo, AgentKind, Orders, Registered, Registration, Report
@@ -55,10 +56,13 @@ class Controller:
         """Those that live in the order of their registration, then those lost, newest first."""
         return [self._with_jobs_that_run(each) for each in self._registry.describe(now)]
 
-    def check_room(self) -> None:
-        """Raises FullError when there are as many jobs as the server holds."""
-        if len(self._runs) >= self.limits.most_jobs:
-            raise FullError("job", self.limits.most_jobs)
+    def check_room(self, project: str) -> None:
+        """Raises FullError when there are as many jobs as the server holds, or as it holds of one project."""
+        most, of_project = self.limits.most_jobs, self.limits.most_jobs_of_project
+        if len(self._runs) >= most:
+            raise FullError("job", most)
+        if sum(run.job.project == project for run in self._runs.values()) >= of_project:
+            raise FullError("job", of_project, project=project)
 
     def count_from(self, version: int) -> None:
         """Agents' orders have versions above this one: every process of the server counts from a higher one."""
@@ -280,9 +284,9 @@ class Controller:
         """The most that a job's process may take on any agent of that kind; None where nobody knows."""
         return self._registry.most_memory(kind)
 
-    def waits_for(self, plan: JobPlan, now: Timestamp) -> str | None:
-        """What a job of that plan would wait for, behind those that are pending; None where it would start now."""
-        asked = PendingJob.of("", plan, now.seconds)
+    def waits_for(self, plan: JobPlan, project: str, now: Timestamp) -> str | None:
+        """What a job of that plan would wait for, beside those that are pending; None where it would start now."""
+        asked = PendingJob.of("", plan, now.seconds, project)
         return schedule(self._view(asked), now.seconds).waiting.get(asked.id)
 
     def _with_jobs_that_run(self, agent: AgentInfo) -> AgentInfo:
@@ -366,11 +370,17 @@ class Controller:
             PendingJob(job, len(run.memory.vacant), 0, run.vacant_since, run.plan.worker_bytes)
             for job, run in self._vacant.items()
         ]
-        # What has run goes on before others begin: it gave its agents up for that alone.
-        order = sorted(self._pending.items(), key=lambda each: each[1].state is JobState.PENDING)
-        pending = [PendingJob.of(job, run.plan, run.since) for job, run in order]
+        pending = [
+            # What has run goes on before others begin: it gave its agents up for that alone.
+            PendingJob.of(job, run.plan, run.since, run.job.project if run.state is JobState.PENDING else None)
+            for job, run in self._pending.items()
+        ]
+        held: Counter[str] = Counter()
+        for job, run in self._runs.items():
+            if job not in self._pending:
+                held[run.job.project] += run.job.workers
         silent = self._registry.suspected()
-        return View(jobs=[*vacant, *pending, *more], agents=self._registry.views(), silent=silent)
+        return View(jobs=[*vacant, *pending, *more], agents=self._registry.views(), silent=silent, held=held)
 
     def _schedule(self, now: Timestamp) -> None:
         """Matches pending jobs and agents. What is placed changes what the others wait for, from the next fact on."""

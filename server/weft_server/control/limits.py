@@ -43,6 +43,11 @@ class Limits:
     """Most that all jobs that have ended take; None: any number."""
 
     @property
+    def most_jobs_of_project(self) -> int:
+        """A quarter is left to others."""
+        return self.most_jobs - self.most_jobs // 4
+
+    @property
     def late_after_s(self) -> float:
         """From here on an agent's silence may be what another agent's failure comes from."""
         return 2 * self.heartbeat_interval_s

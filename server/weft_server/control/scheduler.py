@@ -1,16 +1,18 @@
 """Which pending jobs start now, and on whom; and what the others wait for. Pure.
 
 A job is placed whole (a gang) or not at all: `workers` workers that hold nothing, and `shards` different shards, which
-may serve many jobs; the fewest loaded are taken first. The oldest job comes first. One that waits for workers that
-others hold lets younger jobs go before it for `PATIENCE_S`; after that the free workers are kept for it. One that asks
-for more than is registered holds nobody up.
+may serve many jobs; the fewest loaded are taken first. The project whose jobs hold the fewest workers comes first, and
+of its jobs the oldest. A job that waits for workers that others hold lets later ones go before it for `PATIENCE_S`;
+after that the free workers are kept for it. One that asks for more than is registered holds nobody up.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.api.agent import AgentKind
@@ -30,10 +32,12 @@ class PendingJob:
     worker_bytes: int = 0
     """Memory that each worker's process needs."""
     shard_bytes: int = 0
+    project: str | None = None
+    """Whose turn counts. None for what runs, or has run, and goes on: it comes before all that begins."""
 
     @classmethod
-    def of(cls, job: str, plan: JobPlan, since: float) -> PendingJob:
-        return cls(job, plan.workers, plan.shards, since, plan.worker_bytes, plan.shard_bytes)
+    def of(cls, job: str, plan: JobPlan, since: float, project: str | None) -> PendingJob:
+        return cls(job, plan.workers, plan.shards, since, plan.worker_bytes, plan.shard_bytes, project)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class View:
     agents: Sequence[AgentView]
     silent: Sequence[AgentKind] = ()
     """The kinds of those that may come back, and get nothing before."""
+    held: Mapping[str, int] = field(default_factory=dict)
+    """Workers that the jobs of a project hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +117,12 @@ def schedule(view: View, now: float) -> Decision:
     placements: list[Placement] = []
     waiting: dict[str, str] = {}
     until = math.inf
-    for job in view.jobs:
+    turns = _Turns(view)
+    for job in turns:
         reason = _lacking(job, room)
         if reason is None:
             placements.append(_place(job, room))
+            turns.placed(job)
             continue
         waiting[job.id] = reason
         fits_when_free = job.workers <= len(fit(room.workers, job.worker_bytes)) and job.shards <= len(
@@ -126,6 +134,38 @@ def schedule(view: View, now: float) -> Decision:
             else:
                 until = min(until, job.since + PATIENCE_S)
     return Decision(tuple(placements), waiting, until)
+
+
+class _Turns:
+    """All pending jobs in their order. What is placed meanwhile counts for its project."""
+
+    def __init__(self, view: View) -> None:
+        self._first = [job for job in view.jobs if job.project is None]
+        self._held = dict(view.held)
+        self._queues: dict[str, deque[tuple[int, PendingJob]]] = {}
+        for number, job in enumerate(view.jobs):
+            if job.project is not None:
+                self._queues.setdefault(job.project, deque()).append((number, job))
+
+    def __iter__(self) -> Iterator[PendingJob]:
+        yield from self._first
+        heap = [self._turn(project) for project in self._queues]
+        heapq.heapify(heap)
+        while heap:
+            _, _, project = heap[0]
+            queue = self._queues[project]
+            yield queue.popleft()[1]
+            if queue:
+                heapq.heapreplace(heap, self._turn(project))
+            else:
+                heapq.heappop(heap)
+
+    def placed(self, job: PendingJob) -> None:
+        if job.project is not None:
+            self._held[job.project] = self._held.get(job.project, 0) + job.workers
+
+    def _turn(self, project: str) -> tuple[int, int, str]:
+        return self._held.get(project, 0), self._queues[project][0][0], project
 
 
 def fit(agents: Sequence[AgentView], memory_bytes: int) -> list[AgentView]:
@@ -149,7 +189,7 @@ def _lacking(job: PendingJob, room: _Room) -> str | None:
             advice = f"{_silent(room, AgentKind.WORKER)}: it starts when other jobs end"
         return f"needs {what}; {_are(len(workers))} registered, {_are(len(free))} free{advice}"
     if room.kept_for is not None:
-        return f"needs {what}; the free ones are kept for job {room.kept_for}, which is older"
+        return f"needs {what}; the free ones are kept for job {room.kept_for}, whose turn is first"
     return None
 
 

@@ -163,7 +163,7 @@ async def _dry_run(use: Context, spec: JobSpec, request: Request, caller: User, 
     async with use.checks.turn(request.is_disconnected, user=user, behind=True):
         plan_ = await _checked(use, spec, request)
     async with begun(use, caller, new_id(), spec, plan_, keep=False) as plan:
-        waits_for = use.service.waits_for(plan)
+        waits_for = use.service.waits_for(plan, caller.home)
         # Not behind others again: it has waited once.
         async with use.checks.turn(request.is_disconnected, user=user):
             what = (dry_run_of, plan, waits_for, spec, passes, use.settings.snapshots_location)
