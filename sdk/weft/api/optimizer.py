@@ -108,8 +108,10 @@ class SGD(_BuiltIn):
 
 _ADAM: Mapping[str, str | tuple[str, int]] = {"beta1": ("betas", 0), "beta2": ("betas", 1), "epsilon": "eps"}
 _BETAS = (BUILT_IN["adam"].hyper["beta1"], BUILT_IN["adam"].hyper["beta2"])
-Betas = Annotated[tuple[Decay, Decay], Field(strict=False)]
-"""A list is one too: JSON has no tuples, and a body is read strictly."""
+Betas = Annotated[
+    tuple[Decay, Decay], BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given)
+]
+"""JSON has no tuples, and a body is read strictly."""
 
 
 class Adam(_BuiltIn):
