@@ -22,6 +22,7 @@ from typing import Any
 import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from pydantic import BaseModel
 from typer.main import get_command
 
@@ -79,6 +80,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """mkdocs calls this for each page: a link out of docs/ goes to the copy in the site.
+
+    A link to a generated page leads readers of the repository to where README.md tells of the site, and has the page as
+    its title: `[settings](../README.md#documentation "reference/settings.md")`.
+    """
+    up = "../" * page.file.src_uri.count("/")
+
+    def moved(found: re.Match[str]) -> str:
+        copy = next(name for name, source in COPIED.items() if source == found[1])
+        return f"]({up}{found[3] or copy + (found[2] or '')})"
+
+    return re.sub(rf"\]\({re.escape(up)}\.\./(\w+\.md)(#[\w-]+)?(?: \"([^\"]+)\")?\)", moved, markdown)
 
 
 def copied_page(source: Path) -> str:

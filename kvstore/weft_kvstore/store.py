@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.futures import StoreFuture
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 
@@ -116,106 +115,3 @@ class BufferStore(Protocol):
         """An array for the key's value, always the same one, to be `out` of a pull. It has that value when the pull's
         future ends, and nothing certain while a pull into it is under way or after one has failed. Raises as
         `gradient_buffer`."""
-
-
-class BulkStore(Store, Protocol):
-    """A store that takes many keys in one call, which costs little more than a call of one key. No key may be there
-    twice, and none may be a table. One future stands for all; it fails as a whole, by the first key that does.
-
-    `priority` of a call, within `MAX_CALL_PRIORITY`: what a higher one sends goes first, in both directions. Described
-    priorities order what is left equal.
-    """
-
-    def push(
-        self, keys: str | Sequence[str], step: int, gradients: Array | Sequence[Array], *, priority: int = 0
-    ) -> Future[None]:
-        """See `Store.push`; of several keys a gradient each, in their order."""
-
-    def set(self, keys: str | Sequence[str], version: int, values: Array | Sequence[Array]) -> Future[None]:
-        """See `Store.set`; of several keys a value each."""
-
-    def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
-        """See `Store.push_rows`."""
-
-    def pull_rows(
-        self, key: str, ids: Array, version: int, *, settled: bool = False, priority: int = 0
-    ) -> Future[Array]:
-        """See `Store.pull_rows`."""
-
-    def restore(self, key: str, version: int, array: Array, number: int) -> Future[None]:
-        """Make this what a key was at a version: with number 0 its value, and the key is at that version then; else
-        state array `number` of its rule, from 1. Only of keys that nobody has pushed. Kept, as by `push`."""
-
-    def key_set(self, keys: Sequence[str]) -> Any:
-        """These keys, looked up once for `push_keys`, `pull_keys` and `pushpull`. Raises StoreRefusedError."""
-
-    def push_keys(self, keys: Any, step: int, gradients: Sequence[Array], *, priority: int = 0) -> Future[None]:
-        """`push` of a `key_set`. Arrays fit already, as by `pushpull`."""
-
-    def pull_keys(
-        self, keys: Any, version: int, *, out: Sequence[Array] | None = None, single: bool = False, priority: int = 0
-    ) -> Future[Any]:
-        """`pull` of a `key_set`. Arrays fit already, and `single` counts, as by `pushpull`."""
-
-    def pushpull(
-        self,
-        keys: Any,
-        step: int,
-        gradients: Sequence[Array],
-        *,
-        out: Sequence[Array] | None = None,
-        single: bool = False,
-        priority: int = 0,
-    ) -> StoreFuture[Any]:
-        """Gradients of `step`, and the values that have seen them, in one message: of a `key_set`. Arrays fit already:
-        C-contiguous, of the keys' dtypes and shapes. With `single` it ends with the one key's value, else with a list.
-        Where it fails, `arrived` of the future says whether the shards have the gradients all the same."""
-
-    def pull(
-        self,
-        keys: str | Sequence[str],
-        version: int,
-        *,
-        settled: bool = False,
-        exact: bool = False,
-        out: Any = None,
-        priority: int = 0,
-    ) -> Future[Any]:
-        """A key's value, or a list of several keys', once each has seen `version` updates. With `out`, an array or one
-        for each key, C-contiguous and of the key's dtype and shape, they are written there; it is the store's until the
-        future has ended, and what is in it after a failure is not said.
-
-        New arrays, of which small ones may lie in one buffer: who keeps one of them keeps up to 1 MiB. `exact`: none is
-        newer; it fails where a key has passed the version. In mode sync alone.
-        """
-
-    def pull_versions(
-        self,
-        keys: Sequence[str],
-        version: int,
-        *,
-        settled: bool = False,
-        out: Sequence[Array] | None = None,
-        priority: int = 0,
-    ) -> Future[Pulled]:
-        """The keys' values, and which versions they are at; as by `pull`."""
-
-    def pull_kept(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
-        """The key's value as its shard has it, however it travels else; as by `pull`."""
-
-    def set_hyper(
-        self, changes: Mapping[str, float], *, step: int | None = None, key: str | None = None
-    ) -> Future[int]:
-        """Give the rule's hyper-parameters these numbers from `step` on, for the whole job or for one key; without a
-        step, from the first that is possible. The future ends with the step, once it holds on all shards.
-
-        They take the place of numbers and schedules, and are multiplied by a key's multipliers. What was changed for a
-        key stands before what was changed for all. No slot may have pushed, or declared, anything of the step, or it is
-        refused, and so it is while another slot changes some: then nothing has changed. Where steps are each slot's
-        own, so is the step here. After a StoreTimeoutError or a StoreLostError it may hold or not, but on all shards
-        alike.
-        """
-
-    def read_consistent(self, keys: Sequence[str]) -> Future[tuple[int, list[Array]]]:
-        """Values that the keys had at one version, and which: the newest that can be had, also while others push. In
-        mode sync alone. Fails with StorePassedError where keys have passed every version that was tried."""

@@ -91,3 +91,21 @@ def test_every_call_of_users_and_every_problem_is_listed(site: Path) -> None:
     for method, _, path in (route.partition(" ") for route in RULES):
         assert path in agents or path in pages or f"{method} {path}\u00b6" in text, (method, path)
     assert {*KINDS} <= set(re.findall(r' id="([^"]+)"', page(site, "problems")))
+
+
+def test_links_between_files_of_the_repository_lead_to_files_that_are_there() -> None:
+    """Of pages that somebody reads without the site."""
+    dead = []
+    for file in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "helm").rglob("*.md")]:
+        for target, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)(#[^)\s]+)?[^)]*\)", file.read_text()):
+            there = file.parent / target if target else file
+            headings = there.read_text() if there.suffix == ".md" and there.is_file() else None
+            if not there.exists() or (anchor and headings is not None and anchor[1:] not in anchors(headings)):
+                dead.append(f"{file.relative_to(ROOT)}: {target}{anchor}")
+    assert not dead
+
+
+def anchors(page: str) -> set[str]:
+    """What GitHub and others make of a page's headings."""
+    titles = re.findall(r"^#+ (.+)$", page, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

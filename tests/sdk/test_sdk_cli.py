@@ -525,7 +525,7 @@ def test_jobs_are_removed_once_that_is_confirmed(run: Run) -> None:
     gone = httpx.Response(204)
     script = answers(ended, gone)
     asked = run(script, "rm", "job-1")  # Nobody answers.
-    assert (asked.exit_code, len(script.requests), "--yes" in asked.stderr) == (2, 1, True)
+    assert (asked.exit_code, len(script.requests), "--yes" in asked.stderr) == (1, 1, True)
     assert "remove 1 job with results, snapshots and logs (4.0 MiB) for ever?" in asked.stdout
     script = answers(ended, ended, gone)
     result = run(script, "rm", "job-1", "job-1", "--yes")
@@ -701,6 +701,15 @@ def test_a_place_that_cannot_be_written_is_told(run: Run, tmp_path: Path) -> Non
 def test_help_names_the_exit_codes() -> None:
     out = CliRunner().invoke(app, ["--help"]).stdout
     assert "3 no server answered" in " ".join(out.split())
+
+
+def test_the_help_of_submit_has_options_of_onnx_files_under_their_own_heading() -> None:
+    out = CliRunner().invoke(app, ["submit", "--help"]).stdout
+    general, of_models = out.split("\nFor an ONNX file:\n")
+    assert "--dry-run" in general
+    assert "\nFor any job (replaces what a job file says):\n  --steps" in general
+    assert "--loss LOSS" in of_models
+    assert "--loss LOSS" not in general
 
 
 def test_durations_are_read_in_two_units() -> None:

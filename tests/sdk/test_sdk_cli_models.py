@@ -212,8 +212,8 @@ def test_options_of_models_are_no_options_of_job_files(run: Run, tmp_path: Path)
     for given in (["--loss", "mse"], ["--data", "x.npz"]):
         result = run(answers(job()), "submit", str(path), *given)
         assert result.exit_code == 2
-        assert f"{given[0]} is of an ONNX file" in result.stderr
-    assert "--loss is of an ONNX file" in run(answers(job()), "programs", "job-1", "--loss", "mse").stderr
+        assert f"{given[0]} is for ONNX files" in result.stderr
+    assert "--loss is for ONNX files" in run(answers(job()), "programs", "job-1", "--loss", "mse").stderr
 
 
 def test_warnings_are_shown_and_no_model_is_an_error(run: Run, file: str, tmp_path: Path) -> None:

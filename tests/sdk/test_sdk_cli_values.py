@@ -125,7 +125,7 @@ def test_a_dry_run_is_shown_without_its_programs() -> None:
 def test_memory_of_a_submitted_job_is_wrong_usage(run: Run) -> None:
     result = run(answers(job()), "programs", "job-1", "--memory")
     assert result.exit_code == 2
-    assert "--memory is of a job file" in result.stderr
+    assert "--memory is for job files" in result.stderr
 
 
 def test_a_job_file_begins_with_another_job_or_with_a_file(run: Run, tmp_path: Path) -> None:

@@ -15,10 +15,8 @@ import weft
 from weft import nn
 from weft.api.compression import CompressionSpec, StoreCompressionSpec
 from weft.api.job import JobSpec, Precision, Recompute
-from weft.cli.training_options import changed, training_changes
+from weft.cli.training_options import TrainingOptions, changed
 from weft.errors import ArgumentError
-
-NOTHING: dict[str, Any] = dict.fromkeys(("recompute", "precision", "clip_norm", "accumulate", "ema"), None)
 
 
 def spec_of(tmp_path: Path, **arguments: Any) -> JobSpec:
@@ -77,14 +75,14 @@ def test_what_makes_no_sense_is_named(tmp_path: Path, arguments: dict[str, Any])
 
 
 def test_what_is_said_on_the_command_line_stands_in_the_place_of_the_jobs_own() -> None:
-    changes = training_changes(
+    changes = TrainingOptions(
         recompute=Recompute.SEGMENTS,
         precision=Precision.FLOAT16,
         clip_norm=2.0,
         accumulate=3,
         ema="0.99:5",
         evaluate_ema=True,
-    )
+    ).fields()
     document = json.loads(changed(b'{"name": "a", "clip_norm": 7, "accumulate": 1}', changes))
     assert document == {
         "name": "a",
@@ -98,18 +96,18 @@ def test_what_is_said_on_the_command_line_stands_in_the_place_of_the_jobs_own() 
 
 
 def test_where_nothing_is_said_the_document_stays_as_it_is_to_the_byte() -> None:
-    assert changed(b'{ "name":"a"}', training_changes(**NOTHING, evaluate_ema=False)) == b'{ "name":"a"}'
+    assert changed(b'{ "name":"a"}', TrainingOptions().fields()) == b'{ "name":"a"}'
 
 
 @pytest.mark.parametrize(("text", "average"), [("uniform", {}), ("uniform:7", {"start": 7}), ("0.5", {"decay": 0.5})])
 def test_averages_are_said_in_a_word(text: str, average: dict[str, Any]) -> None:
-    assert training_changes(**{**NOTHING, "ema": text}, evaluate_ema=False) == {"ema": average}
+    assert TrainingOptions(ema=text).fields() == {"ema": average}
 
 
 @pytest.mark.parametrize("text", ["much", "0.9:soon", ""])
 def test_an_average_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is no decay"):
-        training_changes(**{**NOTHING, "ema": text}, evaluate_ema=False)
+        TrainingOptions(ema=text).fields()
 
 
 @pytest.mark.parametrize(
@@ -121,7 +119,7 @@ def test_an_average_that_is_none_is_refused(text: str) -> None:
     ],
 )
 def test_compression_is_said_in_a_word(text: str, one: dict[str, Any]) -> None:
-    told = training_changes(**NOTHING, evaluate_ema=False, compression=text)
+    told = TrainingOptions(compression=text).fields()
     assert told == {"compression": {"gradients": one, "merged": one}}
     StoreCompressionSpec.model_validate(told["compression"])
 
@@ -129,4 +127,4 @@ def test_compression_is_said_in_a_word(text: str, one: dict[str, Any]) -> None:
 @pytest.mark.parametrize("text", ["2bit", "bf16:1", "topk:many", "zip", ""])
 def test_a_compression_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is none of bf16"):
-        training_changes(**NOTHING, evaluate_ema=False, compression=text)
+        TrainingOptions(compression=text).fields()

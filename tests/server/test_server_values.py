@@ -281,21 +281,41 @@ def test_uploads_expire_are_bounded_and_hostile_ones_are_refused(
 
 
 def test_one_project_leaves_room_for_the_uploads_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_server.storage.uploads.MOST_OF_PROJECT", 1)
-    uploads, now = Uploads(tmp_path, 1.0, 1 << 30), datetime.now(UTC)
+    content, now = save({"b": B}), datetime.now(UTC)
+    uploads = Uploads(tmp_path, 1.0, 4 * len(content))
 
     def bring(name: str, project: str) -> None:
-        upload = uploads.start(name, now)
-        upload.file.write(save({"b": B}))
+        upload = uploads.start(name, now, project)
+        upload.file.write(content)
         try:
             uploads.keep(upload, name, now, project)
         finally:
             uploads.discard(upload)
 
-    bring("a", "one")
-    with pytest.raises(FullError, match="there are 1 uploads already"):
-        bring("b", "one")
-    bring("c", "two")
+    for name in "abc":
+        bring(name, "one")
+    with pytest.raises(FullError, match=rf"there are {3 * len(content)} bytes of uploads of project one already"):
+        bring("d", "one")
+    bring("d", "two")
+    with pytest.raises(FullError, match=rf"there are {4 * len(content)} bytes of uploads already"):
+        bring("e", "two")
+    monkeypatch.setattr("weft_server.storage.uploads.MOST_OF_PROJECT", 3)
+    with pytest.raises(FullError, match="there are 3 uploads of project one already"):
+        bring("f", "one")
+
+
+def test_one_project_leaves_others_places_to_bring_uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_server.storage.uploads.MOST_AT_ONCE", 4)
+    uploads, now = Uploads(tmp_path, 1.0, 1 << 30), datetime.now(UTC)
+    coming = [uploads.start(name, now, "one") for name in "abc"]
+    with pytest.raises(FullError, match="there are 3 unfinished uploads of project one already"):
+        uploads.start("d", now, "one")
+    coming.append(uploads.start("e", now, "two"))
+    with pytest.raises(FullError, match="there are 4 unfinished uploads already"):
+        uploads.start("f", now, "two")
+    for upload in coming:
+        uploads.discard(upload)
+    uploads.discard(uploads.start("d", now, "one"))
 
 
 def test_uploads_that_have_not_expired_make_room_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +331,7 @@ def test_uploads_that_have_not_expired_make_room_for_no_other(tmp_path: Path, mo
         then = path.stat().st_mtime - 60 * minutes
         os.utime(path, (then, then))
 
-    with running(tmp_path / "few", uploads_bytes=3 * len(content)) as client:
+    with running(tmp_path / "few", uploads_bytes=4 * len(content)) as client:
         (folder / ".upload-left-over").write_bytes(content)
         first, second, third = bring(), bring(), bring()
         full = refused(client.post("/v1/uploads", content=content), 503, "too-many-uploads")

@@ -16,8 +16,8 @@ from weft.api.store import CommitSpec
 from weft_graph.ir import Graph
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import description_from_json
-from weft_worker.course import CourseStep, parts_of
-from weft_worker.task import course_of, task_of
+from weft_worker.schedule import ScheduledStep, parts_of
+from weft_worker.task import schedule_of, task_of
 from worker_graphs import METRICS, bags, mlp, normalized
 from worker_jobs import BAG_COLUMNS, Job, Records, programs_of, run_all, save_bags, save_data
 
@@ -90,9 +90,9 @@ def test_running_statistics_are_the_mean_over_the_parts(data: Path) -> None:
     job = replace(job_of(normalized(), data), steps=1)
     found, _ = trained(replace(job, accumulate=2))
     first, _ = trained(replace(job, lr=0.0))
-    course = course_of(task_of(job.allocation(0)), ROWS)
+    schedule = schedule_of(task_of(job.allocation(0)), ROWS)
     with np.load(data) as columns:
-        parts = [columns["x"][part.rows] @ first["w1"] + first["b1"] for part in parts_of(course.at(0), 2)]
+        parts = [columns["x"][part.rows] @ first["w1"] + first["b1"] for part in parts_of(schedule.at(0), 2)]
     np.testing.assert_allclose(found["mean"], 0.1 * np.mean([part.mean(axis=0) for part in parts], axis=0), rtol=1e-9)
 
 
@@ -104,7 +104,7 @@ def test_a_clipped_step_in_parts_is_clipped_once(data: Path) -> None:
 
 
 def test_a_step_has_no_more_parts_than_samples() -> None:
-    step = CourseStep(0, 7, 2, np.arange(10, 15), 5 / 7, reports=False, evaluates=False)
+    step = ScheduledStep(0, 7, 2, np.arange(10, 15), 5 / 7, reports=False, evaluates=False)
     parts = parts_of(step, 3)
     assert [part.rows.tolist() for part in parts] == [[10, 11], [12, 13], [14]]
     assert [part.first_sample for part in parts] == [2, 4, 6]

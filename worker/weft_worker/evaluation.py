@@ -10,11 +10,11 @@ from weft_data.source import Rows
 from weft_kernels.kernel import Array
 from weft_kvstore.store import Readable
 from weft_worker.bind import Binder
-from weft_worker.course import Course
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.feed import Feeder
 from weft_worker.metrics import MetricSums, TakenSums
+from weft_worker.schedule import Schedule
 from weft_worker.step.pusher import StepPusher
 from weft_worker.step.run import COMPUTE
 from weft_worker.step.values import StepContext
@@ -28,7 +28,7 @@ class Evaluation:
 
     binder: Binder
     feeder: Feeder
-    course: Course
+    schedule: Schedule
     engine: Engine
     pusher: StepPusher
     seed: int
@@ -39,7 +39,7 @@ class Evaluation:
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys that the program reads whole."""
-        sizes = self.course.evaluation_sizes()
+        sizes = self.schedule.evaluation_sizes()
         return tuple(self.binder.plan(self.feeder.dims(sizes[0])).fetched) if sizes else ()
 
     def run(self, values: Mapping[str, Array], finished: int, *, settled: bool) -> TakenSums:
@@ -52,7 +52,7 @@ class Evaluation:
         sums = MetricSums(self.binder.program.outputs)
         order = self.engine.variable("evaluation sums")
         done: list[Variable] = []
-        for number, (first_sample, rows) in enumerate(self.course.evaluation_batches()):
+        for number, (first_sample, rows) in enumerate(self.schedule.evaluation_batches()):
             if number >= BATCHES_IN_FLIGHT:
                 self.engine.wait([done[number - BATCHES_IN_FLIGHT]], self.timeout_s)
             label = f"evaluation batch {number} after step {finished}"

@@ -1,8 +1,8 @@
 """A store over the job's store, for a worker that updates keys itself: merged gradients come, values are handed out.
 
 Such a key's merged gradient is pulled from the moment its own is pushed; the rule is applied on this store's own
-thread, key by key as gradients arrive, never on the thread that moves bytes. What waits for what is the mind's:
-`weft_worker.local_update_mind`.
+thread, key by key as gradients arrive, never on the thread that moves bytes. What waits for what is decided by
+`weft_worker.version_waits`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from weft_kvstore.store import Store
 from weft_worker.device import Device
 from weft_worker.local_key import LocalKey
 from weft_worker.local_keys import LocalKeys
-from weft_worker.local_update_mind import Begin, End, Give, Instruction, LocalUpdateMind
 from weft_worker.updating import Updating
+from weft_worker.version_waits import Begin, End, Give, Instruction, VersionWaits
 
 TIMEOUT_S: Final = 120.0
 """For a version of a key to come about: above the store's own deadline, whose message says which slots are missing."""
@@ -77,7 +77,7 @@ class LocalUpdateStore:
         self._keys = {name: LocalKey(key, updating, local.seen) for name, key in local.keys.items()}
         self._slices = {name: slices_of(key, local.seen.slice_bytes).count for name, key in local.keys.items()}
         self._priorities = {name: key.priority for name, key in local.keys.items()}
-        self._mind = LocalUpdateMind(self._keys, timeout_s)
+        self._versions = VersionWaits(self._keys, timeout_s)
         self._capture: _Capture | None = None
         if snapshot is not None:
             self._restore(snapshot)
@@ -121,7 +121,7 @@ class LocalUpdateStore:
     def push(self, key: str, step: int, gradient: Array) -> Future[None]:
         if key not in self._keys:
             return self._store.push(key, step, gradient)
-        if self._mind.version(key) == step:  # Read on another thread than the mind's: it stays so until this push.
+        if self._versions.version(key) == step:  # Another thread changes it, and not before this push.
             return self._push(key, step, gradient)
         return self._once_at([key], step, lambda: self._push(key, step, gradient))
 
@@ -202,7 +202,7 @@ class LocalUpdateStore:
         wait = _Wait(f"version {version} of key {shown}, which this worker updates", future, give)
 
         def want() -> None:
-            self._carry_out(self._mind.want(number, keys, version, time.monotonic()))
+            self._carry_out(self._versions.want(number, keys, version, time.monotonic()))
 
         with self._lock:
             if self._over is None:
@@ -245,14 +245,14 @@ class LocalUpdateStore:
 
     def _round(self) -> None:
         self._doing = "the thread that updates has failed"
-        pause_s = min(self._mind.due() - time.monotonic(), LONGEST_PAUSE_S)
+        pause_s = min(self._versions.due() - time.monotonic(), LONGEST_PAUSE_S)
         try:
             event = self._events.get(timeout=max(pause_s, 0.0))[2]
         except Empty:
             pass
         else:
             event()
-        self._carry_out(self._mind.tick(time.monotonic()))
+        self._carry_out(self._versions.tick(time.monotonic()))
 
     def _carry_out(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
@@ -273,21 +273,21 @@ class LocalUpdateStore:
         error = _error_of(key, ended)
         if error is None:
             self._keys[key].begin(ended.result())
-        self._carry_out(self._mind.reached(key, 0) if error is None else self._mind.failed(key, error))
+        self._carry_out(self._versions.reached(key, 0) if error is None else self._versions.failed(key, error))
 
     def _gradient_came(self, key: str, step: int, ended: Future[Array]) -> None:
         """The merged gradient of `step` is there, or will not come."""
-        error = _error_of(key, ended) or self._mind.misfit(key, step)
+        error = _error_of(key, ended) or self._versions.misfit(key, step)
         if error is None:
             self._doing = f"rule {self._updating.rule.name!r} failed on key {key!r}, step {step}"
             self._keys[key].update(ended.result(), step)
             if self._capture is not None:
                 self._take(key, version=step + 1)
-        self._carry_out(self._mind.reached(key, step + 1) if error is None else self._mind.failed(key, error))
+        self._carry_out(self._versions.reached(key, step + 1) if error is None else self._versions.failed(key, error))
 
     def _take(self, key: str, version: int | None = None) -> None:
-        """Copies a key that is at the version of the capture; it is at `version`, or at what the mind says."""
-        capture, version = self._capture, self._mind.version(key) if version is None else version
+        """Copies a key that is at the version of the capture; it is at `version`, or at its own."""
+        capture, version = self._capture, self._versions.version(key) if version is None else version
         if capture is None or version is None or version < capture.step or capture.parts.get(key) is not None:
             return
         if version > capture.step:
@@ -311,7 +311,7 @@ class LocalUpdateStore:
                     reader.read(array, name, 0, of.size, of.dtype) for array in (VALUE, *self._updating.rule.state)
                 )
                 of.restore(value.reshape(of.shape), dict(zip(self._updating.rule.state, state, strict=True)))
-                self._mind.begin_at(name, snapshot.step)
+                self._versions.begin_at(name, snapshot.step)
 
 
 @dataclass(eq=False, frozen=True, slots=True)

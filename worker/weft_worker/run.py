@@ -30,7 +30,7 @@ from weft_kvstore.snapshot_files import SnapshotError
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
-from weft_worker.course import Course
+from weft_worker.checkpointer import Checkpointer
 from weft_worker.device import CPU, Device, open_device
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.errors import EngineError
@@ -39,16 +39,16 @@ from weft_worker.engine.threaded import ThreadedEngine
 from weft_worker.errors import StoppedError, WorkerError
 from weft_worker.evaluation import Evaluation
 from weft_worker.feed import Feeder
-from weft_worker.keeping import Keeping
 from weft_worker.local_update import LocalUpdateStore
 from weft_worker.ordered_sets import OrderedSets
 from weft_worker.own_values import OwnStore, has_own_values
 from weft_worker.reports import Reporter, RunReports
+from weft_worker.schedule import Schedule
 from weft_worker.settings import RunSettings
 from weft_worker.step.inline import OwnValues, SharedValues
 from weft_worker.step.pusher import StepPusher
 from weft_worker.step.run import COMPUTE, IO, DeviceKeys, InlineStore, Runtime
-from weft_worker.task import Task, course_of, open_data, task_of
+from weft_worker.task import Task, open_data, schedule_of, task_of
 from weft_worker.training import RunSignals, Training
 from weft_worker.training_steps import TrainingSteps
 from weft_worker.updating import updating_on
@@ -313,8 +313,8 @@ class Run:
         travels = not isinstance(inline, OwnValues) and self._settings.overlap
         binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=travels)
         feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)
-        course = course_of(task, feeder.rows)
-        for size in course.training_sizes():
+        schedule = schedule_of(task, feeder.rows)
+        for size in schedule.training_sizes():
             binder.plan(feeder.dims(size))
         runtime = Runtime(engine, store, device, device_keys_of(store, device), inline, self._check)
         pusher = StepPusher(runtime, arena=self._settings.arena)
@@ -322,12 +322,12 @@ class Run:
         timeout_s = self._settings.wait_timeout_s
         return Training(
             task=task,
-            course=course,
-            steps=TrainingSteps.of(task, course, binder, feeder, pusher=pusher, reports=reports),
+            schedule=schedule,
+            steps=TrainingSteps.of(task, schedule, binder, feeder, pusher=pusher, reports=reports),
             engine=engine,
             store=store,
-            evaluation=self._evaluation(task, source, course, runtime, pusher),
-            keeping=Keeping(store, task.keys, task.kept_state, task.allocation.job, timeout_s),
+            evaluation=self._evaluation(task, source, schedule, runtime, pusher),
+            checkpointer=Checkpointer(store, task.keys, task.kept_state, task.allocation.job, timeout_s),
             setter=ValueSetter(store, task.parameters, task.local.keys, timeout_s),
             sets=self._sets,
             reports=reports,
@@ -345,7 +345,7 @@ class Run:
         return None
 
     def _evaluation(
-        self, task: Task, source: Source, course: Course, runtime: Runtime, pusher: StepPusher
+        self, task: Task, source: Source, schedule: Schedule, runtime: Runtime, pusher: StepPusher
     ) -> Evaluation | None:
         """The job's evaluation, if it has one, bound like the training."""
         allocation = task.allocation
@@ -353,11 +353,11 @@ class Run:
             return None
         held_out = Feeder(source, allocation.data.columns, task.programs.evaluate.inputs)
         evaluate = Binder(task.programs.evaluate, runtime.device, session_threads=self._session_threads)
-        for size in course.evaluation_sizes():
+        for size in schedule.evaluation_sizes():
             evaluate.plan(held_out.dims(size))
         reads = AveragedStore(runtime.store, task.parameters) if allocation.evaluate_average else runtime.store
         timeout_s = self._settings.wait_timeout_s
-        return Evaluation(evaluate, held_out, course, runtime.engine, pusher, allocation.seed, timeout_s, reads)
+        return Evaluation(evaluate, held_out, schedule, runtime.engine, pusher, allocation.seed, timeout_s, reads)
 
     def _connect(self, task: Task, device: Device, stack: ExitStack) -> Store:
         """Opens the store, and has a thread close it: when the run ends, or earlier when it is stopped.

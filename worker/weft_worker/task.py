@@ -22,10 +22,10 @@ from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, description_from_json
 from weft_kvstore.snapshot_files import Snapshot, snapshots
 from weft_worker.contributions import Contributions, check_tables, contributions_of
-from weft_worker.course import Course
 from weft_worker.errors import TaskError
 from weft_worker.local_keys import LocalKeys, local_keys_of
 from weft_worker.pace import Pace, pace_of
+from weft_worker.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ def open_data(task: Task, roots: tuple[Path, ...] | None, tell: Callable[[str], 
     return source
 
 
-def course_of(task: Task, rows: int) -> Course:
-    """The run's course over a source of `rows`. Raises TaskError for rows that the source does not have."""
+def schedule_of(task: Task, rows: int) -> Schedule:
+    """The run's schedule over a source of `rows`. Raises TaskError for rows that the source does not have."""
     allocation, data = task.allocation, task.allocation.data
     start, stop = (0, rows) if data.train is None else (data.train.start, data.train.stop)
     held_out = None if data.evaluate is None else (data.evaluate.start, data.evaluate.stop)
@@ -138,7 +138,7 @@ def course_of(task: Task, rows: int) -> Course:
         if last > rows:
             raise TaskError(f"data.{what} ends at row {last}; {data.source.path!r} has {rows} rows")
     batches = BatchPlan(start, stop, data.batch_size, allocation.seed, data.shuffle)
-    return Course(
+    return Schedule(
         batches,
         steps=allocation.steps,
         slot=allocation.slot,

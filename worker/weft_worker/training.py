@@ -12,16 +12,16 @@ from weft.api.agent import SetDone
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.errors import StoreError
 from weft_kvstore.store import Store
-from weft_worker.course import Course
+from weft_worker.checkpointer import Checkpointer, pull_all
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.serial import SerialEngine
 from weft_worker.engine.work import Variable
 from weft_worker.errors import StoppedError, WorkerError
 from weft_worker.evaluation import Evaluation
-from weft_worker.keeping import Keeping, pull_all
 from weft_worker.ordered_sets import BroughtSet, OrderedSets
 from weft_worker.patience import patiently, result_of
 from weft_worker.reports import RunReports
+from weft_worker.schedule import Schedule
 from weft_worker.settings import RunSettings
 from weft_worker.task import Task
 from weft_worker.training_steps import TrainingSteps
@@ -44,12 +44,12 @@ class Training:
     """All that a slot's run needs, bound and open. `run` is called once, on a thread of its own."""
 
     task: Task
-    course: Course
+    schedule: Schedule
     steps: TrainingSteps
     engine: Engine
     store: Store
     evaluation: Evaluation | None
-    keeping: Keeping
+    checkpointer: Checkpointer
     setter: ValueSetter
     sets: OrderedSets
     reports: RunReports
@@ -95,7 +95,7 @@ class Training:
         what was evaluated at its first step may not have been told."""
         allocation = self.task.allocation
         if self.task.snapshot is not None or allocation.incarnation > 1:
-            if first and self.course.at(first - 1).evaluates:
+            if first and self.schedule.at(first - 1).evaluates:
                 self._evaluate(first)
         elif allocation.keeper and allocation.given:
             with tempfile.TemporaryFile() as file:
@@ -111,7 +111,7 @@ class Training:
             self._boundary(step)
             while len(in_flight) >= most:
                 self.engine.wait([in_flight.popleft()], self.settings.wait_timeout_s)
-            current = self.course.at(step)
+            current = self.schedule.at(step)
             in_flight.append(self.steps.push(current))
             if current.evaluates:
                 self._evaluate(step + 1)
@@ -169,7 +169,7 @@ class Training:
 
     def _upload(self, finished: int, *, final: bool) -> None:
         settled = final or self.task.settles
-        document = self.keeping.document(finished, settled=settled, with_state=bool(self.keeping.state))
+        document = self.checkpointer.document(finished, settled=settled, with_state=bool(self.checkpointer.state))
         self.reports.upload(document, finished, final=final)
 
     def _settle(self) -> None:

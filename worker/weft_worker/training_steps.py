@@ -15,12 +15,12 @@ from weft_graph.program import LOSS_SCALE, Update
 from weft_kernels.kernel import Array
 from weft_kvstore.step_outcome import loss_scale_of
 from weft_worker.bind import Binder
-from weft_worker.course import Course, CourseStep, parts_of
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.feed import Feeder
 from weft_worker.metrics import MetricSums
 from weft_worker.reports import RunReports
+from weft_worker.schedule import Schedule, ScheduledStep, parts_of
 from weft_worker.step.accumulation import Accumulation, StepPart
 from weft_worker.step.pusher import StepPusher
 from weft_worker.step.run import COMPUTE
@@ -40,7 +40,7 @@ class TrainingSteps:
     `order` is the variable by which the works that end steps follow each other."""
 
     task: Task
-    course: Course
+    schedule: Schedule
     binder: Binder
     feeder: Feeder
     engine: Engine
@@ -57,7 +57,7 @@ class TrainingSteps:
 
     @classmethod
     def of(
-        cls, task: Task, course: Course, binder: Binder, feeder: Feeder, *, pusher: StepPusher, reports: RunReports
+        cls, task: Task, schedule: Schedule, binder: Binder, feeder: Feeder, *, pusher: StepPusher, reports: RunReports
     ) -> TrainingSteps:
         """Before the first step."""
         commit, engine = task.description.commit, pusher.engine
@@ -65,9 +65,9 @@ class TrainingSteps:
         scale = StepLossScale(None if commit is None else commit.loss_scaling, first)
         sums, order = MetricSums(binder.program.outputs), engine.variable("metric sums")
         trace = TraceRecorder.of(task.allocation.trace, "worker", task.allocation.slot)
-        return cls(task, course, binder, feeder, engine, pusher, reports, sums, scale, order, trace)
+        return cls(task, schedule, binder, feeder, engine, pusher, reports, sums, scale, order, trace)
 
-    def push(self, current: CourseStep) -> Variable:
+    def push(self, current: ScheduledStep) -> Variable:
         """Pushes a step and the work that ends it; returns what that work writes last."""
         label = f"step {current.step + 1}"
         done = self.engine.variable(label)
@@ -77,7 +77,7 @@ class TrainingSteps:
             barrier = self.pusher.push_absence(current.step, keys, self.task.pace, label, ending)
             self._push_end(current, None, ending=ending, reads=(barrier,), done=done)
             return done
-        parts = parts_of(current, self.course.accumulate)
+        parts = parts_of(current, self.schedule.accumulate)
         shared = None
         if len(parts) > 1:
             means = frozenset(key.key for key in self.task.keys if key.update is Update.MEAN)
@@ -89,7 +89,7 @@ class TrainingSteps:
         self._push_end(part, pushed, ending=pushed.ending, reads=(*pushed.outputs, *pushed.sent), done=done)
         return done
 
-    def _push_part(self, part: CourseStep, of: StepPart | None) -> PushedStep:
+    def _push_part(self, part: ScheduledStep, of: StepPart | None) -> PushedStep:
         label = f"step {part.step + 1}" if of is None else f"step {part.step + 1}, part {of.number}"
         locate = partial(self.feeder.locate, part.rows)
         trace = self.trace if self.trace is not None and self.trace.covers(part.step + 1) else None
@@ -108,7 +108,7 @@ class TrainingSteps:
             feeds, late = self._feeds(part)
         return self.pusher.push(plan, context, feeds, nothing=self.task.contributions.nothing, late=late, part=of)
 
-    def _feeds(self, current: CourseStep) -> tuple[Mapping[str, Array], LateFeed | None]:
+    def _feeds(self, current: ScheduledStep) -> tuple[Mapping[str, Array], LateFeed | None]:
         """The step's inputs, and the one that the end of the step before decides."""
         feeds = dict(self.feeder.read(current.rows))
         dtype = next((each.type.dtype.numpy for each in self.binder.program.inputs if each.name == LOSS_SCALE), None)
@@ -122,7 +122,7 @@ class TrainingSteps:
 
         return feeds, LateFeed(LOSS_SCALE, (self.order,), read)
 
-    def _push_sums(self, part: CourseStep, pushed: PushedStep) -> None:
+    def _push_sums(self, part: ScheduledStep, pushed: PushedStep) -> None:
         """Adds the metrics of a part that is not the step's last."""
 
         def add() -> None:
@@ -131,7 +131,7 @@ class TrainingSteps:
         name = f"metrics of a part of step {part.step + 1}"
         self.engine.push(add, pushed.outputs, (self.order,), lane=COMPUTE, name=name)
 
-    def _add(self, part: CourseStep, pushed: PushedStep) -> None:
+    def _add(self, part: ScheduledStep, pushed: PushedStep) -> None:
         means = pushed.scalars()
         self.sums.add(means, len(part.rows), part.step + 1)
         if not self.bad_data and not all(map(math.isfinite, means.values())):
@@ -139,7 +139,7 @@ class TrainingSteps:
 
     def _push_end(
         self,
-        current: CourseStep,
+        current: ScheduledStep,
         pushed: PushedStep | None,
         *,
         ending: Ending,

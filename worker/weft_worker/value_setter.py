@@ -11,7 +11,7 @@ from typing import BinaryIO, Final
 from weft_kvstore.description.records import KeyDescription, is_given
 from weft_kvstore.snapshot_files import Tensor, TensorFile, TensorFileError
 from weft_kvstore.store import Store
-from weft_worker.keeping import runs_of
+from weft_worker.checkpointer import runs_of
 from weft_worker.pace import Pace
 from weft_worker.patience import Tell, patiently, result_of
 

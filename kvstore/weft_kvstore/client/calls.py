@@ -15,14 +15,18 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import Driver, StoreFuture, joined
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import BufferStore, Pulled, joined_pulls
+from weft_kvstore.store import BufferStore, Pulled, Store, joined_pulls
 from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading
 
 _READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
 
 
-class StoreCalls(BufferStore):
-    """Every call raises StoreError in a child of the process that made the store.
+class StoreCalls(Store, BufferStore):
+    """A store that takes many keys in one call, which costs little more than a call of one key. No key may be there
+    twice, and none may be a table. One future stands for all; it fails as a whole, by the first key that does.
+
+    `priority` of a call, within `MAX_CALL_PRIORITY`: what a higher one sends goes first, in both directions. Described
+    priorities order what is left equal. Every call raises StoreError in a child of the process that made the store.
 
     `submit` is called with each operation that is in order, on the caller's thread; it must not wait, and raises
     StoreError where nothing can be begun any more. `driver` brings futures to their end, or says who must not wait
@@ -37,18 +41,23 @@ class StoreCalls(BufferStore):
     def push(
         self, keys: str | Sequence[str], step: int, gradients: Array | Sequence[Array], *, priority: int = 0
     ) -> Future[None]:
+        """See `Store.push`; of several keys a gradient each, in their order."""
         return self._begin(
             lambda future: self._arguments.push(future, keys, step, gradients, payload_kind=PayloadKind.GRADIENT),
             priority,
         )
 
     def restore(self, key: str, version: int, array: Array, number: int) -> Future[None]:
+        """Make this what a key was at a version: with number 0 its value, and the key is at that version then; else
+        state array `number` of its rule, from 1. Only of keys that nobody has pushed. Kept, as by `push`."""
         return self._begin(lambda future: self._arguments.restore(future, key, version, array, number))
 
     def key_set(self, keys: Sequence[str]) -> KeySet:
+        """These keys, looked up once for `push_keys`, `pull_keys` and `pushpull`. Raises StoreRefusedError."""
         return self._arguments.key_set(keys)
 
     def push_keys(self, keys: KeySet, step: int, gradients: Sequence[Array], *, priority: int = 0) -> Future[None]:
+        """`push` of a `key_set`. Arrays fit already, as by `pushpull`."""
         future: StoreFuture[None] = StoreFuture(self._driver)
         payload = KeyPayload(PayloadKind.GRADIENT, keys, step, gradients)
         return self._planned(PushOperation(future, payload), future, priority)
@@ -62,6 +71,7 @@ class StoreCalls(BufferStore):
         single: bool = False,
         priority: int = 0,
     ) -> Future[Any]:
+        """`pull` of a `key_set`. Arrays fit already, and `single` counts, as by `pushpull`."""
         future: StoreFuture[Any] = StoreFuture(self._driver)
         asked = AskedKeys(keys, version, None, Reading.OWN, Gives.VALUE if single else Gives.VALUES)
         return self._planned(KeyPull(future, asked, out), future, priority)
@@ -76,6 +86,9 @@ class StoreCalls(BufferStore):
         single: bool = False,
         priority: int = 0,
     ) -> StoreFuture[Any]:
+        """Gradients of `step`, and the values that have seen them, in one message: of a `key_set`. Arrays fit already:
+        C-contiguous, of the keys' dtypes and shapes. With `single` it ends with the one key's value, else with a list.
+        Where it fails, `arrived` of the future says whether the shards have the gradients all the same."""
         future: StoreFuture[Any] = StoreFuture(self._driver)
         payload = KeyPayload(PayloadKind.GRADIENT, keys, step, gradients)
         gives = Gives.VALUE if single else Gives.VALUES
@@ -89,6 +102,7 @@ class StoreCalls(BufferStore):
         )
 
     def set(self, keys: str | Sequence[str], version: int, values: Array | Sequence[Array]) -> Future[None]:
+        """See `Store.set`; of several keys a value each."""
         return self._begin(
             lambda future: self._arguments.push(future, keys, version, values, payload_kind=PayloadKind.VALUE)
         )
@@ -108,6 +122,13 @@ class StoreCalls(BufferStore):
         out: Any = None,
         priority: int = 0,
     ) -> Future[Any]:
+        """A key's value, or a list of several keys', once each has seen `version` updates. With `out`, an array or one
+        for each key, C-contiguous and of the key's dtype and shape, they are written there; it is the store's until the
+        future has ended, and what is in it after a failure is not said.
+
+        New arrays, of which small ones may lie in one buffer: who keeps one of them keeps up to 1 MiB. `exact`: none is
+        newer; it fails where a key has passed the version. In mode sync alone.
+        """
         reading = Reading.EXACT if exact else _READING[settled]
         return self._pull(keys, out, priority, _one_behind_the_other, version=version, reading=reading)
 
@@ -120,6 +141,7 @@ class StoreCalls(BufferStore):
         out: Sequence[Array] | None = None,
         priority: int = 0,
     ) -> Future[Pulled]:
+        """The keys' values, and which versions they are at; as by `pull`."""
         how = {"version": version, "reading": _READING[settled], "gives": Gives.VERSIONS}
         return self._pull(keys, out, priority, joined_pulls, **how)
 
@@ -137,6 +159,8 @@ class StoreCalls(BufferStore):
         return joined([pull(keys[some], None if out is None else out[some]) for some in parts], join)
 
     def read_consistent(self, keys: Sequence[str]) -> Future[tuple[int, list[Array]]]:
+        """Values that the keys had at one version, and which: the newest that can be had, also while others push. In
+        mode sync alone. Fails with StorePassedError where keys have passed every version that was tried."""
         self._process.check()
         try:
             read = ConsistentRead(self, keys, self._arguments.moving(keys), self._driver)
@@ -150,6 +174,7 @@ class StoreCalls(BufferStore):
         return self._begin(lambda future: self._arguments.pull_state(future, key, version, reading=reading))
 
     def pull_kept(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
+        """The key's value as its shard has it, however it travels else; as by `pull`."""
         reading = _READING[settled]
         return self._begin(lambda future: self._arguments.pull(future, key, version, reading=reading, gives=Gives.KEPT))
 
@@ -170,6 +195,15 @@ class StoreCalls(BufferStore):
     def set_hyper(
         self, changes: Mapping[str, float], *, step: int | None = None, key: str | None = None
     ) -> Future[int]:
+        """Give the rule's hyper-parameters these numbers from `step` on, for the whole job or for one key; without a
+        step, from the first that is possible. The future ends with the step, once it holds on all shards.
+
+        They take the place of numbers and schedules, and are multiplied by a key's multipliers. What was changed for a
+        key stands before what was changed for all. No slot may have pushed, or declared, anything of the step, or it is
+        refused, and so it is while another slot changes some: then nothing has changed. Where steps are each slot's
+        own, so is the step here. After a StoreTimeoutError or a StoreLostError it may hold or not, but on all shards
+        alike.
+        """
         return self._begin(lambda future: self._arguments.set_hyper(future, changes, step, key))
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:

@@ -16,27 +16,8 @@ import numpy as np
 from weft_kernels.cuda.module import import_cupy
 from weft_kernels.element_types import computed_in
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.memory import ClientMemory
-from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreRefusedError
 from weft_kvstore.futures import finished, joined, on_end, then
-
-# --- Arrays for gradients and values where a store has none of its own ------------------------------------------------
-
-
-class OwnBuffers:
-    """Arrays of the process's own, by key: a `BufferStore` beside any store."""
-
-    def __init__(self, description: StoreDescription) -> None:
-        self._memory = ClientMemory(description.keys, None)
-        self._places = {key.key: place for place, key in enumerate(description.keys)}
-
-    def gradient_buffer(self, key: str) -> Array:
-        return self._memory.gradient(self._places[key])
-
-    def value_buffer(self, key: str) -> Array:
-        return self._memory.value(self._places[key])
-
 
 # --- Arrays as users have them, NumPy's or not, held against what a key is --------------------------------------------
 # Copies nothing that need not be copied.

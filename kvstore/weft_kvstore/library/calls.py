@@ -16,6 +16,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.arguments import MAX_PULLED_ROWS
+from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
@@ -35,7 +36,7 @@ from weft_kvstore.library.key_registry import CallPlan, KeyRegistry
 from weft_kvstore.library.steps import MAX_STEP, Barriers, SlotSteps, check_number, check_priority
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import BulkStore, Pulled
+from weft_kvstore.store import Pulled
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 # --- Keys that are at several steps: those at one step go together ----------------------------------------------------
@@ -92,7 +93,7 @@ class ValueCalls:
     """`key` is always one key or a list, and the future's result has the same form. All raise StoreRefusedError, at
     once, for arguments that do not fit; then nothing was begun."""
 
-    def __init__(self, store: BulkStore, registry: KeyRegistry, steps: SlotSteps, traffic: ArrayTraffic) -> None:
+    def __init__(self, store: StoreCalls, registry: KeyRegistry, steps: SlotSteps, traffic: ArrayTraffic) -> None:
         self._store = store
         self._registry = registry
         self._steps = steps
@@ -371,7 +372,7 @@ class RowCalls:
     once, for arguments that do not fit, but for ids on a GPU, which are looked at on the host: that is told by the
     future, and there the step does not count."""
 
-    def __init__(self, store: BulkStore, registry: KeyRegistry, steps: SlotSteps, traffic: ArrayTraffic) -> None:
+    def __init__(self, store: StoreCalls, registry: KeyRegistry, steps: SlotSteps, traffic: ArrayTraffic) -> None:
         self._store = store
         self._registry = registry
         self._steps = steps
@@ -522,7 +523,7 @@ def _shaped(
 class SlotCalls:
     """Raises StoreRefusedError, at once, for arguments that do not fit; then nothing was begun."""
 
-    def __init__(self, store: BulkStore, description: StoreDescription, slot: int, step: int) -> None:
+    def __init__(self, store: StoreCalls, description: StoreDescription, slot: int, step: int) -> None:
         self.registry = KeyRegistry(description, slot)
         self._store = store
         self._description = description

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, overload
 
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
+from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.describing import read_description
 from weft_kvstore.description.form import UserKey
@@ -19,7 +20,6 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.encryption.key_files import read_curve_keys
 from weft_kvstore.errors import StoreError
-from weft_kvstore.library.arrays import OwnBuffers
 from weft_kvstore.library.calls import SlotCalls
 from weft_kvstore.library.steps import await_shards
 from weft_kvstore.local.local_store import LocalStore
@@ -28,7 +28,6 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import BufferStore, BulkStore
 
 Keys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
 Described: TypeAlias = StoreDescription | str | os.PathLike[str]
@@ -55,14 +54,13 @@ class KVStore:
     of futures run on the store's thread: they may start calls but must not wait for them.
     """
 
-    def __init__(self, store: BulkStore, description: StoreDescription, slot: int, *, step: int = 0) -> None:
+    def __init__(self, store: StoreCalls, description: StoreDescription, slot: int, *, step: int = 0) -> None:
         """Over any store that is slot `slot` of this description; `step` is the first to be counted."""
         self.description = description
         self.slot = slot
         self._store = store
         self._process = OwnProcess()
         self._slot_calls = SlotCalls(store, description, slot, step)
-        self._buffers: BufferStore = store if isinstance(store, BufferStore) else OwnBuffers(description)
 
     @classmethod
     def connect(
@@ -217,12 +215,12 @@ class KVStore:
 
         Do not write to it before the push's future ends, which is when every slot has pushed the step and the shard has
         read it. If one thread has several slots, push from all of them before waiting."""
-        return self._buffers.gradient_buffer(self._calls.registry.buffered(key, "gradient_buffer"))
+        return self._store.gradient_buffer(self._calls.registry.buffered(key, "gradient_buffer"))
 
     def value_buffer(self, key: UserKey) -> Array:
         """An array for a key's value, the same one at each call, as `out` of a pull. Shards on this host write into
         it."""
-        return self._buffers.value_buffer(self._calls.registry.buffered(key, "value_buffer"))
+        return self._store.value_buffer(self._calls.registry.buffered(key, "value_buffer"))
 
     def push_rows(
         self, key: UserKey | Keys, ids: Any, rows: Any, *, step: int | None = None, priority: int = 0

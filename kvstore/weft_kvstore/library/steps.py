@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from weft_kvstore.arrays import Array
+from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import StoreDescription
@@ -23,7 +24,6 @@ from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, S
 from weft_kvstore.futures import StoreFuture, before_failure, joined, then
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import CallPlan, KeyRegistry, StepCounts
-from weft_kvstore.store import BulkStore
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 # --- What became of a slot's pushes, key by key: which are under way, and which have to be pushed again ---------------
@@ -182,7 +182,7 @@ class SlotSteps:
     Calls raise StoreRefusedError where a number cannot be meant; then nothing was begun.
     """
 
-    def __init__(self, store: BulkStore, registry: KeyRegistry, traffic: ArrayTraffic, start: int) -> None:
+    def __init__(self, store: StoreCalls, registry: KeyRegistry, traffic: ArrayTraffic, start: int) -> None:
         self._store = store
         self._registry = registry
         self._traffic = traffic
@@ -435,7 +435,7 @@ class Barriers:
     ever left out, or nobody could meet any more.
     """
 
-    def __init__(self, store: BulkStore) -> None:
+    def __init__(self, store: StoreCalls) -> None:
         self._store = store
         self._number: int | None = None
         """The next barrier's; None: the store has not said yet where the others are."""

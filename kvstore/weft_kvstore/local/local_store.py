@@ -27,7 +27,6 @@ from weft_kvstore.settings import STALL_S, LinkSettings
 from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.statistics import ClientStatistics
-from weft_kvstore.store import BulkStore
 
 LONGEST_SLEEP_S = 60.0
 
@@ -95,7 +94,7 @@ class LocalStore(_AtSlot):
         self._thread = threading.Thread(target=self._run, name="weft-local-store", daemon=True)
         self._thread.start()
 
-    def at_slot(self, slot: int) -> BulkStore:
+    def at_slot(self, slot: int) -> StoreCalls:
         """The same store as another slot sees it; closing it closes nothing. Raises ValueError."""
         return _AtSlot(self, self._description, slot)
 

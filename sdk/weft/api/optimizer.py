@@ -108,6 +108,10 @@ class SGD(_BuiltIn):
 
 _ADAM: Mapping[str, str | tuple[str, int]] = {"beta1": ("betas", 0), "beta2": ("betas", 1), "epsilon": "eps"}
 _BETAS = (BUILT_IN["adam"].hyper["beta1"], BUILT_IN["adam"].hyper["beta2"])
+Betas = Annotated[
+    tuple[Decay, Decay], BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given)
+]
+"""JSON has no tuples, and a body is read strictly."""
 
 
 class Adam(_BuiltIn):
@@ -117,7 +121,7 @@ class Adam(_BuiltIn):
 
     name: Literal["adam"] = "adam"
     lr: LearningRate = BUILT_IN["adam"].hyper["lr"]
-    betas: tuple[Decay, Decay] = _BETAS
+    betas: Betas = _BETAS
     eps: Epsilon = BUILT_IN["adam"].hyper["epsilon"]
     multipliers: Multipliers = Field(default_factory=list)
 
@@ -129,7 +133,7 @@ class AdamW(_BuiltIn):
 
     name: Literal["adamw"] = "adamw"
     lr: LearningRate = BUILT_IN["adamw"].hyper["lr"]
-    betas: tuple[Decay, Decay] = _BETAS
+    betas: Betas = _BETAS
     eps: Epsilon = BUILT_IN["adamw"].hyper["epsilon"]
     weight_decay: Strength = BUILT_IN["adamw"].hyper["weight_decay"]
     multipliers: Multipliers = Field(default_factory=list)
@@ -201,7 +205,7 @@ class LAMB(_BuiltIn):
 
     name: Literal["lamb"] = "lamb"
     lr: LearningRate = BUILT_IN["lamb"].hyper["lr"]
-    betas: tuple[Decay, Decay] = _BETAS
+    betas: Betas = _BETAS
     eps: Epsilon = BUILT_IN["lamb"].hyper["epsilon"]
     weight_decay: Strength = BUILT_IN["lamb"].hyper["weight_decay"]
     trust: Strength = BUILT_IN["lamb"].hyper["trust"]

@@ -27,7 +27,8 @@ HELP = """Train computation graphs on a cluster. Send a graph, not code.
 
 The server is the one at WEFT_URL, http://127.0.0.1:8470 unless set; WEFT_TOKEN is the token it asks for, if any.
 
-Exit codes: 0 all well; 1 the job failed, or the server refused; 2 wrong usage; 3 no server answered.
+Exit codes: 0 success; 1 an error: the job failed, or the server rejected the request; 2 wrong usage: an option, an
+argument or a file on this machine; 3 no server answered; 130 Ctrl-C.
 """
 
 COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {

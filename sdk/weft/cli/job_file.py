@@ -27,7 +27,7 @@ InitFrom = Annotated[
     typer.Option(
         "--init-from",
         metavar="ID|FILE",
-        help="Begin with the parameters of that job, or of that safetensors file.",
+        help="Start from the parameters of a job or a safetensors file.",
         show_default=False,
     ),
 ]

@@ -15,23 +15,11 @@ from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
 from weft.cli import render
 from weft.cli.job_file import InitFrom, SetOption, beginning_with, job_file, overridden, read
-from weft.cli.model_options import JOB_PANEL, ModelOptions, fields_of_a_job, with_model_options
+from weft.cli.model_options import JOB_PANEL, ModelOptions, fields_of_a_job
 from weft.cli.models import ModelJob, is_model, job_of_model, submit_model, with_hints
-from weft.cli.options import Form, Format, JobId, Url, await_job, find_job, print_json, say, warn
+from weft.cli.options import Form, Format, Grouped, JobId, Url, await_job, find_job, print_json, say, warn, with_records
 from weft.cli.programs import tell_dry_run
-from weft.cli.training_options import (
-    Accumulate,
-    ClipNorm,
-    CompressionOption,
-    Ema,
-    EvaluateEma,
-    KeepBestOption,
-    PrecisionOption,
-    RecomputeOption,
-    StopWhenOption,
-    changed,
-    training_changes,
-)
+from weft.cli.training_options import TrainingOptions, changed
 from weft.client import Client
 from weft.command_line import command
 from weft.errors import ArgumentError, JobError, WeftError
@@ -43,7 +31,7 @@ Submitted = Annotated[
     str,
     typer.Argument(
         metavar="JOB.json|MODEL.onnx|ID",
-        help="A job file (- reads standard input), an ONNX file with its options, or a job to run once more.",
+        help="A job file (- reads standard input), an ONNX file, or the id of an earlier job.",
         show_default=False,
     ),
 ]
@@ -56,10 +44,10 @@ LOG_TAIL = 50
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
     for each in (submit, resume, jobs, show, watch, wait, logs, stop, scale, cancel, rm, agents):
-        app.command()(each)
+        app.command(cls=Grouped)(each)
 
 
-@with_model_options
+@with_records
 def submit(
     job_or_file: Submitted,
     *,
@@ -75,21 +63,16 @@ def submit(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Validate the job and print what it needs; start nothing.")
     ] = False,
-    recompute: RecomputeOption = None,
-    precision: PrecisionOption = None,
-    clip_norm: ClipNorm = None,
-    accumulate: Accumulate = None,
-    ema: Ema = None,
-    evaluate_ema: EvaluateEma = False,
-    compression: CompressionOption = None,
-    stop_when: StopWhenOption = None,
-    keep_best: KeepBestOption = None,
     url: Url = None,
     form: Form = Format.TABLE,
+    training: TrainingOptions,
     model: ModelOptions,
 ) -> None:
-    """Submit a job: graph, data, optimizer and run length, as JSON; or an ONNX file, with its weights, and --loss; or
-    once more what was submitted before, by its id."""
+    """Submit a job.
+
+    From a job file, JSON as `weft.job_spec` writes it; from an ONNX file, with at least --loss, --data and --epochs; or
+    from an earlier job, by its id, to run it once more.
+    """
     out, file = Console(soft_wrap=True, highlight=False, markup=False), job_file(job_or_file)
     if file is not None and is_model(file):
         made: ModelJob | None = job_of_model(file, model, steps=steps, epochs=epochs)
@@ -97,17 +80,7 @@ def submit(
     else:
         said = fields_of_a_job(model, job_or_file, steps=steps, epochs=epochs)
         made = None if file is None else ModelJob(read(file))
-    changes = training_changes(
-        recompute=recompute,
-        precision=precision,
-        clip_norm=clip_norm,
-        accumulate=accumulate,
-        ema=ema,
-        evaluate_ema=evaluate_ema,
-        compression=compression,
-        stop_when=stop_when,
-        keep_best=keep_best,
-    )
+    changes = training.fields()
     with Client(url) as client:
         if made is None:
             made = ModelJob(find_job(client, job_or_file).spec_json())
@@ -128,7 +101,9 @@ def resume(
     steps: Annotated[
         int | None, typer.Option("--steps", help="Total steps, those of the first job included.", show_default=False)
     ] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", help="Total epochs, likewise.", show_default=False)] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Total epochs, those of the first job included.", show_default=False)
+    ] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="Number of workers.", show_default=False)] = None,
     shards: Annotated[int | None, typer.Option("--shards", help="Number of shards.", show_default=False)] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="The learning rate from now on.", show_default=False)] = None,
@@ -140,7 +115,7 @@ def resume(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Go on with a job that has ended, from its last snapshot: the same parameters, optimizer, step and data order."""
+    """Continue a job that has ended from its last snapshot: same parameters, optimizer, step and data order."""
     with Client(url) as client:
         job = client.resume(
             find_job(client, id),
@@ -197,7 +172,8 @@ def show(
     if job.state is JobState.FAILED and job.started_at is not None:
         say(f"\nwhat led to it: {command(f'logs {job.id}')}")
     if job.state is JobState.SUCCEEDED and job.snapshot and job.progress.step < job.progress.steps:
-        say(f"go on from step {job.snapshot}: {command(f'resume {job.id} --stop-when none')}")
+        early = "" if submitted.stop_when is None else " --stop-when none"
+        say(f"go on from step {job.snapshot}: {command(f'resume {job.id}{early}')}")
     elif job.state is JobState.SUCCEEDED and job.snapshot == job.progress.step:
         epochs = submitted.run.epochs
         longer = f"--epochs {2 * epochs}" if epochs else f"--steps {2 * job.progress.step}"
@@ -246,7 +222,7 @@ def wait(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Wait for a job to succeed, or for another state; exit code 1 if it ends otherwise or the time is over."""
+    """Wait until a job has succeeded, or for another state. Exit code 1 if it ends otherwise or the time is over."""
     timeout_s = None if timeout is None else _duration(timeout, "--timeout").total_seconds()
     with Client(url) as client:
         found = await_job(client, id, warn)
@@ -270,16 +246,16 @@ def logs(
         typer.Option(
             "--tail",
             min=0,
-            help="Only so many of the newest events.  [default: 50; with -o json or --after all]",
+            help="How many of the newest events.  [default: 50; all with -o json or --after]",
             show_default=False,
         ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All events from the job's beginning.")] = False,
-    after: Annotated[int, typer.Option("--after", min=0, help="Only events after this number.")] = 0,
+    after: Annotated[int, typer.Option("--after", min=0, help="Only events after this number, the `seq` in JSON.")] = 0,
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Print the newest events of a job: states, steps, metrics, messages. With -o json one event a line, and all."""
+    """Print the newest events of a job: states, steps, metrics, messages. -o json prints all of them, one a line."""
     if all_ and tail is not None:
         raise ArgumentError("give --tail or --all, not both")
     if not (all_ or after or form is Format.JSON):
@@ -306,7 +282,7 @@ def stop(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Have a job that runs end soon, and keep what it has trained as its result."""
+    """End a running job within seconds, and keep what it has trained as its result."""
     with Client(url) as client:
         job = find_job(client, id)
         job.stop()
@@ -327,7 +303,7 @@ def scale(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Have a job that runs go on with other numbers of workers and shards, from a step soon."""
+    """Change the workers and shards of a running job: it restarts on them from a snapshot, within seconds."""
     with Client(url) as client:
         job = find_job(client, id)
         before = job.job
@@ -389,7 +365,7 @@ def rm(
             return
         going = next((each.job for each in found if not each.state.is_terminal), None)
         if going is not None:
-            raise ArgumentError(f"job {going.id} {going.state.told}; end it first: {command(f'cancel {going.id}')}")
+            raise WeftError(f"job {going.id} {going.state.told}; end it first: {command(f'cancel {going.id}')}")
         for each in found if form is Format.TABLE else ():
             say(f"{render.state_line(each.job)}, {render.size(each.job.kept_bytes)}")
         total = render.size(sum(each.job.kept_bytes for each in found))
@@ -398,7 +374,7 @@ def rm(
             try:
                 typer.confirm(f"remove {what} for ever?", abort=True, err=form is Format.JSON)
             except typer.Abort:
-                raise ArgumentError("nothing was removed; --yes removes without asking") from None
+                raise WeftError("nothing was removed; --yes removes without asking") from None
         client.remove(*found)
     if form is Format.JSON:
         print_json({"removed": [each.id for each in found]})

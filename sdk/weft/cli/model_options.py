@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
-import typing
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,11 +29,11 @@ OF_ANY_JOB = ("batch_size", "lr", "workers", "shards", "seed", "name")
 """Options that also stand in the place of what a job file says; the others are of ONNX files alone."""
 
 
-def _option(text: str, *names: str, metavar: str | None = None, panel: str = "Of an ONNX file") -> Any:
+def _option(text: str, *names: str, metavar: str | None = None, panel: str = "For an ONNX file") -> Any:
     return typer.Option(*names, help=text, metavar=metavar, show_default=False, rich_help_panel=panel)
 
 
-JOB_PANEL = "Of any job; in place of what a job file says"
+JOB_PANEL = "For any job (replaces what a job file says)"
 
 
 def _job_option(text: str, name: str) -> Any:
@@ -59,7 +56,7 @@ class ModelOptions:
     output: Annotated[
         list[str] | None,
         _option(
-            "The output that the loss compares, or a value inside the model; once for each loss.",
+            "The output that the loss compares, or another value of the model; once for each loss.",
             "--output",
             metavar="NAME",
         ),
@@ -68,54 +65,71 @@ class ModelOptions:
         list[str] | None,
         _option("The input that it is compared with, added if new; once for each loss.", "--target", metavar="INPUT"),
     ] = None
-    metric: Annotated[list[str] | None, _option("accuracy, a loss, a scalar output; may be repeated.", "--metric")] = (
+    metric: Annotated[
+        list[str] | None,
+        _option("accuracy, a loss, or a scalar output; may be repeated.", "--metric", metavar="METRIC"),
+    ] = None
+    classes_axis: Annotated[int | None, _option("The axis of the output that has the classes.", "--classes-axis")] = (
         None
     )
-    classes_axis: Annotated[int | None, _option("Where the output has its classes.", "--classes-axis")] = None
-    ignore_index: Annotated[int | None, _option("Targets of this number do not count.", "--ignore-index")] = None
+    ignore_index: Annotated[
+        int | None, _option("Targets with this value are left out of the loss.", "--ignore-index")
+    ] = None
     freeze: Annotated[
         list[str] | None,
-        _option("Parameters and nodes that do not train; may be repeated.", "--freeze", metavar="PATTERN"),
+        _option(
+            "Parameters or nodes that do not train, such as 'encoder.*'; may be repeated.",
+            "--freeze",
+            metavar="PATTERN",
+        ),
     ] = None
     constant: Annotated[
         list[str] | None,
-        _option("Initializers that are no parameters; may be repeated.", "--constant", metavar="PATTERN"),
+        _option("Initializers that stay constants; may be repeated.", "--constant", metavar="PATTERN"),
     ] = None
     lazy: Annotated[
         list[str] | None,
         _option(
-            "Tables of which only rows that a step reads are updated; may be repeated.", "--lazy", metavar="PATTERN"
+            "Embedding tables of which a step updates only the rows that it reads; may be repeated.",
+            "--lazy",
+            metavar="PATTERN",
         ),
     ] = None
     verify: Annotated[
-        bool, _option("Refuse a file that is known to train otherwise than its PyTorch module.", "--verify/--no-verify")
+        bool,
+        _option("Reject a file that is known to train differently from its PyTorch module.", "--verify/--no-verify"),
     ] = True
-    samples: Annotated[str | None, _option("The file's word for the dimension of the samples.", "--samples")] = None
+    samples: Annotated[str | None, _option("Name of the batch dimension in the file.", "--samples")] = None
     shape: Annotated[
         list[str] | None,
         _option("An input's shape; may be repeated.", "--shape", metavar="INPUT=batch,3,224,224"),
     ] = None
     data: Annotated[
         str | None,
-        _option("What it trains on: a path of the server's, or of this folder.", "--data", metavar="FILE.npz"),
+        _option("The training data: a file of this folder, or of the server's.", "--data", metavar="FILE.npz"),
     ] = None
     column: Annotated[
         list[str] | None,
         _option("The column that feeds an input; may be repeated.", "--column", metavar="INPUT=COLUMN"),
     ] = None
-    evaluate: Annotated[str | None, _option("Rows that are kept for evaluation.", "--evaluate", metavar="FROM:TO")] = (
-        None
-    )
-    shuffle: Annotated[bool, _option("Read the rows in another order in each epoch.", "--shuffle/--no-shuffle")] = True
+    evaluate: Annotated[
+        str | None,
+        _option("Rows for evaluation, such as 800:1000; the others are for training.", "--evaluate", metavar="FROM:TO"),
+    ] = None
+    shuffle: Annotated[bool, _option("Shuffle the rows in each epoch.", "--shuffle/--no-shuffle")] = True
     optimizer: Annotated[str | None, _option(f"{', '.join(BY_NAME)}; else the file's own, or sgd.", "--optimizer")] = (
         None
     )
-    batch_size: Annotated[int | None, _job_option("Samples of a step, over all workers.", "--batch-size")] = None
+    batch_size: Annotated[
+        int | None, _job_option("Samples of a step, over all workers; 64 for an ONNX file.", "--batch-size")
+    ] = None
     lr: Annotated[float | None, _job_option("The learning rate.", "--lr")] = None
-    workers: Annotated[int | None, _job_option("Workers; 1 for an ONNX file.", "--workers")] = None
-    shards: Annotated[int | None, _job_option("Shards; one worker needs none.", "--shards")] = None
-    seed: Annotated[int | None, _job_option("Of what is drawn; 0 for an ONNX file.", "--seed")] = None
-    name: Annotated[str | None, _job_option("The job's name; an ONNX file's where left out.", "--name")] = None
+    workers: Annotated[int | None, _job_option("Number of workers; 1 for an ONNX file.", "--workers")] = None
+    shards: Annotated[int | None, _job_option("Number of shards; one worker needs none.", "--shards")] = None
+    seed: Annotated[
+        int | None, _job_option("Seed of sample order, dropout and initial values; 0 for an ONNX file.", "--seed")
+    ] = None
+    name: Annotated[str | None, _job_option("The job's name; for an ONNX file its file name.", "--name")] = None
 
     def model(self, path: Path) -> Model:
         """The file, read. Raises ArgumentError, OnnxError and its kin."""
@@ -188,32 +202,6 @@ class ModelOptions:
             return optimizer_of(self.optimizer or "sgd", lr)
 
 
-def with_model_options(function: Callable[..., None]) -> Callable[..., None]:
-    """A command whose keyword `model` is the record of these options, each of which becomes one of its own."""
-    own, names = inspect.signature(function), {field.name for field in fields(ModelOptions)}
-    hints = {
-        **typing.get_type_hints(function, include_extras=True),
-        **typing.get_type_hints(ModelOptions, include_extras=True),
-    }
-    hints.pop("model")
-
-    @functools.wraps(function)
-    def command_(*args: Any, **given: Any) -> None:
-        options = ModelOptions(**{name: given.pop(name) for name in names & given.keys()})
-        function(*args, **given, model=options)
-
-    kept = [parameter for parameter in own.parameters.values() if parameter.name != "model"]
-    theirs = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
-        for field in fields(ModelOptions)
-    ]
-    command_.__signature__ = own.replace(  # type: ignore[attr-defined]
-        parameters=[parameter.replace(annotation=hints[parameter.name]) for parameter in (*kept, *theirs)]
-    )
-    command_.__annotations__ = {**hints, "return": None}
-    return command_
-
-
 def fields_of_a_job(model: ModelOptions, what: str, **length: int | None) -> list[str]:
     """What was said of fields that any job has, as `--set` takes it. Raises ArgumentError as `check_unsaid` does."""
     check_unsaid(model, what, besides=OF_ANY_JOB)
@@ -226,7 +214,7 @@ def check_unsaid(model: ModelOptions, what: str, besides: Collection[str] = ()) 
     for field in fields(model):
         if field.name not in besides and getattr(model, field.name) not in (field.default, []):
             raise ArgumentError(
-                f"--{field.name.replace('_', '-')} is of an ONNX file, and {what} is none: "
+                f"--{field.name.replace('_', '-')} is for ONNX files, and {what} is not one: "
                 f"{command('submit MODEL.onnx --loss ...')}"
             )
 

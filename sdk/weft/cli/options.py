@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import typing
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -11,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
+from typer.core import TyperCommand
 
 from weft.client import Client
 from weft.command_line import command
@@ -55,6 +60,49 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """Prints a sentence that is no answer, to standard error."""
     Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(text, style="yellow")
+
+
+class Grouped(TyperCommand):
+    """A command whose help lists options under the heading of their panel."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+        for each in self.get_params(ctx):
+            record = each.get_help_record(ctx)
+            if record is not None:
+                title = "Arguments" if each.param_type_name == "argument" else getattr(each, "rich_help_panel", None)
+                sections.setdefault(title or "Options", []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def with_records(function: Callable[..., None]) -> Callable[..., None]:
+    """A command some of whose keywords are dataclasses, each field of which becomes an option of its own."""
+    own, hints = inspect.signature(function), typing.get_type_hints(function, include_extras=True)
+    records = {name: kind for name, kind in hints.items() if is_dataclass(kind) and isinstance(kind, type)}
+
+    @functools.wraps(function)
+    def command_(*args: Any, **given: Any) -> None:
+        made = {
+            name: kind(**{each.name: given.pop(each.name) for each in fields(kind) if each.name in given})
+            for name, kind in records.items()
+        }
+        function(*args, **given, **made)
+
+    parameters = [each.replace(annotation=hints[name]) for name, each in own.parameters.items() if name not in records]
+    for kind in records.values():
+        told = typing.get_type_hints(kind, include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=told[each.name]
+            )
+            for each in fields(kind)
+        ]
+    command_.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command_.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": None}
+    return command_
 
 
 class NoSuchJobError(WeftError):

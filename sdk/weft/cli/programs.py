@@ -16,9 +16,9 @@ from weft.api.dry_run import DryRun, Passes, SnapshotCost, StepMemory
 from weft.api.job import Recompute
 from weft.cli import render
 from weft.cli.job_file import job_file, read
-from weft.cli.model_options import ModelOptions, check_unsaid, with_model_options
+from weft.cli.model_options import ModelOptions, check_unsaid
 from weft.cli.models import is_model, job_of_model, trainable_of
-from weft.cli.options import Form, Format, Url, find_job, print_json
+from weft.cli.options import Form, Format, Grouped, Url, find_job, print_json, with_records
 from weft.client import Client
 from weft.command_line import command
 from weft.errors import ArgumentError
@@ -44,10 +44,10 @@ Memory = Annotated[bool, typer.Option("--memory", help="Print only memory and by
 
 def add_to(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command()(programs)
+    app.command(cls=Grouped)(programs)
 
 
-@with_model_options
+@with_records
 def programs(
     job_or_file: Target,
     detail: Detail = None,
@@ -58,11 +58,11 @@ def programs(
     form: Form = Format.TABLE,
     model: ModelOptions,
 ) -> None:
-    """Print what the converter makes of a job's graph; of a job file without submitting it, and of an ONNX file with
-    --loss without a server, where no --data is said.
+    """Print the programs that workers run for a job, a job file or an ONNX file. Nothing is submitted.
 
-    First what is fetched, sent and held, in sentences; then each node in the order it runs in. `--passes` prints how
-    the converter came to it, pass by pass, and `--passes full` with every node that came and went.
+    An ONNX file needs --loss, and no server unless --data is given. First comes a summary of what is fetched, sent and
+    held, then each node in the order of execution. `--passes` prints what each pass of the converter changed, and
+    `--passes full` every node that it added or removed.
     """
     out, file, told = Console(), job_file(job_or_file), _passes(detail, passes, memory, form)
     if file is not None and is_model(file) and model.data is None:
@@ -81,7 +81,7 @@ def programs(
                 return
             text = dumps(run.programs, indent=2) if form is Format.JSON else run.text
         elif memory:
-            raise ArgumentError("--memory is of a job file, before it is submitted: weft programs JOB.json --memory")
+            raise ArgumentError("--memory is for job files, before they are submitted: weft programs JOB.json --memory")
         else:
             job = find_job(client, job_or_file)
             text = dumps(job.programs(), indent=2) if form is Format.JSON else job.programs_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -12,27 +13,13 @@ from weft.api.job import Precision, Recompute
 from weft.arguments import keep_best_of, stop_when_of
 from weft.errors import ArgumentError
 
-_PANEL = "How it trains, instead of what the job says"
+_PANEL = "For any job: how it trains (replaces what a job file says)"
 
 
 def _option(name: str, text: str, metavar: str | None = None) -> Any:
     return typer.Option(name, help=text, metavar=metavar, show_default=False, rich_help_panel=_PANEL)
 
 
-PrecisionOption = Annotated[Precision | None, _option("--precision", "What products are computed in.")]
-ClipNorm = Annotated[float | None, _option("--clip-norm", "The most that the whole gradient's norm may be.", "NORM")]
-Accumulate = Annotated[int | None, _option("--accumulate", "Parts in which a worker computes a step.", "PARTS")]
-Ema = Annotated[
-    str | None,
-    _option(
-        "--ema", "Keep averages of the parameters: with this decay, or 'uniform'; START steps first.", "DECAY[:START]"
-    ),
-]
-RecomputeOption = Annotated[Recompute | None, _option("--recompute", "Hold less of a step, and compute it again.")]
-CompressionOption = Annotated[
-    str | None,
-    _option("--compression", "Gradients in fewer bytes: bf16, fp16, 2bit:THRESHOLD or topk:RATIO.", "KIND[:NUMBER]"),
-]
 StopWhenOption = Annotated[
     str | None,
     _option(
@@ -41,38 +28,55 @@ StopWhenOption = Annotated[
         "METRIC:PATIENCE[:max]",
     ),
 ]
-KeepBestOption = Annotated[
-    str | None,
-    _option("--keep-best", "The result is of the evaluation that is best by this metric.", "METRIC[:max]"),
-]
-EvaluateEma = Annotated[bool, _option("--evaluate-ema", "Evaluate the averages.")]
 
 
-def training_changes(
-    *,
-    recompute: Recompute | None,
-    precision: Precision | None,
-    clip_norm: float | None,
-    accumulate: int | None,
-    ema: str | None,
-    evaluate_ema: bool,
-    compression: str | None = None,
-    stop_when: str | None = None,
-    keep_best: str | None = None,
-) -> dict[str, Any]:
-    """The fields of the job that were said; the server checks them. Raises typer.BadParameter."""
-    said: dict[str, Any] = {
-        "recompute": None if recompute is None else recompute.value,
-        "precision": None if precision is None else precision.value,
-        "clip_norm": clip_norm,
-        "accumulate": accumulate,
-        "ema": None if ema is None else _ema(ema),
-        "evaluate_ema": evaluate_ema or None,
-        "compression": None if compression is None else _compression(compression),
-        "stop_when": None if stop_when is None else _read("--stop-when", stop_when_of, stop_when),
-        "keep_best": None if keep_best is None else _read("--keep-best", keep_best_of, keep_best),
-    }
-    return {name: value for name, value in said.items() if value is not None}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions:
+    """What was said of how a job trains; each field is an option of `weft submit`."""
+
+    precision: Annotated[Precision | None, _option("--precision", "Number format of matrix products.")] = None
+    clip_norm: Annotated[float | None, _option("--clip-norm", "Limit of the norm of the whole gradient.", "NORM")] = (
+        None
+    )
+    accumulate: Annotated[
+        int | None, _option("--accumulate", "Parts in which a worker computes a step, to save memory.", "PARTS")
+    ] = None
+    recompute: Annotated[
+        Recompute | None, _option("--recompute", "Save memory: compute values again in the backward pass.")
+    ] = None
+    ema: Annotated[
+        str | None,
+        _option(
+            "--ema",
+            "Also keep averages of the parameters: a decay such as 0.999, or 'uniform'; from step START on.",
+            "DECAY[:START]",
+        ),
+    ] = None
+    evaluate_ema: Annotated[bool, _option("--evaluate-ema", "Evaluate these averages.")] = False
+    compression: Annotated[
+        str | None,
+        _option("--compression", "Send gradients in fewer bytes: bf16, fp16, 2bit:THRESHOLD or topk:RATIO.", "KIND"),
+    ] = None
+    stop_when: StopWhenOption = None
+    keep_best: Annotated[
+        str | None,
+        _option("--keep-best", "Keep the parameters of the evaluation that is best by this metric.", "METRIC[:max]"),
+    ] = None
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the job that were said; the server checks them. Raises typer.BadParameter."""
+        said: dict[str, Any] = {
+            "recompute": self.recompute and self.recompute.value,
+            "precision": self.precision and self.precision.value,
+            "clip_norm": self.clip_norm,
+            "accumulate": self.accumulate,
+            "ema": None if self.ema is None else _ema(self.ema),
+            "evaluate_ema": self.evaluate_ema or None,
+            "compression": None if self.compression is None else _compression(self.compression),
+            "stop_when": None if self.stop_when is None else _read("--stop-when", stop_when_of, self.stop_when),
+            "keep_best": None if self.keep_best is None else _read("--keep-best", keep_best_of, self.keep_best),
+        }
+        return {name: value for name, value in said.items() if value is not None}
 
 
 def changed(document: str | bytes, changes: dict[str, Any]) -> str | bytes:

@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/uploads", tags=["values"], route_class=StrictRout
 async def create_upload(request: Request, use: Use, caller: Caller) -> Uploaded:
     """Keeps a safetensors document for some hours, for jobs' `init_from`."""
     service, uploads, identifier = use.service, use.uploads, uuid4().hex
-    start = partial(uploads.start, identifier, service.clock().at)
+    start = partial(uploads.start, identifier, service.clock().at, caller.home)
     async with received(request, service.threads, start, uploads.discard, use.settings.upload_bytes) as written:
         return await service.threads.on_files(uploads.keep, written, identifier, service.clock().at, caller.home)
 

@@ -21,6 +21,8 @@ MOST_OF_PROJECT = 256
 """So that one project leaves room for the others."""
 MOST_AT_ONCE = 64
 """Documents that are being brought."""
+LEFT_TO_OTHERS = 4
+"""One in so many of the bytes, and of the documents that are being brought, is left to other projects."""
 _TEMPORARY = ".upload-"
 _SUFFIX = ".safetensors"
 
@@ -38,7 +40,8 @@ class Uploads:
         self._lifetime = timedelta(hours=hours)
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._coming: set[Path] = set()
+        self._coming: dict[Path, str] = {}
+        """What is being brought, and into which project."""
 
     def clean(self, now: datetime, *, at_start: bool = False) -> None:
         """Deletes what has expired; at the server's start also what was not brought to its end."""
@@ -49,17 +52,20 @@ class Uploads:
             if self._expires(path) <= now:
                 path.unlink(missing_ok=True)
 
-    def start(self, identifier: str, now: datetime) -> Upload:
+    def start(self, identifier: str, now: datetime, project: str = DEFAULT_PROJECT) -> Upload:
         """A temporary file for a new upload. Raises FullError."""
         self.clean(now)
         self._folder.mkdir(parents=True, exist_ok=True)  # also where somebody has deleted it
         path = self._folder / f"{_TEMPORARY}{identifier}"
         with self._lock:
             if len(self._coming) >= MOST_AT_ONCE:
-                raise FullError("upload", MOST_AT_ONCE)
+                raise FullError("upload", MOST_AT_ONCE, unit="unfinished ")
+            own = sum(each == project for each in self._coming.values())
+            if own >= _of_project(MOST_AT_ONCE):
+                raise FullError("upload", own, unit="unfinished ", project=project)
             self._check_room(0)
             upload = Upload(path, path.open("wb"))
-            self._coming.add(path)
+            self._coming[path] = project
         return upload
 
     def keep(self, upload: Upload, identifier: str, now: datetime, project: str = DEFAULT_PROJECT) -> Uploaded:
@@ -85,7 +91,7 @@ class Uploads:
             upload.discard()
         finally:
             with self._lock:
-                self._coming.discard(upload.path)
+                self._coming.pop(upload.path, None)
 
     def describe(self, now: datetime, project: str = ALL_PROJECTS) -> UploadList:
         """Those of the project that have not expired, oldest first."""
@@ -116,12 +122,17 @@ class Uploads:
 
     def _check_room(self, size: int, project: str | None = None) -> None:
         """Raises FullError unless one more of `size` bytes fits, also into what the project may have."""
-        kept = self._kept()
-        own = sum(_project(path) == project for path in kept)
-        if own >= MOST_OF_PROJECT:
-            raise FullError("upload", own)
-        if len(kept) >= MOST_UPLOADS or sum(path.stat().st_size for path in kept) + size > self._most_bytes:
+        kept = [(_project(path), path.stat().st_size) for path in self._kept()]
+        own = [nbytes for of, nbytes in kept if of == project]
+        most, total = self._most_bytes, sum(nbytes for _, nbytes in kept)
+        if len(kept) >= MOST_UPLOADS:
             raise FullError("upload", len(kept))
+        if len(own) >= MOST_OF_PROJECT:
+            raise FullError("upload", len(own), project=project)
+        if total + size > most:
+            raise FullError("upload", total, unit="bytes of ")
+        if project is not None and sum(own) + size > _of_project(most):
+            raise FullError("upload", sum(own), unit="bytes of ", project=project)
 
     def _expires(self, path: Path) -> datetime:
         try:
@@ -133,3 +144,7 @@ class Uploads:
 
 def _project(path: Path) -> str:
     return path.stem.partition(".")[2] or DEFAULT_PROJECT
+
+
+def _of_project(most: int) -> int:
+    return most - most // LEFT_TO_OTHERS

@@ -1,6 +1,6 @@
 """What happens to the keys that a worker updates itself: who waits for which version, and until when. Pure.
 
-It knows versions and numbers alone; values, rules and futures are the hands': see `weft_worker.local_update`.
+It knows versions and numbers alone; values, rules and futures are those of `weft_worker.local_update`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Wait:
         return f"version {self.version} of key {', '.join(map(repr, self.missing))}, which this worker updates"
 
 
-class LocalUpdateMind:
+class VersionWaits:
     """Times are seconds of any one clock. A key has no version before its first value is there; it never goes back."""
 
     def __init__(self, keys: Iterable[str], timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""A run's course: what each step reads, and what follows it. The same on every slot but for the slot's own part."""
+"""A run's schedule: what each step reads, and what follows it. The same on every slot but for the slot's own part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft_data.source import Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CourseStep:
+class ScheduledStep:
     """One step. `rows` are this slot's, at places `first_sample` and on of the global batch of `samples`."""
 
     step: int
@@ -30,7 +30,7 @@ class CourseStep:
     """Whether an evaluation follows it."""
 
 
-def parts_of(step: CourseStep, most: int) -> tuple[CourseStep, ...]:
+def parts_of(step: ScheduledStep, most: int) -> tuple[ScheduledStep, ...]:
     """The step cut into `most` parts in order, or as many as it has samples: each with its rows, the place of the first
     in the global batch and its share of the loss."""
     count = min(most, len(step.rows))
@@ -46,7 +46,7 @@ def parts_of(step: CourseStep, most: int) -> tuple[CourseStep, ...]:
     )
 
 
-class Course:
+class Schedule:
     """The steps of a run for `slot` of `slots`. `evaluation` is (start, stop) of the rows held out.
 
     `accumulate`: the parts that a slot's step is computed in, one after the other. `summed`: whether a step's gradients
@@ -75,13 +75,13 @@ class Course:
         self._evaluate_every = evaluate_every or batches.steps_per_pass
         self._report_every = report_interval(steps)
 
-    def at(self, step: int) -> CourseStep:
+    def at(self, step: int) -> ScheduledStep:
         """What the step from 0 is for this slot."""
         _, rows = self.batches.at(step)
         start, stop = part(len(rows), self.slot, self.slots)
         finished = step + 1
         last = finished == self.steps
-        return CourseStep(
+        return ScheduledStep(
             step=step,
             samples=len(rows),
             first_sample=start,

@@ -15,7 +15,7 @@ from safetensors.numpy import load
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreLostError, StoreTimeoutError
-from weft_worker.keeping import AHEAD, RUN_BYTES, Keeping, pull_all
+from weft_worker.checkpointer import AHEAD, RUN_BYTES, Checkpointer, pull_all
 
 MIB = 1 << 20
 
@@ -77,8 +77,8 @@ def _done(value: Any) -> Future[Any]:
     return future
 
 
-def keeping_of(store: Any, *keys: KeyDescription, state: tuple[str, ...] = ("m", "v")) -> Keeping:
-    return Keeping(store, keys, state, "job-1", 10.0)
+def checkpointer_of(store: Any, *keys: KeyDescription, state: tuple[str, ...] = ("m", "v")) -> Checkpointer:
+    return Checkpointer(store, keys, state, "job-1", 10.0)
 
 
 def test_tables_and_dense_keys_are_in_it_and_the_state_of_what_trains_where_asked_for():
@@ -93,7 +93,7 @@ def test_tables_and_dense_keys_are_in_it_and_the_state_of_what_trains_where_aske
     )
     store = Numbered(*keys)
     for with_state in (False, True):
-        made = keeping_of(store, *keys).document(4, settled=True, with_state=with_state)
+        made = checkpointer_of(store, *keys).document(4, settled=True, with_state=with_state)
         whole = b"".join(made.pieces())
         assert len(whole) == made.size
         found = load(whole)
@@ -109,7 +109,7 @@ def test_tables_and_dense_keys_are_in_it_and_the_state_of_what_trains_where_aske
 
 def test_a_document_can_be_made_again():
     store = Numbered(key("w", (3, 2)))
-    made = keeping_of(store, *store.keys.values()).document(4)
+    made = checkpointer_of(store, *store.keys.values()).document(4)
     assert b"".join(made.pieces()) == b"".join(made.pieces())
 
 
@@ -119,7 +119,7 @@ def test_a_table_is_never_whole_in_memory():
     for rows in (True, False):
         each = key("table", (1 << 16, 256), rows=rows)
         store = Numbered(each)
-        made = keeping_of(store, each).document(1)
+        made = checkpointer_of(store, each).document(1)
         tracemalloc.start()
         assert sum(map(len, made.pieces())) == made.size > 64 * MIB
         peaks[rows] = tracemalloc.get_traced_memory()[1]
@@ -132,7 +132,7 @@ def test_a_table_is_never_whole_in_memory():
 def test_the_store_is_asked_ahead_but_not_for_everything():
     each = key("table", (1 << 16, 256), rows=True)
     store = Numbered(each)
-    pieces = keeping_of(store, each).document(1).pieces()
+    pieces = checkpointer_of(store, each).document(1).pieces()
     next(pieces)
     assert store.calls == []
     next(pieces)
@@ -148,7 +148,7 @@ def test_what_the_store_fails_with_comes_out_of_the_pieces():
 
     each = key("table", (10, 2), rows=True)
     with pytest.raises(StoreLostError, match="shard 1 is silent"):
-        list(keeping_of(Failing(each), each).document(1).pieces())
+        list(checkpointer_of(Failing(each), each).document(1).pieces())
 
 
 def test_what_does_not_come_in_time_is_named():
@@ -157,7 +157,7 @@ def test_what_does_not_come_in_time_is_named():
             return Future()
 
     each = key("w", (2,))
-    silent = Keeping(Silent(each), (each,), (), "job-1", 0.01)  # type: ignore[arg-type]
+    silent = Checkpointer(Silent(each), (each,), (), "job-1", 0.01)  # type: ignore[arg-type]
     with pytest.raises(StoreTimeoutError, match=r"the value of key 'w' at version 1: no answer within 0\.01 s"):
         list(silent.document(1).pieces())
     with pytest.raises(StoreTimeoutError, match=r"no value of \['w'\] at version 1 within 0\.01 s"):

@@ -37,7 +37,7 @@ class _Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class Checkpointer:
     """What there is to bring: `keys` of the `store`, and the arrays of the rule's `state`, of a `job`."""
 
     store: Store
