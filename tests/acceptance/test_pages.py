@@ -135,7 +135,7 @@ def mistakes(place: Place, client: weft.Client) -> Iterator[tuple[str, Callable[
     yield f"cannot open {place.folder}/nowhere.npz", lambda: client.submit(loss, data="nowhere.npz", epochs=1)
     yield "start weft with --data-root", lambda: client.submit(loss, data="/etc/hostname", epochs=1)
     yield "did you mean 'image'", train({"image": pixels, "labels": rows})
-    yield 'columns={"INPUT": "COLUMN"}', train({"x": pixels, "labels": rows})
+    yield "save 'images' too, or name another column", train({"x": pixels, "labels": rows})
     yield "save the column with .astype('float32')", train({**good, "images": pixels.astype(np.float64)})
     yield "reshape the column", train({**good, "images": pixels[:, 0]})
     yield "give both as many", train({**good, "labels": rows[:7]})
