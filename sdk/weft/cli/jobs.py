@@ -101,7 +101,9 @@ def resume(
     steps: Annotated[
         int | None, typer.Option("--steps", help="Total steps, those of the first job included.", show_default=False)
     ] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", help="Total epochs, likewise.", show_default=False)] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Total epochs, those of the first job included.", show_default=False)
+    ] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="Number of workers.", show_default=False)] = None,
     shards: Annotated[int | None, typer.Option("--shards", help="Number of shards.", show_default=False)] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="The learning rate from now on.", show_default=False)] = None,
@@ -113,7 +115,7 @@ def resume(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Go on with a job that has ended, from its last snapshot: the same parameters, optimizer, step and data order."""
+    """Continue a job that has ended from its last snapshot: same parameters, optimizer, step and data order."""
     with Client(url) as client:
         job = client.resume(
             find_job(client, id),
@@ -170,7 +172,8 @@ def show(
     if job.state is JobState.FAILED and job.started_at is not None:
         say(f"\nwhat led to it: {command(f'logs {job.id}')}")
     if job.state is JobState.SUCCEEDED and job.snapshot and job.progress.step < job.progress.steps:
-        say(f"go on from step {job.snapshot}: {command(f'resume {job.id} --stop-when none')}")
+        early = "" if submitted.stop_when is None else " --stop-when none"
+        say(f"go on from step {job.snapshot}: {command(f'resume {job.id}{early}')}")
     elif job.state is JobState.SUCCEEDED and job.snapshot == job.progress.step:
         epochs = submitted.run.epochs
         longer = f"--epochs {2 * epochs}" if epochs else f"--steps {2 * job.progress.step}"
@@ -219,7 +222,7 @@ def wait(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Wait for a job to succeed, or for another state; exit code 1 if it ends otherwise or the time is over."""
+    """Wait until a job has succeeded, or for another state. Exit code 1 if it ends otherwise or the time is over."""
     timeout_s = None if timeout is None else _duration(timeout, "--timeout").total_seconds()
     with Client(url) as client:
         found = await_job(client, id, warn)
@@ -243,16 +246,16 @@ def logs(
         typer.Option(
             "--tail",
             min=0,
-            help="Only so many of the newest events.  [default: 50; with -o json or --after all]",
+            help="How many of the newest events.  [default: 50; all with -o json or --after]",
             show_default=False,
         ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All events from the job's beginning.")] = False,
-    after: Annotated[int, typer.Option("--after", min=0, help="Only events after this number.")] = 0,
+    after: Annotated[int, typer.Option("--after", min=0, help="Only events after this number, the `seq` in JSON.")] = 0,
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Print the newest events of a job: states, steps, metrics, messages. With -o json one event a line, and all."""
+    """Print the newest events of a job: states, steps, metrics, messages. -o json prints all of them, one a line."""
     if all_ and tail is not None:
         raise ArgumentError("give --tail or --all, not both")
     if not (all_ or after or form is Format.JSON):
@@ -279,7 +282,7 @@ def stop(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Have a job that runs end soon, and keep what it has trained as its result."""
+    """End a running job within seconds, and keep what it has trained as its result."""
     with Client(url) as client:
         job = find_job(client, id)
         job.stop()
@@ -300,7 +303,7 @@ def scale(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Have a job that runs go on with other numbers of workers and shards, from a step soon."""
+    """Change the workers and shards of a running job: it restarts on them from a snapshot, within seconds."""
     with Client(url) as client:
         job = find_job(client, id)
         before = job.job

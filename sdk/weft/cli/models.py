@@ -35,9 +35,9 @@ def add_to(app: typer.Typer) -> None:
 
 @with_records
 def inspect_(file: ModelFile, *, form: Form = Format.TABLE, model: ModelOptions) -> None:
-    """Print what an ONNX file has: inputs, outputs, parameters, constants, operators, and what cannot train.
+    """Print what an ONNX file contains: inputs, outputs, parameters, constants, operators, and what cannot train.
 
-    Nothing is sent. With --loss, what is printed is the graph that would be trained.
+    No server is needed. With --loss, the graph that would be trained is printed.
     """
     if not file.exists():
         raise ArgumentError(f"there is no file {file}")
@@ -52,10 +52,13 @@ def inspect_(file: ModelFile, *, form: Form = Format.TABLE, model: ModelOptions)
 
 def export(
     id: JobId,  # noqa: A002 - the argument's name to users
-    file: Annotated[Path, typer.Argument(metavar="MODEL.onnx", dir_okay=False, show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(metavar="MODEL.onnx", help="The file to write.", dir_okay=False, show_default=False)
+    ],
     *,
     outputs: Annotated[
-        list[str] | None, typer.Option("--output", help="An output of the exported model; may be repeated.")
+        list[str] | None,
+        typer.Option("--output", metavar="NAME", help="A value of the graph as an output; may be repeated."),
     ] = None,
     opset: Annotated[int, typer.Option("--opset", help="ONNX opset; 0 chooses one that most runtimes take.")] = 0,
     ema: Annotated[bool, typer.Option("--ema", help="Write the averaged parameters; for a job with `ema`.")] = False,
@@ -65,10 +68,10 @@ def export(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Write a job's model, with its parameters as they are now, to an ONNX file for inference.
+    """Write a job's trained model to an ONNX file for inference.
 
-    What it gives is what the model gave that was submitted, without loss and target. A file that ends in .safetensors
-    gets the parameters alone.
+    It has the outputs of the submitted model, without loss and target, and the parameters as they are now, also while
+    the job runs. A file name that ends in .safetensors gets the parameters alone.
     """
     with Client(url) as client:
         job = find_job(client, id)

@@ -50,7 +50,7 @@ def get(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Print one parameter's values; also of a job that runs."""
+    """Print the values of one parameter, also while the job runs."""
     with Client(url) as client:
         job = find_job(client, id)
         try:
@@ -100,7 +100,7 @@ def set_(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Set parameters of a job that waits or runs, all at one step; its next steps go on from there."""
+    """Set parameters of a job that has not ended, all after one step."""
     values = dict(assigned(assignment) for assignment in assignments)
     if len(values) < len(assignments):
         raise ArgumentError("one of the names is given twice")
@@ -116,7 +116,7 @@ def load(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Set the parameters that a safetensors file has; see `set`."""
+    """Set parameters from a safetensors file, as `set` does."""
     with Client(url) as client:
         job = find_job(client, id)
         _tell_set(job, [str(file)], job.load(file), form)

@@ -58,11 +58,11 @@ def programs(
     form: Form = Format.TABLE,
     model: ModelOptions,
 ) -> None:
-    """Print what the converter makes of a job's graph; of a job file without submitting it, and of an ONNX file with
-    --loss without a server, where no --data is said.
+    """Print the programs that workers run for a job, a job file or an ONNX file. Nothing is submitted.
 
-    First what is fetched, sent and held, in sentences; then each node in the order it runs in. `--passes` prints how
-    the converter came to it, pass by pass, and `--passes full` with every node that came and went.
+    An ONNX file needs --loss, and no server unless --data is given. First comes a summary of what is fetched, sent and
+    held, then each node in the order of execution. `--passes` prints what each pass of the converter changed, and
+    `--passes full` every node that it added or removed.
     """
     out, file, told = Console(), job_file(job_or_file), _passes(detail, passes, memory, form)
     if file is not None and is_model(file) and model.data is None:

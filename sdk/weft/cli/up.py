@@ -72,7 +72,7 @@ def up(
 ) -> None:
     """Start a server, shards and workers on this machine, and keep them until Ctrl-C or `weft down`.
 
-    One that ends is started again: the server on its port and data, a worker or shard under its name.
+    A process that dies is restarted: the server on its port with its data, a worker or shard under its name.
     """
     make = partial(Cluster, workers, shards, port=port, directory=directory, data_root=data_root, device=device)
     err = Console(stderr=True, highlight=False, soft_wrap=True)
