@@ -46,6 +46,10 @@ class StillStore:
     def value(self, key: str) -> Array:
         return self._values[key]
 
+    def gradient(self, key: str) -> Array | None:
+        """Any place will do."""
+        return None
+
     def update(self, step: int, gradients: Mapping[str, Array], rows: Mapping[str, Any]) -> None:
         """Nothing is updated."""
 

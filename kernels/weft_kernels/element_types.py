@@ -28,7 +28,7 @@ def is_float(dtype: Dtype) -> bool:
 
 def is_half(dtype: Dtype) -> bool:
     """Whether it is float16 or bfloat16, whose sums and functions are computed in float32 and rounded once."""
-    return dtype.name in HALVES
+    return dtype.itemsize == 2 and dtype.name in HALVES  # NumPy makes a type's name anew each time it is asked.
 
 
 def computed_in(dtype: Dtype) -> Dtype:

@@ -30,8 +30,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(slots=True)
 class KernelContext:
-    """What a kernel may know beside its inputs and attributes. It is made for each call, and not written later; what is
-    frozen takes four times as long to make.
+    """What a kernel may know beside its inputs and attributes. It holds for one call: the worker gives the same one,
+    with the numbers of another step, to the next.
 
     `xp` is the array module. `seed`, `step` and `first_sample` (the place of this batch's first sample in the step's
     global batch) key random numbers together with the node's name, so that they do not depend on the number of workers.
@@ -186,7 +186,7 @@ def _in_float32(body: Kernel, on_device: frozenset[str], on_host: frozenset[int]
         wide = list(inputs)
         narrow = None
         for place, array in enumerate(inputs):
-            if array is not None and array.dtype.name in names and place not in on_host:
+            if array is not None and array.itemsize == 2 and array.dtype.name in names and place not in on_host:
                 narrow, wide[place] = array.dtype, array.astype(np.float32)
         if narrow is None:
             return body(context, inputs, attributes)

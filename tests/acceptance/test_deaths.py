@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -26,28 +27,11 @@ DEADLINE_S = 15.0
 """The promise, and the one time that is asserted here: a deadline, not a speed."""
 
 
-def test_a_killed_daemon_fails_the_job_by_name_and_step(example: ModuleType, tmp_path: Path) -> None:
-    """A worker first, then a shard; what is left goes on serving each time."""
-    rows = example.write_data(tmp_path / "digits.npz")
-    loss, _ = example.build()
-    data = weft.numpy_data("digits.npz", evaluate=(rows - 360, rows))
-    with weft.Cluster(workers=2, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:
-        for victim, workers in (("worker-1", 2), ("shard-1", 1)):
-            job = client.submit(
-                loss, data=data, epochs=100_000, workers=workers, shards=2, recovery=weft.Recovery(max_restarts=0)
-            )
-            next(event for event in job.events() if isinstance(event.body, StepDone) and event.body.step > 0)
-            killed = time.monotonic()
-            os.kill(next(agent.pid for agent in client.agents() if agent.name == victim), signal.SIGKILL)
-            with pytest.raises(weft.JobFailedError) as failure:
-                job.wait(timeout_s=DEADLINE_S)
-            assert time.monotonic() - killed < DEADLINE_S
-            reason = failure.value.job.reason or ""
-            assert victim in reason or victim.replace("-", " ") in reason, reason
-            assert re.search(r"step \d+", reason), reason
-            survivor = client.submit(loss, data=data, steps=3, workers=1, shards=1)
-            survivor.wait(timeout_s=180)
-            assert survivor.state is JobState.SUCCEEDED
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[weft.Cluster]:
+    """One for two tests: the first kills a child alone, the second what the cluster consists of."""
+    with weft.Cluster(workers=2, shards=2, data_root=tmp_path_factory.mktemp("mortal")) as cluster:
+        yield cluster
 
 
 def test_a_job_comes_to_the_same_bits_though_a_worker_and_a_shard_are_killed(
@@ -82,23 +66,16 @@ def test_a_job_comes_to_the_same_bits_though_a_worker_and_a_shard_are_killed(
         assert job.refresh().restarts == 2
         for place in (cluster.directory / "snapshots").iterdir():
             assert sorted(each.name for each in place.glob("*/snapshot.json")) == ["snapshot.json"]
-        stopped = client.submit(loss, **{**run, "recovery": replace(KEPT, snapshot_every_s=0.2)})
-        await_that(lambda: stopped.refresh().snapshot, "a snapshot", deadline_s=60)
-        stopped.cancel()
-        resumed = client.resume(stopped, shards=1)
-        resumed.wait(timeout_s=180)
-        again = resumed.values(state=True)
         expected, found = undisturbed.values(state=True), job.values(state=True)
-        for values in (found, again):
-            assert {name: value.tobytes() for name, value in values.items()} == {
-                name: value.tobytes() for name, value in expected.items()
-            }
+        assert {name: value.tobytes() for name, value in found.items()} == {
+            name: value.tobytes() for name, value in expected.items()
+        }
 
 
-def test_a_job_whose_workers_have_state_too_goes_on_where_it_was_though_a_shard_is_killed(tmp_path: Path) -> None:
+def test_a_job_whose_workers_have_state_too_goes_on_where_it_was_though_a_shard_is_killed(mortal: weft.Cluster) -> None:
     """A table is on the shards; with the workers are the dense parameters and what compression owes."""
     draw = np.random.default_rng(0)
-    np.savez(tmp_path / "data.npz", ids=draw.integers(0, 500, (2048, 4)), y=draw.integers(0, 2, 2048))
+    np.savez(mortal.data_root / "data.npz", ids=draw.integers(0, 500, (2048, 4)), y=draw.integers(0, 2, 2048))
     net = nn.Sequential(nn.Embedding(500, 8), nn.Flatten(), nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 2))
     loss = nn.cross_entropy(net(weft.input("ids", ("batch", 4), "int64")), weft.input("y", ("batch",), "int64"))
     coded = {"kind": "2bit", "threshold": 0.01}
@@ -107,7 +84,7 @@ def test_a_job_whose_workers_have_state_too_goes_on_where_it_was_though_a_shard_
         "data": weft.numpy_data("data.npz", columns={"ids": "ids", "y": "y"}),
         "communication": weft.Communication(update="workers", compression={"gradients": coded, "merged": coded}),
     }
-    with weft.Cluster(workers=2, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:
+    with mortal.client() as client:
         undisturbed = client.submit(loss, **run)
         job = client.submit(loss, **{**run, "recovery": replace(KEPT, snapshot_every_s=0.2)})
         bodies = (event.body for event in job.events())
@@ -122,6 +99,30 @@ def test_a_job_whose_workers_have_state_too_goes_on_where_it_was_though_a_shard_
         assert {name: value.tobytes() for name, value in found.items()} == {
             name: value.tobytes() for name, value in expected.items()
         }
+
+
+def test_a_killed_daemon_fails_the_job_by_name_and_step(mortal: weft.Cluster, example: ModuleType) -> None:
+    """A worker first, then a shard; what is left goes on serving each time."""
+    rows = example.write_data(mortal.data_root / "digits.npz")
+    loss, _ = example.build()
+    data = weft.numpy_data("digits.npz", evaluate=(rows - 360, rows))
+    with mortal.client() as client:
+        for victim, workers in (("worker-1", 2), ("shard-1", 1)):
+            job = client.submit(
+                loss, data=data, epochs=100_000, workers=workers, shards=2, recovery=weft.Recovery(max_restarts=0)
+            )
+            next(event for event in job.events() if isinstance(event.body, StepDone) and event.body.step > 0)
+            killed = time.monotonic()
+            os.kill(next(agent.pid for agent in client.agents() if agent.name == victim), signal.SIGKILL)
+            with pytest.raises(weft.JobFailedError) as failure:
+                job.wait(timeout_s=DEADLINE_S)
+            assert time.monotonic() - killed < DEADLINE_S
+            reason = failure.value.job.reason or ""
+            assert victim in reason or victim.replace("-", " ") in reason, reason
+            assert re.search(r"step \d+", reason), reason
+            survivor = client.submit(loss, data=data, steps=3, workers=1, shards=1)
+            survivor.wait(timeout_s=180)
+            assert survivor.state is JobState.SUCCEEDED
 
 
 def test_daemons_end_when_their_parent_is_killed(tmp_path: Path) -> None:

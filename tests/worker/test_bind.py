@@ -80,7 +80,7 @@ def test_an_output_that_nothing_makes_is_refused():
 
 def held(table: ValueTable) -> int:
     """Bytes of the values that are there now."""
-    return sum(array.nbytes for array in table._arrays if array is not None)
+    return sum(array.nbytes for array in table.arrays if array is not None)
 
 
 def test_values_are_dropped_when_their_last_reader_is_done():

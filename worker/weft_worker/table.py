@@ -8,7 +8,7 @@ from typing import Any
 
 from weft_graph.dimensions import agree
 from weft_graph.types import TensorType, array_text
-from weft_kernels.kernel import Array
+from weft_kernels.kernel import Array, KernelContext
 from weft_worker.errors import ValueMismatchError
 from weft_worker.plan import Plan
 
@@ -18,13 +18,18 @@ class ValueTable:
 
     Who may read a place when is the engine's business: a place is put once, before anybody takes it. `arena` has the
     arrays of an arena that the plan's values lie in, by place; a value that it lacks has memory of its own.
+    `arrays` has the values by place, `readers` how many are still to read them, and `calls` what kernels are told, by
+    the identity of their nodes: it is kept from run to run together with the arena.
     """
 
-    def __init__(self, plan: Plan, arena: Mapping[int, Array] | None = None) -> None:
+    def __init__(
+        self, plan: Plan, arena: Mapping[int, Array] | None = None, calls: dict[int, KernelContext] | None = None
+    ) -> None:
         self._plan = plan
         self._arena = arena or {}
-        self._arrays: list[Array | None] = [None] * len(plan.names)
-        self._readers = list(plan.readers)
+        self.calls = {} if calls is None else calls
+        self.arrays: list[Array | None] = [None] * len(plan.names)
+        self.readers = list(plan.readers)
         self._lock = threading.Lock()
         for place, array in plan.constants.items():
             self.put(place, array)
@@ -32,8 +37,8 @@ class ValueTable:
     def put(self, place: int, array: Array) -> None:
         """Keeps the value; drops it at once where nobody reads it. Raises ValueMismatchError, naming it."""
         self._check(place, array)
-        if self._readers[place] > 0:
-            self._arrays[place] = array
+        if self.readers[place] > 0:
+            self.arrays[place] = array
 
     def place(self, arrays: Mapping[int, Array]) -> None:
         """Has values be written to these arrays, where the plan has them lie in C's order and no view."""
@@ -43,12 +48,12 @@ class ValueTable:
             for place, array in arrays.items()
             if (lying := placement.lying.get(place)) is not None and lying.axes is None and place not in placement.views
         }
-        self._arena = {**self._arena, **fitting}
+        self._arena, self.calls = {**self._arena, **fitting}, {}
 
     def keep_copies(self, places: Iterable[int]) -> None:
         """Of these values, those that lie in memory of others are copied: it is about to be written."""
         for place in self._plan.lent.intersection(places):
-            self._arrays[place] = self.get(place).copy()
+            self.arrays[place] = self.get(place).copy()
 
     def wanted(self, xp: Any, places: Iterable[int | None]) -> tuple[Array | None, ...]:
         """For each place the array that its value is to be written to: of the arena, or new; None where its size is
@@ -63,15 +68,19 @@ class ValueTable:
             found.append(array)
         return tuple(found)
 
+    def keeps(self, places: Iterable[int | None]) -> bool:
+        """Whether what `wanted` gives for these places is the same in every run with this arena."""
+        return all(place is None or place in self._arena or place not in self._plan.placement.lying for place in places)
+
     def settle(self, xp: Any, place: int, array: Array, wanted: Array | None, inputs: Iterable[Array | None]) -> None:
         """Keeps what a kernel gave, where and as the plan has it: with or without an arena it lies alike, so that sums
         along it are the same to the bit. Raises ValueMismatchError."""
-        if array is not wanted:
-            self._check(place, array)
-        if self._readers[place] <= 0:
-            return
         if array is wanted:
-            self._arrays[place] = array
+            if self.readers[place] > 0:
+                self.arrays[place] = array
+            return
+        self._check(place, array)
+        if self.readers[place] <= 0:
             return
         placement = self._plan.placement
         if not _is_at(xp, array, wanted) and place not in placement.views:
@@ -81,7 +90,7 @@ class ValueTable:
                 wanted = xp.empty(array.shape, dtype=array.dtype) if wanted is None else wanted
                 wanted[...] = array
                 array = wanted
-        self._arrays[place] = array
+        self.arrays[place] = array
 
     def _check(self, place: int, array: Array) -> None:
         expected = self._plan.types[place]
@@ -91,24 +100,24 @@ class ValueTable:
 
     def get(self, place: int) -> Array:
         """The value, which stays."""
-        array = self._arrays[place]
+        array = self.arrays[place]
         assert array is not None, f"value {self._plan.names[place]!r} is not there"
         return array
 
     def take(self, places: Iterable[int | None]) -> list[Array | None]:
         """The values at `places`, None where a place is."""
-        arrays = self._arrays
+        arrays = self.arrays
         return [None if place is None else arrays[place] for place in places]
 
     def release(self, places: Iterable[int | None]) -> None:
         """One reader of each of `places` is done; a value that has none left is dropped."""
-        readers = self._readers
+        readers = self.readers
         with self._lock:
             for place in places:
                 if place is not None:
                     readers[place] = left = readers[place] - 1
                     if not left:
-                        self._arrays[place] = None
+                        self.arrays[place] = None
 
 
 def _fits(array: Array, type_: TensorType) -> bool:

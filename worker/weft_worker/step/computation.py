@@ -17,37 +17,50 @@ from weft_worker.table import described
 
 def run_nodes(run: StepRun, nodes: Sequence[BoundNode]) -> None:
     """Runs nodes that have kernels, within the device's `use`. Raises PartError for what a kernel raises, and where it
-    gives something else than its node names."""
-    trace = run.context.trace
+    gives something else than its node names.
+
+    What a step pays for a node beside its kernel is in this loop: a call more in it takes as long as a small kernel.
+    """
+    step, table, xp = run.context, run.table, run.runtime.device.xp
+    trace, arrays, readers, calls = step.trace, table.arrays, table.readers, table.calls
     for bound in nodes:
         begin_ns = 0 if trace is None else trace.now()
         try:
-            _run_node(run, bound)
+            context = calls.get(id(bound)) or _context_of(run, bound)
+            context.seed, context.step, context.first_sample = step.seed, step.step, step.first_sample
+            inputs = [None if place is None else arrays[place] for place in bound.inputs]
+            outputs = bound.kernel(context, inputs, bound.attributes)  # type: ignore[misc]  # these have one
+            if len(outputs) < len(bound.outputs):
+                told = f"the kernel gave {len(outputs)} outputs, the node names {len(bound.outputs)}"
+                raise ValueMismatchError(told)
+            for place, array, wanted in zip(bound.outputs, outputs, context.placed, strict=False):
+                if array is wanted and place is not None and readers[place] > 0:
+                    arrays[place] = array
+                elif place is not None:
+                    table.settle(xp, place, array, wanted, inputs)
+            table.release(bound.inputs)
         except Exception as error:  # a kernel of any kind: the error names it
             name, said = run.name_of(bound), _bad_row(run, bound, error)
-            raise PartError(name, described(run.table.take(bound.inputs)), error, said=said) from error
+            raise PartError(name, described(table.take(bound.inputs)), error, said=said) from error
         if trace is not None:
-            trace.add(SpanKind.COMPUTE, f"{bound.node.op_type} {bound.node.name}", run.context.step + 1, begin_ns)
+            trace.add(SpanKind.COMPUTE, f"{bound.node.op_type} {bound.node.name}", step.step + 1, begin_ns)
 
 
-def _run_node(run: StepRun, bound: BoundNode) -> None:
-    assert bound.kernel is not None
-    table, node, xp = run.table, bound.node, run.runtime.device.xp
-    inputs = table.take(bound.inputs)
-    wanted = table.wanted(xp, bound.outputs)
-    step = run.context
-    samples, checkpoint = run.plan.dims.get(BATCH), run.runtime.checkpoint
-    # By place: a call by name takes twice as long, and there is one for each node.
+def _context_of(run: StepRun, bound: BoundNode) -> KernelContext:
+    """What a node's kernel is told: once for all runs of the plan, where its outputs lie in the arena in each."""
+    node, table, runtime = bound.node, run.table, run.runtime
+    wanted = table.wanted(runtime.device.xp, bound.outputs)
     context = KernelContext(
-        node.name, xp, step.seed, step.step, step.first_sample, samples, "", node.outputs, checkpoint, wanted
+        node.name,
+        runtime.device.xp,
+        samples=run.plan.dims.get(BATCH),
+        asked=node.outputs,
+        checkpoint=runtime.checkpoint,
+        placed=wanted,
     )
-    outputs = bound.kernel(context, inputs, bound.attributes)
-    if len(outputs) < len(bound.outputs):
-        raise ValueMismatchError(f"the kernel gave {len(outputs)} outputs, the node names {len(bound.outputs)}")
-    for place, array, out in zip(bound.outputs, outputs, wanted, strict=False):
-        if place is not None:
-            table.settle(xp, place, array, out, inputs)
-    table.release(bound.inputs)
+    if table.keeps(bound.outputs):
+        table.calls[id(bound)] = context
+    return context
 
 
 def _bad_row(run: StepRun, bound: BoundNode, error: Exception) -> str | None:

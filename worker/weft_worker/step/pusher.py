@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SESSION
-from weft_kernels.kernel import Array
+from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND
+from weft_kernels.kernel import Array, KernelContext
 from weft_kvstore.store import Readable
 from weft_worker.arena import Arenas
 from weft_worker.engine.work import OnComplete, Variable
@@ -21,6 +21,10 @@ from weft_worker.step.run import COMPUTE, IO, Runtime, StepRun
 from weft_worker.step.values import Ending, LateFeed, PushedStep, StepContext
 from weft_worker.table import ValueTable
 
+_Memory = tuple[dict[int, Array], dict[int, KernelContext]]
+"""The arrays of a plan's values that have a place of their own in every run, and what kernels are told: see
+`ValueTable`."""
+
 
 class StepPusher:
     """Turns runs of plans into the work of the runtime's engine. Values lie in an arena, unless `arena` is False: then
@@ -32,7 +36,7 @@ class StepPusher:
         self.arenas = Arenas(runtime.engine, runtime.device) if arena else None
         self._order = runtime.engine.variable("segments")
         self._memory_now: Array | None = None
-        self._arrays: dict[int, tuple[Plan, dict[int, Array]]] = {}
+        self._arrays: dict[int, tuple[Plan, _Memory]] = {}
         """For each plan by its identity, the arrays of its values in that memory."""
         self._gradients: dict[str, Array] = {}
         """By key: see `_gradients_of`."""
@@ -56,7 +60,7 @@ class StepPusher:
         stands in the place of the store where values are read.
         """
         memory, order = self._memory(plan, context)
-        table, reads = ValueTable(plan, memory), reads or self._runtime.store
+        table, reads = ValueTable(plan, *memory), reads or self._runtime.store
         run = StepRun(self._runtime, plan, context, table, reads, order, nothing=tuple(nothing), part=part)
         _feed(run, feeds, late)
         if self._runtime.inline is not None and fetched is None:
@@ -73,13 +77,13 @@ class StepPusher:
                 push_communication(run, work)
         return run.pushed()
 
-    def _memory(self, plan: Plan, context: StepContext) -> tuple[dict[int, Array] | None, Variable]:
-        """The arrays of the plan's values in an arena, if they lie in one, and the variable that work on them writes.
+    def _memory(self, plan: Plan, context: StepContext) -> tuple[_Memory, Variable]:
+        """What the table of a run is given, and the variable that work on its values writes.
 
         Raises DeviceError, which names the largest of them.
         """
         if self.arenas is None:
-            return None, self._order
+            return ({}, {}), self._order
         nbytes = plan.placement.layout.arena_bytes
         try:
             memory, order = self.arenas.take(nbytes)
@@ -89,7 +93,7 @@ class StepPusher:
             raise DeviceError(f"{message}; the largest are {largest}") from error
         return self._arrays_in(plan, memory), order
 
-    def _arrays_in(self, plan: Plan, memory: Array | None) -> dict[int, Array]:
+    def _arrays_in(self, plan: Plan, memory: Array | None) -> _Memory:
         if memory is not self._memory_now:
             self._memory_now, self._arrays = memory, {}
         known = self._arrays.get(id(plan))
@@ -99,18 +103,17 @@ class StepPusher:
                 arrays = {} if memory is None else plan.placement.arrays(device.xp, memory)
                 if isinstance(self._runtime.inline, OwnValues):
                     arrays |= self._gradients_of(plan, self._runtime.inline.store)
-                known = self._arrays[id(plan)] = plan, arrays
+                known = self._arrays[id(plan)] = plan, (arrays, {})
         return known[1]
 
     def _gradients_of(self, plan: Plan, store: OwnStore) -> dict[int, Array]:
-        """Memory for the gradients that sessions make, by place: where nothing travels they are used up within the
-        step, so the next one, of any plan, writes there again."""
-        made = {place for bound in plan.nodes if bound.node.op_type == SESSION for place in bound.outputs}
+        """Memory for the gradients, by place: where nothing travels they are used up within the step, so the next one,
+        of any plan, writes there again."""
         found: dict[int, Array] = {}
         for bound in plan.nodes:
             place = bound.inputs[0] if bound.node.op_type == SEND else None
             lying = None if place is None else plan.placement.lying.get(place)
-            if place not in made or place in plan.outputs.values() or lying is None or lying.offset is not None:
+            if place in plan.outputs.values() or lying is None or lying.offset is not None:
                 continue
             assert place is not None
             array = store.gradient(bound.key)
