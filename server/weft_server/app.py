@@ -14,10 +14,11 @@ from weft_server import pages
 from weft_server.access import TokenGate, Tokens
 from weft_server.control.clock import Clock, ProcessClock
 from weft_server.credentials import Credentials
-from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate
-from weft_server.onnx_import.pool import ModelPlaces, ModelReaders
+from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate, SubmissionGate
+from weft_server.onnx_import.pool import ModelReaders
 from weft_server.openapi import ROUTERS
-from weft_server.planning.turns import Turns
+from weft_server.planning.apart import Apart
+from weft_server.planning.turns import Places, Turns
 from weft_server.problems import add_handlers
 from weft_server.routes.context import Context, check_project
 from weft_server.service import Service
@@ -27,6 +28,8 @@ from weft_server.storage.job_files import JobFiles
 from weft_server.storage.records import Records
 from weft_server.storage.uploads import Uploads
 
+SMALL_BYTES = 64 << 10
+"""Largest body of users' calls that bring no job, values or model."""
 OWN = ("weft.db", "weft.db-wal", "weft.db-shm", "jobs", "uploads", "models", "snapshots")
 """What a server has in its directory."""
 
@@ -45,23 +48,27 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
         )
         brought = Uploads(settings.directory, settings.upload_hours, settings.uploads_bytes)
         brought.clean(clock().at, at_start=True)
-        checks = Turns(settings.concurrent_checks, settings.waiting_checks)
+        apart = Apart("weft_server.submissions", settings.check_memory_bytes)
         reading = Turns(settings.concurrent_models, settings.waiting_models, "model")
-        places = ModelPlaces(settings.concurrent_models + settings.waiting_models, settings.models_bytes)
+        places = Places("model", settings.models_bytes, most=settings.concurrent_models + settings.waiting_models)
         readers = ModelReaders()
         shutil.rmtree(settings.models_folder, ignore_errors=True)  # what an earlier process left
         if credentials is not None and known is not None:
             credentials.load()
             known.load(service.records.users())
-        app.state.context = Context(service, brought, settings, checks, reading, places, readers, credentials, known)
+        app.state.context = Context(
+            service, brought, settings, checks, reading, places, readers, apart, credentials, known
+        )
         try:
             await _started(service, app, settings)
             yield
         finally:
             readers.close()
+            apart.close()
             await service.stop()
             engine.dispose()
 
+    checks = Turns(settings.concurrent_checks, settings.waiting_checks)
     credentials = None if settings.token is None else Credentials(settings.directory)
     known = None if settings.token is None else Tokens(settings.token.get_secret_value())
     # FastAPI's own pages load scripts from other hosts, and its document knows no problems: `pages` has ours.
@@ -69,7 +76,7 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
     for router in (*ROUTERS["users"], *ROUTERS["agents"], pages.router):
         app.include_router(router, dependencies=[Depends(check_project)])
     add_handlers(app)
-    _add_gates(app, settings, credentials, known)
+    _add_gates(app, settings, checks, credentials, known)
     return app
 
 
@@ -84,8 +91,13 @@ async def _started(service: Service, app: FastAPI, settings: Settings) -> None:
         raise refused from error
 
 
-def _add_gates(app: FastAPI, settings: Settings, credentials: Credentials | None, known: Tokens | None) -> None:
-    """The one added last is passed first: Host, then Origin, then token, then the body's pace and size."""
+def _add_gates(
+    app: FastAPI, settings: Settings, checks: Turns, credentials: Credentials | None, known: Tokens | None
+) -> None:
+    """The one added last is passed first: Host, then Origin, then token, then the body's pace and size, then whether
+    there is room for it."""
+    submitted = Places("check", settings.submitted_bytes, of_one_bytes=settings.submitted_bytes // 2)
+    app.add_middleware(SubmissionGate, places=submitted, checks=checks, most_bytes=settings.job_bytes)
     app.add_middleware(BodyGate, limit=_body_limit(settings))
     app.add_middleware(PaceGate, grace_s=settings.body_grace_s)
     if settings.token is not None and credentials is not None and known is not None:
@@ -106,6 +118,7 @@ def _body_limit(settings: Settings) -> Callable[[str, str], int | None]:
             return settings.upload_bytes
         if method == "POST" and path == "/v1/models":
             return settings.model_bytes
-        return settings.report_bytes
+        of_agents = path.startswith(("/v1/agents", "/v1/allocations"))
+        return settings.report_bytes if of_agents else min(SMALL_BYTES, settings.report_bytes)
 
     return limit

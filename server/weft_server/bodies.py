@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from email.message import Message
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -21,12 +21,15 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
 
 from weft.api.base import RepeatedKeyError, check_keys
+from weft.api.job import JobSpec
 from weft_graph.spelling import did_you_mean
 from weft_server.gate import too_large
 from weft_server.problems import ProblemError, invalid_request
 from weft_server.storage.job_files import Upload
 from weft_server.storage.parameter_file import PIECE_BYTES, ParameterFileError
 from weft_server.threads import Threads
+
+_T = TypeVar("_T")
 
 KEPT_FREE_BYTES = 64 << 20
 """Of the disk, which documents leave free: the records of jobs go on where no document is taken."""
@@ -47,7 +50,7 @@ class StrictRoute(APIRoute):
             if model is None:
                 return await handler(request)
             _check_media_type(request)
-            return await handler(_JsonRequest(request, model))
+            return await handler(_JsonRequest(request, model, is_read_later=body is JobSpec))
 
         return strict
 
@@ -55,35 +58,42 @@ class StrictRoute(APIRoute):
 class _JsonRequest(Request):
     """A request whose JSON is read as the model of its route."""
 
-    def __init__(self, request: Request, model: TypeAdapter[Any]) -> None:
+    def __init__(self, request: Request, model: TypeAdapter[Any], *, is_read_later: bool) -> None:
         super().__init__(request.scope, request.receive)
         self._model = model
+        self._is_read_later = is_read_later
 
     async def json(self) -> Any:
-        """Raises ProblemError."""
+        """Raises ProblemError. A submitted job, which may be large, is empty here: its check reads the body."""
         body = await self.body()
-        try:
-            document = from_json(body, allow_inf_nan=False, cache_strings="keys")  # 200 levels at most
-            check_keys(body)
-        except RepeatedKeyError as error:
-            raise ProblemError("repeated-key", str(error)) from error
-        except ValueError as error:
-            raise ProblemError("malformed-json", f"the body is not JSON: {error}") from error
-        try:
-            return self._validated(body, document)
-        except ValidationError as error:
-            found = error.errors(include_url=False, include_input=False, include_context=False)
-            said = [{**each, "loc": ("body", *each["loc"]), "msg": _said(self._model, each)} for each in found]
-            raise invalid_request(said, document) from error
+        return JobSpec.model_construct() if self._is_read_later else read_json(body, self._model)
 
-    def _validated(self, body: bytes, document: Any) -> Any:
-        """The model. Raises ValidationError."""
-        try:
-            return self._model.validate_json(body, strict=True)
-        except ValidationError as error:
-            if not _make_whole(document, error):
-                raise
-        return self._model.validate_json(to_json(document), strict=True)
+
+def read_json(body: bytes, model: TypeAdapter[_T]) -> _T:
+    """The model that the body is of. Raises ProblemError."""
+    try:
+        document = from_json(body, allow_inf_nan=False, cache_strings="keys")  # 200 levels at most
+        check_keys(body)
+    except RepeatedKeyError as error:
+        raise ProblemError("repeated-key", str(error)) from error
+    except ValueError as error:
+        raise ProblemError("malformed-json", f"the body is not JSON: {error}") from error
+    try:
+        return _validated(body, document, model)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        said = [{**each, "loc": ("body", *each["loc"]), "msg": _said(model, each)} for each in found]
+        raise invalid_request(said, document) from error
+
+
+def _validated(body: bytes, document: Any, model: TypeAdapter[_T]) -> _T:
+    """Raises ValidationError."""
+    try:
+        return model.validate_json(body, strict=True)
+    except ValidationError as error:
+        if not _make_whole(document, error):
+            raise
+    return model.validate_json(to_json(document), strict=True)
 
 
 def _said(model: TypeAdapter[Any], error: ErrorDetails) -> str:

@@ -1,5 +1,5 @@
 """Which requests come in: the right Host on loopback, no page of another site, no body that is compressed, too large or
-too slow. Whose they are is for `weft_server.access`.
+too slow, no more of submitted jobs at once than there is room for. Whose they are is for `weft_server.access`.
 
 Plain ASGI: every request passes here before any of it is read.
 """
@@ -10,9 +10,13 @@ import asyncio
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from weft_server.planning.turns import Places, Turns
 from weft_server.problems import ProblemError, problem, respond
+from weft_server.refusals import FullError
+from weft_server.users import user_of
 
 SLOWEST = 16 << 10
 """Bytes a second that a body has to come at in the long run: a tenth of a poor mobile link."""
@@ -94,6 +98,38 @@ class BodyGate:
             await respond(error.problem, error.headers)(scope, receive, send)
             return
         await self._app(scope, _counted(receive, limit), send)
+
+
+class SubmissionGate:
+    """Refuses submitted jobs while those that others, or their own user, have sent and that are not answered yet take
+    too many bytes: before the body is read."""
+
+    def __init__(self, app: ASGIApp, places: Places, checks: Turns, most_bytes: int) -> None:
+        self._app = app
+        self._checks = checks
+        self._places = places
+        self._most_bytes = most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or (scope["method"], scope["path"]) != ("POST", "/v1/jobs"):
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        nbytes, user = declared_bytes(request.headers, self._most_bytes), user_of(request)
+        if not self._places.has_room(nbytes, user):
+            await self._checks.sweep()  # who has left makes room
+        try:
+            with self._places.place(nbytes, user):
+                await self._app(scope, receive, send)
+        except FullError as error:
+            await respond(problem(error.code, error.message))(scope, receive, send)
+
+
+def declared_bytes(headers: Headers, most: int) -> int:
+    """What a body is to have, at most."""
+    told = headers.get("content-length", "")
+    is_told = told.isdigit() and "transfer-encoding" not in headers
+    return min(int(told), most) if is_told else most
 
 
 class PaceGate:

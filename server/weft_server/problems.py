@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -349,6 +350,11 @@ class ProblemError(HTTPException):
     ) -> None:
         self.problem = problem(code, detail, errors)
         super().__init__(self.problem.status, detail, headers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A check that runs apart raises it too."""
+        made = partial(ProblemError, errors=self.problem.errors, headers=self.headers)
+        return made, (self.problem.code, self.problem.detail)
 
 
 def problem(code: str, detail: str, errors: Sequence[FieldError] = ()) -> Problem:

@@ -119,6 +119,10 @@ class JobRefusedError(Exception):
         super().__init__("; ".join([*(error.detail for error in errors[:MOST_IN_SUMMARY]), *more]))
         self.errors = errors
 
+    def __reduce__(self) -> tuple[type[JobRefusedError], tuple[list[FieldError]]]:
+        """A check that runs apart raises it too."""
+        return JobRefusedError, (self.errors,)
+
 
 def listed(names: Iterable[str]) -> str:
     """The names in quotes, the first few of them where there are many."""

@@ -16,9 +16,20 @@ from uuid import uuid4
 
 import zmq
 
-from weft.api.agent import AgentInfo, AgentKind, CurvePair, Heartbeat, Orders, Registered, Registration, Report
+from weft.api.agent import (
+    AgentInfo,
+    AgentKind,
+    Allocation,
+    CurvePair,
+    Heartbeat,
+    Orders,
+    Registered,
+    Registration,
+    Report,
+    WorkerAllocation,
+)
 from weft.api.event import Event, LogLine, StateChanged
-from weft.api.job import Job, JobSpec, Progress
+from weft.api.job import Job, Progress
 from weft.api.lifecycle import JobState
 from weft.api.trace import JobTrace, ProcessTrace
 from weft_server.control.clock import Clock, Timestamp
@@ -174,16 +185,14 @@ class Service:
             raise UnknownError("job", job)
         return found
 
-    async def spec(self, job: str) -> JobSpec:
-        """What was submitted. Raises UnknownError."""
+    async def spec(self, job: str) -> str:
+        """What was submitted, as JSON. Raises UnknownError."""
         found = await self.threads.read(self.records.spec, job)
         if found is None:
             raise UnknownError("job", job)
-        return JobSpec.model_validate_json(found)
+        return found
 
-    async def submit(
-        self, job_id: str, spec: JobSpec, plan: JobPlan, *, project: str, key: str | None, digest: str
-    ) -> Job:
+    async def submit(self, job_id: str, spec: str, plan: JobPlan, *, project: str, key: str | None, digest: str) -> Job:
         """Keeps the job, then lets it run. Raises FullError, or IntegrityError when the key was taken meanwhile.
 
         A caller that goes away does not part the two: what is kept is always handed over.
@@ -205,7 +214,7 @@ class Service:
             created_at=now.at,
         )
         first = Event(seq=1, at=now.at, body=StateChanged(state=JobState.PENDING))
-        submission = Submission(job, spec.model_dump_json(by_alias=True), plan, first, key, digest)
+        submission = Submission(job, spec, plan, first, key, digest)
         task = self._submitting[job_id] = asyncio.create_task(self._hand_over(submission), name="submission")
         task.add_done_callback(lambda _: self._submitting.pop(job_id))
         await asyncio.shield(task)
@@ -362,12 +371,21 @@ class Service:
                 return orders
             await notified(changed, remaining)
 
-    def programs(self, allocation: str, term: int, sha256: str) -> bytes:
+    def programs(self, allocation: str, term: int, sha256: str) -> str:
         """The document of that hash that the allocation runs. Raises a RefusalError."""
         plan = self._controller.plan_of(allocation, term)
         if plan.programs_sha256 != sha256:
             raise NotKeeperError(f"job {plan.name} has no programs of SHA-256 {sha256}")
         return plan.programs_json
+
+    def with_programs(self, allocation: Allocation) -> Allocation:
+        """The allocation for an agent that does not ask for programs by their hash."""
+        if not isinstance(allocation, WorkerAllocation):
+            return allocation
+        with contextlib.suppress(RefusalError):  # it has just ended: newer orders follow
+            plan = self._controller.plan_of(allocation.id, allocation.term)
+            return allocation.model_copy(update={"programs": plan.programs})
+        return allocation
 
     async def report(self, allocation: str, report: Report) -> None:
         """Takes facts; when it returns, a crash does not lose them. Raises a RefusalError."""

@@ -58,8 +58,13 @@ class Settings(BaseSettings):
 
     job_bytes: int = Field(default=16 << 20, gt=0)
     """Largest body of a submitted job: a graph carries its constants."""
+    job_nodes: int = Field(default=100_000, gt=0)
+    """Most nodes of a submitted graph."""
+    submitted_bytes: int = Field(default=256 << 20, gt=0)
+    """Most that the bodies of submitted jobs take together while they come, wait and are checked. One user's take half
+    of it; one alone is always taken."""
     report_bytes: int = Field(default=8 << 20, gt=0)
-    """Largest body of any other call: a thousand metrics and log lines."""
+    """Largest body that an agent sends: a thousand metrics and log lines. All other calls take 64 KiB."""
     most_connections: int = Field(default=16384, ge=1)
     """Connections at the same time, three for each of `most_agents`; fewer where the process may open fewer files. One
     more takes the place of the one that has waited longest without a request."""
@@ -89,7 +94,10 @@ class Settings(BaseSettings):
     most_jobs: int = Field(default=1000, ge=1)
     """Jobs that have not ended; their plans are held in memory, constants included."""
     concurrent_checks: int = Field(default=2, ge=1)
-    """Submitted jobs that are checked at the same time, each on a thread; a user has all but one of these."""
+    """Submitted jobs that are checked at the same time, each on a thread, or in a process of its own where it has more
+    than 64 KiB; a user has all but one of these."""
+    check_memory_bytes: int = Field(default=4 << 30, ge=256 << 20)
+    """Memory of such a process."""
     check_seconds: float = Field(default=60.0, gt=0)
     """How long checking one may take."""
     waiting_checks: int = Field(default=64, ge=1)

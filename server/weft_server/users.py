@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+
+from starlette.requests import Request
 
 from weft.api.token import ALL_PROJECTS, DEFAULT_PROJECT, Scope
 
@@ -26,3 +29,9 @@ class User:
 
 ANYONE = User("", Scope.ADMIN, ALL_PROJECTS)
 """Who calls a server that asks for no token."""
+
+
+def user_of(request: Request) -> str:
+    """Who takes turns with others: whoever comes from one address with one token."""
+    token = hashlib.sha256(request.headers.get("authorization", "").encode()).hexdigest()
+    return f"{request.client.host if request.client else ''} {token[:16]}"

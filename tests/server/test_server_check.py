@@ -23,6 +23,7 @@ from weft_kvstore.description.form import check_unplaced
 from weft_kvstore.description.records import description_from_json
 from weft_server.planning.check import read_and_check
 from weft_server.planning.estimate import Bounds
+from weft_server.planning.plan import JobPlan
 from weft_server.planning.rule_planning import plan_rule
 from weft_server.refusals import JobRefusedError
 
@@ -57,6 +58,8 @@ def test_a_job_that_can_run_gets_a_plan(rows: Path) -> None:
     plan = read_and_check(spec(rows), None, Bounds())
     assert (plan.steps, plan.steps_per_epoch, plan.workers, plan.shards) == (6, 3, 2, 1)
     assert plan.programs == programs_to_json(convert(linear(), loss="loss", metrics={}))
+    kept = plan.model_dump(mode="json", exclude={"programs_json"})
+    assert JobPlan.model_validate({**kept, "programs": plan.programs}) == plan  # as the releases before kept it
     assert [(key.key, key.dtype, key.shape, key.slots) for key in plan.keys] == [
         ("w", "float32", [4, 3], [0, 1]),
         ("b", "float32", [3], [0, 1]),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from server_specs import CLASSES, FEATURES, save_rows, spec_json
 from weft.api.job import Job, JobPage, JobSpec, ParameterList
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.json_form import graph_schema
+from weft_server.planning.apart import LARGE_BYTES
 from weft_server.planning.check import read_and_check
 from weft_server.planning.plan import JobPlan
 
@@ -327,7 +330,7 @@ def test_what_was_asked_by_clients_that_hung_up_is_not_checked(
         assert gate.wait(DEADLINE_S)
         return read_and_check(spec, *others)
 
-    monkeypatch.setattr("weft_server.routes.jobs.read_and_check", slow)
+    monkeypatch.setattr("weft_server.submissions.read_and_check", slow)
     with running(tmp_path / "server", concurrent_checks=1, waiting_checks=3) as client:
         url = f"{client.base_url}/v1/jobs?dry_run=true"
 
@@ -349,6 +352,66 @@ def test_what_was_asked_by_clients_that_hung_up_is_not_checked(
     assert checked == ["linear", "last"]
 
 
+def test_submitted_jobs_that_wait_take_so_many_bytes_and_one_user_half_of_them(
+    tmp_path: Path, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, began = threading.Event(), []
+
+    def slow(spec: JobSpec, *others: Any) -> JobPlan:
+        began.append(spec.name)
+        assert gate.wait(DEADLINE_S)
+        return read_and_check(spec, *others)
+
+    monkeypatch.setattr("weft_server.submissions.read_and_check", slow)
+    body = json.dumps(document).encode()
+    with running(tmp_path / "server", submitted_bytes=4 * len(body)) as client, ThreadPoolExecutor(5) as others:
+
+        def sent(user: str, content: bytes | Iterator[bytes] = body) -> httpx.Response:
+            headers = {"Authorization": f"Bearer {user}", "Content-Type": "application/json"}
+            return client.post("/v1/jobs", content=content, headers=headers)
+
+        held = [others.submit(sent, "ann") for _ in range(2)]
+        eventually(lambda: began, "one of them is checked")
+        # The other waits, or is about to: what a body of unknown length may have is more than is left.
+        refused = sent("ann", iter([body]))
+        assert (refused.status_code, refused.json()["code"], refused.headers["retry-after"]) == (
+            503,
+            "too-many-checks",
+            "1",
+        )
+        assert client.get("/v1/jobs").json() == {"jobs": [], "next": None}
+        held.append(others.submit(sent, "ben"))
+        eventually(lambda: len(began) == 2, "another user's is checked")
+        gate.set()
+        assert [each.result().status_code for each in held] == [201] * 3
+        eventually(lambda: sent("ann", iter([body])).status_code == 201, "there is room again")
+
+
+def test_a_large_job_is_checked_in_a_process_of_its_own(tmp_path: Path, document: dict[str, Any]) -> None:
+    """Spaces make it large: it is the same job."""
+    room = b" " * LARGE_BYTES
+    with running(tmp_path / "server", job_nodes=2) as client:
+
+        def sent(content: bytes, path: str = "/v1/jobs") -> httpx.Response:
+            return client.post(path, content=content, headers={"Content-Type": "application/json"})
+
+        small, large = (sent(json.dumps(document).encode() + end).json()["id"] for end in (b"", room))
+        for path in ("spec", "parameters", "programs", "programs?format=text", "programs?format=passes"):
+            assert client.get(f"/v1/jobs/{small}/{path}").content == client.get(f"/v1/jobs/{large}/{path}").content
+        small, large = (sent(json.dumps(document).encode() + end, "/v1/jobs?dry_run=true") for end in (b"", room))
+        assert small.json() == large.json()
+        assert sent(b'{"name":' + room).json()["code"] == "malformed-json"
+        assert sent(b'{"a": 1, "a": 1' + room + b"}").json()["code"] == "repeated-key"
+        wrong = sent(json.dumps({**document, "seed": "x"}).encode() + room)
+        assert (wrong.json()["code"], wrong.json()["errors"][0]["pointer"]) == ("invalid-request", "/seed")
+        wrong = sent(json.dumps({**document, "loss": "none"}).encode() + room)
+        assert (wrong.json()["code"], wrong.json()["errors"][0]["pointer"]) == ("job-refused", "/loss")
+        document["graph"]["nodes"] *= 2
+        for end in (b"", room):
+            many = sent(json.dumps(document).encode() + end).json()
+            assert many["detail"] == "the graph has 4 nodes; at most 2 are taken here"
+
+
 def test_a_job_whose_check_takes_too_long_is_refused_and_the_next_one_is_checked(
     tmp_path: Path, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,11 +420,11 @@ def test_a_job_whose_check_takes_too_long_is_refused_and_the_next_one_is_checked
             pass
         return read_and_check(spec, *others)
 
-    monkeypatch.setattr("weft_server.routes.jobs.read_and_check", slow)
+    monkeypatch.setattr("weft_server.submissions.read_and_check", slow)
     with running(tmp_path / "server", concurrent_checks=1, check_seconds=0.2) as client:
         for query in ("", "?dry_run=true"):
             late = client.post(f"/v1/jobs{query}", json={**document, "name": "slow"})
             assert (late.status_code, late.json()["errors"][0]["pointer"]) == (422, "/graph")
             assert "more than 0.2 s" in late.json()["detail"]
-        monkeypatch.setattr("weft_server.routes.jobs.read_and_check", read_and_check)
+        monkeypatch.setattr("weft_server.submissions.read_and_check", read_and_check)
         assert submit(client, document).status_code == 201

@@ -234,7 +234,7 @@ def test_a_job_whose_submitter_has_gone_away_is_handed_over_and_can_be_cancelled
     async def story(service: Service) -> None:
         await service.start()
         submitting = asyncio.create_task(
-            service.submit("job", job_spec, job_plan, project="default", key=None, digest="")
+            service.submit("job", job_spec.model_dump_json(), job_plan, project="default", key=None, digest="")
         )
         await asyncio.to_thread(kept.wait, DEADLINE_S)
         submitting.cancel()
@@ -269,7 +269,7 @@ def test_a_state_is_told_once_its_event_can_be_read(tmp_path: Path, monkeypatch:
 
     async def story(service: Service) -> None:
         await service.start()
-        await service.submit("job", job_spec, job_plan, project="default", key=None, digest="")
+        await service.submit("job", job_spec.model_dump_json(), job_plan, project="default", key=None, digest="")
         cancelling = asyncio.create_task(service.cancel("job"))
         await asyncio.to_thread(writing.wait, DEADLINE_S)
         asking = asyncio.create_task(service.job("job"))

@@ -77,6 +77,7 @@ def test_three_slots_train_beside_a_frozen_parameter_also_those_without_samples(
             lease = Lease(f"l{slot}", 1, "job", f"a{slot}", f"worker-{slot}", AgentKind.WORKER, slot)
             allocation = allocation_of(lease, plan, store, keeper=slot == 0)
             assert isinstance(allocation, WorkerAllocation)
+            allocation = allocation.model_copy(update={"programs": plan.programs})  # the agent fetches them
             opened = local.at_slot(slot)
             runs.append(Run(allocation, told, told, RunSettings(), store=lambda _task, opened=opened: opened))
         for run in runs:

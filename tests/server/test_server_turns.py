@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import os
+import pickle
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from weft_server.planning.turns import Turns, checked
+from server_running import eventually
+from weft.api.problem import FieldError
+from weft_server.planning.apart import Apart
+from weft_server.planning.turns import HasLeft, Places, Turns, checked
+from weft_server.problems import ProblemError
 from weft_server.refusals import CallerLeftError, FullError, JobRefusedError
 
 
@@ -185,3 +193,72 @@ def test_a_check_that_ends_in_time_gives_what_it_found() -> None:
     assert asyncio.run(checked(60.0, there, sum, (1, 2))) == 3
     with pytest.raises(ValueError, match="what is wrong"):
         asyncio.run(checked(60.0, there, wrong))
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Apart]:
+    made = Apart("weft_server.submissions", 1 << 30)
+    yield made
+    made.close()
+
+
+def test_what_is_computed_apart_comes_back_or_is_raised(apart: Apart) -> None:
+    assert asyncio.run(checked(60.0, there, sum, (1, 2), apart=apart)) == 3
+    with pytest.raises(ValueError, match="invalid literal"):
+        asyncio.run(checked(60.0, there, int, "what is wrong", apart=apart))
+    for refused in (
+        JobRefusedError([FieldError(pointer="/graph", detail="it has none")]),
+        ProblemError("too-slow", "it came late", headers={"Connection": "close"}),
+    ):
+        code = "(_ for _ in ()).throw(__import__('pickle').loads(refused))"
+        with pytest.raises(type(refused)) as raised:
+            asyncio.run(checked(60.0, there, eval, code, {"refused": pickle.dumps(refused)}, apart=apart))
+        assert str(raised.value) == str(refused)
+        assert vars(raised.value) == vars(refused)
+
+
+@pytest.mark.parametrize(("has_left", "error"), [(there, JobRefusedError), (gone, CallerLeftError)])
+def test_a_computation_apart_ends_with_its_time_or_its_caller(
+    apart: Apart, tmp_path: Path, has_left: HasLeft, error: type[Exception]
+) -> None:
+    begun = tmp_path / "pid"
+
+    async def left_once_begun() -> bool:
+        return begun.exists() and await has_left()
+
+    code = "import os, pathlib\npathlib.Path(path).write_text(str(os.getpid()))\nwhile True: pass"
+    with pytest.raises(error):
+        asyncio.run(
+            checked(30.0 if has_left is gone else 10.0, left_once_begun, exec, code, {"path": str(begun)}, apart=apart)
+        )
+    eventually(lambda: not Path(f"/proc/{begun.read_text()}").exists(), "the process has ended")
+
+
+@pytest.mark.parametrize("what", ["__import__('os')._exit(3)", "bytearray(1 << 31)"])
+def test_a_computation_apart_that_breaks_refuses_its_job_alone(apart: Apart, what: str) -> None:
+    with pytest.raises(JobRefusedError, match=r"ended in the middle of it.* 1073741824 bytes of memory"):
+        asyncio.run(checked(60.0, there, eval, what, apart=apart))
+    assert asyncio.run(checked(60.0, there, sum, (1, 2), apart=apart)) == 3
+
+
+def test_a_process_that_was_killed_is_started_again(apart: Apart) -> None:
+    async def computed() -> int:
+        return await checked(60.0, there, eval, "__import__('os').getppid()", apart=apart)
+
+    forker = asyncio.run(computed())
+    os.kill(forker, signal.SIGKILL)
+    assert asyncio.run(computed()) != forker
+
+
+def test_bodies_have_places_by_bytes_together_and_of_each_user() -> None:
+    places = Places("check", 100, of_one_bytes=50)
+    with places.place(60, "ann"):  # alone, so the bound of one body is another's business
+        assert not places.has_room(1, "ann")
+        with places.place(40, "ben"):
+            for nbytes, user in ((20, "ben"), (1, "cleo")):
+                with pytest.raises(FullError, match="bytes of checks"), places.place(nbytes, user):
+                    raise AssertionError
+        assert places.has_room(40, "cleo")
+    with places.place(30, "ann"), places.place(20, "ann"):
+        assert not places.has_room(1, "ann")
+    assert places.has_room(50, "ann")

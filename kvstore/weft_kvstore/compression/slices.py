@@ -82,31 +82,6 @@ class Residuals:
             own[:] = named.get(name, 0)
 
 
-def dealt(named: Mapping[str, Array], slots: Mapping[str, Sequence[int]]) -> dict[str, Array]:
-    """Slots' residuals for other slots: of each key the contributing ones, in order; see `heirs`. Raises
-    CompressionError for a key without slots."""
-    former: dict[str, dict[int, Array]] = {}
-    for name, array in named.items():
-        slot, key = _slot_and_key(name)
-        former.setdefault(key, {})[slot] = array
-    new: dict[str, Array] = {}
-    for key, parts in former.items():
-        places = slots.get(key, ())
-        if not places:
-            raise CompressionError(f"{residual_name(key, min(parts))}: no slot contributes to key {key!r} any more")
-        for one, heir in heirs(parts, places):
-            name = residual_name(key, heir)
-            new[name] = new[name] + parts[one] if name in new else parts[one].copy()
-    return new
-
-
-def _slot_and_key(name: str) -> tuple[int, str]:
-    parts = name.split("/", 2)
-    if len(parts) != 3 or parts[0] != _ROOM or not (parts[1].isascii() and parts[1].isdigit()):
-        raise CompressionError(f"{name}: not the name of a slot's residual")
-    return int(parts[1]), parts[2]
-
-
 # --- A codec over the slices of a bucket, a run or a key: where their bytes lie, and back to elements -----------------
 
 

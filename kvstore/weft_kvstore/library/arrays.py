@@ -6,9 +6,8 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -259,10 +258,13 @@ class DeviceCopies:
             raise StoreError(told) from None
         self._streams: dict[int, Any] = {}
         self._lock = threading.Lock()
-        self._closed = False
-        self._work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="weft-store-copies", daemon=True)
-        self._thread.start()
+        self._thread: int | None = None
+
+        def begin() -> None:
+            self._thread = threading.get_ident()
+
+        self._pool = ThreadPoolExecutor(1, "weft-store-copies", begin)
+        """Waits for copies in the order in which they were begun."""
 
     def to_host(self, arrays: Sequence[DeviceArray]) -> Future[list[Array]]:
         """Copies to pinned memory, behind what the caller's stream has under way. The arrays are held until it ends;
@@ -304,12 +306,7 @@ class DeviceCopies:
 
     def close(self) -> None:
         """Ends after the copies that were begun. Idempotent."""
-        with self._lock:
-            closed, self._closed = self._closed, True
-        if not closed:
-            self._work.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._pool.shutdown(wait=threading.get_ident() != self._thread)
 
     def _start(self, array: DeviceArray) -> tuple[DeviceArray, Array, Any]:
         """Begins a copy: what is copied, where to, and the event that ends it."""
@@ -332,28 +329,19 @@ class DeviceCopies:
             return self._streams[device]
 
     def _put(self, work: Callable[[], Any]) -> Future[Any]:
-        future: Future[Any] = Future()
-        with self._lock:
-            if not self._closed:
-                self._work.put((work, future))
-                return future
-        future.set_exception(StoreError("the store was closed"))
-        return future
-
-    def _run(self) -> None:
-        """In the order in which they were begun: one thread waits for each in turn."""
-        while (item := self._work.get()) is not None:
-            _carry_out(*item)
-            del item  # else it would hold the last copy's memory while there is nothing to do
+        try:
+            return self._pool.submit(_carried_out, work)
+        except RuntimeError:
+            future: Future[Any] = Future()
+            future.set_exception(StoreError("the store was closed"))
+            return future
 
 
-def _carry_out(work: Callable[[], Any], future: Future[Any]) -> None:
+def _carried_out(work: Callable[[], Any]) -> Any:
     try:
-        found = work()
-    except Exception as error:  # noqa: BLE001  # the thread's outermost frame: who waits for the copy is told
-        future.set_exception(StoreError(f"a copy between GPU and host failed: {error}"))
-    else:
-        future.set_result(found)
+        return work()
+    except Exception as error:
+        raise StoreError(f"a copy between GPU and host failed: {error}") from error
 
 
 # --- A user's arrays on their way between the host and wherever they are ----------------------------------------------

@@ -43,7 +43,6 @@ def allocation_of(
         incarnation=lease.incarnation,
         job=lease.job,
         slot=lease.place,
-        programs=plan.programs,
         programs_sha256=plan.programs_sha256,
         data=plan.data,
         seed=plan.seed,

@@ -1,5 +1,4 @@
-"""The processes that read models, from the server's side: started when first needed, replaced where one ends; and how
-many models may come."""
+"""The processes that read models, from the server's side: started when first needed, replaced where one ends."""
 
 from __future__ import annotations
 
@@ -9,57 +8,15 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from weft_server.onnx_import.request import ModelOutcome, ModelRequest
-from weft_server.refusals import FullError
-
-
-class ModelPlaces:
-    """At most `most` models that come, wait or are read, of at most `most_bytes` together. Belongs to one loop."""
-
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._taken = 0
-        self._taken_bytes = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no body is taken, of whatever size."""
-        return self._taken >= self._most
-
-    @contextmanager
-    def place(self, nbytes: int) -> Iterator[None]:
-        """Held within the block, for a body of at most so many bytes. Raises FullError.
-
-        One that is alone is taken whatever its size, which has a bound of its own.
-        """
-        if self.is_full:
-            raise FullError("model", self._most)
-        if self._taken and self._taken_bytes + nbytes > self._most_bytes:
-            raise FullError("model", self._taken_bytes, unit="bytes of ")
-        self._taken += 1
-        self._taken_bytes += nbytes
-        try:
-            yield
-        finally:
-            self._taken -= 1
-            self._taken_bytes -= nbytes
-
+from weft_server.planning.apart import ONE_THREAD, PASSED_ON
 
 _log = logging.getLogger("weft.server")
 
 _START_S: Final = 60.0
 """Beside what reading may take: a machine with much to do is slow to start a process."""
-
-_ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-"""Each thread of NumPy's would take address space, which is what is bounded."""
-
-_PASSED_ON: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "HOME", "TMPDIR")
-"""Of the environment: no token is in these."""
 
 
 class ModelReaders:
@@ -101,12 +58,12 @@ class _Reader:
     """One process of `weft_server.onnx_import.fork`."""
 
     def __init__(self) -> None:
-        kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "weft_server.onnx_import.fork"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**kept, **_ONE_THREAD},
+            env={**kept, **ONE_THREAD},
         )
         self._rest = b""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from weft.api.agent import Snapshot
 from weft.api.base import Model, Name
@@ -42,8 +42,9 @@ class JobPlan(Renamed):
     EARLIER: ClassVar[Mapping[str, str]] = {"steps_per_pass": "steps_per_epoch"}
 
     name: Name
-    programs: dict[str, Any]
-    """JSON form of `weft_graph.program.Programs`."""
+    programs_json: str
+    """JSON form of `weft_graph.program.Programs`, which workers are given: as text, since it may be large, and the
+    server only passes it on."""
     data: DataSpec
     """With `train` filled in."""
     seed: int
@@ -92,15 +93,24 @@ class JobPlan(Renamed):
     beginning: str | None = None
     """What it begins with, and what it leaves of that: see `weft.api.job.Job`."""
 
-    @cached_property
-    def programs_json(self) -> bytes:
-        """The document that workers are given."""
-        return json.dumps(self.programs, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    @model_validator(mode="before")
+    @classmethod
+    def _with_programs_as_text(cls, given: Any) -> Any:
+        """The releases before kept them as an object."""
+        if not isinstance(given, Mapping) or not isinstance(given.get("programs"), Mapping):
+            return given
+        return {"programs_json": _text(given["programs"]), **{k: v for k, v in given.items() if k != "programs"}}
+
+    @property
+    def programs(self) -> dict[str, Any]:
+        """The same, read."""
+        read: dict[str, Any] = json.loads(self.programs_json)
+        return read
 
     @cached_property
     def programs_sha256(self) -> str:
         """What workers ask for it by."""
-        return hashlib.sha256(self.programs_json).hexdigest()
+        return hashlib.sha256(self.programs_json.encode()).hexdigest()
 
     @property
     def first_step(self) -> int:
@@ -215,7 +225,7 @@ def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Descripti
     return JobPlan(
         **_same(spec),
         **_same(spec.parallelism),
-        programs=programs_to_json(programs),
+        programs_json=_text(programs_to_json(programs)),
         data=spec.data.model_copy(update={"train": train}),
         steps=spec.run.steps or (spec.run.epochs or 0) * steps_per_epoch,
         steps_per_epoch=steps_per_epoch,
@@ -301,3 +311,7 @@ def _parameter(key: KeyPlan) -> ParameterInfo:
         shape=list(key.type.static_shape),
         trainable=key.update is Update.RULE,
     )
+
+
+def _text(programs: Mapping[str, Any]) -> str:
+    return json.dumps(programs, allow_nan=False, ensure_ascii=False, separators=(",", ":"))

@@ -8,14 +8,15 @@ import asyncio
 import ctypes
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from anyio import to_thread
 
 from weft.api.problem import FieldError
+from weft_server.planning.apart import Apart
 from weft_server.refusals import CallerLeftError, FullError, JobRefusedError
 
 _T = TypeVar("_T")
@@ -127,15 +128,73 @@ class Turns:
                     caller.turn.set_exception(CallerLeftError())
 
 
-async def checked(seconds: float, has_left: HasLeft, function: Callable[..., _T], *arguments: object) -> _T:
-    """What `function` returns, run on a thread, where it is stopped after so long, or once its caller has left.
+class Places:
+    """Room for bodies that come, wait and are worked on: so many, of so many bytes together. Belongs to one loop."""
+
+    def __init__(self, noun: str, most_bytes: int, *, most: int | None = None, of_one_bytes: int | None = None) -> None:
+        """`of_one_bytes`: what one user's take together."""
+        self._noun = noun
+        self._most = most
+        self._most_bytes = most_bytes
+        self._of_one_bytes = most_bytes if of_one_bytes is None else of_one_bytes
+        self._taken: Counter[str] = Counter()
+        self._taken_bytes: Counter[str] = Counter()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no body is taken, of whatever size."""
+        return self._most is not None and self._taken.total() >= self._most
+
+    @contextmanager
+    def place(self, nbytes: int, user: str = "") -> Iterator[None]:
+        """Held within the block, for a body of at most so many bytes. Raises FullError.
+
+        One that is alone, or its user's only one while others leave room, has a bound of its own.
+        """
+        if self.is_full:
+            raise FullError(self._noun, self._taken.total())
+        if (taken := self._in_the_way(nbytes, user)) is not None:
+            raise FullError(self._noun, taken, unit="bytes of ")
+        self._taken[user] += 1
+        self._taken_bytes[user] += nbytes
+        try:
+            yield
+        finally:
+            for each, count in ((self._taken, 1), (self._taken_bytes, nbytes)):
+                each[user] -= count
+                if not each[user]:
+                    del each[user]
+
+    def has_room(self, nbytes: int, user: str = "") -> bool:
+        """Whether such a body would be taken."""
+        return not self.is_full and self._in_the_way(nbytes, user) is None
+
+    def _in_the_way(self, nbytes: int, user: str) -> int | None:
+        """Bytes that are too many beside such a body."""
+        for taken, most in (
+            (self._taken_bytes.total(), self._most_bytes),
+            (self._taken_bytes[user], self._of_one_bytes),
+        ):
+            if taken and taken + nbytes > most:
+                return taken
+        return None
+
+
+async def checked(
+    seconds: float, has_left: HasLeft, function: Callable[..., _T], *arguments: object, apart: Apart | None = None
+) -> _T:
+    """What `function` returns, run on a thread or `apart`, where it is stopped after so long, or once its caller has
+    left.
 
     Raises JobRefusedError, CallerLeftError. The function has to change nothing but what it returns: it is stopped
     between any two steps of the interpreter.
     """
     loop = asyncio.get_running_loop()
-    run, until = _Run(), loop.time() + seconds
-    task = asyncio.ensure_future(to_thread.run_sync(lambda: run(function, *arguments)))
+    run, until, was_stopped = _Run(), loop.time() + seconds, False
+    if apart is None:
+        task = asyncio.ensure_future(to_thread.run_sync(lambda: run(function, *arguments)))
+    else:
+        task = asyncio.ensure_future(apart.run(function, *arguments))
     try:
         why: Exception | None = None
         while not (await asyncio.wait({task}, timeout=min(LOOK_S, max(until - loop.time(), 0))))[0]:
@@ -147,11 +206,15 @@ async def checked(seconds: float, has_left: HasLeft, function: Callable[..., _T]
             if why is not None:
                 break
     finally:
-        if not task.done():
-            run.stop()
+        if was_stopped := not task.done():
+            if apart is None:
+                run.stop()
+            else:
+                task.cancel()
             await asyncio.wait({task})
-    if run.was_stopped:
-        task.exception()
+    if was_stopped:
+        if not task.cancelled():
+            task.exception()
         raise why or CallerLeftError()
     return task.result()
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from weft.api.agent import MINIMAL, AgentList, Allocation, Heartbeat, Orders, Registered, Registration, WorkerAllocation
+from weft.api.agent import MINIMAL, AgentList, Heartbeat, Orders, Registered, Registration
 from weft.api.token import ALL_PROJECTS
 from weft_server.bodies import StrictRoute
 from weft_server.problems import sends
@@ -55,12 +55,9 @@ async def heartbeat(
     if prefer == MINIMAL:
         if orders.version == beat.known:
             return Response(status_code=HTTPStatus.NO_CONTENT)
-        orders = orders.model_copy(update={"allocations": [_without_programs(each) for each in orders.allocations]})
+    else:
+        orders = orders.model_copy(update={"allocations": list(map(use.service.with_programs, orders.allocations))})
     return orders if use.credentials is None else use.credentials.orders(orders)
-
-
-def _without_programs(allocation: Allocation) -> Allocation:
-    return allocation.model_copy(update={"programs": {}}) if isinstance(allocation, WorkerAllocation) else allocation
 
 
 @router.delete(

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from weft.api.agent import Snapshot
 from weft.api.job import FromJob, FromUpload, JobSpec, ParameterInfo
 from weft.api.lifecycle import JobState
@@ -170,19 +168,13 @@ def is_other_data(plan: JobPlan, before: JobPlan) -> bool:
     return bool(before.content) and bool(plan.content) and plan.content != before.content
 
 
-def check_scaled(plan: JobPlan, before: JobPlan) -> None:
+def check_fits(plan: JobPlan, before: JobPlan) -> None:
     """Raises JobRefusedError where a job that runs cannot go on so."""
     errors = list(islice(_resume_errors(plan, before, -1), MOST_ERRORS))
     if is_other_data(plan, before):
         errors.append(FieldError(pointer="", detail="its data is not what it was when the job was submitted"))
     if errors:
         raise JobRefusedError([error.model_copy(update={"pointer": ""}) for error in errors])
-
-
-def refused_scale(error: ValidationError) -> JobRefusedError:
-    """What is wrong with the numbers."""
-    first = error.errors(include_url=False)[0]
-    return _refused(f"/{first['loc'][0]}" if first["loc"] else "", first["msg"].removeprefix("Value error, "))
 
 
 async def _taken(use: Context, caller: User, job: str, source: FromJob | FromUpload, name: str) -> Path:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Path, Request
 
 from weft.api.job import Job
 from weft_server.access import USER, Tokens
 from weft_server.credentials import Credentials
-from weft_server.onnx_import.pool import ModelPlaces, ModelReaders
-from weft_server.planning.turns import Turns
+from weft_server.onnx_import.pool import ModelReaders
+from weft_server.planning.apart import LARGE_BYTES, Apart
+from weft_server.planning.turns import Places, Turns, checked
 from weft_server.refusals import UnknownError
 from weft_server.service import Service
 from weft_server.settings import Settings
 from weft_server.storage.uploads import Uploads
-from weft_server.users import ANYONE, User
+from weft_server.users import ANYONE, User, user_of
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +32,11 @@ class Context:
     """Whose submitted job is checked next."""
     models: Turns
     """Whose ONNX file is read next."""
-    places: ModelPlaces
+    places: Places
     """Whose ONNX file may come."""
     readers: ModelReaders
+    apart: Apart
+    """Where what is large is computed."""
     credentials: Credentials | None
     """None where no token is asked for."""
     tokens: Tokens | None
@@ -43,6 +48,16 @@ class Context:
         if not user.sees(found.project):
             raise UnknownError("job", job)
         return found
+
+    async def computed(
+        self, request: Request, nbytes: int, function: Callable[..., _T], *arguments: object, behind: bool = False
+    ) -> _T:
+        """What the function returns, which takes its time with a document of so many bytes: in the caller's turn, and
+        apart where that is much. Raises FullError, CallerLeftError, JobRefusedError."""
+        apart = self.apart if nbytes > LARGE_BYTES else None
+        async with self.checks.turn(request.is_disconnected, user=user_of(request), behind=behind):
+            seconds = self.settings.check_seconds
+            return await checked(seconds, request.is_disconnected, function, *arguments, apart=apart)
 
 
 def _context(request: Request) -> Context:
@@ -67,9 +82,3 @@ async def check_project(request: Request, use: Use, user: Caller) -> None:
     job = request.path_params.get("job")
     if job is not None and user is not ANYONE:
         await use.job(user, job)
-
-
-def user_of(request: Request) -> str:
-    """Who takes turns with others: whoever comes from one address with one token."""
-    token = hashlib.sha256(request.headers.get("authorization", "").encode()).hexdigest()
-    return f"{request.client.host if request.client else ''} {token[:16]}"

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi.responses import JSONResponse
-from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError
 
 from weft.api.agent import AgentKind
 from weft.api.dry_run import DryRun, Passes
-from weft.api.earlier import in_earlier_words, is_earlier
+from weft.api.earlier import is_earlier
 from weft.api.job import Job, JobPage, JobSpec, ParameterList, Scale
 from weft.api.lifecycle import JobState
 from weft_server.bodies import StrictRoute
 from weft_server.control.memory import Scaling
-from weft_server.planning.check import read_and_check
-from weft_server.planning.dry_run import dry_run_of
-from weft_server.planning.plan import JobPlan
-from weft_server.planning.turns import checked
+from weft_server.planning.estimate import Bounds
 from weft_server.problems import CHECKED, OF_JOB, ProblemError, sends
-from weft_server.routes.beginning import begun, check_scaled, refused_scale
-from weft_server.routes.context import Caller, Context, PathId, Use, user_of
+from weft_server.routes.beginning import begun, check_fits
+from weft_server.routes.context import Caller, Context, PathId, Use
 from weft_server.service import new_id
 from weft_server.storage.records import KeyReusedError
+from weft_server.submissions import check_scaled, check_submitted, dry_run_text, spec_text
 from weft_server.users import User
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
@@ -43,7 +41,7 @@ IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
     openapi_extra=sends(*CHECKED, "idempotency-key-reused", "too-many-jobs", "not-stored", "records-unavailable"),
 )
 async def submit_job(
-    spec: JobSpec,
+    spec: JobSpec,  # for its schema: the check reads the body
     request: Request,
     response: Response,
     use: Use,
@@ -54,20 +52,18 @@ async def submit_job(
     passes: Annotated[Passes | None, Query(description="of a dry run: also say what each pass does")] = None,
 ) -> Job | Response:
     """Checks the job and keeps it; it starts when it fits. The same `Idempotency-Key` and body give the same job."""
+    body = await request.body()
     if dry_run:
-        return Response(
-            (await _dry_run(use, spec, request, caller, passes)).model_dump_json(), media_type="application/json"
-        )
-    digest = hashlib.sha256(await request.body()).hexdigest()
+        return Response(await _dry_run(use, body, request, caller, passes), media_type="application/json")
+    digest = hashlib.sha256(body).hexdigest()
     job = await _submitted(use, caller, idempotency_key, digest)
     if job is None:
-        async with use.checks.turn(request.is_disconnected, user=user_of(request)):
-            plan_ = await _checked(use, spec, request)
+        found = await use.computed(request, len(body), check_submitted, body, *_bounds(use), use.settings.job_nodes)
         identifier = new_id()
         try:
-            async with begun(use, caller, identifier, spec, plan_) as plan:
+            async with begun(use, caller, identifier, found.spec, found.plan) as plan:
                 job = await use.service.submit(
-                    identifier, spec, plan, project=caller.home, key=idempotency_key, digest=digest
+                    identifier, found.text, plan, project=caller.home, key=idempotency_key, digest=digest
                 )
         except IntegrityError:
             # A call with the same key was faster. Anything else that breaks integrity is our fault, and raised.
@@ -104,13 +100,13 @@ async def remove_job(job: PathId, use: Use) -> None:
     await use.service.remove(job)
 
 
-@router.get("/{job}/spec", response_model=JobSpec, openapi_extra=sends(*OF_JOB))
+@router.get("/{job}/spec", response_model=JobSpec, openapi_extra=sends(*OF_JOB, *CHECKED))
 async def get_job_spec(
-    job: PathId, use: Use, user_agent: Annotated[str, Header(include_in_schema=False)] = ""
-) -> JobSpec | Response:
+    job: PathId, use: Use, request: Request, user_agent: Annotated[str, Header(include_in_schema=False)] = ""
+) -> Response:
     """What was submitted, its graph included: with the job's values, all there is of its model."""
-    spec = await use.service.spec(job)
-    return JSONResponse(in_earlier_words(spec)) if is_earlier(user_agent) else spec
+    text, tell = await use.service.spec(job), partial(spec_text, earlier=is_earlier(user_agent))
+    return Response(await use.computed(request, len(text), tell, text, behind=True), media_type="application/json")
 
 
 @router.post("/{job}/cancel", openapi_extra=sends(*OF_JOB, "wrong-state", "not-removed"))
@@ -133,15 +129,10 @@ async def stop_job(job: PathId, use: Use) -> Job:
 @router.post("/{job}/scale", openapi_extra=sends(*OF_JOB, *CHECKED, "wrong-state"))
 async def scale_job(job: PathId, asked: Scale, request: Request, use: Use) -> Job:
     """Has a job that runs go on with other numbers of workers and shards, from a snapshot at a step soon."""
-    before, spec = await use.service.plan(job), await use.service.spec(job)
-    try:
-        changed = spec.model_copy(update={"parallelism": asked.of(spec.parallelism)})
-    except ValidationError as error:
-        raise refused_scale(error) from error
-    async with use.checks.turn(request.is_disconnected, user=user_of(request)):
-        plan = await _checked(use, changed, request)
-    check_scaled(plan, before)
-    return await use.service.scale(job, Scaling(spec=changed.model_dump_json(by_alias=True), plan=plan))
+    before, text = await use.service.plan(job), await use.service.spec(job)
+    found = await use.computed(request, len(text), check_scaled, text, asked, *_bounds(use))
+    check_fits(found.plan, before)
+    return await use.service.scale(job, Scaling(spec=found.text, plan=found.plan))
 
 
 @router.get("/{job}/parameters", openapi_extra=sends(*OF_JOB))
@@ -150,24 +141,19 @@ async def list_parameters(job: PathId, use: Use) -> ParameterList:
     return ParameterList(parameters=(await use.service.plan(job)).parameters)
 
 
-async def _checked(use: Context, spec: JobSpec, request: Request) -> JobPlan:
-    settings = use.settings
+def _bounds(use: Context) -> tuple[tuple[Path, ...] | None, Bounds]:
+    """(where data may be read from, what a job may take)."""
     workers, shards = (use.service.most_memory(kind) for kind in (AgentKind.WORKER, AgentKind.SHARD))
-    bounds = replace(settings.bounds, worker_bytes=workers, shard_bytes=shards)
-    what = (read_and_check, spec, settings.readable, bounds)
-    return await checked(settings.check_seconds, request.is_disconnected, *what)
+    return use.settings.readable, replace(use.settings.bounds, worker_bytes=workers, shard_bytes=shards)
 
 
-async def _dry_run(use: Context, spec: JobSpec, request: Request, caller: User, passes: Passes | None) -> DryRun:
-    user = user_of(request)
-    async with use.checks.turn(request.is_disconnected, user=user, behind=True):
-        plan_ = await _checked(use, spec, request)
-    async with begun(use, caller, new_id(), spec, plan_, keep=False) as plan:
-        waits_for = use.service.waits_for(plan, caller.home)
+async def _dry_run(use: Context, body: bytes, request: Request, caller: User, passes: Passes | None) -> str:
+    size, most = len(body), use.settings.job_nodes
+    found = await use.computed(request, size, check_submitted, body, *_bounds(use), most, behind=True)
+    async with begun(use, caller, new_id(), found.spec, found.plan, keep=False) as plan:
+        what = (plan, use.service.waits_for(plan, caller.home), found.text, passes, use.settings.snapshots_location)
         # Not behind others again: it has waited once.
-        async with use.checks.turn(request.is_disconnected, user=user):
-            what = (dry_run_of, plan, waits_for, spec, passes, use.settings.snapshots_location)
-            return await checked(use.settings.check_seconds, request.is_disconnected, *what)
+        return await use.computed(request, size, dry_run_text, *what)
 
 
 async def _submitted(use: Context, caller: User, key: str | None, digest: str) -> Job | None:

@@ -19,11 +19,12 @@ from starlette.background import BackgroundTask
 
 from weft.api.model import ReadModel, ReadRequest
 from weft_server.bodies import StrictRoute, received
-from weft_server.gate import too_late
+from weft_server.gate import declared_bytes, too_late
 from weft_server.onnx_import.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
 from weft_server.problems import DOCUMENT, ProblemError, sends
-from weft_server.routes.context import Caller, Context, Use, user_of
+from weft_server.routes.context import Caller, Context, Use
 from weft_server.storage.job_files import Upload
+from weft_server.users import user_of
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=StrictRoute)
 
@@ -56,7 +57,7 @@ async def read_model(
     on_files = use.service.threads.on_files
     if use.places.is_full:
         await use.models.sweep()  # who has left makes room for who asks again
-    with use.places.place(_nbytes(request, use.settings.model_bytes)):
+    with use.places.place(declared_bytes(request.headers, use.settings.model_bytes)):
         try:
             async with _arrived(use, request, folder) as written:
                 await on_files(written.close)
@@ -73,13 +74,6 @@ async def read_model(
         media_type="application/json",
         background=BackgroundTask(on_files, _drop, folder),
     )
-
-
-def _nbytes(request: Request, most: int) -> int:
-    """What the body is to have, at most."""
-    told = request.headers.get("content-length", "")
-    is_told = told.isdigit() and "transfer-encoding" not in request.headers
-    return min(int(told), most) if is_told else most
 
 
 @asynccontextmanager

@@ -5,17 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import PlainTextResponse, Response
 
 from weft_graph.json_form import graph_schema
-from weft_graph.program_json import programs_from_json
 from weft_server.bodies import StrictRoute
-from weft_server.planning.dry_run import told_passes, told_programs
-from weft_server.planning.turns import checked
 from weft_server.problems import CHECKED, OF_JOB, sends
-from weft_server.routes.context import PathId, Use, user_of
+from weft_server.routes.context import PathId, Use
+from weft_server.submissions import passes_text, programs_text
 
 router = APIRouter(prefix="/v1", tags=["programs"], route_class=StrictRoute)
 
@@ -42,13 +39,10 @@ async def get_programs(
     if format == "json":
         return Response(plan.programs_json, media_type="application/json")
     if format == "text":
-        text = await to_thread.run_sync(lambda: told_programs(plan, programs_from_json(plan.programs)))
+        text = await use.computed(request, len(plan.programs_json), programs_text, plan, behind=True)
     else:
-        spec = await use.service.spec(job)
-        # The graph is converted again, which takes as long as a check does.
-        async with use.checks.turn(request.is_disconnected, user=user_of(request)):
-            tell = partial(told_passes, spec, plan, full=format == "passes-full")
-            text = await checked(use.settings.check_seconds, request.is_disconnected, tell)
+        spec, tell = await use.service.spec(job), partial(passes_text, full=format == "passes-full")
+        text = await use.computed(request, len(spec), tell, spec, plan, behind=True)
     return PlainTextResponse(f"{text}\n")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.compression.description import CompressionDescription, CompressionError, Kind, codec_of
-from weft_kvstore.compression.slices import Residuals, SliceEncoder, dealt, residual_name
+from weft_kvstore.compression.slices import Residuals, SliceEncoder, heirs, residual_array, residual_name, slot_of
 
 F32 = np.dtype(np.float32)
 BOUNDS = np.array([0, 40, 80, 100])
@@ -143,21 +143,11 @@ def test_names_keep_keys_apart_whatever_is_in_them() -> None:
 
 
 def test_other_slots_take_over_what_former_ones_owe() -> None:
-    former = {residual_name("a/w", slot): np.full(2, 2.0**slot, F32) for slot in (10, 2, 0, 3)}
-    new = dealt(former, {"a/w": (4, 7, 9)})
-    assert {name: array.tolist() for name, array in new.items()} == {
-        "residual/4/a/w": [1 + 2**10, 1 + 2**10],  # the first and the fourth of 0, 2, 3, 10
-        "residual/7/a/w": [4, 4],
-        "residual/9/a/w": [8, 8],
-    }
-    assert former["residual/0/a/w"].tolist() == [1, 1]
-    same = dealt(new, {"a/w": (4, 7, 9)})
-    assert {name: array.tolist() for name, array in same.items()} == {name: a.tolist() for name, a in new.items()}
+    assert heirs((10, 2, 0, 3), (4, 7, 9)) == [(0, 4), (2, 7), (3, 9), (10, 4)]
+    assert heirs((4, 7, 9), (4, 7, 9)) == [(4, 4), (7, 7), (9, 9)]
 
 
-def test_what_nobody_can_take_over_is_refused_by_name() -> None:
-    with pytest.raises(CompressionError, match=r"^residual/0/w: no slot contributes to key 'w' any more$"):
-        dealt({"residual/0/w": np.zeros(1)}, {"v": (0,)})
-    for name in ("residual/merged/w", "residual/w", "w", "residual/-1/w", "residual/²/w"):
-        with pytest.raises(CompressionError, match="not the name of a slot's residual"):
-            dealt({name: np.zeros(1)}, {"w": (0,)})
+def test_a_slots_residual_is_known_by_its_name() -> None:
+    assert slot_of(residual_array(12)) == 12
+    for name in (residual_array(None), "residual", "w", "residual/-1", "residual/²"):
+        assert slot_of(name) is None

@@ -109,7 +109,7 @@ class Copies:
         synchronize = strict_copies.Event.synchronize
 
         def wait(event: strict_copies.Event) -> None:
-            if threading.current_thread().name == "weft-store-copies":
+            if threading.current_thread().name.startswith("weft-store-copies"):
                 assert self._gone.wait(WAIT_S)
             synchronize(event)
 

@@ -1,0 +1,85 @@
+"""From the text of a submitted job to its plan, and what is told of it: on a thread, or apart where it is large.
+
+Everything here takes and gives text where it can: the graph of a large job is an object in no process that serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from weft.api.dry_run import Passes
+from weft.api.earlier import in_earlier_words
+from weft.api.job import JobSpec, Scale
+from weft.api.problem import FieldError
+from weft_graph.program_json import programs_from_json
+from weft_server.bodies import read_json
+from weft_server.planning.check import read_and_check
+from weft_server.planning.dry_run import dry_run_of, told_passes, told_programs
+from weft_server.planning.estimate import Bounds
+from weft_server.planning.plan import JobPlan
+from weft_server.refusals import JobRefusedError
+
+_SPEC: TypeAdapter[JobSpec] = TypeAdapter(JobSpec)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A job that can run."""
+
+    text: str
+    """Of all that was submitted."""
+    spec: JobSpec
+    """The same without its graph."""
+    plan: JobPlan
+
+
+def check_submitted(body: bytes, roots: Sequence[Path] | None, bounds: Bounds, most_nodes: int) -> Checked:
+    """Raises ProblemError for what is no job, JobRefusedError for one that cannot run."""
+    spec = read_json(body, _SPEC)
+    nodes = spec.graph.get("nodes")
+    if isinstance(nodes, list) and len(nodes) > most_nodes:
+        detail = f"the graph has {len(nodes)} nodes; at most {most_nodes} are taken here"
+        raise JobRefusedError([FieldError(pointer="/graph/nodes", detail=detail)])
+    return _checked(spec, read_and_check(spec, roots, bounds))
+
+
+def check_scaled(text: str, asked: Scale, roots: Sequence[Path] | None, bounds: Bounds) -> Checked:
+    """The job with other numbers of processes. Raises JobRefusedError."""
+    spec = JobSpec.model_validate_json(text)
+    try:
+        changed = spec.model_copy(update={"parallelism": asked.of(spec.parallelism)})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        pointer = f"/{first['loc'][0]}" if first["loc"] else ""
+        detail = first["msg"].removeprefix("Value error, ")
+        raise JobRefusedError([FieldError(pointer=pointer, detail=detail)]) from None
+    return _checked(changed, read_and_check(changed, roots, bounds))
+
+
+def _checked(spec: JobSpec, plan: JobPlan) -> Checked:
+    return Checked(spec.model_dump_json(by_alias=True), spec.model_copy(update={"graph": {}}), plan)
+
+
+def dry_run_text(plan: JobPlan, waits_for: str | None, text: str, passes: Passes | None, snapshots: str | None) -> str:
+    """A dry run's answer."""
+    return dry_run_of(plan, waits_for, JobSpec.model_validate_json(text), passes, snapshots).model_dump_json()
+
+
+def spec_text(text: str, *, earlier: bool) -> str:
+    """What was submitted, in the words of this release or of the one before."""
+    spec = JobSpec.model_validate_json(text)
+    return TypeAdapter(dict).dump_json(in_earlier_words(spec)).decode() if earlier else spec.model_dump_json()
+
+
+def programs_text(plan: JobPlan) -> str:
+    """The programs for people."""
+    return told_programs(plan, programs_from_json(plan.programs))
+
+
+def passes_text(text: str, plan: JobPlan, *, full: bool) -> str:
+    """What each pass of the converter did to the job's graph."""
+    return told_passes(JobSpec.model_validate_json(text), plan, full=full)
