@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Never
 
 import numpy as np
@@ -242,10 +243,9 @@ class Expression(Value):
         def __getattr__(self, name: str) -> Never:
             if name.startswith("_"):  # protocols, which are looked for in vain often
                 raise AttributeError(name)
-            from weft import ops
-
             known = [each for each in dir(type(self)) if not each.startswith("_")]
-            functions = {each: f"weft.ops.{each}(x)" for each in ops.__all__}
+            # Its operators are made of expressions, and only this error has to know their names.
+            functions = {each: f"weft.ops.{each}(x)" for each in import_module("weft.ops").__all__}
             raise AttributeError(no_attribute("an expression", name, known, functions))
 
 

@@ -74,7 +74,7 @@ def test_the_tutorial_trains_a_module_and_brings_its_weights_home(place: Place, 
     [reached] = [float(number) for number in re.findall(r"^accuracy ([0-9.]+)", said, flags=re.MULTILINE)]
     assert reached > 0.85
     assert abs(reached - accuracies(said)[-1]) < 0.001  # PyTorch computes what the cluster has measured
-    assert "<DryRun job: 240 steps on " in said
+    assert "<DryRun job: 240 steps, " in said
     assert list(weft.from_onnx(place.folder / "digits.onnx").inputs) == ["images"]
     [job, *_] = client.jobs()
     for line in blocks("docs/tutorial.md", "sh")[-1].splitlines():
@@ -94,7 +94,7 @@ def test_the_page_on_graphs_runs_from_top_to_bottom(place: Place, client: weft.C
     assert all(float(number) for number in re.findall(r"-?\d[\d.e-]*", inference))
     reached = accuracies(said)
     assert min(reached[9], reached[-1]) > 0.85, said  # the first job's tenth epoch, the table's last
-    assert "<DryRun job: 250 steps on " in said
+    assert "<DryRun job: 250 steps, " in said
     assert client.dry_run((place.folder / "job.json").read_text()).steps == 250
 
 

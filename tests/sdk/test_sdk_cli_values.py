@@ -117,8 +117,8 @@ def test_passes_of_a_job_and_of_a_job_file(run: Run, tmp_path: Path) -> None:
 def test_a_dry_run_is_shown_without_its_programs() -> None:
     assert repr(DRY) == str(DRY)
     assert repr(DRY) == (
-        "<DryRun lines: 500 steps on 2 workers and 2 shards; a worker's step takes 3 MiB, parameters and state 3 MiB, "
-        "tables up to 192 MiB; needs 2 workers, 1 is there>"
+        "<DryRun lines: 500 steps, workers=2, shards=2; a worker's step takes 3,145,728 bytes, parameters and state "
+        "3,145,728, tables up to 201,326,592; needs 2 workers, 1 is there>"
     )
 
 
