@@ -129,7 +129,7 @@ class RowCut:
 
     def places_of(self, ids: Array) -> Array:
         """The places (n) of ids (n) on their shards."""
-        return ids if self.growth is not None else ids // self.shards
+        return ids if self.growth is not None or self.shards == 1 else ids // self.shards
 
 
 def row_cut(key: KeyDescription, slice_bytes: int, shards: int) -> RowCut:

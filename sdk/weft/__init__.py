@@ -200,7 +200,9 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from weft.arguments import no_attribute
+
+        raise AttributeError(no_attribute(__name__, name, () if name.startswith("__") else __all__))
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

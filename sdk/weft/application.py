@@ -63,7 +63,10 @@ def _inferred(node: Node, operands: Sequence[Value | None]) -> Inference:
         known = operand.known
         if known is not None:
             inference.known[name] = known
-    inference.add(node)
+    try:
+        inference.add(node)
+    except DTypeError as error:
+        raise DTypeError(f"{error.message}; .astype('float32') or the like converts a value", node=error.node) from None
     return inference
 
 

@@ -83,6 +83,36 @@ def refuse_unknown(
         raise ArgumentError(f"{owner} has no {word!r}{did_you_mean(word, known) or f'; it has {_listed(known)}'}")
 
 
+_ATTRIBUTES_OF_OTHERS: Mapping[str, str] = {
+    **dict.fromkeys(("mse", "mse_loss", "MSELoss"), "mean_squared_error"),
+    **dict.fromkeys(("CrossEntropyLoss", "softmax_cross_entropy"), "cross_entropy"),
+    "Nesterov": "SGD(momentum=0.9, nesterov=True)",
+    **dict.fromkeys(("view", "resize"), "reshape"),
+    **dict.fromkeys(("to", "type", "cast"), "astype"),
+    **dict.fromkeys(("float", "double", "half", "long", "int", "bool"), "astype"),
+    **dict.fromkeys(("numpy", "item", "tolist"), "eval"),
+    **dict.fromkeys(("dim", "ndimension"), "ndim"),
+    "size": "shape",
+    "var": "((x - x.mean(axis, keepdims=True)) ** 2).mean(axis)",
+    "std": "((x - x.mean(axis, keepdims=True)) ** 2).mean(axis) ** 0.5",
+}
+"""Names of functions, layers and methods of PyTorch and NumPy -> weft's own, or what to write instead."""
+
+
+def no_attribute(owner: str, name: str, known: Collection[str], elsewhere: Mapping[str, str] | None = None) -> str:
+    """What is said of a name that `owner` does not have; `elsewhere` has what to write for names of others."""
+    from weft_graph.spelling import did_you_mean
+
+    said = _ATTRIBUTES_OF_OTHERS.get(name, name)
+    if said in known:
+        near = f"; did you mean {said!r}?"
+    elif not said.isidentifier() or name in (elsewhere or {}):
+        near = f"; write {(elsewhere or {}).get(name, said)}"
+    else:
+        near = did_you_mean(name, known) or f"; it has {_listed(sorted(known))}"
+    return f"{owner} has no {name!r}{near}"
+
+
 def _listed(words: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(words))
 
@@ -93,12 +123,15 @@ def says_its_words(function: F) -> F:
 
     @functools.wraps(function)
     def called(*args: Any, **keywords: Any) -> Any:
+        wrong = ""
         try:
             signature.bind(*args, **keywords)
         except TypeError as error:
+            wrong = str(error)
+        if wrong:
             name, words = function.__name__, list(signature.parameters)
             refuse_unknown(name, keywords, words)
-            raise ArgumentError(f"{name}: {error}; its arguments are {_listed(words)}") from None
+            raise ArgumentError(f"{name}: {wrong}; its arguments are {_listed(words)}")
         return function(*args, **keywords)
 
     return called  # type: ignore[return-value]  # of the function's own signature

@@ -22,7 +22,7 @@ from weft.api.lifecycle import JobState
 from weft.api.token import DEFAULT_PROJECT, NewToken, Scope, TokenCreated, TokenInfo, TokenList
 from weft.api.values import Uploaded
 from weft.arguments import checked, stop_when_of
-from weft.errors import DEFAULT_PORT, InvalidRequestError, ProtocolError
+from weft.errors import DEFAULT_PORT, ArgumentError, InvalidRequestError, ProtocolError
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Progress, Retry
 from weft.job_handle import JobHandle
 from weft.parameter_file import save_values
@@ -124,6 +124,8 @@ class Client:
         begins = arguments.get("init_from")
         file = file_of(begins)
         if file is not None:
+            if not file.is_file():
+                raise ArgumentError(f"init_from: there is no file {file.absolute()}")
             arguments["init_from"] = None
         name = arguments.get("name", JobSpec.model_fields["name"].default)
         trained = trainable_of(loss, arguments.pop("metrics", None), arguments.pop("outputs", ()), name)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Never
 
 import numpy as np
 
 from weft.application import application
+from weft.arguments import no_attribute
 from weft.collect import collect
 from weft.declared import element_type
 from weft.records import Array, Label, Record, Value
@@ -235,6 +237,16 @@ class Expression(Value):
 
     def __repr__(self) -> str:
         return f"<Expression {_word(self.record)} {self.type}>"
+
+    if not TYPE_CHECKING:  # where names that are not there are errors already
+
+        def __getattr__(self, name: str) -> Never:
+            if name.startswith("_"):  # protocols, which are looked for in vain often
+                raise AttributeError(name)
+            known = [each for each in dir(type(self)) if not each.startswith("_")]
+            # Its operators are made of expressions, and only this error has to know their names.
+            functions = {each: f"weft.ops.{each}(x)" for each in import_module("weft.ops").__all__}
+            raise AttributeError(no_attribute("an expression", name, known, functions))
 
 
 Operand = Expression | Array | np.generic | Scalar | Sequence[Any]

@@ -143,6 +143,10 @@ class Tokens:
     def find(self, token: str) -> User | None:
         return self._users.get(digest(token))
 
+    def knows(self, user: User) -> bool:
+        """Whether there still is a token of that user."""
+        return user in self._users.values()
+
 
 class TokenGate:
     """Wants `Authorization: Bearer` with what the call's rule asks for; of tokens only the hashes are kept."""

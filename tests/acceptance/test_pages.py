@@ -74,7 +74,7 @@ def test_the_tutorial_trains_a_module_and_brings_its_weights_home(place: Place, 
     [reached] = [float(number) for number in re.findall(r"^accuracy ([0-9.]+)", said, flags=re.MULTILINE)]
     assert reached > 0.85
     assert abs(reached - accuracies(said)[-1]) < 0.001  # PyTorch computes what the cluster has measured
-    assert "<DryRun job: 240 steps on " in said
+    assert "<DryRun job: 240 steps, " in said
     assert list(weft.from_onnx(place.folder / "digits.onnx").inputs) == ["images"]
     [job, *_] = client.jobs()
     for line in blocks("docs/tutorial.md", "sh")[-1].splitlines():
@@ -94,7 +94,7 @@ def test_the_page_on_graphs_runs_from_top_to_bottom(place: Place, client: weft.C
     assert all(float(number) for number in re.findall(r"-?\d[\d.e-]*", inference))
     reached = accuracies(said)
     assert min(reached[9], reached[-1]) > 0.85, said  # the first job's tenth epoch, the table's last
-    assert "<DryRun job: 250 steps on " in said
+    assert "<DryRun job: 250 steps, " in said
     assert client.dry_run((place.folder / "job.json").read_text()).steps == 250
 
 
@@ -135,7 +135,7 @@ def mistakes(place: Place, client: weft.Client) -> Iterator[tuple[str, Callable[
     yield f"cannot open {place.folder}/nowhere.npz", lambda: client.submit(loss, data="nowhere.npz", epochs=1)
     yield "start weft with --data-root", lambda: client.submit(loss, data="/etc/hostname", epochs=1)
     yield "did you mean 'image'", train({"image": pixels, "labels": rows})
-    yield 'columns={"INPUT": "COLUMN"}', train({"x": pixels, "labels": rows})
+    yield "save 'images' too, or name another column", train({"x": pixels, "labels": rows})
     yield "save the column with .astype('float32')", train({**good, "images": pixels.astype(np.float64)})
     yield "reshape the column", train({**good, "images": pixels[:, 0]})
     yield "give both as many", train({**good, "labels": rows[:7]})
@@ -148,6 +148,13 @@ def mistakes(place: Place, client: weft.Client) -> Iterator[tuple[str, Callable[
     yield "did you mean 'adam'?", train(good, optimizer="adm")
     yield "weft.SGD(...), weft.Adam(...), or a name such as 'adam'", train(good, optimizer=0.1)
     yield "did you mean 'lr'?", lambda: weft.Adam(learning_rate=0.1)  # type: ignore[call-arg]  # the mistake
+    yield "multiple values for argument 'lr'", lambda: weft.Adam([pixels], lr=0.1)  # type: ignore[misc, arg-type]
+    yield "did you mean 'evaluate'?", lambda: weft.numpy_data("a.npz", eval=(0, 1))  # type: ignore[call-arg]
+    yield ".astype('float32') or the like converts a value", (flat > 0).mean
+    yield "did you mean 'mean_squared_error'?", lambda: weft.nn.mse  # type: ignore[attr-defined]
+    yield "did you mean 'softmax'?", lambda: weft.ops.sofmax  # type: ignore[attr-defined]
+    yield "write ((x - x.mean(axis, keepdims=True)) ** 2)", lambda: flat.std  # type: ignore[attr-defined]
+    yield f"there is no file {Path.cwd()}/none.safetensors", train(good, init_from="none.safetensors")
     for workers in (1, 2):
         yield (
             "nan since step 4, and row 7 of column 'images' is not finite: correct the data",
@@ -171,7 +178,7 @@ def mistakes(place: Place, client: weft.Client) -> Iterator[tuple[str, Callable[
 
 def told(mistake: Callable[[], object]) -> str:
     """The message of what is raised, alone: nothing else is shown with it."""
-    with pytest.raises((weft.WeftError, weft.GraphError)) as raised:
+    with pytest.raises((weft.WeftError, weft.GraphError, AttributeError)) as raised:
         mistake()
     error = raised.value
     assert error.__cause__ is None
@@ -193,7 +200,7 @@ def test_what_newcomers_do_is_answered_by_one_sentence_that_the_page_on_trouble_
         if sentence not in message or "\n" in message or not is_on_page:
             wrong.append((sentence, message, is_on_page))
     assert not wrong, "\n".join(map(str, wrong))
-    assert made == 24
+    assert made == 31
     for job in client.jobs(state=weft.JobState.PENDING):
         job.cancel()
 

@@ -159,6 +159,47 @@ def test_words_of_pytorch_and_others_lead_to_weft_s(call: Any, word: str, messag
         call(**{word: 1})
 
 
+@pytest.mark.parametrize(
+    ("owner", "word", "message"),
+    [
+        (nn, "mse", "weft.nn has no 'mse'; did you mean 'mean_squared_error'?"),
+        (nn, "CrossEntropyLoss", "weft.nn has no 'CrossEntropyLoss'; did you mean 'cross_entropy'?"),
+        (weft.ops, "nosuch", "weft.ops has no 'nosuch'; it has abs, "),
+        (weft, "Nesterov", "weft has no 'Nesterov'; write SGD(momentum=0.9, nesterov=True)"),
+        (weft, "submitt", "weft has no 'submitt'; did you mean 'submit'?"),
+        (
+            SCORES[0],
+            "std",
+            "an expression has no 'std'; write ((x - x.mean(axis, keepdims=True)) ** 2).mean(axis) ** 0.5",
+        ),
+        (SCORES[0], "exp", "an expression has no 'exp'; write weft.ops.exp(x)"),
+        (SCORES[0], "view", "an expression has no 'view'; did you mean 'reshape'?"),
+        (SCORES[0], "numpy", "an expression has no 'numpy'; did you mean 'eval'?"),
+        (SCORES[0], "qqq", "an expression has no 'qqq'; it has T, "),
+    ],
+)
+def test_a_name_that_is_not_there_is_answered_by_what_is(owner: Any, word: str, message: str) -> None:
+    assert not hasattr(owner, word)
+    with pytest.raises(AttributeError, match=f"^{re.escape(message)}"):
+        getattr(owner, word)
+
+
+def test_what_arithmetic_does_not_take_is_converted_by_astype() -> None:
+    with pytest.raises(
+        weft.DTypeError, match=r"is bool, and takes .*; \.astype\('float32'\) or the like converts a value$"
+    ):
+        (weft.input("x", (3,)) > 0).mean()
+
+
+def test_a_file_to_begin_from_that_is_missing_is_named_by_its_absolute_path(tmp_path: Path) -> None:
+    script = answers(job())
+    with pytest.raises(
+        weft.ArgumentError, match=re.escape(f"init_from: there is no file {tmp_path / 'none.safetensors'}")
+    ):
+        script.client().submit(SCORES[0], data=DATA, epochs=1, init_from=tmp_path / "none.safetensors")
+    assert script.requests == []
+
+
 def test_an_optimizer_takes_no_parameters_as_pytorch_s_do() -> None:
     with pytest.raises(
         weft.ArgumentError, match=r"^Adam: multiple values for argument 'lr'; its arguments are lr, betas"

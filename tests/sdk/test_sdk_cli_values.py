@@ -117,8 +117,8 @@ def test_passes_of_a_job_and_of_a_job_file(run: Run, tmp_path: Path) -> None:
 def test_a_dry_run_is_shown_without_its_programs() -> None:
     assert repr(DRY) == str(DRY)
     assert repr(DRY) == (
-        "<DryRun lines: 500 steps on 2 workers and 2 shards; a worker's step takes 3 MiB, parameters and state 3 MiB, "
-        "tables up to 192 MiB; needs 2 workers, 1 is there>"
+        "<DryRun lines: 500 steps, workers=2, shards=2; a worker's step takes 3,145,728 bytes, parameters and state "
+        "3,145,728, tables up to 201,326,592; needs 2 workers, 1 is there>"
     )
 
 
@@ -183,6 +183,14 @@ def test_what_cannot_be_set_is_wrong_usage(run: Run, tmp_path: Path, assignment:
     result = run(answers(job(), LISTED), "params", "set", "job-1", assignment.format(path))
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+@pytest.mark.parametrize("value", ["nan", "-inf", "{}"])
+def test_a_value_that_is_not_finite_is_not_set(run: Run, tmp_path: Path, value: str) -> None:
+    np.save(tmp_path / "a.npy", np.array([1.0, np.nan], np.float32))
+    result = run(answers(job(), LISTED), "params", "set", "job-1", f"a={value.format(tmp_path / 'a.npy')}")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "a: the value is not finite" in result.stderr
 
 
 def test_a_name_is_set_once(run: Run) -> None:

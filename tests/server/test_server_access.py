@@ -241,6 +241,22 @@ def test_a_token_outlives_the_server_as_a_hash_until_it_is_removed(tmp_path: Pat
                 list(client.jobs())
 
 
+def test_a_stream_of_events_ends_soon_after_its_token_was_removed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft_server.routes.events.KEEP_ALIVE_S", 0.05)
+    admin = world.tokens[Scope.ADMIN, "red"]
+    made = world.call("POST", "/v1/tokens", admin, json={"name": "gone", "scope": "viewer", "project": "red"}).json()
+    path = f"/v1/jobs/{world.jobs['red']}/events"
+    with world.client.stream("GET", path, headers=bearer(made["token"])) as stream:
+        frames = stream.iter_text()
+        assert next(frames).startswith(": events of")
+        assert world.call("DELETE", "/v1/tokens/gone", admin).status_code == 204
+        for _ in frames:  # It ends, though the job has not.
+            pass
+    assert world.call("GET", f"/v1/jobs/{world.jobs['red']}", admin).json()["state"] == "pending"
+
+
 def test_the_command_makes_lists_and_removes_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_TOKEN", ADMIN)
     with running(tmp_path / "server", token=ADMIN) as http:

@@ -145,6 +145,8 @@ def test_a_whole_number_may_be_written_with_a_point(client: httpx.Client, docume
             "/optimizer/multipliers/0/wait_decay",
             "; did you mean 'weight_decay'?",
         ),
+        ({"init_from": {"upload": "u-1", "job_id": 1}}, "/init_from/job_id", "; did you mean 'job'?"),
+        ({"init_from": {"job": "j-1", "kept": 1}}, "/init_from/kept", "; there are job, upload"),
         ({"stop_when": {"metrics": "loss", "patience": 1}}, "/stop_when/metrics", "; did you mean 'metric'?"),
     ],
 )
@@ -152,7 +154,8 @@ def test_a_field_that_there_is_not_is_answered_by_the_one_that_is_meant(
     client: httpx.Client, document: dict[str, Any], part: dict[str, Any], pointer: str, says: str
 ) -> None:
     found = problem(submit(client, {**document, **part}), 422, "invalid-request")
-    [detail] = [each.detail for each in found.errors if each.pointer == pointer]
+    [(place, detail)] = [(each.pointer, each.detail) for each in found.errors]
+    assert place == pointer
     assert detail.startswith(f"there is no field {pointer.rpartition('/')[2]!r}{says}")
 
 

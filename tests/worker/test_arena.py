@@ -292,8 +292,8 @@ def test_gradients_stay_until_the_store_has_taken_them() -> None:
         engine.wait([variable for each in pushed for variable in each.outputs], WAIT_S)
         computed = threading.Event()
         assert pusher.arenas is not None
-        _, turn = pusher.arenas.take(0)
-        engine.push(computed.set, [turn], [], lane=COMPUTE, name="both steps are computed")
+        _, order = pusher.arenas.take(0)
+        engine.push(computed.set, [order], [], lane=COMPUTE, name="both steps are computed")
         assert computed.wait(WAIT_S)
         store.release()
         engine.wait_all(WAIT_S)

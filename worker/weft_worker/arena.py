@@ -90,10 +90,10 @@ class Placement:
 
 
 @dataclass(slots=True)
-class _Seat:
+class _Slot:
     """Memory for one run at a time, and the variable that its work writes."""
 
-    turn: Variable
+    order: Variable
     memory: Array | None = None
 
 
@@ -108,12 +108,12 @@ class Arenas:
     def __init__(self, engine: Engine, device: Device, count: int = 1) -> None:
         self._engine = engine
         self._device = device
-        self._seats = [_Seat(engine.variable(f"arena {number}")) for number in range(count)]
+        self._slots = [_Slot(engine.variable(f"arena {number}")) for number in range(count)]
 
     @property
     def nbytes(self) -> int:
         """Bytes that the arenas take now."""
-        return sum(seat.memory.nbytes for seat in self._seats if seat.memory is not None)
+        return sum(slot.memory.nbytes for slot in self._slots if slot.memory is not None)
 
     def take(self, nbytes: int) -> tuple[Array | None, Variable]:
         """An arena of at least `nbytes`, and the variable that all work on it is to write.
@@ -121,11 +121,11 @@ class Arenas:
         That work then starts once the run that had the arena before, which has been pushed whole, is done. Raises
         MemoryError.
         """
-        seat = self._seats.pop(0)
-        self._seats.append(seat)
-        if nbytes and (seat.memory is None or seat.memory.nbytes < nbytes):
-            seat.memory = self._memory(nbytes)
-        return (seat.memory if nbytes else None), seat.turn
+        slot = self._slots.pop(0)
+        self._slots.append(slot)
+        if nbytes and (slot.memory is None or slot.memory.nbytes < nbytes):
+            slot.memory = self._memory(nbytes)
+        return (slot.memory if nbytes else None), slot.order
 
     def _memory(self, nbytes: int) -> Array:
         xp = self._device.xp

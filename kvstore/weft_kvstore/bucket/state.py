@@ -292,8 +292,6 @@ class BucketState:
             self.applied(self.spec.slots[place], step, laid.first, laid.stop)
 
     def _complete(self, step: int, first: int, stop: int) -> None:
-        if self.update.previous is not None:
-            self.update.previous.copy_from(self.update.values, first, stop)
         for low, high, contributors in ranges_alike(self._sums.contributors[first:stop].copy(), first):
             if not contributors:
                 self.update.without_gradient(low, high, step)

@@ -78,11 +78,6 @@ class BucketValues:
             found.append((low, high, held.array[self.bounds[low] - start : self.bounds[high] - start]))
         return found
 
-    def copy_from(self, other: BucketValues, first: int, stop: int) -> None:
-        """Slices get the elements that the `other` has of them. Both are cut into the same blocks."""
-        for (_, _, mine), (_, _, its) in zip(self.written(first, stop), other.elements(first, stop), strict=True):
-            np.copyto(mine, its)
-
     def elements(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
         """The elements of slices, to be read: by blocks, each with the slices that lie in it."""
         for low, high, held, part, _ in self.pieces(first, stop):
@@ -278,6 +273,10 @@ class BucketUpdate:
 
     def without_gradient(self, first: int, stop: int, step: int) -> None:
         """Nobody had anything for a step: a merged gradient is zero, any other value stays."""
+        if self.previous is not None:
+            for low, high, weight in self.values.elements(first, stop):
+                ((_, _, before),) = self.previous.written(low, high)
+                np.copyto(before, weight)
         if self._spec.update is Update.GRADIENT:
             for _, _, weight in self.values.written(first, stop):
                 weight.fill(0)
@@ -291,7 +290,12 @@ class BucketUpdate:
             for low, high, weight in self.values.written(first, stop):
                 gradient = self._elements_of(total, total.elements, low, high)
                 more = None if addend is None else self._elements_of(total, addend, low, high)
+                before = None
+                if self.previous is not None:
+                    ((_, _, before),) = self.previous.written(low, high)  # They are in one block.
                 if self._spec.update is not Update.RULE:
+                    if before is not None:
+                        np.copyto(before, weight)
                     self._merged(weight, gradient, contributors)
                     continue
                 state = {}
@@ -304,7 +308,14 @@ class BucketUpdate:
                         self._spec.numbers(step, low, high) if own else ((low, high, self._spec.hyper.at(step)),)
                     ):
                         self._run_rule(
-                            (low, high), weight, (gradient, more), state, update=updates + 1, numbers=one, step=step
+                            (low, high),
+                            weight,
+                            (gradient, more),
+                            state,
+                            before=before,
+                            update=updates + 1,
+                            numbers=one,
+                            step=step,
                         )
                         at = one[1]
                 except RULE_ERRORS as error:  # A schedule's: what the rule itself raises is told by its slices.
@@ -320,17 +331,20 @@ class BucketUpdate:
         gradient: tuple[Array, Array | None],
         state: State,
         *,
+        before: Array | None,
         update: int,
         numbers: tuple[int, int, Hyper],
         step: int,
     ) -> None:
         """Updates slices that have the same hyper-parameters; the arrays are of slices `of`, the gradient is its one or
-        two addends."""
+        two addends. `before` is where the weights go that they have now, while they are in the cache."""
         (first, stop, hyper), rule = numbers, self._spec.rule
         origin = int(self.values.bounds[first] - self.values.bounds[of[0]])
         total, addend = gradient
 
         def use(some: slice, given: Array) -> None:
+            if before is not None:
+                np.copyto(before[some], weight[some])
             if rule.whole:  # It sees the key as it is.
                 shaped = {name: array.reshape(self._spec.shape) for name, array in state.items()}
                 rule.apply(weight.reshape(self._spec.shape), given.reshape(self._spec.shape), shaped, update, hyper)

@@ -98,7 +98,7 @@ class Arguments:
             )
         flat = rows.reshape(len(ids), self._keys.row_cut(key).width)
         given = summed_rows(ids, flat) if payload_kind is PayloadKind.GRADIENT else last_rows(ids, flat)
-        sent = Sent(payload_kind, name, self._keys.places[name], step, key.priority, rows=True)
+        sent = Sent(payload_kind, name, self._keys.places[name], step, key.priority)
         return PushRowsOperation(future, sent, given)
 
     def pull(
@@ -138,7 +138,7 @@ class Arguments:
         return KeyPull(future, AskedKeys(keys, version, names, reading, Gives.STATE))
 
     def pull_rows(
-        self, future: Future[Any], name: str, ids: Array, version: int, *, state: bool, settled: bool
+        self, future: Future[Any], name: str, ids: Array, version: int, *, state: bool, reading: Reading
     ) -> PullRowsOperation:
         """Raises StoreRefusedError for a key, version or ids that do not fit, MemoryError."""
         key = self._keys.table(name, "pull")
@@ -148,7 +148,7 @@ class Arguments:
         if len(ids) > MAX_PULLED_ROWS:
             raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may ask for {MAX_PULLED_ROWS}")
         names = self._keys.state_of(key) if state else None
-        asked = Asked(name, self._keys.places[name], version, names, settled, key.priority, rows=True)
+        asked = Asked(name, self._keys.places[name], version, names, reading, key.priority)
         cut, shape = self._keys.row_cut(key), tuple(key.shape[1:])
         return PullRowsOperation(future, asked, cut=cut, ids=ids, row_shape=shape)
 

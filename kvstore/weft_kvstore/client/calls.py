@@ -181,15 +181,17 @@ class StoreCalls(Store, BufferStore):
     def pull_rows(
         self, key: str, ids: Array, version: int, *, settled: bool = False, priority: int = 0
     ) -> Future[Array]:
+        reading = _READING[settled]
         return self._begin(
-            lambda future: self._arguments.pull_rows(future, key, ids, version, state=False, settled=settled), priority
+            lambda future: self._arguments.pull_rows(future, key, ids, version, state=False, reading=reading), priority
         )
 
     def pull_state_rows(
         self, key: str, ids: Array, version: int, *, settled: bool = False
     ) -> Future[Mapping[str, Array]]:
+        reading = _READING[settled]
         return self._begin(
-            lambda future: self._arguments.pull_rows(future, key, ids, version, state=True, settled=settled)
+            lambda future: self._arguments.pull_rows(future, key, ids, version, state=True, reading=reading)
         )
 
     def set_hyper(

@@ -53,11 +53,10 @@ class Sent:
     place: int
     step: int
     priority: int
-    rows: bool = False
 
     def __str__(self) -> str:
         call, step = CALLS[self.payload_kind]
-        return f"{call} of {'rows of ' if self.rows else ''}key {self.name!r}, {step} {self.step}"
+        return f"{call} of rows of key {self.name!r}, {step} {self.step}"
 
 
 class Gives(Enum):
@@ -95,13 +94,8 @@ class Asked:
     place: int
     version: int
     names: tuple[str, ...] | None
-    settled: bool
+    reading: Reading
     priority: int
-    rows: bool = False
-
-    @property
-    def reading(self) -> Reading:
-        return Reading.SETTLED if self.settled else Reading.OWN
 
     @property
     def array_count(self) -> int:
@@ -113,7 +107,7 @@ class Asked:
 
     def __str__(self) -> str:
         what = "pull" if self.names is None else "pull of the state"
-        return f"{what} of {'rows of ' if self.rows else ''}key {self.name!r}, version {self.version}"
+        return f"{what} of rows of key {self.name!r}, version {self.version}"
 
 
 # --- What a client has begun and not ended ----------------------------------------------------------------------------

@@ -154,12 +154,12 @@ class DryRun(Renamed):
 
     def __repr__(self) -> str:
         """Without the programs, which are long."""
-        on = f"{self.steps} steps on {self.workers} workers and {self.shards} shards"
+        on = f"{self.steps} steps, workers={self.workers}, shards={self.shards}"
         store, step = self.store_memory, self.worker_memory.train_peak_bytes
         kept = store.parameter_bytes + store.state_bytes + store.previous_bytes
         tables = store.table_bytes + store.table_state_bytes
-        memory = f"a worker's step takes {step / 2**20:.3g} MiB, parameters and state {kept / 2**20:.3g} MiB"
-        memory += f", tables up to {tables / 2**20:.3g} MiB" if tables else ""
+        memory = f"a worker's step takes {step:,} bytes, parameters and state {kept:,}"
+        memory += f", tables up to {tables:,}" if tables else ""
         return f"<DryRun {self.name}: {on}; {memory}; {self.waits_for or 'it would start at once'}>"
 
     __str__ = __repr__

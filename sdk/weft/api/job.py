@@ -7,7 +7,16 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, ValidationInfo, computed_field, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    computed_field,
+    field_validator,
+    model_validator,
+)
 
 from weft.api.base import Count, Identifier, Measured, Model, Name, Positive, not_both, one_of, some_of
 from weft.api.compression import StoreCompressionSpec
@@ -151,6 +160,15 @@ class FromUpload(Model):
     upload: Identifier
 
 
+def _origin(value: object) -> str:
+    is_upload = isinstance(value, FromUpload) or (isinstance(value, Mapping) and "upload" in value)
+    return "an upload" if is_upload else "a job"
+
+
+# The tags are what pydantic puts into an error's place; no field is called so.
+Origin = Annotated[Annotated[FromJob, Tag("a job")] | Annotated[FromUpload, Tag("an upload")], Discriminator(_origin)]
+
+
 class JobSpec(Renamed):
     """A job: graph, data, optimizer, parallelism, run length."""
 
@@ -172,7 +190,7 @@ class JobSpec(Renamed):
     run: RunLength
     parallelism: Parallelism = Field(default_factory=Parallelism)
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
-    init_from: FromJob | FromUpload | None = None
+    init_from: Origin | None = None
     """Where parameters of the same name begin; those that it lacks begin as the graph says."""
     resume: Identifier | None = None
     """A job that has ended, from whose last snapshot this one goes on: with its values, the optimizer's state, at its

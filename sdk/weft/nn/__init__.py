@@ -7,6 +7,9 @@ A layer that is called twice shares its parameters. `name=` names a layer's para
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Never
+
+from weft.arguments import no_attribute
 from weft.nn.activations import ELU, GELU, SELU, HardSwish, LeakyReLU, Mish, PReLU, Softplus
 from weft.nn.attention import MultiHeadAttention, TransformerLayer
 from weft.nn.embedding import Embedding, EmbeddingBag
@@ -100,3 +103,9 @@ __all__ = [
     "uniform",
     "zeros",
 ]
+
+
+if not TYPE_CHECKING:  # where names that are not there are errors already
+
+    def __getattr__(name: str) -> Never:
+        raise AttributeError(no_attribute(__name__, name, () if name.startswith("__") else __all__))

@@ -7,6 +7,9 @@ operator's: `relu`, `relu_2`. `docs/operators.md` says which of ONNX's versions 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Never
+
+from weft.arguments import no_attribute
 from weft.ops.activations import (
     celu,
     elu,
@@ -268,3 +271,9 @@ __all__ = [
     "unsqueeze",
     "where",
 ]
+
+
+if not TYPE_CHECKING:  # where names that are not there are errors already
+
+    def __getattr__(name: str) -> Never:
+        raise AttributeError(no_attribute(__name__, name, () if name.startswith("__") else __all__))

@@ -14,8 +14,9 @@ from weft.api.trace import JobTrace
 from weft_server.bodies import StrictRoute
 from weft_server.notify import notified
 from weft_server.problems import OF_JOB, sends
-from weft_server.routes.context import PathId, Use
-from weft_server.service import Service, job_topic
+from weft_server.routes.context import Caller, Context, PathId, Use
+from weft_server.service import job_topic
+from weft_server.users import User
 
 router = APIRouter(prefix="/v1/jobs", tags=["events"], route_class=StrictRoute)
 
@@ -33,6 +34,7 @@ _FORMS: dict[int | str, dict[str, Any]] = {
 async def get_events(
     job: PathId,
     use: Use,
+    caller: Caller,
     *,
     after: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
     tail: Annotated[int | None, Query(ge=0, le=1 << 62, description="of those, only the newest so far")] = None,
@@ -41,13 +43,13 @@ async def get_events(
     last_event_id: Annotated[int | None, Header(ge=0, le=1 << 62)] = None,
 ) -> Response:
     """Events after `Last-Event-ID` or `after`, of which `tail` leaves out all but so many of the newest. The stream
-    ends behind the event that ends the job."""
+    ends behind the event that ends the job, and soon after the caller's token was removed."""
     state = (await use.service.recorded(job)).state
     newest = last_event_id if last_event_id is not None else after or 0
     if tail is not None:
         newest = max(newest, await use.service.threads.read(use.service.records.newest, job) - tail)
     if format == "sse":
-        return EventSourceResponse(_stream(use.service, job, newest), headers={"Cache-Control": "no-store"})
+        return EventSourceResponse(_stream(use, caller, job, newest), headers={"Cache-Control": "no-store"})
     found = await use.service.threads.read(use.service.records.events, job, newest, limit)
     page = EventPage(events=found, after=found[-1].seq if found else newest, ended=state.is_terminal)
     return Response(page.model_dump_json(), media_type="application/json")
@@ -59,10 +61,11 @@ async def get_trace(job: PathId, use: Use) -> JobTrace:
     return await use.service.trace(job)
 
 
-async def _stream(service: Service, job: str, newest: int) -> AsyncIterator[bytes]:
+async def _stream(use: Context, caller: User, job: str, newest: int) -> AsyncIterator[bytes]:
+    service = use.service
     # A first comment brings the headers to the client, also when nothing has happened yet.
     yield format_sse_event(comment=f"events of {job}")
-    while not service.closing:
+    while not service.closing and (use.tokens is None or use.tokens.knows(caller)):
         changed = service.notifier.subscribe(job_topic(job))
         ended = (await service.recorded(job)).state.is_terminal
         page = await service.threads.read(service.records.events, job, newest, PAGE)

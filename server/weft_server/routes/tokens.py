@@ -53,7 +53,7 @@ async def create_token(new: NewToken, use: Use, caller: Caller) -> TokenCreated:
     openapi_extra=sends("unknown-token", "wrong-state", "records-unavailable"),
 )
 async def remove_token(name: Annotated[str, Path(max_length=128)], use: Use, caller: Caller) -> None:
-    """The token opens nothing from now on. A stream of events that it has opened goes on to its end."""
+    """The token opens nothing from now on. A stream of events that it has opened ends with the next event, or soon."""
     tokens = _asked_for(use)
     if name not in [each.name for each in await _seen(use, caller)]:
         raise UnknownError("token", name)
