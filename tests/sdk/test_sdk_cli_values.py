@@ -185,6 +185,14 @@ def test_what_cannot_be_set_is_wrong_usage(run: Run, tmp_path: Path, assignment:
     assert message in result.stderr
 
 
+@pytest.mark.parametrize("value", ["nan", "-inf", "{}"])
+def test_a_value_that_is_not_finite_is_not_set(run: Run, tmp_path: Path, value: str) -> None:
+    np.save(tmp_path / "a.npy", np.array([1.0, np.nan], np.float32))
+    result = run(answers(job(), LISTED), "params", "set", "job-1", f"a={value.format(tmp_path / 'a.npy')}")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "a: the value is not finite" in result.stderr
+
+
 def test_a_name_is_set_once(run: Run) -> None:
     assert run(answers(job()), "params", "set", "job-1", "a=1", "a=2").exit_code == 2
 

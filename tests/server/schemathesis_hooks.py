@@ -66,5 +66,6 @@ BEYOND_A_SCHEMA = (
     "are none",  # rows that end before they begin
     "share their parameters by shards",
     "a power of two",
+    "is none of its lists",  # a span's name or thread is an index of another list
 )
 """Relations between numbers, which JSON Schema has no words for; so are the ranges of schedules, of an optimizer."""

@@ -23,9 +23,9 @@ from weft_server.openapi import PATHS, Audience
 
 TOKEN = "a-token-of-these-tests"
 HERE = Path(__file__).parent
-EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "12"))
-PHASES = "examples,fuzzing,stateful" if EXAMPLES <= 12 else "examples,coverage,fuzzing,stateful"
-DEADLINE_S = 100 * max(1, EXAMPLES // 12)
+EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "25"))
+PHASES = "examples,fuzzing,stateful" if EXAMPLES <= 25 else "examples,coverage,fuzzing,stateful"
+DEADLINE_S = 240 * max(1, EXAMPLES // 25)
 
 
 class Run(NamedTuple):

@@ -104,6 +104,9 @@ def set_(
     values = dict(assigned(assignment) for assignment in assignments)
     if len(values) < len(assignments):
         raise ArgumentError("one of the names is given twice")
+    for name, value in values.items():
+        if np.asarray(value).dtype.kind == "f" and not np.isfinite(value).all():
+            raise ArgumentError(f"{name}: the value is not finite, and every loss after it would be nan: correct it")
     with Client(url) as client:
         job = find_job(client, id)
         _tell_set(job, list(values), job.set_all(values), form)
