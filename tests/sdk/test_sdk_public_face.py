@@ -33,7 +33,7 @@ def test_type_checkers_are_told_of_the_same_names() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Clientt'"):
+    with pytest.raises(AttributeError, match="weft has no 'Clientt'; did you mean 'Client'"):
         weft.Clientt  # noqa: B018 - that it raises is the point
 
 
