@@ -10,12 +10,12 @@ from weft import ops
 from weft.optimizer_graph import CustomOptimizer
 
 
-@weft.custom_optimizer(lr=0.01, weight_decay=0.0)
+@weft.custom_optimizer(lr=0.001, weight_decay=0.0)
 def sgd(weight: Any, gradient: Any, lr: Any, weight_decay: Any) -> Any:
     return weight - lr * (gradient + weight_decay * weight)
 
 
-@weft.custom_optimizer(state={"velocity": 0.0}, lr=0.01, momentum=0.9, weight_decay=0.0)
+@weft.custom_optimizer(state={"velocity": 0.0}, lr=0.001, momentum=0.9, weight_decay=0.0)
 def heavy_ball(weight: Any, gradient: Any, velocity: Any, lr: Any, momentum: Any, weight_decay: Any) -> Any:
     velocity = momentum * velocity + gradient + weight_decay * weight
     return weight - lr * velocity, {"velocity": velocity}
@@ -38,7 +38,7 @@ def adagrad(weight: Any, gradient: Any, sum: Any, lr: Any, epsilon: Any, weight_
     return weight - lr * gradient / (ops.sqrt(total) + epsilon), {"sum": total}
 
 
-@weft.custom_optimizer(state={"velocity": 0.0}, lr=0.01, momentum=0.9, weight_decay=0.0)
+@weft.custom_optimizer(state={"velocity": 0.0}, lr=0.001, momentum=0.9, weight_decay=0.0)
 def looking_ahead(weight: Any, gradient: Any, velocity: Any, lr: Any, momentum: Any, weight_decay: Any) -> Any:
     gradient = gradient + weight_decay * weight
     velocity = momentum * velocity + gradient

@@ -70,7 +70,7 @@ def _optimizer(step: TrainingStep | None) -> OptimizerSpec | None:
     """
     if step is None:
         return None
-    with checked(step.rule):
+    with checked("the file's optimizer"):
         return optimizer_of(step.rule, step.hyper)
 
 

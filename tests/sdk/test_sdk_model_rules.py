@@ -46,7 +46,7 @@ def test_jobs_take_the_files_own_rule() -> None:
 
 
 def test_numbers_that_a_rule_does_not_take_are_refused() -> None:
-    with pytest.raises(weft.ArgumentError, match=r"SGD: momentum is 2\.0"):
+    with pytest.raises(weft.ArgumentError, match=r"the file's optimizer: sgd\.momentum is 2\.0"):
         weft.from_onnx(training(momentum=2.0))
 
 
