@@ -227,7 +227,7 @@ def _open_archive(path: str, file: BinaryIO) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(file)
     except MALFORMED as error:
-        raise FileFormatError(f"{path!r} is not a .npz archive: {error}", path=path) from error
+        raise FileFormatError(f"{path!r} is not a .npz archive: {error}; numpy.savez writes one", path=path) from error
 
 
 def _read_members(

@@ -49,6 +49,11 @@ _OF_OTHERS: Mapping[str, str] = {
 """Words of PyTorch, Keras, optax and of weft before -> weft's own, or what to write or do instead."""
 
 
+def said_here(word: str) -> str:
+    """The word of this library for one of another; the same where there is none."""
+    return _OF_OTHERS.get(word, word)
+
+
 @contextmanager
 def checked(owner: str = "") -> Iterator[None]:
     """Turns what a model refuses into an ArgumentError with a sentence for each argument. `owner` stands in front."""

@@ -46,7 +46,7 @@ def test_a_job_that_has_succeeded_is_trained_longer_to_the_bits_of_one_of_that_l
     longer.wait(timeout_s=60)
     whole.wait(timeout_s=60)
     assert bits(longer) == bits(whole)
-    with pytest.raises(weft.InvalidRequestError, match="20 steps are done already"):
+    with pytest.raises(weft.InvalidRequestError, match="20 steps in all were asked for"):
         client.resume(short)
 
 

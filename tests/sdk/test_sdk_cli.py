@@ -268,9 +268,13 @@ def test_submit_reads_standard_input(run: Run) -> None:
     assert json.loads(result.stdout)["id"] == "job-1"
 
 
-def test_a_file_that_is_missing_is_wrong_usage(run: Run, tmp_path: Path) -> None:
-    result = run(answers(job()), "submit", str(tmp_path / "none.json"))
-    assert (result.exit_code, result.stderr) == (2, f"weft: there is no file {tmp_path / 'none.json'}\n")
+@pytest.mark.parametrize("name", ["none.json", "none.jsn"])
+def test_a_file_that_is_missing_is_wrong_usage(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(answers(job()), "submit", name)
+    assert (result.exit_code, result.stderr) == (2, f"weft: there is no file {tmp_path / name}\n")
 
 
 @pytest.mark.parametrize(
@@ -309,6 +313,8 @@ def test_a_field_inside_a_list_is_set(run: Run) -> None:
     ("assignment", "message"),
     [
         ("epoch=3", "a job has no such field; did you mean 'epochs'?"),
+        ("learning_rate=3", "a job has no such field; did you mean 'lr'?"),
+        ("optimizer.learning_rate=3", "optimizer has no field 'learning_rate'; did you mean 'lr'?"),
         ("optmizer.lr=3", "a job has no such field; did you mean 'optimizer'?"),
         ("optimizer.beta=1", "optimizer has no field 'beta'; it has name, lr, momentum, weight_decay, nesterov"),
         ("lr.schedul=cosine", "optimizer.lr has no field 'schedul'; did you mean 'schedule'?"),

@@ -89,7 +89,7 @@ def test_what_cannot_be_resumed_is_refused_by_its_field(client: httpx.Client, do
         ({"ema": {"decay": 0.9}}, "/ema", "no averages to go on with"),
         ({"parallelism": {"slice_bytes": 4096}}, "/parallelism/slice_bytes", "slices are of"),
         ({"parallelism": {"mode": "async"}}, "/resume", "its mode is async"),
-        ({"run": {"steps": step}}, "/run", f"goes on from step {step}: {step} steps are done already"),
+        ({"run": {"steps": step}}, "/run", f"goes on from step {step}, and {step} steps in all were asked for"),
     ]
     for changes, pointer, says in refusals:
         problem = refused(submit(client, {**document, "resume": job, **changes}), 422, "job-refused")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +13,7 @@ import typer
 from weft.api.base import RepeatedKeyError, check_keys
 from weft.api.job import JobSpec
 from weft.api.optimizer import SGD
+from weft.arguments import said_here
 from weft.cli.options import find_job
 from weft.client import Client
 from weft.errors import ArgumentError
@@ -64,9 +65,9 @@ TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def job_file(argument: str) -> Path | None:
-    """The file that an argument means which may also be an id: `-`, what ends in .json or .onnx, or what is a path."""
+    """The file that an argument means which may also be an id: `-`, or what has a dot or a slash, which no id has."""
     path = Path(argument)
-    named = argument == "-" or argument.endswith((".json", ".onnx")) or "/" in argument
+    named = argument == "-" or "." in argument or "/" in argument
     return path if named or path.is_file() else None
 
 
@@ -147,7 +148,7 @@ def _whole(path: tuple[str, ...], job: dict[str, Any], schema: Schema) -> tuple[
         if path[0] in fields:
             return (name, *path)
     known = dict.fromkeys((*top, *(field for fields in below.values() for field in fields)))
-    hint = did_you_mean(path[0], known) or f"; it has {', '.join(known)}"
+    hint = _meant(path[0], known) or f"; it has {', '.join(known)}"
     raise ArgumentError(f"--set {'.'.join(path)}: a job has no such field{hint}")
 
 
@@ -182,8 +183,14 @@ def _below(allowed: list[Schema], here: Any, path: tuple[str, ...], depth: int, 
     free = [one for one in allowed if one.get("type", "object") == "object" and "properties" not in one]
     if free:
         return [{}]  # a dictionary of the user's own names
-    hint = did_you_mean(name, fields) or (f"; it has {', '.join(fields)}" if fields else "")
+    hint = _meant(name, fields) or (f"; it has {', '.join(fields)}" if fields else "")
     raise ArgumentError(f"--set {'.'.join(path)}: {where} has no field {name!r}{hint}")
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """Which of the names may be meant, also by who says it as another library does; nothing where none is."""
+    said = said_here(name)
+    return f"; did you mean {said!r}?" if said != name and said in known else did_you_mean(name, known)
 
 
 def _fields(allowed: list[Schema], here: Any) -> dict[str, list[Schema]]:

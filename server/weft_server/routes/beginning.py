@@ -159,7 +159,9 @@ def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldE
         detail = f"{plan.slice_bytes}: that job's slices are of {before.slice_bytes} bytes"
         yield FieldError(pointer="/parallelism/slice_bytes", detail=detail)
     if plan.steps <= step:
-        detail = f"the job goes on from step {step}: {plan.steps} steps are done already; give more steps or epochs"
+        detail = (
+            f"the job goes on from step {step}, and {plan.steps} steps in all were asked for; give more steps or epochs"
+        )
         yield FieldError(pointer="/run", detail=detail)
 
 
