@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails, from_json, to_json
 
 from weft.api.base import RepeatedKeyError, check_keys
 from weft.api.job import JobSpec
+from weft.api.words import said_here
 from weft_graph.spelling import did_you_mean
 from weft_server.gate import too_large
 from weft_server.problems import ProblemError, invalid_request
@@ -101,8 +102,13 @@ def _said(model: TypeAdapter[Any], error: ErrorDetails) -> str:
     if error["type"] != "extra_forbidden":
         return error["msg"]
     *place, word = error["loc"]
-    known = _fields_at(_schema_of(model), place)
-    near = did_you_mean(str(word), known) or f"; there are {', '.join(known)}"
+    schema, said = _schema_of(model), said_here(str(word))
+    known = _fields_at(schema, place)
+    below = [f"{name}.{said}" for name in known if said in _fields_at(schema, [*place, name])]
+    if said in known or below:
+        near = f"; did you mean {(said if said in known else below[0])!r}?"
+    else:
+        near = did_you_mean(str(word), known) or f"; there are {', '.join(known)}"
     return f"there is no field {str(word)[:200]!r}{near}"
 
 

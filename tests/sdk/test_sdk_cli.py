@@ -319,6 +319,7 @@ def test_a_field_inside_a_list_is_set(run: Run) -> None:
         ("optimizer.beta=1", "optimizer has no field 'beta'; it has name, lr, momentum, weight_decay, nesterov"),
         ("lr.schedul=cosine", "optimizer.lr has no field 'schedul'; did you mean 'schedule'?"),
         ("steps=many", "--set run.steps=many: this is no integer or null"),
+        ("data=rows.npz", "data is a record; set its fields, like --set data.source.path=..."),
         ("shuffle=1", "--set data.shuffle=1: this is no boolean"),
         ("seed=true", "--set seed=true: this is no integer"),
         ("lr", "--set 'lr': write it like optimizer.lr=0.01"),

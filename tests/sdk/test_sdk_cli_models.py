@@ -209,10 +209,15 @@ def test_columns_that_do_not_fit_come_with_what_to_type(
 def test_options_of_models_are_no_options_of_job_files(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text("{}")
-    for given in (["--loss", "mse"], ["--data", "x.npz"]):
+    for given, remedy in (
+        (["--loss", "mse"], "submit MODEL.onnx --loss ..."),
+        (["--data", "x.npz"], "write --set data.source.path=x.npz"),
+        (["--optimizer", "adam"], "write --set optimizer=adam"),
+    ):
         result = run(answers(job()), "submit", str(path), *given)
         assert result.exit_code == 2
         assert f"{given[0]} is for ONNX files" in result.stderr
+        assert result.stderr.endswith(f"{remedy}\n")
     assert "--loss is for ONNX files" in run(answers(job()), "programs", "job-1", "--loss", "mse").stderr
 
 

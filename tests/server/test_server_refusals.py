@@ -137,6 +137,9 @@ def test_a_whole_number_may_be_written_with_a_point(client: httpx.Client, docume
     ("part", "pointer", "says"),
     [
         ({"epoch": 3}, "/epoch", "; there are name, graph, loss, "),
+        ({"learning_rate": 0.1}, "/learning_rate", "; did you mean 'optimizer.lr'?"),
+        ({"batch": 32}, "/batch", "; did you mean 'data.batch_size'?"),
+        ({"optimizer": {"name": "adam", "beta_1": 0.9}}, "/optimizer/beta_1", "; did you mean 'betas'?"),
         ({"metrik": {}}, "/metrik", "; did you mean 'metrics'?"),
         ({"run": {"epoch": 3}}, "/run/epoch", "; did you mean 'epochs'?"),
         ({"optimizer": {"name": "sgd", "momentun": 0.9}}, "/optimizer/momentun", "; did you mean 'momentum'?"),

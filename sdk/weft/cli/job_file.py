@@ -13,7 +13,7 @@ import typer
 from weft.api.base import RepeatedKeyError, check_keys
 from weft.api.job import JobSpec
 from weft.api.optimizer import SGD
-from weft.arguments import said_here
+from weft.api.words import said_here
 from weft.cli.options import find_job
 from weft.client import Client
 from weft.errors import ArgumentError
@@ -160,7 +160,7 @@ def _set(job: dict[str, Any], path: tuple[str, ...], text: str, schema: Schema) 
         allowed = _below(allowed, here, path, depth, schema)
         key: Any = int(name) if isinstance(here, list) else name
         if depth == len(path) - 1:
-            here[key] = _value(text, ".".join(path), allowed)
+            here[key] = _value(text, ".".join(path), allowed, schema)
             return
         below = here.get(key) if isinstance(here, dict) else here[key]
         if not isinstance(below, dict | list):
@@ -217,7 +217,7 @@ def _alternatives(one: Schema, schema: Schema) -> Iterator[Schema]:
         yield one
 
 
-def _value(text: str, path: str, allowed: list[Schema]) -> Any:
+def _value(text: str, path: str, allowed: list[Schema], schema: Schema) -> Any:
     """The text as JSON if that has a type that the field may have, else as it is."""
     try:
         value = json.loads(text)
@@ -228,7 +228,19 @@ def _value(text: str, path: str, allowed: list[Schema]) -> Any:
         return value
     if "string" in types:
         return text
+    if types[0] == "object" and any("properties" in one for one in allowed):
+        field = _field_of(path, allowed, schema)
+        raise ArgumentError(f"--set {path}={text}: {path} is a record; set its fields, like --set {field}=...")
     raise ArgumentError(f"--set {path}={text}: this is no {' or '.join(dict.fromkeys(types))}")
+
+
+def _field_of(path: str, allowed: list[Schema], schema: Schema) -> str:
+    """The path of a field of the record, or of a record within it, that is a value."""
+    below = {name: each for name, each in _fields(allowed, None).items() if "const" not in each[0]}
+    if not below:
+        return path
+    name, kinds = next(iter(below.items()))
+    return _field_of(f"{path}.{name}", [each for one in kinds for each in _alternatives(one, schema)], schema)
 
 
 def _is_a(value: Any, type_: str) -> bool:

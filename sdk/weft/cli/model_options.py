@@ -28,6 +28,9 @@ SUFFIX = ".onnx"
 OF_ANY_JOB = ("batch_size", "lr", "workers", "shards", "seed", "name")
 """Options that also stand in the place of what a job file says; the others are of ONNX files alone."""
 
+SET_INSTEAD = {"optimizer": "optimizer", "data": "data.source.path"}
+"""Options of ONNX files alone -> the field that `--set` replaces in any job."""
+
 
 def _option(text: str, *names: str, metavar: str | None = None, panel: str = "For an ONNX file") -> Any:
     return typer.Option(*names, help=text, metavar=metavar, show_default=False, rich_help_panel=panel)
@@ -212,11 +215,11 @@ def fields_of_a_job(model: ModelOptions, what: str, **length: int | None) -> lis
 def check_unsaid(model: ModelOptions, what: str, besides: Collection[str] = ()) -> None:
     """Raises ArgumentError for an option of ONNX files where the command is about something else."""
     for field in fields(model):
-        if field.name not in besides and getattr(model, field.name) not in (field.default, []):
-            raise ArgumentError(
-                f"--{field.name.replace('_', '-')} is for ONNX files, and {what} is not one: "
-                f"{command('submit MODEL.onnx --loss ...')}"
-            )
+        value = getattr(model, field.name)
+        if field.name not in besides and value not in (field.default, []):
+            field_of_job = SET_INSTEAD.get(field.name) if besides else None
+            remedy = f"write --set {field_of_job}={value}" if field_of_job else command("submit MODEL.onnx --loss ...")
+            raise ArgumentError(f"--{field.name.replace('_', '-')} is for ONNX files, and {what} is not one: {remedy}")
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:
