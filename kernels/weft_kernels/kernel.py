@@ -186,7 +186,7 @@ def _in_float32(body: Kernel, on_device: frozenset[str], on_host: frozenset[int]
         wide = list(inputs)
         narrow = None
         for place, array in enumerate(inputs):
-            if array is not None and array.itemsize == 2 and array.dtype.name in names and place not in on_host:
+            if array is not None and array.dtype.itemsize == 2 and array.dtype.name in names and place not in on_host:
                 narrow, wide[place] = array.dtype, array.astype(np.float32)
         if narrow is None:
             return body(context, inputs, attributes)

@@ -147,7 +147,7 @@ def test_a_job_that_makes_no_sense_uploads_nothing(tmp_path: Path) -> None:
     script = answers(UPLOADED, job())
     with pytest.raises(weft.ArgumentError, match="batch_size is 0"):
         submitted(script, init_from=path, batch_size=0)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(weft.ArgumentError, match="init_from: there is no file"):
         submitted(script, init_from=tmp_path / "none.safetensors")
     assert script.requests == []
 

@@ -243,7 +243,7 @@ def test_weft_up_in_the_background_starts_what_ends_again_and_ends_with_weft_dow
         down = weft_(folder, "down")
     assert (down.returncode, down.stderr) == (0, "")
     assert down.stdout == f"stopping\nthe cluster in {state} has ended\n"
-    assert not any(alive(pid) for pid in {process, *below})
+    await_that(lambda: not any(alive(pid) for pid in {process, *below}), "all of its processes to end", 20)
     again = weft_(folder, "down", "-o", "json")
     assert json.loads(again.stdout) == {"directory": str(state), "ended": None}
 

@@ -247,14 +247,16 @@ def test_a_stream_of_events_ends_soon_after_its_token_was_removed(
     monkeypatch.setattr("weft_server.routes.events.KEEP_ALIVE_S", 0.05)
     admin = world.tokens[Scope.ADMIN, "red"]
     made = world.call("POST", "/v1/tokens", admin, json={"name": "gone", "scope": "viewer", "project": "red"}).json()
-    path = f"/v1/jobs/{world.jobs['red']}/events"
+    runner = world.tokens[Scope.RUNNER, "red"]
+    job = world.call("POST", "/v1/jobs", runner, json=world.document).json()["id"]
+    path = f"/v1/jobs/{job}/events"
     with world.client.stream("GET", path, headers=bearer(made["token"])) as stream:
         frames = stream.iter_text()
         assert next(frames).startswith(": events of")
         assert world.call("DELETE", "/v1/tokens/gone", admin).status_code == 204
         for _ in frames:  # It ends, though the job has not.
             pass
-    assert world.call("GET", f"/v1/jobs/{world.jobs['red']}", admin).json()["state"] == "pending"
+    assert world.call("GET", f"/v1/jobs/{job}", admin).json()["state"] == "pending"
 
 
 def test_the_command_makes_lists_and_removes_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -364,10 +364,18 @@ def test_submitted_jobs_that_wait_take_so_many_bytes_and_one_user_half_of_them(
 
     monkeypatch.setattr("weft_server.submissions.read_and_check", slow)
     body = json.dumps(document).encode()
-    with running(tmp_path / "server", submitted_bytes=4 * len(body)) as client, ThreadPoolExecutor(5) as others:
+    settings: dict[str, Any] = {"token": "the-admin-of-these-tests", "agent_token": "the-agents-of-these-tests"}
+    settings["submitted_bytes"] = 4 * len(body)
+    with running(tmp_path / "server", **settings) as client, ThreadPoolExecutor(5) as others:
+        client.headers["Authorization"] = f"Bearer {settings['token']}"
+        tokens = {
+            user: client.post("/v1/tokens", json={"name": user, "scope": "runner", "project": "red"}).json()["token"]
+            for user in ("ann", "ben")
+        }
 
         def sent(user: str, content: bytes | Iterator[bytes] = body) -> httpx.Response:
-            headers = {"Authorization": f"Bearer {user}", "Content-Type": "application/json"}
+            # However it is spelt, a token is one user's.
+            headers = {"Authorization": f"bearer   {tokens[user]}", "Content-Type": "application/json"}
             return client.post("/v1/jobs", content=content, headers=headers)
 
         held = [others.submit(sent, "ann") for _ in range(2)]

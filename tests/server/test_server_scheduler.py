@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.api.agent import AgentKind
-from weft_server.control.scheduler import PATIENCE_S, AgentView, PendingJob, View, schedule
+from weft_server.control.scheduler import KEPT_S, PATIENCE_S, AgentView, PendingJob, View, schedule
 
 
 def worker(number: int, held: int = 0) -> AgentView:
@@ -85,7 +84,10 @@ def test_younger_jobs_fill_gaps_until_the_oldest_has_waited_long_enough() -> Non
     assert early.until == 100.0 + PATIENCE_S
     late = schedule(View(jobs, agents), 100.0 + PATIENCE_S)
     assert late.placements == ()
-    assert late.until == math.inf
+    assert late.until == 100.0 + PATIENCE_S + KEPT_S
+    later = schedule(View(jobs, agents), late.until)
+    assert [placement.job for placement in later.placements] == ["small"], "what it waits for may never end"
+    assert later.until == late.until + KEPT_S
     assert late.waiting["small"] == "needs 1 worker; the free ones are kept for job large, whose turn is first"
 
 
@@ -100,6 +102,8 @@ def test_the_project_that_holds_the_fewest_workers_comes_first_and_of_its_jobs_t
     assert placed({}) == ["a0", "b0", "a1", "b1", "a2"]
     assert placed({"a": 2}) == ["b0", "b1", "a0", "a1", "a2"]
     assert placed({"b": 9}) == ["a0", "a1", "a2", "a3", "a4"]
+    last = schedule(View(jobs, [worker(1), shard(2)], placed={"a": 7}), 0)
+    assert [each.job for each in last.placements] == ["b0"], "of equals, who was placed longest ago"
 
 
 def test_what_has_run_goes_on_before_anything_begins_whoever_holds_more() -> None:

@@ -90,9 +90,12 @@ class Forkserver:
 
     def fork(self, memory_bytes: int | None = None) -> Child:
         """A child that may have `memory_bytes` of private memory. Raises ForkError."""
-        ours, its = socket.socketpair()
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
-        log, its_log = os.pipe()
+        try:
+            ours, its = socket.socketpair()
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
+            log, its_log = os.pipe()
+        except OSError as error:
+            raise ForkError(f"no process can be started for the job: {error}") from error
         try:
             self._send({"fork": True, "memory_bytes": memory_bytes}, its.fileno(), its_log)
         except ForkError:

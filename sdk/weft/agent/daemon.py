@@ -237,6 +237,9 @@ class AgentDaemon:
                 carried.child = child
         except (ForkError, DownloadError) as error:
             self._stimuli.put(Ended(lease, str(error), lost=True))
+        except Exception as error:  # noqa: BLE001  # the thread's outermost frame: the server has to hear of it
+            _log.exception("allocation %s does not begin", lease)
+            self._stimuli.put(Ended(lease, f"its process could not be begun: {error}", lost=True))
         else:
             self._listen(lease, carried, child)
 

@@ -73,16 +73,19 @@ class _Tokens(httpx.Auth):
     def __init__(self, join: str | None) -> None:
         self._join = join
         self._own: dict[str, str] = {}
+        self._lock = threading.Lock()
 
     def know(self, identifier: str, token: str | None) -> None:
         if token is not None:
-            self._own.pop(identifier, None)  # What was told again, as the agent's own, is forgotten last.
-            self._own[identifier] = token
-            while len(self._own) > MOST_TOKENS:
-                self._own.pop(next(iter(self._own)))
+            with self._lock:
+                self._own.pop(identifier, None)  # What was told again, as the agent's own, is forgotten last.
+                self._own[identifier] = token
+                while len(self._own) > MOST_TOKENS:
+                    self._own.pop(next(iter(self._own)))
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        own = [self._own[part] for part in request.url.path.split("/") if part in self._own]
+        with self._lock:
+            own = [self._own[part] for part in request.url.path.split("/") if part in self._own]
         token = own[0] if own else self._join
         if token is not None:
             request.headers["Authorization"] = f"Bearer {token}"

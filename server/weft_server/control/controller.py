@@ -41,6 +41,8 @@ class Controller:
         self._touched: dict[str, JobRun] = {}
         """Runs that may have something to tell."""
         self._term = 0
+        self._placed: dict[str, int] = {}
+        """By project, the number of its newest placement."""
         self._vacant: dict[str, JobRun] = {}
         """Those of which other workers are to take slots over."""
         self._is_stale = True
@@ -380,7 +382,13 @@ class Controller:
             if job not in self._pending:
                 held[run.job.project] += run.job.workers
         silent = self._registry.suspected()
-        return View(jobs=[*vacant, *pending, *more], agents=self._registry.views(), silent=silent, held=held)
+        return View(
+            jobs=[*vacant, *pending, *more],
+            agents=self._registry.views(),
+            silent=silent,
+            held=held,
+            placed=self._placed,
+        )
 
     def _schedule(self, now: Timestamp) -> None:
         """Matches pending jobs and agents. What is placed changes what the others wait for, from the next fact on."""
@@ -395,6 +403,7 @@ class Controller:
                 run.refill(placement, self._registry.get, now)
             else:
                 self._term += 1
+                self._placed[run.job.project] = max(self._placed.values(), default=0) + 1
                 run.place(placement, self._registry.get, self._term, now, self._new_pair)
             self._of_allocation.update(dict.fromkeys(run.leases.by_id, run))
 

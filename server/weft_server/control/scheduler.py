@@ -2,8 +2,9 @@
 
 A job is placed whole (a gang) or not at all: `workers` workers that hold nothing, and `shards` different shards, which
 may serve many jobs; the fewest loaded are taken first. The project whose jobs hold the fewest workers comes first, and
-of its jobs the oldest. A job that waits for workers that others hold lets later ones go before it for `PATIENCE_S`;
-after that the free workers are kept for it. One that asks for more than is registered holds nobody up.
+of its jobs the oldest; of projects that hold as many, the one that was placed longest ago. A job that waits for workers
+that others hold lets later ones go before it for `PATIENCE_S`; after that the free workers are kept for it, for
+`KEPT_S` at a time. One that asks for more than is registered holds nobody up.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from weft_server.planning.plan import JobPlan
 
 PATIENCE_S = 60.0
 """How long younger jobs may go before one that waits for workers: long enough to fill gaps, too short to starve it."""
+
+KEPT_S = 600.0
+"""How long workers are then kept for it, and how long they are not, by turns: what it waits for may never end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,9 @@ class View:
     """The kinds of those that may come back, and get nothing before."""
     held: Mapping[str, int] = field(default_factory=dict)
     """Workers that the jobs of a project hold."""
+    placed: Mapping[str, int] = field(default_factory=dict)
+    """The number of the newest placement of a project's job, counted over all: who was placed longest ago is next of
+    equals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +136,10 @@ def schedule(view: View, now: float) -> Decision:
             fit(room.shards, job.shard_bytes)
         )
         if room.kept_for is None and fits_when_free:
-            if now >= job.since + PATIENCE_S:
+            turns_over = math.floor((now - job.since - PATIENCE_S) / KEPT_S)
+            if now >= job.since + PATIENCE_S and turns_over % 2 == 0:
                 room.kept_for = job.id
-            else:
-                until = min(until, job.since + PATIENCE_S)
+            until = min(until, job.since + PATIENCE_S + max(turns_over + 1, 0) * KEPT_S)
     return Decision(tuple(placements), waiting, until)
 
 
@@ -141,7 +148,8 @@ class _Turns:
 
     def __init__(self, view: View) -> None:
         self._first = [job for job in view.jobs if job.project is None]
-        self._held = dict(view.held)
+        self._held, self._placed = dict(view.held), dict(view.placed)
+        self._newest = max(self._placed.values(), default=0)
         self._queues: dict[str, deque[tuple[int, PendingJob]]] = {}
         for number, job in enumerate(view.jobs):
             if job.project is not None:
@@ -152,7 +160,7 @@ class _Turns:
         heap = [self._turn(project) for project in self._queues]
         heapq.heapify(heap)
         while heap:
-            _, _, project = heap[0]
+            *_, project = heap[0]
             queue = self._queues[project]
             yield queue.popleft()[1]
             if queue:
@@ -163,9 +171,10 @@ class _Turns:
     def placed(self, job: PendingJob) -> None:
         if job.project is not None:
             self._held[job.project] = self._held.get(job.project, 0) + job.workers
+            self._newest = self._placed[job.project] = self._newest + 1
 
-    def _turn(self, project: str) -> tuple[int, int, str]:
-        return self._held.get(project, 0), self._queues[project][0][0], project
+    def _turn(self, project: str) -> tuple[int, int, int, str]:
+        return self._held.get(project, 0), self._placed.get(project, 0), self._queues[project][0][0], project
 
 
 def fit(agents: Sequence[AgentView], memory_bytes: int) -> list[AgentView]:

@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, Path, Request
 
 from weft.api.job import Job
-from weft_server.access import USER, Tokens
+from weft_server.access import Tokens
 from weft_server.credentials import Credentials
 from weft_server.onnx_import.pool import ModelReaders
 from weft_server.planning.apart import LARGE_BYTES, Apart
@@ -18,7 +18,7 @@ from weft_server.refusals import UnknownError
 from weft_server.service import Service
 from weft_server.settings import Settings
 from weft_server.storage.uploads import Uploads
-from weft_server.users import ANYONE, User, user_of
+from weft_server.users import ANYONE, USER, User, user_of
 
 _T = TypeVar("_T")
 
