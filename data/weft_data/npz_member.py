@@ -124,7 +124,11 @@ def _column(path: str, name: str, shape: tuple[int, ...], dtype: np.dtype[np.gen
         return ColumnRefusedError(_says(path, name, why), path=path, column=name)
 
     if dtype.hasobject:
-        raise refused("holds Python objects, which are never loaded")
+        raise refused(
+            "holds Python objects, which are never loaded; save it as numbers, such as with .astype('float32')"
+        )
+    if dtype.kind in "US":
+        raise refused("is text; save numbers for it, such as numpy.unique(column, return_inverse=True)[1]")
     known = [str(each) for each in DType]
     if dtype.names is not None or dtype.subdtype is not None or dtype.newbyteorder("=").name not in known:
         raise refused(f"is of {dtype}; a graph takes {', '.join(known)}")

@@ -227,7 +227,8 @@ def _open_archive(path: str, file: BinaryIO) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(file)
     except MALFORMED as error:
-        raise FileFormatError(f"{path!r} is not a .npz archive: {error}; numpy.savez writes one", path=path) from error
+        remedy = "numpy.savez('rows.npz', x=x, y=y) writes one, also of a .npy file's or a CSV's arrays"
+        raise FileFormatError(f"{path!r} is not a .npz archive: {error}; {remedy}", path=path) from error
 
 
 def _read_members(

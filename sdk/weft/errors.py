@@ -79,7 +79,7 @@ class ConnectError(WeftError):
     def __init__(self, url: str, detail: str) -> None:
         port = urlsplit(url).port
         up = command("up" if port in {None, DEFAULT_PORT} else f"up --port {port}")
-        super().__init__(f"no server at {url} ({detail}); start one with: {up}, or wait if that is starting it again")
+        super().__init__(f"no server at {url} ({detail}); start one with: {up}, or wait if one is starting")
         self.url = url
 
 

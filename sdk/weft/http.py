@@ -227,7 +227,7 @@ class Http:
         """The causes of `error` are sockets' words for the same."""
         said = str(error) or type(error).__name__
         if isinstance(error, httpx.TransportError):
-            return ConnectError(self.url, said)
+            return ConnectError(self.url, said.split("] ")[-1] if said.startswith("[Errno") else said)
         return ProtocolError(f"the answer of {self.url} cannot be read: {said}")
 
 

@@ -76,8 +76,8 @@ def test_no_server_is_exit_code_3_and_one_message(run: Run) -> None:
     assert result.stdout == ""
     told, error = result.stderr.splitlines()
     assert told == "no answer from http://127.0.0.1:8470 yet; trying again"
-    assert error.startswith("weft: no server at http://127.0.0.1:8470 (")
-    assert error.endswith("; start one with: weft up, or wait if that is starting it again")
+    assert error.startswith("weft: no server at http://127.0.0.1:8470 (Connection refused)")
+    assert error.endswith("; start one with: weft up, or wait if one is starting")
     assert "Traceback" not in result.stderr
 
 
@@ -333,6 +333,12 @@ def test_a_field_that_a_job_does_not_have_is_wrong_usage(run: Run, assignment: s
     assert result.stderr.count("\n") == 1
 
 
+def test_a_data_file_is_no_job(run: Run) -> None:
+    result = run(answers(job()), "submit", "shop.csv")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "shop.csv is neither a job file, which is JSON, nor an ONNX file" in result.stderr
+
+
 def test_a_job_is_submitted_once_more_by_its_id(run: Run) -> None:
     written = {**JOB, "of_a_newer_server": 1}
     script = answers(job(state=JobState.FAILED), httpx.Response(200, json=written), job("job-2"))
@@ -565,8 +571,8 @@ def test_jobs_that_ended_long_ago_are_removed_together(run: Run) -> None:
 
 
 def test_stop_says_that_the_job_stops(run: Run) -> None:
-    result = run(answers(job(), job(reason="stops at its next snapshot: by a client")), "stop", "job-1")
-    assert result.stdout == "job job-1 (digits) is running: stops at its next snapshot: by a client\n"
+    result = run(answers(job(), job(reason="it stops at its next snapshot, as a client asked")), "stop", "job-1")
+    assert result.stdout == "job job-1 (digits) is running: it stops at its next snapshot, as a client asked\n"
 
 
 def test_a_job_is_resumed_with_what_is_said_and_the_new_one_is_told(run: Run) -> None:

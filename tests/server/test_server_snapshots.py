@@ -485,7 +485,7 @@ def test_a_job_that_is_stopped_ends_at_its_next_snapshot_which_a_run_without_ste
     assert ordered(world) == {}
     for _ in range(2):  # A repeated call changes nothing.
         world.carry_out(world.controller.stop("job", "by a client", world.now))
-    assert world.jobs["job"].reason == "stops at its next snapshot: by a client"
+    assert world.jobs["job"].reason == "it stops at its next snapshot, as a client asked"
     world.tick()
     ((step, _),) = set(ordered(world).values())
     for shard in range(2):
@@ -608,7 +608,7 @@ def test_a_stop_is_not_forgotten_where_the_job_is_placed_anew_or_the_server_star
     world.all_report(WORKER, None, step=20)  # type: ignore[arg-type]
     world.tick()
     assert sorted(ordered(world)) == ["shard-0", "shard-1"]
-    assert world.jobs["job"].reason == "stops at its next snapshot: by a client"
+    assert world.jobs["job"].reason == "it stops at its next snapshot, as a client asked"
 
 
 def test_a_job_that_is_stopped_by_a_client_has_its_next_snapshot_though_it_keeps_its_best(world: World) -> None:

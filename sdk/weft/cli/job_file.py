@@ -73,6 +73,8 @@ def job_file(argument: str) -> Path | None:
 
 def read(path: Path) -> bytes:
     """The job in the file; `-` is standard input. Raises ArgumentError as `checked` does, OSError."""
+    if path.suffix in {".csv", ".npy", ".npz"}:
+        raise ArgumentError(f"{path} is neither a job file, which is JSON, nor an ONNX file; data is what a job names")
     if path == Path("-"):
         return checked(sys.stdin.buffer.read(), STANDARD_INPUT)
     try:

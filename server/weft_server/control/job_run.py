@@ -137,6 +137,8 @@ class JobRun:
     @property
     def _standing(self) -> str | None:
         """What there is to say of a job that runs."""
+        if self.memory.stopping is not None and self.memory.is_asked_to_stop:
+            return "it stops at its next snapshot, as a client asked"
         if self.memory.stopping is not None:
             return f"stops at its next snapshot: {self.memory.stopping}"
         if self._scaling is not None:
