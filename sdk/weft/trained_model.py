@@ -32,9 +32,10 @@ def trained_model(
     wanted = tuple(outputs or (name for name in graph.outputs if name not in judged))
     if not wanted:
         made = [value for node in cut(graph, spec.loss).nodes for value in node.outputs if value not in {"", *judged}]
+        last = ", ".join(made[: -_SHOWN - 1 : -1])
         raise ArgumentError(
-            f"job {spec.name!r} has no outputs but its loss and metrics; name values of its graph with outputs=... "
-            f"(on the command line --output NAME). The last before the loss are {', '.join(made[: -_SHOWN - 1 : -1])}"
+            f"job {spec.name!r} was submitted without outputs, so say what the model is to return: outputs=[...], or "
+            f"--output NAME on the command line. The last values before the loss are {last}"
         )
     served = cut(graph, *wanted)
     names = [parameter.name for parameter in served.parameters]

@@ -349,4 +349,4 @@ def test_export_of_a_graph_that_gives_its_loss_alone_asks_for_outputs(run: Run, 
     spec = weft.job_spec(loss, metrics={"most": most}, data="d.npz", steps=1)
     result = run(answers(job(), spec), "export", "job-1", str(tmp_path / "m.onnx"))
     assert result.exit_code == 2
-    assert result.stderr.endswith("(on the command line --output NAME). The last before the loss are scores\n")
+    assert result.stderr.endswith("--output NAME on the command line. The last values before the loss are scores\n")
