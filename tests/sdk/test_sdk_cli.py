@@ -333,6 +333,11 @@ def test_a_field_that_a_job_does_not_have_is_wrong_usage(run: Run, assignment: s
     assert result.stderr.count("\n") == 1
 
 
+def test_a_job_that_waits_says_how_to_cancel_it(run: Run) -> None:
+    waits = answers(job(state="pending", reason="2 workers are busy"))
+    assert run(waits, "submit", "-", stdin=json.dumps(JOB)).output.endswith("cancel it with: weft cancel job-1\n")
+
+
 def test_a_data_file_is_no_job(run: Run) -> None:
     result = run(answers(job()), "submit", "shop.csv")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)

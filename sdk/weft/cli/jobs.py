@@ -411,6 +411,8 @@ def _tell_submitted(job: JobHandle, *, form: Format, watch: bool) -> None:
         if job.job.beginning is not None:
             say(f"it {job.job.beginning}")
         say(f"watch it with: {command(f'watch {job.id}')}")
+        if job.job.state.is_waiting and job.job.reason:
+            say(f"cancel it with: {command(f'cancel {job.id}')}")
     if watch:
         _watch(job, Console(stderr=True))  # stdout has the answer alone
 
