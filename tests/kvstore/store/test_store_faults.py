@@ -158,9 +158,12 @@ def test_a_slot_that_lives_and_does_not_push_is_named_at_the_deadline() -> None:
 
 
 def trained(
-    description: StoreDescription, steps: int, disturb: Callable[[int, TcpProxy], None] | None
+    description: StoreDescription, steps: int, disturb: Callable[[int, TcpProxy, int], None] | None
 ) -> dict[str, Array]:
-    """Values and state after some steps of three slots; slot 1's link to shard 0 is behind a slow proxy."""
+    """Values and state after some steps of three slots; slot 1's link to shard 0 is behind a slow proxy.
+
+    `disturb` gets the step, the proxy, and how many messages had come down before the step.
+    """
     with ExitStack() as stack:
         there, servers = stack.enter_context(served(description, CUT_SETTINGS))
         proxy = stack.enter_context(TcpProxy(servers[0].endpoint, bytes_per_s=2e6))
@@ -172,13 +175,14 @@ def trained(
             clients.append(client)
         for step in range(steps):
             futures = []
+            earlier = len(proxy.down.arrived)
             for slot, client in enumerate(clients):
                 gradients = gradients_of(description, slot, step)
                 futures += [client.push(key, step, gradient) for key, gradient in gradients.items()]
                 futures.append(client.barrier(step, []))
             pulls = {key.key: clients[1].pull(key.key, step + 1) for key in description.keys}
             if disturb is not None:
-                disturb(step, proxy)
+                disturb(step, proxy, earlier)
             for future in futures:
                 future.result(WAIT_S)
             values = {key: pull.result(WAIT_S) for key, pull in pulls.items()}
@@ -198,13 +202,11 @@ def test_a_connection_that_is_cut_in_mid_step_changes_no_bit() -> None:
     description = store_of(keys, slots=3, shards=2, rule="adam", slice_bytes=1024)
     cuts: list[int] = []
 
-    def cut(step: int, proxy: TcpProxy) -> None:
-        way = proxy.up if step % 2 == 0 else proxy.down
-        since = len(way.arrived)
+    def cut(step: int, proxy: TcpProxy, earlier: int) -> None:
         if step % 2:
-            way.wait_until(lambda: len(way.arrived) > since + 4, "values on their way")
+            proxy.down.wait_until(lambda: len(proxy.down.arrived) > earlier + 4, "values on their way")
         else:
-            way.wait_until(lambda: _pushed(proxy.up.arrived[since:], step) > 0, "pushes on their way")
+            proxy.up.wait_until(lambda: _pushed(proxy.up.arrived, step) > 0, "pushes on their way")
         connections = proxy.connections
         proxy.cut()
         proxy.restore()
