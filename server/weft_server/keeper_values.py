@@ -19,16 +19,12 @@ from weft_server.control.instructions import Instruction, SetEnded
 from weft_server.control.job_run import GOES_ON, JobRun
 from weft_server.notify import Notifier, notified
 from weft_server.planning.plan import Given, JobPlan
-from weft_server.refusals import NotSetError, WrongStateError
+from weft_server.refusals import KeeperSilentError, NotSetError, WrongStateError
 from weft_server.storage.job_files import JobFiles, Upload
 from weft_server.threads import Threads
 
 Apply = Callable[[Sequence[Instruction]], Awaitable[None]]
 """Carries instructions out; raises NotWrittenError where a crash would lose them."""
-
-
-class KeeperSilentError(Exception):
-    """The keeper did not bring or set the parameters in time."""
 
 
 class KeeperValues:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -34,12 +33,8 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from weft.api.problem import FieldError, Problem
-from weft_server.keeper_values import KeeperSilentError
 from weft_server.pointers import pointer_of
-from weft_server.refusals import (
-    JobRefusedError,
-    RefusalError,
-)
+from weft_server.refusals import JobRefusedError, KeeperSilentError, RefusalError
 
 _log = logging.getLogger("weft.server")
 
@@ -350,11 +345,6 @@ class ProblemError(HTTPException):
     ) -> None:
         self.problem = problem(code, detail, errors)
         super().__init__(self.problem.status, detail, headers)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A check that runs apart raises it too."""
-        made = partial(ProblemError, errors=self.problem.errors, headers=self.headers)
-        return made, (self.problem.code, self.problem.detail)
 
 
 def problem(code: str, detail: str, errors: Sequence[FieldError] = ()) -> Problem:

@@ -13,6 +13,7 @@ RefusalError
 +-- NotWrittenError      what was decided is not in the records yet: a crash would lose it
 
 JobRefusedError          a submitted job cannot run; it has everything that is wrong with it
+KeeperSilentError        the keeper did not bring or set a job's parameters in time
 """
 
 from __future__ import annotations
@@ -119,9 +120,9 @@ class JobRefusedError(Exception):
         super().__init__("; ".join([*(error.detail for error in errors[:MOST_IN_SUMMARY]), *more]))
         self.errors = errors
 
-    def __reduce__(self) -> tuple[type[JobRefusedError], tuple[list[FieldError]]]:
-        """A check that runs apart raises it too."""
-        return JobRefusedError, (self.errors,)
+
+class KeeperSilentError(Exception):
+    """The keeper did not bring or set the parameters in time."""
 
 
 def listed(names: Iterable[str]) -> str:

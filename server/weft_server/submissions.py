@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -69,7 +70,7 @@ def dry_run_text(plan: JobPlan, waits_for: str | None, text: str, passes: Passes
     return dry_run_of(plan, waits_for, JobSpec.model_validate_json(text), passes, snapshots).model_dump_json()
 
 
-def spec_text(text: str, *, earlier: bool) -> str:
+def spec_text(text: str, earlier: bool) -> str:
     """What was submitted, in the words of this release or of the one before."""
     spec = JobSpec.model_validate_json(text)
     return TypeAdapter(dict).dump_json(in_earlier_words(spec)).decode() if earlier else spec.model_dump_json()
@@ -80,6 +81,10 @@ def programs_text(plan: JobPlan) -> str:
     return told_programs(plan, programs_from_json(plan.programs))
 
 
-def passes_text(text: str, plan: JobPlan, *, full: bool) -> str:
+def passes_text(text: str, plan: JobPlan, full: bool) -> str:
     """What each pass of the converter did to the job's graph."""
     return told_passes(JobSpec.model_validate_json(text), plan, full=full)
+
+
+CALLED: Final = (check_submitted, check_scaled, dry_run_text, spec_text, programs_text, passes_text)
+"""What a fork may be asked for."""

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-import pickle
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import forked_checks
+from forked_checks import Seen, divide, echo, end, forker, lie, loop, refuse, take
 from server_running import eventually
-from weft.api.problem import FieldError
-from weft_server.planning.apart import Apart
+from server_specs import save_rows, spec_json
+from weft.api.dry_run import Passes
+from weft.api.job import Scale
+from weft_server.planning.apart import Apart, ForkFailedError
+from weft_server.planning.estimate import Bounds
 from weft_server.planning.turns import HasLeft, Places, Turns, checked
 from weft_server.problems import ProblemError
 from weft_server.refusals import CallerLeftError, FullError, JobRefusedError
+from weft_server.submissions import (
+    check_scaled,
+    check_submitted,
+    dry_run_text,
+    passes_text,
+    programs_text,
+    spec_text,
+)
 
 
 async def there() -> bool:
     return False
+
+
+def hang() -> None:
+    raise AssertionError
 
 
 async def gone() -> bool:
@@ -197,24 +214,64 @@ def test_a_check_that_ends_in_time_gives_what_it_found() -> None:
 
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Apart]:
-    made = Apart("weft_server.submissions", 1 << 30)
+    tests = str(Path(forked_checks.__file__).parent)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")])))
+        made = Apart("forked_checks", 1 << 30)
+        asyncio.run(made.run(forker))
     yield made
     made.close()
 
 
-def test_what_is_computed_apart_comes_back_or_is_raised(apart: Apart) -> None:
-    assert asyncio.run(checked(60.0, there, sum, (1, 2), apart=apart)) == 3
-    with pytest.raises(ValueError, match="invalid literal"):
-        asyncio.run(checked(60.0, there, int, "what is wrong", apart=apart))
-    for refused in (
-        JobRefusedError([FieldError(pointer="/graph", detail="it has none")]),
-        ProblemError("too-slow", "it came late", headers={"Connection": "close"}),
-    ):
-        code = "(_ for _ in ()).throw(__import__('pickle').loads(refused))"
-        with pytest.raises(type(refused)) as raised:
-            asyncio.run(checked(60.0, there, eval, code, {"refused": pickle.dumps(refused)}, apart=apart))
-        assert str(raised.value) == str(refused)
-        assert vars(raised.value) == vars(refused)
+@pytest.mark.parametrize("roots", [None, [Path("/data"), Path("/more")]])
+def test_values_reach_a_fork_and_come_back_as_they_are(apart: Apart, roots: list[Path] | None) -> None:
+    body, text = b"\0\xff{" + bytes(1 << 20), 'it is "said"\n\u2028' * 100_000
+    assert asyncio.run(checked(60.0, there, echo, body, text, roots, apart=apart)) == Seen(body, text, roots)
+
+
+def test_a_fork_checks_a_job_and_tells_of_it_as_the_server_would(tmp_path: Path) -> None:
+    document = spec_json(save_rows(tmp_path / "rows.npz"), optimizer={"name": "adam", "lr": 1e-3}, ema={"decay": 0.5})
+    body, roots, bounds = json.dumps(document).encode(), (tmp_path,), Bounds()
+    here = check_submitted(body, roots, bounds, 100)
+    calls: list[tuple[Callable[..., object], tuple[object, ...]]] = [
+        (check_submitted, (body, roots, bounds, 100)),
+        (check_submitted, (body, None, bounds, 100)),
+        (check_scaled, (here.text, Scale(workers=3), roots, bounds)),
+        (dry_run_text, (here.plan, None, here.text, Passes.FULL, "snapshots")),
+        (spec_text, (here.text, True)),
+        (programs_text, (here.plan,)),
+        (passes_text, (here.text, here.plan, False)),
+    ]
+    apart = Apart("weft_server.submissions", 1 << 30)
+    try:
+        for function, arguments in calls:
+            assert asyncio.run(checked(60.0, there, function, *arguments, apart=apart)) == function(*arguments)
+        with pytest.raises(JobRefusedError, match="at most 1 are taken here"):
+            asyncio.run(checked(60.0, there, check_submitted, body, roots, bounds, 1, apart=apart))
+    finally:
+        apart.close()
+
+
+@pytest.mark.parametrize("code", ["", "malformed-json"])
+def test_what_a_fork_refuses_is_raised(apart: Apart, code: str) -> None:
+    with pytest.raises((JobRefusedError, ProblemError)) as here:
+        refuse(code)
+    with pytest.raises(type(here.value)) as there_:
+        asyncio.run(checked(60.0, there, refuse, code, apart=apart))
+    assert str(there_.value) == str(here.value)
+    assert vars(there_.value) == vars(here.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [(divide, (0,)), (lie, ()), (refuse, ("no-such-code",)), (hang, ())],
+    ids=["defect", "value of another type", "unknown problem", "function that is not offered"],
+)
+def test_what_no_check_answers_is_an_internal_error(
+    apart: Apart, function: Callable[..., object], arguments: tuple[object, ...]
+) -> None:
+    with pytest.raises(ForkFailedError):
+        asyncio.run(checked(60.0, there, function, *arguments, apart=apart))
 
 
 @pytest.mark.parametrize(("has_left", "error"), [(there, JobRefusedError), (gone, CallerLeftError)])
@@ -226,28 +283,26 @@ def test_a_computation_apart_ends_with_its_time_or_its_caller(
     async def left_once_begun() -> bool:
         return begun.exists() and await has_left()
 
-    code = "import os, pathlib\npathlib.Path(path).write_text(str(os.getpid()))\nwhile True: pass"
     with pytest.raises(error):
-        asyncio.run(
-            checked(30.0 if has_left is gone else 10.0, left_once_begun, exec, code, {"path": str(begun)}, apart=apart)
-        )
+        asyncio.run(checked(30.0 if has_left is gone else 3.0, left_once_begun, loop, begun, apart=apart))
     eventually(lambda: not Path(f"/proc/{begun.read_text()}").exists(), "the process has ended")
 
 
-@pytest.mark.parametrize("what", ["__import__('os')._exit(3)", "bytearray(1 << 31)"])
-def test_a_computation_apart_that_breaks_refuses_its_job_alone(apart: Apart, what: str) -> None:
+@pytest.mark.parametrize(("function", "argument"), [(end, 3), (take, 1 << 31)])
+def test_a_computation_apart_that_breaks_refuses_its_job_alone(
+    apart: Apart, function: Callable[[int], object], argument: int
+) -> None:
     with pytest.raises(JobRefusedError, match=r"ended in the middle of it.* 1073741824 bytes of memory"):
-        asyncio.run(checked(60.0, there, eval, what, apart=apart))
-    assert asyncio.run(checked(60.0, there, sum, (1, 2), apart=apart)) == 3
+        asyncio.run(checked(60.0, there, function, argument, apart=apart))
+    assert asyncio.run(checked(60.0, there, divide, 1, apart=apart)) == 1
 
 
-def test_a_process_that_was_killed_is_started_again(apart: Apart) -> None:
-    async def computed() -> int:
-        return await checked(60.0, there, eval, "__import__('os').getppid()", apart=apart)
-
-    forker = asyncio.run(computed())
-    os.kill(forker, signal.SIGKILL)
-    assert asyncio.run(computed()) != forker
+def test_a_process_that_was_killed_is_started_again(apart: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = str(Path(forked_checks.__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")])))
+    killed = asyncio.run(checked(60.0, there, forker, apart=apart))
+    os.kill(killed, signal.SIGKILL)
+    assert asyncio.run(checked(60.0, there, forker, apart=apart)) != killed
 
 
 def test_bodies_have_places_by_bytes_together_and_of_each_user() -> None:

@@ -13,9 +13,16 @@ from weft.api.lifecycle import JobState
 from weft.api.problem import FieldError
 from weft.api.values import STATE
 from weft_graph.ir import GIVEN
-from weft_server.keeper_values import KeeperSilentError
 from weft_server.planning.plan import Given, JobPlan
-from weft_server.refusals import JobRefusedError, NotWrittenError, RefusalError, UnknownError, WrongStateError, listed
+from weft_server.refusals import (
+    JobRefusedError,
+    KeeperSilentError,
+    NotWrittenError,
+    RefusalError,
+    UnknownError,
+    WrongStateError,
+    listed,
+)
 from weft_server.routes.context import Context
 from weft_server.storage.job_files import OF_UPLOAD
 from weft_server.storage.parameter_file import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
@@ -105,8 +104,9 @@ async def get_job_spec(
     job: PathId, use: Use, request: Request, user_agent: Annotated[str, Header(include_in_schema=False)] = ""
 ) -> Response:
     """What was submitted, its graph included: with the job's values, all there is of its model."""
-    text, tell = await use.service.spec(job), partial(spec_text, earlier=is_earlier(user_agent))
-    return Response(await use.computed(request, len(text), tell, text, behind=True), media_type="application/json")
+    text = await use.service.spec(job)
+    told = await use.computed(request, len(text), spec_text, text, is_earlier(user_agent), behind=True)
+    return Response(told, media_type="application/json")
 
 
 @router.post("/{job}/cancel", openapi_extra=sends(*OF_JOB, "wrong-state", "not-removed"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -41,8 +40,8 @@ async def get_programs(
     if format == "text":
         text = await use.computed(request, len(plan.programs_json), programs_text, plan, behind=True)
     else:
-        spec, tell = await use.service.spec(job), partial(passes_text, full=format == "passes-full")
-        text = await use.computed(request, len(spec), tell, spec, plan, behind=True)
+        spec, full = await use.service.spec(job), format == "passes-full"
+        text = await use.computed(request, len(spec), passes_text, spec, plan, full, behind=True)
     return PlainTextResponse(f"{text}\n")
 
 
