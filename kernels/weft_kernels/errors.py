@@ -15,11 +15,12 @@ class KernelError(Exception):
 
 class OutOfRangeError(ValueError):
     """A number that has to name one of some things does not: `value` is outside [`low`, `stop`). `what` it is, such as
-    a label."""
+    a label. `reader` is the node that reads it, where that is not the one that raises."""
 
-    def __init__(self, what: str, value: int, low: int, stop: int, *, of: str = "") -> None:
-        super().__init__(f"{what} {value} is outside [{low}, {stop}){of}")
-        self.what, self.value, self.low, self.stop = what, value, low, stop
+    def __init__(self, what: str, value: int, low: int, stop: int, *, of: str = "", reader: str = "") -> None:
+        by = f", read by node {reader!r}" if reader else ""
+        super().__init__(f"{what} {value} is outside [{low}, {stop}){of}{by}")
+        self.what, self.value, self.low, self.stop, self.reader = what, value, low, stop, reader
 
 
 def failed(node: Node, inputs: Sequence[Array | None], error: Exception) -> KernelError:

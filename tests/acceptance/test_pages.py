@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -118,18 +119,21 @@ def mistakes(place: Place, client: weft.Client) -> Iterator[tuple[str, Callable[
     distance = weft.nn.mean_squared_error(weft.nn.Linear(64, 1)(flat), targets)
     pixels = np.random.default_rng(0).random((20, 1, 8, 8), np.float32)
     rows = np.arange(20)
+    bags = weft.nn.EmbeddingBag(20, 4)(weft.input("ids", (weft.BATCH, 1), "int64"))
+    bag, ids = weft.nn.cross_entropy(weft.nn.Linear(4, 10)(bags), labels), np.where(rows == 7, 20, rows)[:, None]
     a_nan = np.where(rows[:, None, None, None] == 7, np.float32(np.nan), pixels)
 
     def train(
         columns: Mapping[str, np.ndarray[Any, Any]],
         trained: weft.Expression = loss,
         patience_s: float = 60,
+        rows: Mapping[str, tuple[int, int]] = MappingProxyType({}),
         **arguments: Any,
     ) -> Callable[[], object]:
         path = place.folder / f"mistake-{len(list(place.folder.glob('mistake-*')))}.npz"
         np.savez(path, **columns)  # type: ignore[arg-type]  # its stub has another idea of keywords
         settings = {"epochs": 1, "batch_size": 4, **arguments}
-        return lambda: client.submit(trained, data=path.name, **settings).wait(patience_s)
+        return lambda: client.submit(trained, data=weft.numpy_data(path.name, **rows), **settings).wait(patience_s)
 
     good = {"images": pixels, "labels": rows % 10}
     yield f"cannot open {place.folder}/nowhere.npz", lambda: client.submit(loss, data="nowhere.npz", epochs=1)
@@ -139,7 +143,10 @@ def mistakes(place: Place, client: weft.Client) -> Iterator[tuple[str, Callable[
     yield "save the column with .astype('float32')", train({**good, "images": pixels.astype(np.float64)})
     yield "reshape the column", train({**good, "images": pixels[:, 0]})
     yield "give both as many", train({**good, "labels": rows[:7]})
-    yield "of column 'labels' is not one of the 10 classes", train({**good, "labels": rows})  # up to 19
+    yield (
+        "of column 'labels', read in step 1, is not one of the 10 classes",
+        train({**good, "labels": rows}),
+    )  # up to 19
     yield "give at most 20", train(good, batch_size=50)
     yield "neither was given", train(good, epochs=None)
     yield "epochs=1 and steps=3 was given", train(good, steps=3)
@@ -159,6 +166,14 @@ def mistakes(place: Place, client: weft.Client) -> Iterator[tuple[str, Callable[
         yield (
             "nan since step 4, and row 7 of column 'images' is not finite: correct the data",
             train({**good, "images": a_nan}, workers=workers, seed=1),
+        )
+        yield (
+            "the loss of the evaluation after step 3 is nan, and row 7 of column 'images' is not finite: correct the",
+            train({**good, "images": a_nan}, rows={"train": (8, 20), "evaluate": (0, 8)}, workers=workers),
+        )
+        yield (
+            "index 20 in row 7 of column 'ids', read in step 4, is not one of the 20 rows",
+            train({"ids": ids, "labels": rows % 10}, bag, workers=workers, seed=1),
         )
         yield (
             "inf since step 4: try a smaller lr",
@@ -200,7 +215,7 @@ def test_what_newcomers_do_is_answered_by_one_sentence_that_the_page_on_trouble_
         if sentence not in message or "\n" in message or not is_on_page:
             wrong.append((sentence, message, is_on_page))
     assert not wrong, "\n".join(map(str, wrong))
-    assert made == 31
+    assert made == 35
     for job in client.jobs(state=weft.JobState.PENDING):
         job.cancel()
 

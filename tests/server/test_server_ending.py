@@ -64,11 +64,12 @@ class Playing:
         self.world.bring_to(JobState.RUNNING)
         self.written: set[int] = set()
 
-    def metric(self, step: int, loss: float, split: str = "evaluate") -> None:
+    def metric(self, step: int, loss: float, split: str = "evaluate", bad_data: str = "") -> None:
         for slot in range(2):
             lease = self.world.lease(WORKER, slot)
             if self.world.jobs["job"].state is JobState.RUNNING:
-                metric = MetricReport(split=split, step=step, samples=4, sums={"loss": 4 * loss})  # type: ignore[arg-type]
+                sums = {"loss": 4 * loss}
+                metric = MetricReport(split=split, step=step, samples=4, sums=sums, bad_data=bad_data)  # type: ignore[arg-type]
                 self.world.report(lease, metrics=[metric], step=step)
 
     def write(self) -> int | None:
@@ -198,6 +199,19 @@ def test_a_loss_that_is_not_finite_fails_the_job_which_keeps_its_snapshot_from_b
         f"the snapshot of step {before} is from before"
     )
     assert len(job.world.in_use["job"]) == 1
+
+
+@pytest.mark.parametrize("on_nan", ["fail", "skip", "go_on"])
+def test_evaluation_data_that_is_not_finite_fails_a_job_as_training_data_does(on_nan: str) -> None:
+    job = Playing(on_nan=on_nan)
+    job.metric(EVERY, math.nan)
+    assert job.world.jobs["job"].state is JobState.RUNNING  # Of the values, not of the data: training says so.
+    job.metric(2 * EVERY, math.nan, bad_data="row 7 of column 'x'")
+    told = job.world.jobs["job"]
+    assert told.state is (JobState.FAILED if on_nan == "fail" else JobState.RUNNING)
+    if on_nan == "fail":
+        where = f"the loss of the evaluation after step {2 * EVERY} is nan"
+        assert told.reason == f"{where}, and row 7 of column 'x' is not finite: correct the data"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
+from plain_store import PlainCluster
 from weft.agent.transfer import Document
 from weft.api.lifecycle import AllocationEvent
 from weft_data.numpy_source import open_source
@@ -21,13 +22,17 @@ from weft_graph.ir import Constant, Graph, Input, Node
 from weft_graph.types import BATCH, DType, TensorType
 from weft_kvstore.store import Store
 from weft_worker.run import open_store
-from worker_graphs import CLASSES, mlp, parameter
-from worker_jobs import WAIT_S, Job, Records, programs_of, run_all, run_of, save_data
+from worker_graphs import CLASSES, VOCABULARY, bags, mlp, parameter
+from worker_jobs import BAG_COLUMNS, WAIT_S, Job, Records, programs_of, run_all, run_of, save_bags, save_data
 
 ROWS = 100
 DONE, FAILED = AllocationEvent.DONE, AllocationEvent.FAILED
 OPEN_FILES = Path("/proc/self/fd")
 PROGRAMS = programs_of(mlp())
+
+
+BAD_STEP = 4
+"""That reads row 57 first, in batches of 8."""
 
 
 def job_of(data: Path, steps: int = 8, **options: Any) -> Job:
@@ -47,14 +52,64 @@ def changed(tmp_path: Path, column: str, value: float) -> Path:
 @pytest.mark.parametrize("label", [99, -1])
 def test_a_label_that_is_no_class_fails_the_run_by_node_and_step(tmp_path, label, dtype, monkeypatch):
     monkeypatch.setattr("weft_worker.segments.SESSION_OPERATIONS", 1)
-    (records,) = run_all(replace(job_of(changed(tmp_path, "y", label)), programs=programs_of(mlp(dtype))))
+    (records,) = run_all(replace(job_of(changed(tmp_path, "y", label)), batch=8, programs=programs_of(mlp(dtype))))
     event, reason = records.last
     assert event is FAILED
     assert reason == (
-        f"label {label} in row 57 of column 'y' is not one of the {CLASSES} classes (0 to {CLASSES - 1}) of "
-        f"SoftmaxCrossEntropyLoss 'cross_entropy': correct the data, give the model more outputs, or leave it out with "
-        f"ignore_index={label}"
+        f"label {label} in row 57 of column 'y', read in step {BAD_STEP}, is not one of the {CLASSES} classes "
+        f"(0 to {CLASSES - 1}) of SoftmaxCrossEntropyLoss 'cross_entropy': correct the data, "
+        f"give the model more outputs, or leave it out with ignore_index={label}"
     )
+
+
+@pytest.mark.parametrize("bad", [VOCABULARY, -VOCABULARY - 1])
+@pytest.mark.parametrize("row_sparse", [True, False], ids=["table", "dense"])
+def test_an_id_that_is_no_row_fails_the_run_by_column_row_and_step(tmp_path, row_sparse, bad):
+    path = save_bags(tmp_path / "bags.npz", ROWS)
+    with np.load(path) as columns:
+        ids, labels = columns["ids"], columns["y"]
+    ids[57, 1] = labels[::3] = bad  # The labels have the number too, as one that does not count.
+    np.savez(path, ids=ids.astype(np.int32), y=labels)
+    plain = bags(row_sparse=row_sparse)
+    wide = Node("Cast", "widen", ("ids",), ("wide",), {"to": 7})
+    look_up, bag, fc, loss, *rest = plain.nodes
+    nodes = (wide, replace(look_up, inputs=("table", "wide")), bag, fc, replace(loss, attributes={"ignore_index": bad}))
+    narrow = Input("ids", TensorType(DType.INT32, plain.inputs[0].type.shape))
+    graph = replace(plain, inputs=(narrow, plain.inputs[1]), nodes=(*nodes, *rest))
+    (records,) = run_all(replace(job_of(path), batch=8, programs=programs_of(graph), columns=BAG_COLUMNS))
+    event, reason = records.last
+    assert event is FAILED
+    reader = "the parameter that 'look_up' reads" if row_sparse else "Gather 'look_up'"
+    assert reason == (
+        f"index {bad} in row 57 of column 'ids', read in step {BAD_STEP}, is not one of the {VOCABULARY} rows "
+        f"({-VOCABULARY} to {VOCABULARY - 1}) of {reader}: correct the data, or give the model more rows"
+    )
+
+
+def test_a_step_that_fails_ends_the_run_though_the_step_after_it_waits_for_values_that_never_come(tmp_path):
+    job = replace(job_of(changed(tmp_path, "y", 99), BAD_STEP + 1, slots=2), batch=8)
+    first = {key.key: np.zeros(key.type.static_shape) for key in PROGRAMS.keys}
+    cluster, over = PlainCluster(first, job.slots, job.lr), threading.Event()
+    records = [Records(over=over) for _ in range(job.slots)]
+    runs = [run_of(job, slot, each, lambda _, slot=slot: cluster.store(slot)) for slot, each in enumerate(records)]
+    for run in runs:
+        run.start()
+    assert over.wait(WAIT_S)
+    for run in runs:
+        run.stop()
+    assert any(f"read in step {BAD_STEP}" in str(reason) for each in records for _, reason in each.events)
+
+
+def test_evaluation_rows_that_are_not_finite_or_no_class_are_told_by_column_row_and_step(tmp_path):
+    held_out = {"train": (0, 50), "evaluate": (50, ROWS), "evaluate_every": 3}
+    (records,) = run_all(replace(job_of(changed(tmp_path, "x", np.inf)), **held_out))
+    assert records.last == (DONE, None)
+    told = [each for each in records.metrics if each.split == "evaluate"]
+    assert [(each.step, each.not_finite["loss"]) for each in told] == [(3, 3), (6, 6), (8, 8)]
+    assert {each.bad_data for each in told} == {"row 57 of column 'x'"}
+    assert not any(each.bad_data for each in records.metrics if each.split == "train")
+    (records,) = run_all(replace(job_of(changed(tmp_path, "y", 99)), **held_out))
+    assert "label 99 in row 57 of column 'y', read in evaluation batch 0 after step 3, is not" in records.last[1]
 
 
 def test_a_number_that_is_none_is_trained_on_and_told_with_its_row_and_the_first_step(tmp_path):

@@ -142,7 +142,7 @@ def test_a_wrong_label_is_named_as_on_the_cpu(mode: str, device: StrictDevice, t
     assert reasons[0][0] == reasons[1][0] == FAILED
     for _, reason in reasons:
         assert reason is not None
-        assert "label 77 in row 3 of column 'y' is not one of the 3 classes (0 to 2) of " in reason
+        assert "label 77 in row 3 of column 'y', read in step 1, is not one of the 3 classes (0 to 2) of " in reason
         assert "'cross_entropy'" in reason
 
 

@@ -210,16 +210,6 @@ def test_a_failure_names_operator_table_and_step(data, call, names, serial):
     assert f"{names} 'table' of step 4 failed: StoreLostError: shard 1 is silent" in reason
 
 
-def test_an_id_that_the_table_does_not_have_fails_the_run_by_node_and_step(tmp_path):
-    data = save_bags(tmp_path / "bags.npz", ROWS, vocabulary=VOCABULARY + 1)
-    graph = bags()
-    (records,) = run_all(job_of(graph, data), PlainCluster(first_values(graph), 1, 0.1).store)
-    event, reason = records.last
-    assert event is FAILED
-    assert "of step " in reason
-    assert str(VOCABULARY) in reason
-
-
 def test_a_frozen_table_is_fetched_by_rows_and_keeps_its_values(data):
     """Over the store of one process, which has no value of it but the first."""
     job = job_of(bags(trained=False), data, evaluate=(ROWS, ROWS + HELD_OUT))

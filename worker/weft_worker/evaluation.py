@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +17,7 @@ from weft_worker.metrics import MetricSums, TakenSums
 from weft_worker.schedule import Schedule
 from weft_worker.step.pusher import StepPusher
 from weft_worker.step.run import COMPUTE
-from weft_worker.step.values import StepContext
+from weft_worker.step.values import PushedStep, StepContext
 
 BATCHES_IN_FLIGHT = 2
 
@@ -42,8 +42,9 @@ class Evaluation:
         sizes = self.schedule.evaluation_sizes()
         return tuple(self.binder.plan(self.feeder.dims(sizes[0])).fetched) if sizes else ()
 
-    def run(self, values: Mapping[str, Array], finished: int, *, settled: bool) -> TakenSums:
-        """The sums over this slot's rows with `values` for the keys; zeros where the slot has none.
+    def run(self, values: Mapping[str, Array], finished: int, *, settled: bool) -> tuple[TakenSums, str]:
+        """The sums over this slot's rows with `values` for the keys; zeros where the slot has none. With them, what the
+        data has that is not finite, of the first batch whose metrics are not; else empty.
 
         Rows of tables are fetched for each batch, at version `finished`; `settled` as in the store's calls.
 
@@ -52,27 +53,33 @@ class Evaluation:
         sums = MetricSums(self.binder.program.outputs)
         order = self.engine.variable("evaluation sums")
         done: list[Variable] = []
+        bad_data: list[str] = []
+
+        def add(pushed: PushedStep, rows: Rows) -> None:
+            if not sums.add(pushed.scalars(), len(rows), finished) and not bad_data:
+                bad_data.append(self.feeder.not_finite(rows))
+
         for number, (first_sample, rows) in enumerate(self.schedule.evaluation_batches()):
             if number >= BATCHES_IN_FLIGHT:
                 self.engine.wait([done[number - BATCHES_IN_FLIGHT]], self.timeout_s)
             label = f"evaluation batch {number} after step {finished}"
             locate = partial(self.feeder.locate, rows)
             context = StepContext(finished, first_sample, self.seed, label, settled, locate)
-            done.append(self._push(rows, values, context, sums, order))
+            done.append(self._push(rows, values, context, add, order))
         self.engine.wait_all(self.timeout_s)
-        return sums.take()
+        return sums.take(), "".join(bad_data)
 
     def _push(
-        self, rows: Rows, values: Mapping[str, Array], context: StepContext, sums: MetricSums, order: Variable
+        self,
+        rows: Rows,
+        values: Mapping[str, Array],
+        context: StepContext,
+        add: Callable[[PushedStep, Rows], None],
+        order: Variable,
     ) -> Variable:
         plan = self.binder.plan(self.feeder.dims(len(rows)))
         pushed = self.pusher.push(plan, context, self.feeder.read(rows), fetched=values, reads=self.reads)
         done = self.engine.variable(context.label)
-        self.engine.push(
-            lambda: sums.add(pushed.scalars(), len(rows), context.step),
-            pushed.outputs,
-            [order, done],
-            lane=COMPUTE,
-            name=f"sums of {context.label}",
-        )
+        name = f"sums of {context.label}"
+        self.engine.push(partial(add, pushed, rows), pushed.outputs, [order, done], lane=COMPUTE, name=name)
         return done

@@ -57,10 +57,11 @@ class Feeder:
         fed = [where for name, where in found.items() if name in inputs] or list(found.values())
         return fed[0] if len(fed) == 1 else None
 
-    def not_finite(self, rows: Rows) -> str | None:
-        """Where these rows first have a number that is not finite: `row 7 of column 'x'`. Raises DataError."""
+    def not_finite(self, rows: Rows) -> str:
+        """Where these rows first have a number that is not finite: `row 7 of column 'x'`; empty where they have none.
+        Raises DataError."""
         found = self._first(rows, lambda array: ~np.isfinite(array) if array.dtype.kind == "f" else None)
-        return next(iter(found.values()), None)
+        return next(iter(found.values()), "")
 
     def _first(self, rows: Rows, wrong: Callable[[Array], Array | None]) -> dict[str, str]:
         """For each input that has a wrong element in these rows, where the first is."""

@@ -25,13 +25,17 @@ class MetricSums:
         self._before = dict(self._sums), 0, dict(self._not_finite)
         self._newest: dict[str, float] = {}
 
-    def add(self, means: Mapping[str, float], samples: int, finished: int) -> None:
-        """Adds a batch of `samples`, whose means are `means`: of the step that makes `finished` ones."""
+    def add(self, means: Mapping[str, float], samples: int, finished: int) -> bool:
+        """Adds a batch of `samples`, whose means are `means`: of the step that makes `finished` ones. Whether all of
+        them are finite."""
+        are_finite = True
         for name in self._sums:
             self._sums[name] += means[name] * samples
             if not math.isfinite(means[name]):
                 self._not_finite.setdefault(name, finished)
+                are_finite = False
         self._samples += samples
+        return are_finite
 
     def mark(self) -> None:
         """What is added from here on belongs to one step."""

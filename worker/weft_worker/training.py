@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weft.agent.transfer import UploadError
 from weft.api.agent import SetDone
@@ -55,6 +55,8 @@ class Training:
     reports: RunReports
     signals: RunSignals
     settings: RunSettings
+    in_flight: deque[Variable] = field(default_factory=deque)
+    """What stands for the end of each step that is not waited for yet, in order."""
 
     def run(self) -> None:
         """Trains to the last step. When it returns, every barrier is acknowledged and the keeper has uploaded.
@@ -105,14 +107,12 @@ class Training:
             self.setter.await_given(self._warn)
 
     def _train(self, first: int) -> None:
-        in_flight: deque[Variable] = deque()
         most = 1 if isinstance(self.engine, SerialEngine) else self.settings.steps_in_flight
         for step in range(first, self.task.allocation.steps):
             self._boundary(step)
-            while len(in_flight) >= most:
-                self.engine.wait([in_flight.popleft()], self.settings.wait_timeout_s)
+            self._await_steps(most - 1)
             current = self.schedule.at(step)
-            in_flight.append(self.steps.push(current))
+            self.in_flight.append(self.steps.push(current))
             if current.evaluates:
                 self._evaluate(step + 1)
 
@@ -165,15 +165,23 @@ class Training:
             self._settle_slots()
         settled, timeout_s = last or self.task.settles, self.settings.wait_timeout_s
         values = pull_all(self.evaluation.reads, self.evaluation.keys, finished, timeout_s, settled=settled)
-        self.reports.metrics("evaluate", finished, self.evaluation.run(values, finished, settled=last))
+        taken, bad_data = self.evaluation.run(values, finished, settled=last)
+        self.reports.metrics("evaluate", finished, taken, bad_data)
 
     def _upload(self, finished: int, *, final: bool) -> None:
         settled = final or self.task.settles
         document = self.checkpointer.document(finished, settled=settled, with_state=bool(self.checkpointer.state))
         self.reports.upload(document, finished, final=final)
 
+    def _await_steps(self, most: int) -> None:
+        """Waits until at most `most` steps are in flight. Raises for the first that fails, whatever comes after it."""
+        while len(self.in_flight) > most:
+            self.engine.wait([self.in_flight.popleft()], self.settings.wait_timeout_s)
+
     def _settle(self) -> None:
-        """Waits until nothing is in flight."""
+        """Waits until nothing is in flight: first for the steps, since one that comes after a failed one may wait for
+        what no slot sends any more."""
+        self._await_steps(0)
         self.engine.wait_all(self.settings.wait_timeout_s)
 
     def _settle_slots(self) -> None:

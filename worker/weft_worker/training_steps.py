@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -132,10 +131,8 @@ class TrainingSteps:
         self.engine.push(add, pushed.outputs, (self.order,), lane=COMPUTE, name=name)
 
     def _add(self, part: ScheduledStep, pushed: PushedStep) -> None:
-        means = pushed.scalars()
-        self.sums.add(means, len(part.rows), part.step + 1)
-        if not self.bad_data and not all(map(math.isfinite, means.values())):
-            self.bad_data.append(self.feeder.not_finite(part.rows) or "")
+        if not self.sums.add(pushed.scalars(), len(part.rows), part.step + 1) and not self.bad_data:
+            self.bad_data.append(self.feeder.not_finite(part.rows))
 
     def _push_end(
         self,

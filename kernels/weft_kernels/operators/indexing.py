@@ -12,6 +12,7 @@ from weft_graph.attributes import as_int, as_ints, as_str
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.arguments import optional, required
+from weft_kernels.errors import OutOfRangeError
 from weft_kernels.indexing import (
     cache_places,
     checked_indices,
@@ -295,6 +296,6 @@ def _checked(xp: Any, given: Sequence[Array], attributes: Mapping[str, Attribute
     for place, (ids, wraps, padded, padding) in enumerate(zip(given, *flags, strict=True)):
         try:
             yield checked_indices(xp, ids, rows, wraps=bool(wraps), padding_id=padding if padded else None)
-        except ValueError as error:
-            reader = readers[place] if isinstance(readers, tuple) else readers
-            raise ValueError(f"{error}, read by node {reader!r}") from None
+        except OutOfRangeError as error:
+            reader = str(readers[place] if isinstance(readers, tuple) else readers)
+            raise OutOfRangeError(error.what, error.value, error.low, error.stop, reader=reader) from None

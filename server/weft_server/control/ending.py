@@ -79,8 +79,7 @@ class Ending:
         self.warning = None
         if not is_new:
             return False
-        if taken.split == "train":
-            self._look_at_loss(taken)
+        self._look_at_loss(taken)
         new = {name: step for name, step in memory.not_finite.items() if name not in before}
         self.warning = None if self.diverged else told_not_finite(values, new, taken.bad_data)
         if taken.split == "train":
@@ -96,10 +95,15 @@ class Ending:
 
     def _look_at_loss(self, taken: MetricTaken) -> None:
         loss, commit = taken.values.get("loss", 0.0), self._state.plan.commit
-        is_skipped = commit is not None and commit.loss_scaling is not None
-        if self.diverged is None and self._state.plan.on_nan == "fail" and not math.isfinite(loss) and not is_skipped:
+        if self.diverged is not None or self._state.plan.on_nan != "fail" or math.isfinite(loss):
+            return
+        if taken.split == "train":
+            is_skipped = commit is not None and commit.loss_scaling is not None
             since = self._memory.not_finite.get("train/loss", taken.step)
-            self.diverged = diverged(loss, since, taken.bad_data)
+            self.diverged = None if is_skipped else diverged(loss, since, taken.bad_data)
+        elif taken.bad_data:
+            where = f"the loss of the evaluation after step {taken.step} is {loss}"
+            self.diverged = f"{where}, and {taken.bad_data} is not finite: correct the data"
 
 
 def best_of(when: KeepBest, known: Mapping[int, float]) -> int | None:

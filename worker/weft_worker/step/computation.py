@@ -10,7 +10,7 @@ from weft_kernels.errors import OutOfRangeError
 from weft_kernels.kernel import KernelContext
 from weft_worker.engine.errors import PartError
 from weft_worker.errors import ValueMismatchError
-from weft_worker.plan import BoundNode, Segment
+from weft_worker.plan import BoundNode, Plan, Segment
 from weft_worker.step.run import COMPUTE, StepRun
 from weft_worker.table import described
 
@@ -68,16 +68,37 @@ def _bad_row(run: StepRun, bound: BoundNode, error: Exception) -> str | None:
     locate = run.context.locate
     if locate is None or not isinstance(error, OutOfRangeError):
         return None
-    where = locate(error.value, bound.node.inputs)
+    where = locate(error.value, _fed_to(run.plan, bound))
     if where is None:
         return None
-    things, many = ("classes", "outputs") if error.what == "label" else ("rows", "rows")
-    ignored = f", or leave it out with ignore_index={error.value}" if error.what == "label" else ""
+    of = f"the parameter that {error.reader!r} reads" if error.reader else f"{bound.node.op_type} {bound.node.name!r}"
+    things, remedies = "rows", "correct the data, or give the model more rows"
+    if error.what == "label":
+        things = "classes"
+        remedies = f"correct the data, give the model more outputs, or leave it out with ignore_index={error.value}"
     return (
-        f"{error.what} {error.value} in {where} is not one of the {error.stop} {things} "
-        f"({error.low} to {error.stop - 1}) of {bound.node.op_type} {bound.node.name!r}: correct the data, give "
-        f"the model more {many}{ignored}"
+        f"{error.what} {error.value} in {where}, read in {run.context.label}, is not one of the {error.stop} {things} "
+        f"({error.low} to {error.stop - 1}) of {of}: {remedies}"
     )
+
+
+_MOVES = frozenset(
+    {"Cast", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
+"""Operators whose output has elements of their first input, as they are."""
+
+
+def _fed_to(plan: Plan, bound: BoundNode) -> set[str]:
+    """The plan's inputs whose elements this node reads, as they are or moved."""
+    movers = {place: other.inputs[0] for other in plan.nodes if other.node.op_type in _MOVES for place in other.outputs}
+    found = set()
+    for start in bound.inputs:
+        place = start
+        while place in movers:
+            place = movers[place]
+        if place is not None:
+            found.add(plan.names[place])
+    return found & set(plan.inputs)
 
 
 def compute(run: StepRun, segment: Segment) -> None:
