@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from chart_rendering import CHART, NAMESPACE, RELEASE, Manifest, find, notes, pods, render
+from chart_rendering import CHART, NAMESPACE, Manifest, find, notes, pods, render
 
 VARIANTS: dict[str, Manifest] = {
     "defaults": {},
@@ -221,10 +221,6 @@ def _described(schema: dict[str, Any], values: Manifest, where: str) -> None:
         assert name in schema["properties"], f"{where}/{name}"
         if isinstance(value, dict) and "properties" in schema["properties"][name]:
             _described(schema["properties"][name], value, f"{where}/{name}")
-
-
-def test_the_release_is_one_of_helm() -> None:
-    helm_python.validate_release_name(RELEASE)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,9 @@ def test_a_rule_meets_whole_blocks_alone() -> None:
 def test_no_rows_and_rows_of_nothing_are_updated() -> None:
     rule = rules()["sgd"]
     for rows, width in ((0, 3), (2, 0)):
-        apply_to_rows(rule, np.ones((4, width)), np.ones((rows, width)), {}, np.arange(rows), step=1, hyper=rule.hyper)
+        table = np.ones((4, width))
+        apply_to_rows(rule, table, np.ones((rows, width)), {}, np.arange(rows), step=1, hyper=rule.hyper)
+        assert table.tobytes() == np.ones((4, width)).tobytes()
 
 
 @pytest.mark.parametrize("rule", [normalized(), "lamb", "lars"], ids=["written", "lamb", "lars"])

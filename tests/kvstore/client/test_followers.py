@@ -63,6 +63,7 @@ def test_who_has_what_it_wants_does_not_wait(led: Led) -> None:
     future: StoreFuture[int] = StoreFuture()
     future.set_result(1)
     led.followers.follow(future, math.inf, lambda: True, None)
+    assert len(led.followers.futures) == 0
 
 
 def test_the_time_ends_a_wait(led: Led) -> None:
