@@ -12,6 +12,7 @@ from sqlalchemy.exc import DatabaseError
 from weft.agent.private import make_directory
 from weft_server import pages
 from weft_server.access import TokenGate, Tokens
+from weft_server.bodies import Incoming
 from weft_server.control.clock import Clock, ProcessClock
 from weft_server.credentials import Credentials
 from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate, SubmissionGate
@@ -56,8 +57,9 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
         if credentials is not None and known is not None:
             credentials.load()
             known.load(service.records.users())
+        incoming = Incoming(service.threads)
         app.state.context = Context(
-            service, brought, settings, checks, reading, places, readers, apart, credentials, known
+            service, brought, incoming, settings, checks, reading, places, readers, apart, credentials, known
         )
         try:
             await _started(service, app, settings)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from email.message import Message
 from functools import cache
 from pathlib import Path
@@ -34,6 +36,8 @@ _T = TypeVar("_T")
 
 KEPT_FREE_BYTES = 64 << 20
 """Of the disk, which documents leave free: the records of jobs go on where no document is taken."""
+LEFT_TO_OTHERS = 4
+"""One in so many of the free bytes is left to other users, where one brings several documents at once."""
 REMEDY = "make room on it (`DELETE /v1/uploads/ID` frees what was brought for jobs to begin with), then send it again"
 
 
@@ -195,62 +199,119 @@ def _check_media_type(request: Request) -> None:
         raise ProblemError("unknown-media-type", detail)
 
 
-@asynccontextmanager
-async def received(
-    request: Request, threads: Threads, start: Callable[[], Upload], discard: Callable[[Upload], None], limit: int
-) -> AsyncIterator[Upload]:
-    """The body in a file that `start` makes and `discard` takes back. Raises ProblemError: too large, no room.
+@dataclass(slots=True)
+class _Coming:
+    """A body on its way: whose it is, the bytes that it is to have, and those that are on the disk."""
 
-    Files' errors and those of documents within the block become problems too.
+    user: str | None
+    nbytes: int = 0
+    written: int = 0
+
+    @property
+    def left(self) -> int:
+        return self.nbytes - self.written
+
+
+class Incoming:
+    """Bodies that are written to one directory as they come, and the disk's bytes that are promised to them.
+
+    A body's bytes are promised before the first is read, by its Content-Length, or else piece by piece. So those that
+    come slowly fill no disk together.
     """
-    told = request.headers.get("content-length", "")
-    if told.isdigit() and int(told) > limit:
-        raise too_large(limit, f"{told} bytes")
-    upload: Upload | None = None
-    try:
-        upload = await threads.on_files(start)
-        await threads.on_files(check_room, upload.path.parent, int(told) if told.isdigit() else 0)
-        await _write(threads, upload, request.stream(), limit)
-        yield upload
-    except ParameterFileError as error:
-        raise ProblemError("wrong-values", f"the document is not taken: {error}", errors=error.errors) from error
-    except OSError as error:
-        detail = f"the document cannot be kept: {error.strerror or error}"
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            detail += f"; {REMEDY}"
-        raise ProblemError("not-stored", detail) from error
-    finally:
-        if upload is not None:
-            await threads.on_files(discard, upload)
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._coming: dict[Path, _Coming] = {}
+
+    @asynccontextmanager
+    async def received(
+        self,
+        request: Request,
+        start: Callable[[], Upload],
+        discard: Callable[[Upload], None],
+        limit: int,
+        *,
+        user: str | None,
+    ) -> AsyncIterator[Upload]:
+        """The body in a file that `start` makes and `discard` takes back. `user`: None where an agent brings it.
+
+        Raises ProblemError: too large, no room. Files' errors and those of documents within the block become problems
+        too.
+        """
+        length = request.headers.get("content-length", "")
+        told = int(length) if length.isdigit() and "transfer-encoding" not in request.headers else None
+        if told is not None and told > limit:
+            raise too_large(limit, f"{told} bytes")
+        on_files = self._threads.on_files
+        upload: Upload | None = None
+        try:
+            upload = await on_files(start)
+            with self._lock:
+                self._coming[upload.path] = _Coming(user)
+            await on_files(self._promise, upload, told or 0)
+            await self._write(upload, request.stream(), limit, told)
+            yield upload
+        except ParameterFileError as error:
+            raise ProblemError("wrong-values", f"the document is not taken: {error}", errors=error.errors) from error
+        except OSError as error:
+            detail = f"the document cannot be kept: {error.strerror or error}"
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                detail += f"; {REMEDY}"
+            raise ProblemError("not-stored", detail) from error
+        finally:
+            if upload is not None:
+                with self._lock:
+                    self._coming.pop(upload.path, None)
+                await on_files(discard, upload)
+
+    async def _write(self, upload: Upload, stream: AsyncIterator[bytes], limit: int, told: int | None) -> None:
+        """Writes what comes in pieces of about a megabyte, each on a thread."""
+        waiting: list[bytes] = []
+        held = total = 0
+        async for piece in stream:
+            waiting.append(piece)
+            held += len(piece)
+            total += len(piece)
+            if total > limit:
+                raise too_large(limit, f"more than {limit} bytes")
+            if held >= PIECE_BYTES:
+                await self._threads.on_files(self._put, upload, waiting, held, total if told is None else told)
+                waiting, held = [], 0
+        await self._threads.on_files(self._put, upload, waiting, held, total if told is None else told)
+
+    def _put(self, upload: Upload, pieces: Sequence[bytes], held: int, nbytes: int) -> None:
+        self._promise(upload, nbytes, held)
+        upload.file.writelines(pieces)
+        with self._lock:
+            self._coming[upload.path].written += held
+
+    def _promise(self, upload: Upload, nbytes: int, at_once: int = 0) -> None:
+        """The body is to have so many bytes, of which some are written at once. Raises ProblemError where they do not
+        fit on the disk, FullError where they are too many for where the body is to be kept.
+
+        What is promised to users holds up no agent: the parameters of a job that ends come before uploads.
+        """
+        upload.admit(nbytes)
+        free = shutil.disk_usage(upload.path.parent).free
+        with self._lock:
+            mine = self._coming[upload.path]
+            others = [each for each in self._coming.values() if each is not mine]
+            promised = sum(each.left for each in others if mine.user is not None or each.user is None)
+            own = sum(each.left for each in others if mine.user is not None and each.user == mine.user)
+            wanted, room = nbytes - mine.written, free - KEPT_FREE_BYTES
+            if nbytes <= mine.nbytes:  # it was promised them, but others may have filled the disk
+                wanted, promised, own = at_once, 0, 0
+            if wanted + promised > room or (own and wanted + own > room - room // LEFT_TO_OTHERS):
+                detail = (
+                    f"the document's {nbytes} bytes do not fit: the server's disk has {free} bytes free, of which it "
+                    f"keeps {KEPT_FREE_BYTES} for its records{_told(promised, own)}; {REMEDY}"
+                )
+                raise ProblemError("not-stored", detail)
+            mine.nbytes = max(nbytes, mine.nbytes)
 
 
-def check_room(folder: Path, nbytes: int) -> None:
-    """Raises ProblemError where so many bytes more would leave the folder's disk too little."""
-    free = shutil.disk_usage(folder).free
-    if nbytes + KEPT_FREE_BYTES > free:
-        detail = (
-            f"the document's {nbytes} bytes do not fit: the server's disk has {free} bytes free, of which it keeps "
-            f"{KEPT_FREE_BYTES} for its records; {REMEDY}"
-        )
-        raise ProblemError("not-stored", detail)
-
-
-async def _write(threads: Threads, upload: Upload, stream: AsyncIterator[bytes], limit: int) -> None:
-    """Writes what comes in pieces of about a megabyte, each on a thread."""
-    waiting: list[bytes] = []
-    held = total = 0
-    async for piece in stream:
-        waiting.append(piece)
-        held += len(piece)
-        total += len(piece)
-        if total > limit:
-            raise too_large(limit, f"more than {limit} bytes")
-        if held >= PIECE_BYTES:
-            await threads.on_files(_put, upload, waiting)
-            waiting, held = [], 0
-    await threads.on_files(_put, upload, waiting)
-
-
-def _put(upload: Upload, pieces: Sequence[bytes]) -> None:
-    check_room(upload.path.parent, sum(map(len, pieces)))  # others may have filled the disk meanwhile
-    upload.file.writelines(pieces)
+def _told(promised: int, own: int) -> str:
+    """What a document that does not fit is told of those that are on their way."""
+    told = f", and {promised} are promised to documents that are being brought" if promised else ""
+    return f"{told}, {own} of them to yours" if own else told

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
 
+import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
 from server_hands import Hand, refused
-from server_running import running, submit
+from server_running import eventually, running, submit
 from server_specs import save_rows, spec_json
 from weft_server import bodies
 
@@ -58,3 +62,42 @@ def test_a_document_that_would_leave_no_room_for_the_records_is_refused_before_i
         untold = client.post("/v1/uploads", content=iter([larger]))  # in chunks, without a length
         refused(untold, 507, "not-stored")
         assert len(list((tmp_path / "server" / "uploads").iterdir())) == 1
+
+
+@contextmanager
+def slow(client: httpx.Client, path: str, nbytes: int) -> Iterator[None]:
+    """A request that the server waits for the body of."""
+    with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as connection:
+        head = (f"{path} HTTP/1.1", "Host: localhost", f"Content-Length: {nbytes}", "Expect: 100-continue", "", "")
+        connection.sendall("\r\n".join(head).encode())
+        assert connection.recv(1 << 10).startswith(b"HTTP/1.1 100 ")
+        yield
+
+
+def test_documents_that_come_slowly_fill_no_disk_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is promised to them is not there for others, but for what agents bring."""
+    free = bodies.KEPT_FREE_BYTES + 1000
+    monkeypatch.setattr(bodies.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with running(tmp_path / "server", lost_after_s=60.0) as client:
+        hand = Hand(client)
+        document = spec_json(save_rows(tmp_path / "rows.npz"), parallelism={"workers": 1, "shards": 1})
+        job = submit(client, document).json()["id"]
+        with slow(client, "POST /v1/uploads", 720):
+            for answer in (
+                client.post("/v1/uploads", content=SMALL),
+                client.put(f"/v1/jobs/{job}/values", content=SMALL),
+            ):
+                told = refused(answer, 507, "not-stored").detail
+                assert "720 are promised to documents that are being brought, 720 of them to yours" in told
+            hand.end(hand.run())
+        eventually(lambda: client.post("/v1/uploads", content=SMALL).status_code == 201, "it has room again")
+
+
+def test_bytes_of_uploads_that_are_not_finished_count(tmp_path: Path) -> None:
+    with running(tmp_path / "server", uploads_bytes=1000) as client:
+        with slow(client, "POST /v1/uploads", 720):
+            full = refused(client.post("/v1/uploads", content=SMALL), 503, "too-many-uploads")
+            assert "there are 720 bytes of uploads of project default already" in full.detail
+            untold = client.post("/v1/uploads", content=iter([SMALL]))  # in chunks, without a length
+            assert refused(untold, 503, "too-many-uploads").detail == full.detail
+        eventually(lambda: client.post("/v1/uploads", content=SMALL).status_code == 201, "it has room again")

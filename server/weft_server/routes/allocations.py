@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from weft.api.agent import Report
 from weft.api.base import Count
-from weft_server.bodies import StrictRoute, received
+from weft_server.bodies import StrictRoute
 from weft_server.problems import DOCUMENT, sends
 from weft_server.routes.context import PathId, Use
 from weft_server.routes.documents import BODY, document, document_answer
@@ -58,7 +58,7 @@ async def bring_parameters(
     arrays = plan.kept_arrays
     limit = largest_document([*plan.parameters, *state_parameters(plan.parameters, arrays)])
     start = partial(files.start, job, uuid4().hex)
-    async with received(request, service.threads, start, Upload.discard, limit) as upload:
+    async with use.incoming.received(request, start, Upload.discard, limit, user=None) as upload:
         await service.threads.on_files(files.check, upload, plan.parameters, arrays, final)
         place = partial(files.put, upload, job, step, final)
         await service.values.keep(allocation, term, step, final, place)

@@ -10,6 +10,7 @@ from fastapi import Depends, Path, Request
 
 from weft.api.job import Job
 from weft_server.access import Tokens
+from weft_server.bodies import Incoming
 from weft_server.credentials import Credentials
 from weft_server.onnx_import.pool import ModelReaders
 from weft_server.planning.apart import LARGE_BYTES, Apart
@@ -27,6 +28,8 @@ _T = TypeVar("_T")
 class Context:
     service: Service
     uploads: Uploads
+    incoming: Incoming
+    """Bodies that are written to the disk as they come."""
     settings: Settings
     checks: Turns
     """Whose submitted job is checked next."""

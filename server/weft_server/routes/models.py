@@ -18,7 +18,7 @@ from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 
 from weft.api.model import ReadModel, ReadRequest
-from weft_server.bodies import StrictRoute, received
+from weft_server.bodies import StrictRoute
 from weft_server.gate import declared_bytes, too_late
 from weft_server.onnx_import.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
 from weft_server.problems import DOCUMENT, ProblemError, sends
@@ -78,9 +78,10 @@ async def read_model(
 
 @asynccontextmanager
 async def _arrived(use: Context, request: Request, folder: Path) -> AsyncIterator[Upload]:
-    """The body in its file. Raises ProblemError as `received` does, and where it does not come in time."""
+    """The body in its file. Raises ProblemError as `Incoming.received` does, and where it does not come in time."""
     settings = use.settings
-    whole = received(request, use.service.threads, partial(_started, folder), Upload.abandon, settings.model_bytes)
+    start, limit = partial(_started, folder), settings.model_bytes
+    whole = use.incoming.received(request, start, Upload.abandon, limit, user=user_of(request))
     async with AsyncExitStack() as held:
         try:
             async with asyncio.timeout(settings.model_body_s):

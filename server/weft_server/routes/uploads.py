@@ -9,10 +9,11 @@ from uuid import uuid4
 from fastapi import APIRouter, Request
 
 from weft.api.values import Uploaded, UploadList
-from weft_server.bodies import StrictRoute, received
+from weft_server.bodies import StrictRoute
 from weft_server.problems import DOCUMENT, sends
 from weft_server.routes.context import Caller, PathId, Use
 from weft_server.routes.documents import BODY
+from weft_server.users import user_of
 
 router = APIRouter(prefix="/v1/uploads", tags=["values"], route_class=StrictRoute)
 
@@ -22,7 +23,8 @@ async def create_upload(request: Request, use: Use, caller: Caller) -> Uploaded:
     """Keeps a safetensors document for some hours, for jobs' `init_from`."""
     service, uploads, identifier = use.service, use.uploads, uuid4().hex
     start = partial(uploads.start, identifier, service.clock().at, caller.home)
-    async with received(request, service.threads, start, uploads.discard, use.settings.upload_bytes) as written:
+    limit, user = use.settings.upload_bytes, user_of(request)
+    async with use.incoming.received(request, start, uploads.discard, limit, user=user) as written:
         return await service.threads.on_files(uploads.keep, written, identifier, service.clock().at, caller.home)
 
 

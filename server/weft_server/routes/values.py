@@ -9,13 +9,14 @@ from uuid import uuid4
 from fastapi import APIRouter, Query, Request, Response
 
 from weft.api.values import STEP_HEADER, ValuesSet
-from weft_server.bodies import StrictRoute, received
+from weft_server.bodies import StrictRoute
 from weft_server.problems import DOCUMENT, OF_JOB, ProblemError, sends
 from weft_server.refusals import NotWrittenError, RefusalError, WrongStateError
 from weft_server.routes.context import Context, PathId, Use
 from weft_server.routes.documents import BODY, answer, document_answer
 from weft_server.storage.job_files import Upload
 from weft_server.storage.parameter_file import Selection, largest_document
+from weft_server.users import user_of
 
 router = APIRouter(prefix="/v1/jobs", tags=["values"], route_class=StrictRoute)
 
@@ -65,7 +66,7 @@ async def set_values(job: PathId, request: Request, use: Use) -> ValuesSet:
     service.values.check_set(job)
     start = partial(files.start, job, uuid4().hex)
     limit = largest_document(plan.parameters)
-    async with received(request, service.threads, start, Upload.discard, limit) as upload:
+    async with use.incoming.received(request, start, Upload.discard, limit, user=user_of(request)) as upload:
         names = await service.threads.on_files(files.check_part, upload, plan.parameters)
         return await service.values.set(job, upload, names, use.settings.values_deadline_s)
 

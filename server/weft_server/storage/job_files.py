@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -41,6 +41,8 @@ class Upload:
 
     path: Path
     file: BinaryIO
+    admit: Callable[[int], None] = lambda _: None
+    """Told how many bytes it is to have, before they are written. Raises FullError."""
 
     def close(self) -> None:
         """What was written is on the disk. Idempotent."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from weft.api.token import ALL_PROJECTS, DEFAULT_PROJECT
@@ -40,8 +41,8 @@ class Uploads:
         self._lifetime = timedelta(hours=hours)
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._coming: dict[Path, str] = {}
-        """What is being brought, and into which project."""
+        self._coming: dict[Path, tuple[str, int]] = {}
+        """What is being brought: into which project, and the bytes that it is to have, as far as they are told."""
 
     def clean(self, now: datetime, *, at_start: bool = False) -> None:
         """Deletes what has expired; at the server's start also what was not brought to its end."""
@@ -60,13 +61,20 @@ class Uploads:
         with self._lock:
             if len(self._coming) >= MOST_AT_ONCE:
                 raise FullError("upload", MOST_AT_ONCE, unit="unfinished ")
-            own = sum(each == project for each in self._coming.values())
+            own = sum(each == project for each, _ in self._coming.values())
             if own >= _of_project(MOST_AT_ONCE):
                 raise FullError("upload", own, unit="unfinished ", project=project)
             self._check_room(0)
-            upload = Upload(path, path.open("wb"))
-            self._coming[path] = project
+            upload = Upload(path, path.open("wb"), partial(self._admit, path, project))
+            self._coming[path] = project, 0
         return upload
+
+    def _admit(self, path: Path, project: str, nbytes: int) -> None:
+        """Takes one that is to have so many bytes. Raises FullError."""
+        with self._lock:
+            if nbytes > self._coming[path][1]:
+                self._check_room(nbytes, project, path)
+                self._coming[path] = project, nbytes
 
     def keep(self, upload: Upload, identifier: str, now: datetime, project: str = DEFAULT_PROJECT) -> Uploaded:
         """Checks that it is a safetensors document with tensors and gives it its name.
@@ -80,8 +88,9 @@ class Uploads:
         name = identifier if project == DEFAULT_PROJECT else f"{identifier}.{project}"
         target = self._folder / f"{name}{_SUFFIX}"
         with self._lock:
-            self._check_room(upload.path.stat().st_size, project)
+            self._check_room(upload.path.stat().st_size, project, upload.path)
             upload.path.replace(target)
+            self._coming.pop(upload.path, None)
         expires = self._expires(target)
         return Uploaded(id=identifier, names=names, size_bytes=target.stat().st_size, expires_at=expires)
 
@@ -120,19 +129,22 @@ class Uploads:
         """Oldest first."""
         return sorted(self._folder.glob(f"*{_SUFFIX}"), key=self._expires)
 
-    def _check_room(self, size: int, project: str | None = None) -> None:
-        """Raises FullError unless one more of `size` bytes fits, also into what the project may have."""
+    def _check_room(self, size: int, project: str | None = None, itself: Path | None = None) -> None:
+        """Raises FullError unless one more of `size` bytes fits beside those that are kept and those that come, also
+        into what the project may have."""
         kept = [(_project(path), path.stat().st_size) for path in self._kept()]
+        coming = [each for path, each in self._coming.items() if path != itself]
         own = [nbytes for of, nbytes in kept if of == project]
-        most, total = self._most_bytes, sum(nbytes for _, nbytes in kept)
+        most, total = self._most_bytes, sum(nbytes for _, nbytes in (*kept, *coming))
+        own_bytes = sum(nbytes for of, nbytes in (*kept, *coming) if of == project)
         if len(kept) >= MOST_UPLOADS:
             raise FullError("upload", len(kept))
         if len(own) >= MOST_OF_PROJECT:
             raise FullError("upload", len(own), project=project)
         if total + size > most:
             raise FullError("upload", total, unit="bytes of ")
-        if project is not None and sum(own) + size > _of_project(most):
-            raise FullError("upload", sum(own), unit="bytes of ", project=project)
+        if project is not None and own_bytes + size > _of_project(most):
+            raise FullError("upload", own_bytes, unit="bytes of ", project=project)
 
     def _expires(self, path: Path) -> datetime:
         try:
