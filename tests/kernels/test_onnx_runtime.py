@@ -73,6 +73,21 @@ def test_a_relus_gradient_keeps_infinities_where_it_passes_and_drops_them_where_
     np.testing.assert_array_equal(found, [0, inf, 0, -inf, nan, 0])
 
 
+def test_the_gradient_of_windows_of_2_x_2_is_that_of_its_body_where_elements_are_equal_too() -> None:
+    types = types_of(g=(2, 3, 2, 4), x=(2, 3, 4, 8), y=(2, 3, 2, 4), d=(2, 3, 4, 8))
+    windows = {"kernel_shape": (2, 2), "strides": (2, 2)}
+    draw = np.random.default_rng(4)
+    x = draw.integers(0, 3, (2, 3, 4, 8)).astype(np.float32)
+    y = x.reshape(2, 3, 2, 2, 4, 2).max(axis=(3, 5))
+    gradient = draw.standard_normal(y.shape).astype(np.float32)
+    node = Node("MaxPoolGrad", "back", ("g", "x", "y"), ("d",), windows, WEFT_DOMAIN)
+    (found,) = session_of([node], types, "g x", "d")(KernelContext(""), [gradient, x], {})
+    np.testing.assert_array_equal(found, run_node(KernelContext(""), node, [gradient, x, y])[0])
+    for other in ({"pads": (1, 1, 1, 1)}, {"strides": (1, 1)}, {"kernel_shape": (3, 3)}):
+        changed = Node("MaxPoolGrad", "back", ("g", "x", "y"), ("d",), {**windows, **other}, WEFT_DOMAIN)
+        assert not lowered(changed, Lowered(types))
+
+
 def test_gelus_gradient_is_that_of_its_body() -> None:
     node = Node("GeluGrad", "back", ("g", "x"), ("d",), {}, WEFT_DOMAIN)
     session = session_of([node], types_of(g=(4001,), x=(4001,), d=(4001,)), "g x", "d")

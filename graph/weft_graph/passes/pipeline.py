@@ -15,7 +15,7 @@ from weft_graph.passes.inference_mode import inference_mode
 from weft_graph.passes.placement import placement
 from weft_graph.passes.precision import precision
 from weft_graph.passes.recompute import recompute
-from weft_graph.passes.simplify import common_subexpressions, constant_folding, dead_code, inline
+from weft_graph.passes.simplify import common_subexpressions, constant_folding, dead_code, inline, pools_before_relu
 from weft_graph.program import LOSS, Role
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -53,6 +53,7 @@ SHARED: Final[tuple[Pass, ...]] = (
     *_CLEANING,
     Pass("priorities", urgency),
     Pass("tables", tables),
+    Pass("pools before Relu", pools_before_relu),
 )
 """What is decided once, for all programs: what a key is must not depend on who reads it."""
 

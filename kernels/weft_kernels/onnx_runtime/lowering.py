@@ -58,8 +58,16 @@ class Lowered:
         self, node: Node, op_type: str, inputs: Sequence[str], output: str = "", **attributes: AttributeValue
     ) -> str:
         """Adds a node on behalf of `node`; returns its output, which is `output` or new."""
-        made = output or f"{node.name}/{len(self.nodes)}:{op_type}"
-        self.nodes.append(Node(op_type, f"{node.name}/{len(self.nodes)}", tuple(inputs), (made,), attributes))
+        (made,) = self.emit_all(node, op_type, inputs, (output,), **attributes)
+        return made
+
+    def emit_all(
+        self, node: Node, op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: AttributeValue
+    ) -> tuple[str, ...]:
+        """Adds a node on behalf of `node`; returns its outputs, of which those without a name get a new one."""
+        number = len(self.nodes)
+        made = tuple(name or f"{node.name}/{number}:{op_type} {place}" for place, name in enumerate(outputs))
+        self.nodes.append(Node(op_type, f"{node.name}/{number}", tuple(inputs), made, attributes))
         return made
 
     def constant(self, node: Node, array: np.ndarray) -> str:
@@ -150,7 +158,10 @@ def _fused(node: Node, into: Lowered) -> bool:
     return True
 
 
-_FEW_ELEMENTS: Final = 1 << 16
+_MANY_ELEMENTS: Final = 1 << 20
+"""Above this what a session makes on the way is not worth its memory."""
+
+_FEW_ELEMENTS: Final = 1 << 17
 """Up to here a few more passes over an array, which stays in the cache, take less time than a cut between sessions."""
 
 _BOOLEANS: Final = frozenset({"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"})
@@ -355,6 +366,37 @@ def _conv_weight_grad(node: Node, into: Lowered) -> bool:
     return True
 
 
+def _max_pool_grad(node: Node, into: Lowered) -> bool:
+    """Of windows of 2 x 2 side by side: what each half of a window has of its gradient, first of its rows, then of the
+    columns. Indices from MaxPool would take onnxruntime twice as long, most of it for branches that it cannot foresee.
+    """
+    gradient, data, _ = node.inputs
+    shape = into.shape(data)
+    windows = windows_of(shape[2:], schema_of(node).attributes_of(node).get)
+    tiles = windows.kernel == windows.strides == (2, 2) and not any(windows.begin + windows.end)
+    if not tiles or shape[2] % 2 or shape[3] % 2 or into.types[data].size > _MANY_ELEMENTS:
+        return False
+
+    def reshaped(value: str, *sizes: int) -> str:
+        return into.emit(node, "Reshape", (value, into.constant(node, np.asarray(sizes, np.int64))))
+
+    def halves(value: str) -> tuple[str, str]:
+        first, second = into.emit_all(node, "Split", (value,), ("", ""), axis=1, num_outputs=2)
+        return first, second
+
+    def shared(whole: str, first: str, second: str) -> str:
+        """The first half has it where its element is not smaller."""
+        has = into.emit(node, "Cast", (into.emit(node, "GreaterOrEqual", (first, second)),), to=1)
+        of_first = into.emit(node, "Mul", (whole, has))
+        return into.emit(node, "Concat", (of_first, into.emit(node, "Sub", (whole, of_first))), axis=1)
+
+    left, right = halves(reshaped(data, -1, 2))
+    above, below = halves(reshaped(into.emit(node, "Max", (left, right)), -1, 2, shape[3] // 2))
+    by_rows = shared(reshaped(gradient, -1, 1, shape[3] // 2), above, below)
+    _reshaped(node, into, shared(reshaped(by_rows, -1, 1), left, right), shape)
+    return True
+
+
 def _embedding(node: Node, into: Lowered) -> bool:
     """Rows of a table."""
     if "padding_id" in node.attributes:
@@ -457,6 +499,7 @@ LOWER: Final[Mapping[str, Callable[[Node, Lowered], bool]]] = {
     "LogSoftmaxGrad": _log_softmax_grad,
     "MatMulLeftGrad": _matmul_left_grad,
     "MatMulRightGrad": _matmul_right_grad,
+    "MaxPoolGrad": _max_pool_grad,
     "ReduceMeanGrad": _reduce_grad,
     "ReduceSumGrad": _reduce_grad,
     "ReluGrad": _relu_grad,

@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 from sample_graphs import floats, ints, line, node, scalar, weight
+from weft_graph.differentiation import differentiate
 from weft_graph.infer import infer
 from weft_graph.ir import Constant, Graph, Node, Subgraph
 from weft_graph.passes.draft import Draft, Options
-from weft_graph.passes.simplify import common_subexpressions, constant_folding, inline
-from weft_graph.program import Role
+from weft_graph.passes.simplify import common_subexpressions, constant_folding, inline, pools_before_relu
+from weft_graph.program import LOSS_SCALE, Role
 from weft_graph.topological import topological_order
 from weft_kernels.evaluate import evaluate
+from weft_kernels.kernel import KernelContext
+from weft_kernels.run import run_nodes
 
 
 def draft_of(graph: Graph) -> Draft:
@@ -238,3 +241,43 @@ def test_passes_leave_their_draft_alone() -> None:
     assert draft == again
     with pytest.raises(AttributeError):
         draft.graph = line(nodes)  # type: ignore[misc]
+
+
+class TestPoolsBeforeRelu:
+    """Of a row of 8 elements, windows of two."""
+
+    @staticmethod
+    def moved(*further: Node, **attributes: Any) -> list[str]:
+        pool = node("MaxPool", ["a"], ["loss"], kernel_shape=(1, 2), **{"strides": (1, 2), **attributes})
+        graph = line([node("Relu", ["x"], ["a"]), pool, *further], inputs={"x": floats(1, 1, 1, 8)})
+        return [each.op_type for each in pools_before_relu(draft_of(graph), Options()).graph.nodes]
+
+    def test_relu_moves_behind_the_pool_that_alone_reads_it(self) -> None:
+        assert self.moved() == ["MaxPool", "Relu"]
+        assert self.moved(pads=(0, 1, 0, 1)) == ["MaxPool", "Relu"]
+        assert self.moved(node("Neg", ["a"], ["b"]))[:2] == ["Relu", "MaxPool"]
+
+    def test_it_stays_where_a_window_may_have_no_element(self) -> None:
+        assert self.moved(ceil_mode=1) == ["Relu", "MaxPool"]
+        assert self.moved(dilations=(1, 3)) == ["Relu", "MaxPool"]
+
+    def test_values_and_gradients_are_the_same_to_the_bit(self) -> None:
+        x = np.array([[[[-1.0, -2.0, 3.0, 3.0, 0.0, -1.0, 2.0, 5.0]]]], np.float32)
+        found = []
+        for change in (lambda draft: draft, lambda draft: pools_before_relu(draft, Options())):
+            nodes = [
+                node("Mul", ["x", "w"], ["y"]),
+                node("Relu", ["y"], ["a"]),
+                node("MaxPool", ["a"], ["p"], kernel_shape=(1, 2), strides=(1, 2)),
+                node("Mul", ["p", "p"], ["square"]),
+                node("ReduceSum", ["square"], ["loss"], keepdims=0),
+            ]
+            draft = change(draft_of(line(nodes, [weight("w", 8)], inputs={"x": floats(1, 1, 1, 8)})))
+            derived = differentiate(draft.graph, "loss", source=draft.source)
+            wanted = (derived.gradients["w"], "loss")
+            values = {"x": x, "w": np.ones(8, np.float32), LOSS_SCALE: np.ones((), np.float32)}
+            values |= {constant.name: constant.array for constant in derived.graph.constants}
+            run_nodes(KernelContext(""), derived.graph.nodes, values, keep=wanted)
+            found.append([values[name].tolist() for name in wanted])
+        assert found[0] == found[1]
+        assert found[0][0] == [0, 0, 18, 0, 0, 0, 0, 50]

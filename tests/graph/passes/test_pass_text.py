@@ -46,7 +46,7 @@ both programs
   common subexpressions   6 → 5 nodes       - Mul; 1 node rewritten; 64 B not made: b f32[batch,4]
   dead code               5 → 4 nodes       - Relu; -1 constant; 64 B not made: unused f32[batch,4]
   priorities              4 nodes           the most urgent is w, the least w
-  nothing to do: tables
+  nothing to do: tables, pools before Relu
 """
 
 
