@@ -286,29 +286,26 @@ class BucketUpdate:
     def with_gradient(self, total: Segment, contributors: int, step: int, addend: Array | None = None) -> None:
         """Applies a sum of gradients, which may be written, as the update of `step`. A rule that may be cut anywhere
         adds the `addend` (elements) to it. Raises RuleFailedError."""
+        spec = self._spec
         for first, stop, updates in ranges_alike(self.updates[total.first : total.stop], total.first):
             for low, high, weight in self.values.written(first, stop):
                 gradient = self._elements_of(total, total.elements, low, high)
-                more = None if addend is None else self._elements_of(total, addend, low, high)
                 before = None
                 if self.previous is not None:
                     ((_, _, before),) = self.previous.written(low, high)  # They are in one block.
-                if self._spec.update is not Update.RULE:
+                if spec.update is not Update.RULE:
                     if before is not None:
                         np.copyto(before, weight)
                     self._merged(weight, gradient, contributors)
                     continue
-                state = {}
-                for name, values in self.state.items():
-                    ((_, _, state[name]),) = values.written(low, high)  # They are in one block.
+                more = None if addend is None else self._elements_of(total, addend, low, high)
+                state = {name: values.written(low, high)[0][2] for name, values in self.state.items()}  # As above.
                 at = low
                 try:
-                    own = self._spec.own
-                    for one in (
-                        self._spec.numbers(step, low, high) if own else ((low, high, self._spec.hyper.at(step)),)
-                    ):
+                    numbers = spec.numbers(step, low, high) if spec.own else ((low, high, spec.hyper.at(step)),)
+                    for one in numbers:
                         self._run_rule(
-                            (low, high),
+                            low,
                             weight,
                             (gradient, more),
                             state,
@@ -321,12 +318,12 @@ class BucketUpdate:
                 except RULE_ERRORS as error:  # A schedule's: what the rule itself raises is told by its slices.
                     raise self._failed(error, at, at, step) from error
         self.updates[total.first : total.stop] += 1
-        if self.encoded is not None and self._spec.update is Update.GRADIENT:
+        if self.encoded is not None and spec.update is Update.GRADIENT:
             self.encoded.merged(step, total.first, total.stop, total.elements)
 
     def _run_rule(
         self,
-        of: Range,
+        low: int,
         weight: Array,
         gradient: tuple[Array, Array | None],
         state: State,
@@ -336,46 +333,41 @@ class BucketUpdate:
         numbers: tuple[int, int, Hyper],
         step: int,
     ) -> None:
-        """Updates slices that have the same hyper-parameters; the arrays are of slices `of`, the gradient is its one or
-        two addends. `before` is where the weights go that they have now, while they are in the cache."""
-        (first, stop, hyper), rule = numbers, self._spec.rule
-        origin = int(self.values.bounds[first] - self.values.bounds[of[0]])
+        """Updates slices that have the same hyper-parameters; the arrays are of slices from `low` on, the gradient is
+        its one or two addends. `before` is where the weights go that they have now, while they are in the cache."""
+        (first, stop, hyper), rule, spec = numbers, self._spec.rule, self._spec
+        bounds = self.values.bounds
+        origin, count = int(bounds[first] - bounds[low]), int(bounds[stop] - bounds[first])
         total, addend = gradient
 
-        def use(some: slice, given: Array) -> None:
-            if before is not None:
-                np.copyto(before[some], weight[some])
-            if rule.whole:  # It sees the key as it is.
-                shaped = {name: array.reshape(self._spec.shape) for name, array in state.items()}
-                rule.apply(weight.reshape(self._spec.shape), given.reshape(self._spec.shape), shaped, update, hyper)
-            else:
-                parts = {name: array[some] for name, array in state.items()} if state else state
-                rule.apply(weight[some], given, parts, update, hyper)
-
-        def add_and_use(low: int, high: int, more: Array) -> None:
-            """The sum is used while it is in the cache, and never written to memory."""
-            scratch = np.empty(min(high - low, ADDED_ELEMENTS), total.dtype)
-            for begin in range(low, high, ADDED_ELEMENTS):
-                some = slice(begin, min(begin + ADDED_ELEMENTS, high))
-                use(some, np.add(total[some], more[some], out=scratch[: some.stop - begin]))
-
-        def apply(low: int, high: int) -> None:
-            some = slice(origin + low, origin + high)
+        def apply(begin: int, end: int) -> None:
+            """Elements of these slices. Of two addends the sum is used while it is in the cache, and never written to
+            memory."""
+            most = end - begin if addend is None else min(end - begin, ADDED_ELEMENTS)
+            scratch = None if addend is None else np.empty(most, total.dtype)
             try:
-                if addend is None:
-                    use(some, total[some])
-                else:
-                    add_and_use(some.start, some.stop, addend)
+                for at in range(origin + begin, origin + end, most):
+                    some = slice(at, min(at + most, origin + end))
+                    given = total[some]
+                    if addend is not None and scratch is not None:
+                        given = np.add(given, addend[some], out=scratch[: some.stop - at])
+                    if before is not None:
+                        np.copyto(before[some], weight[some])
+                    if rule.whole:  # It sees the key as it is.
+                        shaped = {name: array.reshape(spec.shape) for name, array in state.items()}
+                        rule.apply(weight.reshape(spec.shape), given.reshape(spec.shape), shaped, update, hyper)
+                    else:
+                        parts = {name: array[some] for name, array in state.items()} if state else state
+                        rule.apply(weight[some], given, parts, update, hyper)
             except RULE_ERRORS as error:
-                elements = self.values.bounds[first : stop + 1] - self.values.bounds[first]
-                one, last = np.searchsorted(elements, [low, high - 1], side="right") - 1
+                elements = bounds[first : stop + 1] - bounds[first]
+                one, last = np.searchsorted(elements, [begin, end - 1], side="right") - 1
                 raise self._failed(error, first + int(one), first + int(last), step) from error
 
-        count = int(self.values.bounds[stop] - self.values.bounds[first])
         if rule.anywhere and count <= CACHE_ELEMENTS:
-            self._spec.computing.run((partial(apply, 0, count),))
+            spec.computing.run((partial(apply, 0, count),))
         else:
-            self._spec.computing.run([partial(apply, low, high) for low, high in self._pieces(first, stop)])
+            spec.computing.run([partial(apply, *piece) for piece in self._pieces(first, stop)])
 
     def _failed(self, error: Exception, first: int, last: int, step: int) -> RuleFailedError:
         """What to raise where the rule failed on slices that were computed at once."""

@@ -43,9 +43,10 @@ class ApplyPool:
         """Carries out all of them, in any order, and returns when all have ended. Raises what one of them raised; where
         nobody helps, the others are not begun then."""
         left = deque(tasks)
-        helping = []
-        if self._helpers is not None:
-            helping = [self._helpers.submit(self._help, left) for _ in range(min(self.lanes, len(tasks)) - 1)]
+        if self._helpers is None or len(tasks) == 1:
+            self._carry_out(left, self._own)
+            return
+        helping = [self._helpers.submit(self._help, left) for _ in range(min(self.lanes, len(tasks)) - 1)]
         try:
             self._carry_out(left, self._own)
         finally:

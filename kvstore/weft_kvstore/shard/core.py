@@ -324,17 +324,9 @@ class ShardCore:
             self.links.drop(job, reason)
             job.shard.close()
 
-    def hear(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
-        """One message. What fails ends its connection, not the others' service."""
-        self.counts.bytes_received += sum(map(len, parts))
-        try:
-            self.receive(identity, parts, now)
-        except Exception:  # noqa: BLE001  # a message's outermost frame
-            _log.exception("a message of %s failed; its connection is dropped", identity.hex())
-            self.links.lose(identity)
-
     def receive(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
         """One message. What is no message, or not from a client of a job here, is counted and answered with Refused."""
+        self.counts.bytes_received += sum(map(len, parts))
         try:
             message, payload = decode_request(parts)
             number, peer = number_of(parts), self.peers.get(identity)
@@ -443,7 +435,8 @@ class ShardCore:
         for identity, peer in waiting.items():
             if peer.done or peer.released:
                 outgoing += [(identity, parts) for parts in peer.receipts()]
-            links.arenas.look(peer)
+            if peer.ticket:
+                links.arenas.look(peer)
             while peer.outbox.queued_slices and (frame := peer.next_frame(now)) is not None:
                 self.counts.frames_sent += 1
                 outgoing.append((identity, frame))

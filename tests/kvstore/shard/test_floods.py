@@ -71,13 +71,13 @@ def test_pulls_that_are_given_up_at_once_leave_nothing_open() -> None:
     description = store_of([key_of("w", [slices * 16], 1)], slots=1, shards=1, slice_bytes=64)
     core = ShardCore(bytes(16), LinkSettings())
     core.open(JobShard(description, 0))
-    core.hear(b"0", encode(hello_of(description, 0, incarnation=1)), 0.0)
+    core.receive(b"0", encode(hello_of(description, 0, incarnation=1)), 0.0)
     zeros, ones = [0] * MAX_RUNS, [1] * MAX_RUNS
     for request in range(1, 12):
         every_other = list(range(0, slices, 2))
         asked = Pull([request] * MAX_RUNS, zeros, ones, zeros, zeros, every_other, ones, zeros, zeros)
-        core.hear(b"0", encode(asked), 0.0)
-        core.hear(b"0", encode(Cancel([request])), 0.0)
+        core.receive(b"0", encode(asked), 0.0)
+        core.receive(b"0", encode(Cancel([request])), 0.0)
     while core.work.work_once():
         pass
     (peer,) = core.peers.values()

@@ -185,7 +185,7 @@ def test_a_job_that_fails_in_one_of_its_own_messages_is_told_and_leaves_nothing(
         (Pull([1], [0], [0], [0], [0], [0], [0], [1], [0]), None),
         (Push(1, [2], [1], [0], [0], [0], [1], [1], [8]), ids),
     ):
-        core.hear(b"link", encode(message, payload), 1.0)
+        core.receive(b"link", encode(message, payload), 1.0)
         while core.work.work_once():
             pass
     assert not core.wants_flush()
