@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from operator import index
 from typing import Any, Final
 
@@ -13,8 +12,8 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation
-from weft_kvstore.client.keys import KeyPayload, KeyPull, PushOperation
-from weft_kvstore.client.operation import Asked, AskedKeys, Gives, Sent
+from weft_kvstore.client.keys import KeyPull, PushOperation
+from weft_kvstore.client.operation import Asked, Gives, Sent
 from weft_kvstore.client.plan import KeySet, KnownKeys
 from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.description.check import check_description
@@ -75,14 +74,14 @@ class Arguments:
             where = f"slot {self._slot}: {call} of key {keys.others[0].key!r}, {count} {step}"
             raise StoreRefusedError(f"{where}: only slots {list(keys.others[0].slots)} contribute to it")
         self._check_arrays(keys, given, call, f"{count} {step}", what)
-        return PushOperation(future, KeyPayload(payload_kind, keys, step, given))
+        return PushOperation(future, payload_kind, keys, step, given)
 
     def restore(self, future: Future[Any], name: str, version: int, array: Array, number: int) -> PushOperation:
         """Raises StoreRefusedError as `push`, and where a step is of all keys."""
         operation = self.push(future, name, version, array, payload_kind=PayloadKind.RESTORED)
         if self._description.commit is not None:
             raise StoreRefusedError(f"slot {self._slot}: {operation}: steps are committed, and begin at 0")
-        operation.payload.array = number
+        operation.array = number
         return operation
 
     def push_rows(
@@ -115,27 +114,26 @@ class Arguments:
         version or arrays that do not fit."""
         single = isinstance(names, str)
         gives = gives or (Gives.VALUE if single else Gives.VALUES)
-        asked = AskedKeys(self._set_of(names, "pull"), version, None, reading, gives)
-        keys = asked.keys
+        keys = self._set_of(names, "pull")
         outs: list[Array] | None = None if out is None else [out] if single else list(out)
         if type(version) is not int or not 0 <= version < MAX_STEP:
             version = self._checked_step(version, f"pull of {keys}")
         if reading is Reading.EXACT:
-            self._check_sync(str(asked))
+            self._check_sync(f"pull of {keys}, version {version} exactly")
         if outs is not None:
             self._check_arrays(keys, outs, "pull", f"version {version}", "array for it")
             for name, array in zip(keys.names, outs, strict=True):
                 if not array.flags.writeable:
                     where = f"slot {self._slot}: pull of key {name!r}, version {version}"
                     raise StoreRefusedError(f"{where}: the array for it is read-only")
-        return KeyPull(future, asked if version is asked.version else replace(asked, version=version), outs)
+        return KeyPull(future, keys, version, reading=reading, gives=gives, out=outs)
 
     def pull_state(self, future: Future[Any], name: str, version: int, *, reading: Reading) -> KeyPull:
         """Raises StoreRefusedError for a key or version that there is not."""
         keys = self._keys.one(name, "pull")
         version = self._checked_step(version, f"pull of {keys}")
         names = self._keys.state_of(self._description.keys[keys.places[0]])
-        return KeyPull(future, AskedKeys(keys, version, names, reading, Gives.STATE))
+        return KeyPull(future, keys, version, reading=reading, gives=Gives.STATE, names=names)
 
     def pull_rows(
         self, future: Future[Any], name: str, ids: Array, version: int, *, state: bool, reading: Reading

@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.arguments import Arguments
-from weft_kvstore.client.keys import KeyPayload, KeyPull, PushOperation, PushPull
-from weft_kvstore.client.operation import AskedKeys, ConsistentRead, Gives, Operation
+from weft_kvstore.client.keys import KeyPull, PushOperation, PushPull
+from weft_kvstore.client.operation import ConsistentRead, Gives, Operation
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import Driver, StoreFuture, joined
@@ -59,8 +59,7 @@ class StoreCalls(Store, BufferStore):
     def push_keys(self, keys: KeySet, step: int, gradients: Sequence[Array], *, priority: int = 0) -> Future[None]:
         """`push` of a `key_set`. Arrays fit already, as by `pushpull`."""
         future: StoreFuture[None] = StoreFuture(self._driver)
-        payload = KeyPayload(PayloadKind.GRADIENT, keys, step, gradients)
-        return self._planned(PushOperation(future, payload), future, priority)
+        return self._planned(PushOperation(future, PayloadKind.GRADIENT, keys, step, gradients), future, priority)
 
     def pull_keys(
         self,
@@ -73,8 +72,10 @@ class StoreCalls(Store, BufferStore):
     ) -> Future[Any]:
         """`pull` of a `key_set`. Arrays fit already, and `single` counts, as by `pushpull`."""
         future: StoreFuture[Any] = StoreFuture(self._driver)
-        asked = AskedKeys(keys, version, None, Reading.OWN, Gives.VALUE if single else Gives.VALUES)
-        return self._planned(KeyPull(future, asked, out), future, priority)
+        gives = Gives.VALUE if single else Gives.VALUES
+        return self._planned(
+            KeyPull(future, keys, version, reading=Reading.OWN, gives=gives, out=out), future, priority
+        )
 
     def pushpull(
         self,
@@ -90,10 +91,8 @@ class StoreCalls(Store, BufferStore):
         C-contiguous, of the keys' dtypes and shapes. With `single` it ends with the one key's value, else with a list.
         Where it fails, `arrived` of the future says whether the shards have the gradients all the same."""
         future: StoreFuture[Any] = StoreFuture(self._driver)
-        payload = KeyPayload(PayloadKind.GRADIENT, keys, step, gradients)
         gives = Gives.VALUE if single else Gives.VALUES
-        asked = AskedKeys(keys, step + 1, None, Reading.OWN, gives)
-        return self._planned(PushPull(future, payload, asked, out), future, priority)
+        return self._planned(PushPull(future, keys, step, gradients, gives=gives, out=out), future, priority)
 
     def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
         return self._begin(

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.arrays import FEW, Array, bytes_of
+from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.operation import (
     CALLS,
-    AskedKeys,
     Gives,
     Link,
     Operation,
@@ -32,7 +31,7 @@ from weft_kvstore.step_outcome import LossScale
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import ProtocolError, ValueRun
 from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
-from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Source
+from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun
 
 # --- Pushes and pulls of whole values, of one key or of many at once --------------------------------------------------
 # What is the same in every call of the same keys is in their plan; a call does nothing for each slice.
@@ -40,186 +39,194 @@ from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Source
 
 _FIRST = attrgetter("first")
 _GRADIENT: Final = PayloadKind.GRADIENT
-_NONE_YET: Final = np.empty((0, 0), np.int64)
 _BEYOND: Final = np.iinfo(np.int64).max
 
 
-class KeyPayload:
+class KeySend(Operation):
     """What a call sends of all of some keys: gradients of a step, or values at a version. `arrays`, in the keys' order,
     are the caller's and kept until the end. `array`: which of a key's arrays they are, where they are restored."""
 
-    __slots__ = ("_begun", "_encoded", "_encoders", "_in_place", "_of_keys", "array", "arrays", "keys", "kind", "step")
-
-    def __init__(self, kind: PayloadKind, keys: KeySet, step: int, arrays: Sequence[Array]) -> None:
-        self.kind = kind
-        self.keys = keys
-        self.step = step
-        self.arrays = arrays
-        self.array = 0
-        self._encoders: GradientEncoders | None = None
-        self._of_keys: Sequence[SliceEncoder | None] = ()
-        self._encoded: list[EncodedRun] = []
-        self._begun = False
-        self._in_place = False
+    keys: KeySet
+    payload_kind: PayloadKind
+    step: int
+    arrays: Sequence[Array]
+    array = 0
+    _encoders: GradientEncoders | None = None
+    _encoded: Sequence[EncodedRun] = ()
+    _begun = False
+    _gives_place = False
 
     def look(self, memory: GivenArrays) -> None:
-        """Finds out whether its arrays are the store's own."""
-        self._in_place = self.kind is _GRADIENT and are_given(memory.gradients, self.keys.places, self.arrays)
+        self._gives_place = self.payload_kind is _GRADIENT and are_given(
+            memory.gradients, self.keys.places, self.arrays
+        )
 
     def use(self, encoders: GradientEncoders) -> None:
-        """For gradients that travel encoded."""
-        if self.kind is _GRADIENT:
+        if self.payload_kind is _GRADIENT:
             self._encoders = encoders
 
-    def runs(self, plan: KeyPlan, owner: Operation) -> dict[int, list[SentRun]]:
-        """All of it as runs of `owner`, by shard. Raises MemoryError, and StoreRefusedError where it cannot be encoded
-        now."""
-        keys, arrays, number = self.keys, self.arrays, owner.number
-        if plan.has_pushed and self._encoders is not None:
-            self._of_keys = self._encoders.begin(keys, self.step)
-            self._begun = True
-        ahead = owner.priority * CALL_PRIORITY
+    def send_runs(self, plan: KeyPlan) -> dict[int, list[SentRun]]:
+        """All of it, by shard. Raises MemoryError, and StoreRefusedError where it cannot be encoded now."""
+        arrays, number, ahead = self.arrays, self.number, self.priority * CALL_PRIORITY
+        of_keys: Sequence[SliceEncoder | None] = ()
+        encoders = self._encoders if plan.has_pushed else None
+        if encoders is not None:
+            of_keys = encoders.begin(self.keys, self.step)
+            self._begun, self._encoded = True, []
         found: dict[int, list[SentRun]] = {}
         for shard, runs in plan.runs.items():
             mine = found[shard] = []
             for run in runs:
-                entry = SentEntry(
-                    self.kind, number, run.bucket, self.step, self.array, self._in_place and run.pushed is None
-                )
-                source: Source
-                if self._begun and run.pushed is not None:
-                    bounds, source = run.pushed.begins, self._encoded_run(run)
-                else:
-                    bounds, source = run.bounds, source_of(run, arrays)
+                place = self._gives_place and run.pushed is None
+                entry = SentEntry(self.payload_kind, number, run.bucket, self.step, self.array, place)
+                bounds, source = run.bounds, None
+                if encoders is not None and run.pushed is not None:
+                    bounds = run.pushed.begins
+                    source = EncodedRun(run, run.pushed, arrays, of_keys, step=self.step, scale=encoders.scale)
+                    self._encoded = [*self._encoded, source]
                 priorities = run.priorities if run.priorities is None or not ahead else run.priorities - ahead
                 mine.append(
                     OutRun(
                         entry,
                         run.first,
                         bounds,
-                        source,
+                        source or source_of(run, arrays),
                         priority=run.priority - ahead,
-                        owner=owner,
+                        owner=self,
                         priorities=priorities,
                     )
                 )
         return found
 
     def let_go(self) -> None:
-        """The call has ended."""
         self.arrays = ()
         if self._begun and self._encoders is not None:
             encoded = any(source.has_begun for source in self._encoded)
             self._encoders.ended(self.keys, self.step, encoded=encoded)
-            self._begun, self._encoded = False, []
-
-    def _encoded_run(self, run: PlanRun) -> EncodedRun:
-        assert run.pushed is not None
-        assert self._encoders is not None
-        scale = self._encoders.scale
-        source = EncodedRun(run, run.pushed, self.arrays, self._of_keys, step=self.step, scale=scale)
-        self._encoded.append(source)
-        return source
+            self._begun, self._encoded = False, ()
 
 
-class PushOperation(SendOperation):
+class PushOperation(KeySend, SendOperation):
     """All of some keys, sent to their shards."""
 
-    def __init__(self, future: Future[Any], payload: KeyPayload) -> None:
+    def __init__(
+        self, future: Future[Any], payload_kind: PayloadKind, keys: KeySet, step: int, arrays: Sequence[Array]
+    ) -> None:
         super().__init__(future)
-        self.payload = payload
-        self.payload_kind = payload.kind
-        if payload.kind is not _GRADIENT:
-            self.sets = payload.keys.places
-
-    def look(self, memory: GivenArrays) -> None:
-        self.payload.look(memory)
-
-    def use(self, encoders: GradientEncoders) -> None:
-        self.payload.use(encoders)
+        self.payload_kind, self.keys, self.step, self.arrays = payload_kind, keys, step, arrays
+        if payload_kind is not _GRADIENT:
+            self.sets = keys.places
 
     def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
-        return self.payload.runs(self.payload.keys.plan(routing), self)
+        return self.send_runs(self.keys.made or self.keys.plan(routing))
 
     def let_go(self) -> None:
         super().let_go()
-        self.payload.let_go()
+        self.runs = {}
 
     def __str__(self) -> str:
         call, step = CALLS[self.payload_kind]
-        return f"{call} of {self.payload.keys}, {step} {self.payload.step}"
+        return f"{call} of {self.keys}, {step} {self.step}"
 
 
 class KeyPull(PullOperation):
-    """All of some keys. With `out`, C-contiguous arrays in their order, values are written there.
+    """All of some keys at a version, or the rule's state of one: `names` are its arrays, None for the value. With
+    `out`, C-contiguous arrays in their order, values are written there.
 
-    `_versions` (arrays, slices) int64 has the version at which each slice of the plan came, -1 where it has not.
+    `_came` has a byte for each array and slice of the plan, 1 once it has come; where the caller wants to know them,
+    `_versions` (slices) int64 has the version of each.
     """
 
-    def __init__(self, future: Future[Any], asked: AskedKeys, out: Sequence[Array] | None = None) -> None:
+    _versions: Array | None = None
+
+    def __init__(
+        self,
+        future: Future[Any],
+        keys: KeySet,
+        version: int,
+        *,
+        reading: Reading,
+        gives: Gives,
+        out: Sequence[Array] | None = None,
+        names: tuple[str, ...] | None = None,
+    ) -> None:
         super().__init__(future)
-        self.asked: AskedKeys = asked
-        self.asks_of = asked.keys.places
+        self.keys = keys
+        self.asks_of = keys.places
+        self.version = version
+        self.reading = reading
+        self.names = names
+        self._gives = gives
         self._out = out
         self._plan: KeyPlan
         self._landings: list[Landing] = []
-        self._versions = _NONE_YET
+        self._came = bytearray()
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         """Makes the arrays that the caller will own. Raises MemoryError."""
-        plan = self._plan = self.asked.keys.plan(routing)
-        count = 1 if self.asked.names is None else len(self.asked.names)
-        if self._out is None:
-            self._landings = [plan.packed.make() for _ in range(count)]
+        plan = self._plan = self.keys.made or self.keys.plan(routing)
+        out, count = self._out, 1 if self.names is None else len(self.names)
+        if out is not None:
+            self._landings = [plan.single.over(out)]
         else:
-            self._landings = [plan.single.over(self._out)]
-        self._versions = np.empty((count, plan.total), np.int64)
-        self._versions.fill(-1)  # A third of what `np.full` takes, and most pulls are small.
+            self._landings = [plan.packed.make() for _ in range(count)]
+        self._came = bytearray(count * plan.total)
+        if self._gives is Gives.VERSIONS:
+            self._versions = np.empty(plan.total, np.int64)
         if count == 1:
             return dict(plan.counts)
         return {shard: slices * count for shard, slices in plan.counts.items() if count}
 
     def look(self, memory: GivenArrays) -> None:
-        self.in_place = self._out is not None and are_given(memory.values, self.asked.keys.places, self._out)
+        self.in_place = self._out is not None and are_given(memory.values, self.keys.places, self._out)
 
     def asks(self, shard: int) -> list[tuple[int, int, int]]:
         return self._plan.asks.get(shard, [])
 
     def write(self, shard: int, came: ValueRun) -> int:
-        asked, stop = self.asked, came.first + came.count
-        if came.version != asked.version:
-            self.check_version(came.version)
-        runs = self._plan.of_bucket.get((shard, came.bucket))
+        array, bucket, version, first, count, payload, compressed = came
+        if version != self.version:
+            self.check_version(version)
+        plan = self._plan
+        runs = plan.of_bucket.get((shard, bucket))
         run = None
         if runs:
-            run = runs[0] if len(runs) == 1 else runs[max(bisect_right(runs, came.first, key=_FIRST) - 1, 0)]
-        if run is None or came.first < run.first or stop > run.first + run.count or came.array >= len(self._landings):
+            run = runs[0] if len(runs) == 1 else runs[max(bisect_right(runs, first, key=_FIRST) - 1, 0)]
+        if run is None or first < run.first or first + count > run.first + run.count or array >= len(self._landings):
             raise ProtocolError(
-                f"Values.first: {_slices(came)}, array {came.array}; {self} asks shard {shard} for "
+                f"Values.first: {_slices(came)}, array {array}; {self} asks shard {shard} for "
                 f"{self._told(shard)} and {len(self._landings)} arrays"
             )
-        if came.payload is not None:
-            first = came.first - run.first
-            start, end = int(run.bounds[first]), int(run.bounds[first + came.count])
-            payload = self._decoded(run, came, came.payload) if came.compressed else came.payload
+        first -= run.first
+        if payload is not None:
+            start, end = int(run.bounds[first]), int(run.bounds[first + count])
+            if compressed:
+                payload = self._decoded(run, came, payload)
             if end - start != payload.nbytes:
                 told = f"{_slices(came)} have {end - start} in {self}"
                 raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {told}")
-            self._landings[came.array].copy(run.number, start, end, payload)
+            self._landings[array].copy(run.number, start, end, payload)
         elif not self.in_place:
             raise ProtocolError(f"Values.place: 1, {self} has no places for values")
-        shift = run.begin - run.first
-        mine = self._versions[came.array, shift + came.first : shift + stop]
-        fresh = mine.tolist().count(-1) if came.count <= FEW else int(np.count_nonzero(mine < 0))
-        mine[:] = came.version
+        first += run.begin
+        if self._versions is not None:
+            self._versions[first : first + count] = version
+        first += array * plan.total
+        fresh = self._came.count(0, first, first + count)
+        self._came[first : first + count] = b"\1" * count
         return fresh
 
     @property
     def may_be_compressed(self) -> bool:
         """Where training goes on with them: what is kept, or read for itself, is as the shard has it."""
-        asked = self.asked
-        ordinary = asked.reading is Reading.OWN and asked.gives not in {Gives.STATE, Gives.KEPT}
-        return ordinary and asked.version > 0 and self._plan.has_pulled
+        gives = self._gives
+        return (
+            self._plan.has_pulled
+            and self.version > 0
+            and self.reading is Reading.OWN
+            and gives is not Gives.STATE
+            and gives is not Gives.KEPT
+        )
 
     def _decoded(self, run: PlanRun, came: ValueRun, payload: memoryview) -> memoryview:
         """The bytes of slices that came encoded, as they are. Raises ProtocolError."""
@@ -236,16 +243,21 @@ class KeyPull(PullOperation):
 
     def result(self) -> Any:
         arrays = self._landings[0].arrays if self._landings else []
-        match self.asked.gives:
+        match self._gives:
             case Gives.VALUE | Gives.KEPT:
                 return arrays[0]
             case Gives.VALUES:
                 return arrays
             case Gives.STATE:
-                return {name: of.arrays[0] for name, of in zip(self.asked.names or (), self._landings, strict=True)}
+                return {name: of.arrays[0] for name, of in zip(self.names or (), self._landings, strict=True)}
             case Gives.VERSIONS:
                 return Pulled(arrays, *self._key_versions())
-        raise AssertionError(self.asked.gives)
+        raise AssertionError(self._gives)
+
+    def __str__(self) -> str:
+        what = "pull" if self.names is None else "pull of the state"
+        exactly = " exactly" if self.reading is Reading.EXACT else ""
+        return f"{what} of {self.keys}, version {self.version}{exactly}"
 
     def _told(self, shard: int) -> str:
         asked = [
@@ -257,13 +269,13 @@ class KeyPull(PullOperation):
         """The lowest and the highest version of each key's slices, (keys) int64; of a key without any, the one asked
         for."""
         plan = self._plan
-        lowest = np.full(len(self.asked.keys), _BEYOND, np.int64)
-        highest = np.full(len(self.asked.keys), -1, np.int64)
-        if plan.total:
-            np.minimum.at(lowest, plan.part_positions, np.minimum.reduceat(self._versions[0], plan.part_firsts))
-            np.maximum.at(highest, plan.part_positions, np.maximum.reduceat(self._versions[0], plan.part_firsts))
+        lowest = np.full(len(self.keys), _BEYOND, np.int64)
+        highest = np.full(len(self.keys), -1, np.int64)
+        if plan.total and self._versions is not None:
+            np.minimum.at(lowest, plan.part_positions, np.minimum.reduceat(self._versions, plan.part_firsts))
+            np.maximum.at(highest, plan.part_positions, np.maximum.reduceat(self._versions, plan.part_firsts))
         none = highest < 0
-        lowest[none] = highest[none] = self.asked.version
+        lowest[none] = highest[none] = self.version
         return lowest, highest
 
 
@@ -271,39 +283,46 @@ def _slices(came: ValueRun) -> str:
     return f"slices {came.first} to {came.stop - 1} of bucket {came.bucket}"
 
 
-class PushPull(KeyPull):
+class PushPull(KeySend, KeyPull):
     """Gradients of a step, and the values that have seen it: one call, which ends with the values. They say that the
     gradients have arrived; `future.arrived` is set where the shards have said so before."""
 
+    payload_kind = _GRADIENT
+
     def __init__(
-        self, future: StoreFuture[Any], payload: KeyPayload, asked: AskedKeys, out: Sequence[Array] | None = None
+        self,
+        future: StoreFuture[Any],
+        keys: KeySet,
+        step: int,
+        arrays: Sequence[Array],
+        *,
+        gives: Gives,
+        out: Sequence[Array] | None = None,
     ) -> None:
-        super().__init__(future, asked, out)
+        KeyPull.__init__(self, future, keys, step + 1, reading=Reading.OWN, gives=gives, out=out)
         self.future: StoreFuture[Any] = future
-        self.payload = payload
+        self.step, self.arrays = step, arrays
         self.runs: dict[int, list[SentRun]] = {}
         self._missing = 0
 
     def look(self, memory: GivenArrays) -> None:
-        self.payload.look(memory)
-        super().look(memory)
-
-    def use(self, encoders: GradientEncoders) -> None:
-        self.payload.use(encoders)
+        KeySend.look(self, memory)
+        KeyPull.look(self, memory)
 
     def prepare(self, routing: Routing) -> dict[int, int]:
-        pending = super().prepare(routing)
-        self.runs = self.payload.runs(self._plan, self)
-        self._missing = sum(pending.values())
+        pending = KeyPull.prepare(self, routing)
+        self.runs = self.send_runs(self._plan)
+        self._missing = self._plan.total
         return pending
 
     def begin(self, link: Link) -> None:
-        link.put(self.runs[link.shard])
+        for run in self.runs[link.shard]:
+            link.outbox.put(run)
         link.ask(self)
 
     def give_up(self, link: Link) -> None:
         link.withdraw(self.runs[link.shard])
-        super().give_up(link)
+        KeyPull.give_up(self, link)
 
     def delivered(self, shard: int, count: int) -> bool:
         self._missing -= count
@@ -320,10 +339,10 @@ class PushPull(KeyPull):
             for run in runs:
                 run.cancelled = True  # A connection that breaks now need not bring it again.
         self.runs = {}
-        self.payload.let_go()
+        KeySend.let_go(self)
 
     def __str__(self) -> str:
-        return f"pushpull of {self.asked.keys}, step {self.payload.step}"
+        return f"pushpull of {self.keys}, step {self.step}"
 
 
 # --- What a slot owes of its gradients, for a snapshot and back -------------------------------------------------------

@@ -84,13 +84,13 @@ def pull_messages(pulls: Iterable[PullOperation], shard: int, *, shared: bool) -
             if message.request:
                 messages.append(message)
             message = Pull([], [], [], [], [], [], [], [], [], [], pull.priority)
-        number, asked, chunks = pull.number, pull.asked, pull.chunks(shard)
-        state, reading = int(asked.names is not None), int(asked.reading)
+        number, version, chunks = pull.number, pull.version, pull.chunks(shard)
+        state, reading = int(pull.names is not None), int(pull.reading)
         compressed, in_place = int(pull.may_be_compressed), shared and pull.in_place
         for bucket, first, count in asks:
             message.request.append(number)
             message.bucket.append(bucket)
-            message.version.append(asked.version)
+            message.version.append(version)
             message.state.append(state)
             message.reading.append(reading)
             message.first.append(first)
@@ -289,11 +289,6 @@ class ClientLink:
 
     def forget(self, request: AskOperation) -> None:
         self.requests.pop(request.number, None)
-
-    def put(self, runs: Iterable[SentRun]) -> None:
-        """Queues these to be sent."""
-        for run in runs:
-            self.outbox.put(run)
 
     def say(self, message: Message) -> None:
         """Sends a control message now; it goes before all data that has not left. Nothing while there is no link."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.plan import GradientEncoders, KeySet
+from weft_kvstore.client.plan import GradientEncoders
 from weft_kvstore.errors import StorePassedError, StoreTimeoutError
 from weft_kvstore.futures import Driver, StoreFuture, on_end
 from weft_kvstore.same_host.peers import GivenArrays
@@ -31,7 +31,7 @@ from weft_kvstore.wire.messages import (
     Reading,
     SentEntry,
 )
-from weft_kvstore.wire.outbox import OutRun
+from weft_kvstore.wire.outbox import Outbox, OutRun
 
 # --- What a caller has asked of a store, once it was checked ----------------------------------------------------------
 # `place` is the key's place in the description.
@@ -71,22 +71,6 @@ class Gives(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class AskedKeys:
-    """Values of some keys at a version, or the rule's state of one: `names` are its arrays, None for the value."""
-
-    keys: KeySet
-    version: int
-    names: tuple[str, ...] | None
-    reading: Reading
-    gives: Gives
-
-    def __str__(self) -> str:
-        what = "pull" if self.names is None else "pull of the state"
-        exactly = " exactly" if self.reading is Reading.EXACT else ""
-        return f"{what} of {self.keys}, version {self.version}{exactly}"
-
-
-@dataclass(frozen=True, slots=True)
 class Asked:
     """Rows of a table at a version, or the rule's state: `names` are its arrays, None for the value itself."""
 
@@ -123,9 +107,7 @@ class Link(Protocol):
     """What an operation uses of the link to a shard."""
 
     shard: int
-
-    def put(self, runs: Iterable[SentRun]) -> None:
-        """Queues these to be sent."""
+    outbox: Outbox[SentEntry, Operation]
 
     def withdraw(self, runs: Iterable[SentRun]) -> None:
         """These need not be sent any more."""
@@ -152,12 +134,13 @@ class Operation(ABC):
     priority = 0
     """The call's own: higher goes first. Set before it is begun."""
 
+    number = 0
+    ended = False
+
     def __init__(self, future: Future[Any]) -> None:
         self.future = future
-        self.number = 0
         self.pending: dict[int, int] = {}
         self.because: dict[int, str] = {}
-        self.ended = False
 
     sets: Sequence[int] = ()
     """The keys of which it sets a value, by place."""
@@ -253,7 +236,8 @@ class SendOperation(Operation):
         """All its parts by shard. Raises MemoryError, and StoreRefusedError for what cannot be begun now."""
 
     def begin(self, link: Link) -> None:
-        link.put(self.runs[link.shard])
+        for run in self.runs[link.shard]:
+            link.outbox.put(run)
 
     def give_up(self, link: Link) -> None:
         link.withdraw(self.runs[link.shard])
@@ -304,9 +288,12 @@ class AskOperation(Operation):
 
 
 class PullOperation(AskOperation):
-    """Values, or the rule's state, on their way. `asked` says of which version, and how exactly."""
+    """Values, or the rule's state, on their way: of which version, and how exactly. `names` are the state's arrays;
+    None stands for the value."""
 
-    asked: Any
+    version: int
+    names: tuple[str, ...] | None
+    reading: Reading
 
     @abstractmethod
     def asks(self, shard: int) -> list[tuple[int, int, int]]:
@@ -333,12 +320,8 @@ class PullOperation(AskOperation):
 
     def check_version(self, version: int) -> None:
         """Raises ProtocolError for a version that was not asked for."""
-        asked = self.asked
-        if version < asked.version or (version > asked.version and asked.reading is Reading.EXACT):
+        if version < self.version or (version > self.version and self.reading is Reading.EXACT):
             raise ProtocolError(f"Values.version: {version}, {self} was asked for")
-
-    def __str__(self) -> str:
-        return str(self.asked)
 
 
 # --- A slot's calls of one key take effect in their order: requests come behind the values that were set before -------

@@ -161,11 +161,11 @@ class KeySet:
     """Keys that are pushed, set or pulled together; none is a table, and none is there twice.
 
     `places` are those in the description. `others` are the keys to which the slot of the call does not contribute,
-    `moving` the numbers of those to which anybody does. The plan is made once, at the first call: two threads that make
-    it at once make the same.
+    `moving` the numbers of those to which anybody does. The plan is `made` once, at the first call: two threads that
+    make it at once make the same.
     """
 
-    __slots__ = ("_plan", "dtypes", "moving", "names", "others", "places", "shapes")
+    __slots__ = ("dtypes", "made", "moving", "names", "others", "places", "shapes")
 
     def __init__(self, keys: Sequence[KeyDescription], places: Sequence[int], slot: int) -> None:
         self.places = tuple(places)
@@ -174,7 +174,7 @@ class KeySet:
         self.shapes = tuple(tuple(key.shape) for key in keys)
         self.others = tuple(key for key in keys if slot not in key.slots)
         self.moving = tuple(number for number, key in enumerate(keys) if key.slots)
-        self._plan: KeyPlan | None = None
+        self.made: KeyPlan | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -185,9 +185,9 @@ class KeySet:
 
     def plan(self, routing: Routing) -> KeyPlan:
         """Where they lie; `routing` is the same in every call."""
-        if self._plan is None:
-            self._plan = key_plan(routing, self.places, self.dtypes, self.shapes)
-        return self._plan
+        if self.made is None:
+            self.made = key_plan(routing, self.places, self.dtypes, self.shapes)
+        return self.made
 
     def __str__(self) -> str:
         if len(self.names) == 1:

@@ -66,7 +66,8 @@ class PullRowsOperation(PullOperation):
     ) -> None:
         """Makes the arrays that the caller will own. Raises MemoryError."""
         super().__init__(future)
-        self.asked: Asked = asked
+        self.asked = asked
+        self.version, self.names, self.reading = asked.version, asked.names, asked.reading
         self.asks_of = (asked.place,)
         self._cut = cut
         self._wanted = wanted_rows(ids)
@@ -111,7 +112,8 @@ class PullRowsOperation(PullOperation):
         super().make(link)
         link.withdraw(self._runs.get(link.shard, ()))
         self._runs[link.shard] = self._cut_ids(link.shard)
-        link.put(self._runs[link.shard])
+        for run in self._runs[link.shard]:
+            link.outbox.put(run)
 
     def give_up(self, link: Link) -> None:
         link.withdraw(self._runs.get(link.shard, ()))
@@ -173,6 +175,9 @@ class PullRowsOperation(PullOperation):
             for array in self._flat:
                 array[wanted.copies] = array[wanted.sources]
         return self.asked.named(self._arrays)
+
+    def __str__(self) -> str:
+        return str(self.asked)
 
     def _cut_ids(self, shard: int) -> list[SentRun]:
         asked = self.asked

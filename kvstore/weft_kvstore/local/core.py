@@ -222,10 +222,7 @@ class LocalCore:
         if not pull.pending:
             self.outcomes.append((pull, pull.result(), None))
             return
-        asked = pull.asked
-        wait = PullWait(
-            pull, self._next(), asked.version, slot=slot, state=asked.names is not None, reading=asked.reading
-        )
+        wait = PullWait(pull, self._next(), pull.version, slot=slot, state=pull.names is not None, reading=pull.reading)
         self._open[wait.request] = wait
         self._deadlines.waiting.append((now + self._timeout_s, wait.request))
         units: list[TableState] = []
