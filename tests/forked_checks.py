@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from weft.api.problem import FieldError
+from weft_server.forks import answer, waiting_for
 from weft_server.problems import ProblemError
 from weft_server.refusals import JobRefusedError
 
@@ -32,13 +34,27 @@ def refuse(code: str) -> None:
     raise ProblemError(code, "it is none", errors=errors) if code else JobRefusedError(errors)
 
 
-def loop(path: Path) -> None:
-    path.write_text(str(os.getpid()))
+def forge(code: str) -> None:
+    error = ProblemError("malformed-json", "it is none")
+    error.problem = error.problem.model_copy(update={"code": code})
+    raise error
+
+
+def loop() -> None:
+    os.write(2, f"{os.getpid()}\n".encode())
     while True:
         pass
 
 
+def read(path: Path) -> None:
+    with waiting_for(str(path)):
+        os.close(os.open(path, os.O_RDONLY))
+
+
 def end(status: int) -> None:
+    """By the status, or by the signal where it is negative."""
+    if status < 0:
+        os.kill(os.getpid(), -status)
     os._exit(status)
 
 
@@ -54,4 +70,9 @@ def lie() -> int:
     return "no number"  # type: ignore[return-value]
 
 
-CALLED = (echo, forker, refuse, loop, end, take, divide, lie)
+def prepare() -> None:
+    pass
+
+
+def main(channel: socket.socket) -> None:
+    answer(channel, {each.__name__: each for each in (echo, forker, refuse, forge, loop, read, end, take, divide, lie)})

@@ -15,12 +15,11 @@ from weft_server.access import TokenGate, Tokens
 from weft_server.bodies import Incoming
 from weft_server.control.clock import Clock, ProcessClock
 from weft_server.credentials import Credentials
+from weft_server.forks import Forks
 from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate, SubmissionGate
-from weft_server.onnx_import.pool import ModelReaders
 from weft_server.openapi import ROUTERS
-from weft_server.planning.apart import Apart
-from weft_server.planning.turns import Places, Turns
 from weft_server.problems import add_handlers
+from weft_server.queues import BodyLimit, FairQueue
 from weft_server.routes.context import Context, check_project
 from weft_server.service import Service
 from weft_server.settings import Settings
@@ -49,28 +48,27 @@ def create_app(settings: Settings, *, clock: Clock | None = None) -> FastAPI:
         )
         brought = Uploads(settings.directory, settings.upload_hours, settings.uploads_bytes)
         brought.clean(clock().at, at_start=True)
-        apart = Apart("weft_server.submissions", settings.check_memory_bytes)
-        reading = Turns(settings.concurrent_models, settings.waiting_models, "model")
-        places = Places("model", settings.models_bytes, most=settings.concurrent_models + settings.waiting_models)
-        readers = ModelReaders()
+        forks = Forks("weft_server.submissions")
+        models = FairQueue(settings.concurrent_models, settings.waiting_models, "model")
+        most_models = settings.concurrent_models + settings.waiting_models
+        model_bodies = BodyLimit("model", settings.models_bytes, most=most_models)
         shutil.rmtree(settings.models_folder, ignore_errors=True)  # what an earlier process left
         if credentials is not None and known is not None:
             credentials.load()
             known.load(service.records.users())
         incoming = Incoming(service.threads)
         app.state.context = Context(
-            service, brought, incoming, settings, checks, reading, places, readers, apart, credentials, known
+            service, brought, incoming, settings, checks, models, model_bodies, forks, credentials, known
         )
         try:
             await _started(service, app, settings)
             yield
         finally:
-            readers.close()
-            apart.close()
+            forks.close()
             await service.stop()
             engine.dispose()
 
-    checks = Turns(settings.concurrent_checks, settings.waiting_checks)
+    checks = FairQueue(settings.concurrent_checks, settings.waiting_checks)
     credentials = None if settings.token is None else Credentials(settings.directory)
     known = None if settings.token is None else Tokens(settings.token.get_secret_value())
     # FastAPI's own pages load scripts from other hosts, and its document knows no problems: `pages` has ours.
@@ -94,12 +92,12 @@ async def _started(service: Service, app: FastAPI, settings: Settings) -> None:
 
 
 def _add_gates(
-    app: FastAPI, settings: Settings, checks: Turns, credentials: Credentials | None, known: Tokens | None
+    app: FastAPI, settings: Settings, checks: FairQueue, credentials: Credentials | None, known: Tokens | None
 ) -> None:
     """The one added last is passed first: Host, then Origin, then token, then the body's pace and size, then whether
     there is room for it."""
-    submitted = Places("check", settings.submitted_bytes, of_one_bytes=settings.submitted_bytes // 2)
-    app.add_middleware(SubmissionGate, places=submitted, checks=checks, most_bytes=settings.job_bytes)
+    submitted = BodyLimit("check", settings.submitted_bytes, of_one_bytes=settings.submitted_bytes // 2)
+    app.add_middleware(SubmissionGate, bodies=submitted, checks=checks, most_bytes=settings.job_bytes)
     app.add_middleware(BodyGate, limit=_body_limit(settings))
     app.add_middleware(PaceGate, grace_s=settings.body_grace_s)
     if settings.token is not None and credentials is not None and known is not None:

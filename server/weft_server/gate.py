@@ -13,8 +13,8 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from weft_server.planning.turns import Places, Turns
 from weft_server.problems import ProblemError, problem, respond
+from weft_server.queues import BodyLimit, FairQueue
 from weft_server.refusals import FullError
 from weft_server.users import user_of
 
@@ -104,10 +104,10 @@ class SubmissionGate:
     """Refuses submitted jobs while those that others, or their own user, have sent and that are not answered yet take
     too many bytes: before the body is read."""
 
-    def __init__(self, app: ASGIApp, places: Places, checks: Turns, most_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, bodies: BodyLimit, checks: FairQueue, most_bytes: int) -> None:
         self._app = app
         self._checks = checks
-        self._places = places
+        self._bodies = bodies
         self._most_bytes = most_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,10 +116,10 @@ class SubmissionGate:
             return
         request = Request(scope)
         nbytes, user = declared_bytes(request.headers, self._most_bytes), user_of(request)
-        if not self._places.has_room(nbytes, user):
-            await self._checks.sweep()  # who has left makes room
+        if not self._bodies.has_room(nbytes, user):
+            await self._checks.drop_disconnected()  # who has left makes room
         try:
-            with self._places.place(nbytes, user):
+            with self._bodies.reserve(nbytes, user):
                 await self._app(scope, receive, send)
         except FullError as error:
             await respond(problem(error.code, error.message))(scope, receive, send)

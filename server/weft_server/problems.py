@@ -284,11 +284,11 @@ KINDS: Final[Mapping[str, Kind]] = {
         "The detail says why. Wait, or restart the server.",
         "the database does not answer",
     ),
-    "model-not-read": Kind(
+    "no-process": Kind(
         HTTPStatus.SERVICE_UNAVAILABLE,
-        "The process that reads ONNX files ended before it was done.",
-        "Send the file again.",
-        "the process that reads models was lost; try again",
+        "The server has no process now for what is computed in one: a large job's check, or reading an ONNX file.",
+        "Send the same request again after `Retry-After` seconds.",
+        "the server cannot work on it now: the machine has no process for it; send it again",
     ),
     **{
         f"too-many-{noun}s": Kind(
@@ -366,7 +366,7 @@ def sends(*codes: str) -> dict[str, Any]:
 
 OF_JOB: Final = ("unknown-job", "records-unavailable")
 """What every route of one job sends."""
-CHECKED: Final = ("job-refused", "too-many-checks", "caller-left")
+CHECKED: Final = ("job-refused", "too-many-checks", "caller-left", "no-process")
 """What a route that checks a job sends."""
 DOCUMENT: Final = ("wrong-values", "too-slow", "not-stored")
 """What a route sends that takes a safetensors document."""

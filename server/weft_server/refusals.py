@@ -10,6 +10,7 @@ RefusalError
 +-- NotSetError          the keeper could not set a job's parameters
 +-- NotRemovedError      the place of a job's snapshots does not answer
 +-- CallerLeftError      who asked has hung up before it was their turn
++-- NoProcessError       what a request needs a process for has none, or has lost it
 +-- NotWrittenError      what was decided is not in the records yet: a crash would lose it
 
 JobRefusedError          a submitted job cannot run; it has everything that is wrong with it
@@ -80,6 +81,15 @@ class CallerLeftError(RefusalError):
 
     def __init__(self) -> None:
         super().__init__("the caller has left before it was their turn")
+
+
+class NoProcessError(RefusalError):
+    """No process can be had for what is asked, or it was lost; the same call may come again."""
+
+    code = "no-process"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the server cannot work on it now: {why}; send it again")
 
 
 class NotSetError(RefusalError):

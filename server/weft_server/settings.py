@@ -8,11 +8,16 @@ from pathlib import Path
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from weft.agent.children import ProcessLimits
 from weft.agent.machine import memory_bytes
 from weft.api.agent import LOST_AFTER_S
 from weft_server.control.limits import Limits, TimeLimits
-from weft_server.onnx_import.request import ModelLimits
 from weft_server.planning.estimate import Bounds
+
+FORK_FILES = 256
+"""Files that a process may have open which checks a job or reads a model."""
+FORK_NICE = 5
+"""It is below the server, and below jobs that run."""
 
 
 class Settings(BaseSettings):
@@ -95,7 +100,7 @@ class Settings(BaseSettings):
     """Jobs that have not ended; their plans are held in memory, constants included."""
     concurrent_checks: int = Field(default=2, ge=1)
     """Submitted jobs that are checked at the same time, each on a thread, or in a process of its own where it has more
-    than 64 KiB; a user has all but one of these."""
+    than 64 KiB or a thread is stuck; a user has all but one of these."""
     check_memory_bytes: int = Field(default=4 << 30, ge=256 << 20)
     """Memory of such a process."""
     check_seconds: float = Field(default=60.0, gt=0)
@@ -106,7 +111,7 @@ class Settings(BaseSettings):
     model_bytes: int = Field(default=256 << 20, gt=0)
     """Largest ONNX file, or archive of one; larger models are read by the SDK, which sends graph and values."""
     model_memory_bytes: int = Field(default=1 << 30, ge=256 << 20)
-    """Address space of the process that reads it; it has about 130 MiB before it begins."""
+    """Private memory of the process that reads it; it has about 60 MiB before it begins."""
     model_seconds: float = Field(default=30.0, gt=0, le=600)
     """How long reading a file may take: the others wait meanwhile."""
     concurrent_models: int = Field(default=1, ge=1)
@@ -181,9 +186,28 @@ class Settings(BaseSettings):
         return self.directory / "models"
 
     @property
-    def model_limits(self) -> ModelLimits:
-        values = self.model_bytes + (64 << 20)  # and what the format adds
-        return ModelLimits(memory_bytes=self.model_memory_bytes, seconds=self.model_seconds, file_bytes=values)
+    def check_limits(self) -> ProcessLimits:
+        """Of the process that checks a large job, which writes no file."""
+        return ProcessLimits(
+            self.check_memory_bytes, self.check_seconds, file_bytes=0, open_files=FORK_FILES, nice=FORK_NICE
+        )
+
+    @property
+    def model_file_bytes(self) -> int:
+        """Of a model's values, with what the format adds."""
+        return self.model_bytes + (64 << 20)
+
+    @property
+    def model_limits(self) -> ProcessLimits:
+        """Of the process that reads a model."""
+        return ProcessLimits(
+            self.model_memory_bytes,
+            self.model_seconds,
+            file_bytes=self.model_file_bytes,
+            open_files=FORK_FILES,
+            network=False,
+            nice=FORK_NICE,
+        )
 
     @property
     def bounds(self) -> Bounds:

@@ -1,10 +1,12 @@
-"""From the text of a submitted job to its plan, and what is told of it: on a thread, or apart where it is large.
+"""What the server's forks compute: from a submitted job's text to its plan, what is told of it, and reading a model.
 
 Everything here takes and gives text where it can: the graph of a large job is an object in no process that serves.
 """
 
 from __future__ import annotations
 
+import importlib
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,10 @@ from weft.api.earlier import in_earlier_words
 from weft.api.job import JobSpec, Scale
 from weft.api.problem import FieldError
 from weft_graph.program_json import programs_from_json
+from weft_graph.schema import schemas
 from weft_server.bodies import read_json
+from weft_server.forks import answer
+from weft_server.onnx_import.request import ModelOutcome, ModelRequest
 from weft_server.planning.check import read_and_check
 from weft_server.planning.dry_run import dry_run_of, told_passes, told_programs
 from weft_server.planning.estimate import Bounds
@@ -86,5 +91,22 @@ def passes_text(text: str, plan: JobPlan, full: bool) -> str:
     return told_passes(JobSpec.model_validate_json(text), plan, full=full)
 
 
-CALLED: Final = (check_submitted, check_scaled, dry_run_text, spec_text, programs_text, passes_text)
-"""What a fork may be asked for."""
+def read_onnx(request: ModelRequest) -> ModelOutcome:
+    """Reads an ONNX file; what is wrong with it is in the outcome."""
+    from weft_server.onnx_import.reading import outcome_of  # ONNX's library is in no process that serves
+
+    return outcome_of(request)
+
+
+_CALLED: Final = (check_submitted, check_scaled, dry_run_text, spec_text, programs_text, passes_text, read_onnx)
+
+
+def prepare() -> None:
+    """What would be found late, and in each fork anew."""
+    importlib.import_module("weft_server.onnx_import.reading")
+    schemas()
+
+
+def main(channel: socket.socket) -> None:
+    """A fork, from its request to its answer."""
+    answer(channel, {each.__name__: each for each in _CALLED})

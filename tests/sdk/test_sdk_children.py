@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -13,10 +15,11 @@ from typing import Any
 import pytest
 
 from store_cluster import WAIT_S
-from weft.agent.children import CRASHED, Child, Forkserver
+from weft.agent.children import CRASHED, Child, Forkserver, ProcessLimits
 
 MAIN = """
-import json, os, resource, signal, sys, threading, time
+import json, os, resource, signal, socket, sys, threading, time
+from weft.agent.children import messages, write_message
 
 def prepare():
     if "ONE_FORK" in os.environ:
@@ -45,6 +48,16 @@ def main(channel):
             print('{"event": "it aborts", "level": "error"}', file=sys.stderr, flush=True)
             channel.sendall(b'{"half of a li')
             os.kill(os.getpid(), signal.SIGSEGV)
+        case "limits":
+            both = lambda what: list(resource.getrlimit(getattr(resource, f"RLIMIT_{what}")))
+            say(memory=both("DATA"), seconds=both("CPU"), file=both("FSIZE"), files=both("NOFILE"), core=both("CORE"),
+                alarm=0 < signal.alarm(0) <= 7, nice=os.nice(0), interfaces=[name for _, name in socket.if_nameindex()])
+        case "frames":
+            asked = next(messages(reader))
+            if "forged" in asked:
+                channel.sendall(f'{{"frames": [{asked["forged"]}]}}\\nshort'.encode())
+            else:
+                write_message(channel, {}, asked["frames"])
         case "endless":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             say(begun=True)
@@ -71,7 +84,7 @@ def forkserver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fork
 
 
 def begun(forkserver: Forkserver, do: str, memory_bytes: int | None = None) -> tuple[Child, Iterator[dict[str, Any]]]:
-    child = forkserver.fork(memory_bytes)
+    child = forkserver.fork(ProcessLimits(memory_bytes=memory_bytes))
     child.send({"do": do})
     return child, child.lines()
 
@@ -150,6 +163,38 @@ def test_a_child_takes_no_more_memory_than_it_may(forkserver: Forkserver) -> Non
     assert 0 < next(said)["taken"] <= 16
     assert list(said) == []
     assert child.ending == "its process ended with status 0"
+
+
+def test_a_child_has_its_limits_and_no_network(forkserver: Forkserver) -> None:
+    may_leave = subprocess.run(["unshare", "-rn", "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    limits = ProcessLimits(memory_bytes=1 << 30, seconds=5.5, file_bytes=1 << 20, open_files=32, network=False, nice=3)
+    child = forkserver.fork(limits)
+    child.send({"do": "limits"})
+    told, *rest = child.lines()
+    assert rest == []
+    interfaces = ["lo"] if may_leave else [name for _, name in socket.if_nameindex()]
+    assert told == {
+        "memory": [1 << 30] * 2, "seconds": [6, 7], "file": [1 << 20] * 2, "files": [32] * 2, "core": [0, 0],
+        "alarm": True, "nice": os.nice(0) + 3, "interfaces": interfaces,
+    }  # fmt: skip
+
+
+def test_a_child_ends_with_its_time_of_the_processor(forkserver: Forkserver) -> None:
+    child = forkserver.fork(ProcessLimits(seconds=0.1))
+    child.send({"do": "endless"})
+    assert list(child.lines()) == [{"begun": True}]
+    assert child.status in {signal.SIGXCPU, signal.SIGALRM}, child.ending  # on a busy machine its alarm is first
+
+
+def test_frames_go_both_ways_as_they_are_and_those_that_are_not_whole_are_left_out(forkserver: Forkserver) -> None:
+    child, said = begun(forkserver, "frames")
+    frames = [b"", b"\n{}\n" + bytes(range(256)), b"x" * (1 << 20)]
+    child.send({}, frames)
+    assert list(said) == [{"frames": frames}]
+    for forged in ("-1", "1e3", '"3"', str(1 << 40), str(1 << 20)):
+        child, said = begun(forkserver, "frames")
+        child.send({"forged": forged})
+        assert list(said) == []
 
 
 def test_of_a_hundred_children_one_after_the_other_nothing_stays(forkserver: Forkserver) -> None:

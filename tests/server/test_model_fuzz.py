@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -19,10 +20,12 @@ from google.protobuf.message import DecodeError
 
 from acceptance_processes import await_that, descendants
 from onnx_mutation import HOSTILE, mutants
+from weft.agent.children import ProcessLimits
 from weft.api.model import ReadRequest
 from weft.api.problem import Problem
-from weft_server.onnx_import.pool import ModelReaders
-from weft_server.onnx_import.request import MODEL, ModelLimits, ModelRequest
+from weft_server.forks import Forks
+from weft_server.onnx_import.request import MODEL, ModelRequest
+from weft_server.submissions import read_onnx
 
 FILES = 200
 SEED = 20240506
@@ -74,8 +77,7 @@ def sent(place: Place, body: bytes) -> str:
     assert (response.status_code, problem.status, problem.code) == (422, 422, "model-refused"), problem
     assert problem.detail
     assert len(response.content) < 1 << 16
-    assert "the reader broke" not in problem.detail, (problem.detail, body[:4000].hex())
-    assert "broke off" not in problem.detail, (problem.detail, body[:4000].hex())
+    assert "takes more than" not in problem.detail, (problem.detail, body[:4000].hex())
     return problem.code
 
 
@@ -102,17 +104,20 @@ def test_none_of_200_broken_files_harms_the_server(place: Place) -> None:
 
 
 @pytest.fixture(scope="module")
-def readers() -> Iterator[ModelReaders]:
-    made = ModelReaders()
+def forks() -> Iterator[Forks]:
+    made = Forks("weft_server.submissions")
     yield made
     made.close()
 
 
+async def there() -> bool:
+    return False
+
+
 @pytest.mark.parametrize("what", HOSTILE)
-def test_what_asks_for_more_than_it_brings_costs_little(readers: ModelReaders, what: str, tmp_path: Path) -> None:
+def test_what_asks_for_more_than_it_brings_costs_little(forks: Forks, what: str, tmp_path: Path) -> None:
+    """Neither time nor memory runs out."""
     (tmp_path / MODEL).write_bytes(HOSTILE[what]())
-    limits = ModelLimits(memory_bytes=MOST_BYTES, seconds=EACH_S, file_bytes=MOST_BYTES)
-    outcome = readers.read(ModelRequest(id="one", folder=str(tmp_path), options=ReadRequest(), limits=limits))
-    assert outcome is not None
-    assert 0 < outcome.peak_bytes < MOST_BYTES
-    assert not outcome.is_defect, outcome.errors
+    limits = ProcessLimits(memory_bytes=MOST_BYTES, seconds=EACH_S, file_bytes=MOST_BYTES, network=False)
+    asked = ModelRequest(id="one", folder=str(tmp_path), options=ReadRequest(), most_bytes=MOST_BYTES)
+    asyncio.run(forks.run(limits, there, read_onnx, asked))

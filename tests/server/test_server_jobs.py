@@ -21,9 +21,9 @@ from server_specs import CLASSES, FEATURES, save_rows, spec_json
 from weft.api.job import Job, JobPage, JobSpec, ParameterList
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.json_form import graph_schema
-from weft_server.planning.apart import LARGE_BYTES
 from weft_server.planning.check import read_and_check
 from weft_server.planning.plan import JobPlan
+from weft_server.routes.context import SMALL_BYTES
 
 
 @pytest.fixture
@@ -397,7 +397,7 @@ def test_submitted_jobs_that_wait_take_so_many_bytes_and_one_user_half_of_them(
 
 def test_a_large_job_is_checked_in_a_process_of_its_own(tmp_path: Path, document: dict[str, Any]) -> None:
     """Spaces make it large: it is the same job."""
-    room = b" " * LARGE_BYTES
+    room = b" " * SMALL_BYTES
     with running(tmp_path / "server", job_nodes=2) as client:
 
         def sent(content: bytes, path: str = "/v1/jobs") -> httpx.Response:

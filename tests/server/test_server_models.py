@@ -6,8 +6,6 @@ import io
 import os
 import signal
 import socket
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,13 +19,11 @@ import pytest
 from onnx import TensorProto, helper
 from safetensors.numpy import load_file
 
-from acceptance_processes import alive, descendants
+from acceptance_processes import descendants
 from onnx_models import floats, initializer, model, weights
 from server_running import eventually, running
-from weft.api.model import ReadRequest
 from weft_graph.check import check
 from weft_graph.json_form import graph_from_json
-from weft_server.onnx_import.request import ModelLimits, ModelRequest
 
 
 @pytest.fixture(scope="module")
@@ -224,73 +220,20 @@ def test_a_model_that_takes_too_much_is_refused_and_the_next_one_is_read(client:
     assert send(client, perceptron().SerializeToString()).status_code == 201
 
 
-def test_a_reader_that_is_killed_is_replaced(client: httpx.Client) -> None:
-    assert send(client, perceptron().SerializeToString()).status_code == 201
-    readers = [
-        pid
-        for pid in descendants(os.getpid())
-        if b"weft_server.onnx_import.fork" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    assert len(readers) == 1
-    os.kill(readers[0], signal.SIGKILL)
-    response = send(client, perceptron().SerializeToString())
-    assert "try again" in refusal(response, 503, "model-not-read")
-    assert response.headers["retry-after"] == "1"
-    assert send(client, perceptron().SerializeToString()).status_code == 201
-
-
 def test_one_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     with running(tmp_path, lost_after_s=30, model_seconds=0.005) as client:
         assert "takes more than 0.005 s" in refusal(send(client, perceptron().SerializeToString()))
 
 
-def test_readers_end_with_the_server(tmp_path: Path) -> None:
+def test_the_process_that_forks_is_started_again_and_ends_with_the_server(tmp_path: Path) -> None:
     with running(tmp_path, lost_after_s=30) as client:
         before = descendants(os.getpid())
         assert send(client, perceptron().SerializeToString()).status_code == 201
         (started,) = descendants(os.getpid()) - before
-    assert started not in descendants(os.getpid())
-
-
-@contextmanager
-def stopped_fork(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """(a reader that waits for its fork, the fork, which does not go on by itself)."""
-    (folder / "model").write_bytes(b"\x1a\x00" * (1 << 21))
-    limits = ModelLimits(memory_bytes=1 << 30, seconds=60, file_bytes=1 << 24)
-    asked = ModelRequest(id="a", folder=str(folder), options=ReadRequest(), limits=limits)
-    command = [sys.executable, "-m", "weft_server.onnx_import.fork"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
-        assert reader.stdin is not None
-        reader.stdin.write(asked.model_dump_json().encode() + b"\n")
-        reader.stdin.flush()
-        eventually(lambda: descendants(reader.pid), "the fork is there")
-        (fork,) = descendants(reader.pid)
-        eventually(lambda: ticks(fork) > 20, "the fork reads")
-        os.kill(fork, signal.SIGSTOP)
-        try:
-            yield reader, fork
-        finally:
-            if alive(fork):
-                os.kill(fork, signal.SIGKILL)
-
-
-def ticks(pid: int) -> int:
-    """Hundredths of a second that the process has had."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
-
-
-def test_a_reader_that_reads_ends_with_its_server(tmp_path: Path) -> None:
-    with stopped_fork(tmp_path) as (reader, fork):
-        assert reader.stdin is not None
-        reader.stdin.close()
-        assert reader.wait(20) == 1
-        eventually(lambda: not alive(fork), "the fork is gone")
-
-
-def test_a_fork_ends_with_its_reader(tmp_path: Path) -> None:
-    with stopped_fork(tmp_path) as (reader, fork):
-        reader.kill()
-        eventually(lambda: not alive(fork), "the fork is gone")
+        os.kill(started, signal.SIGKILL)
+        assert send(client, perceptron().SerializeToString()).status_code == 201
+        (again,) = descendants(os.getpid()) - before
+    assert again not in descendants(os.getpid())
 
 
 @contextmanager

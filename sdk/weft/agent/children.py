@@ -1,10 +1,10 @@
-"""Child processes of a daemon, one for each allocation, forked from a process that has imported what they need.
+"""Child processes of a daemon, forked from a process that has imported what they need, with limits.
 
 The daemon starts one forkserver. It has no threads of Python, no ZeroMQ context and no device, so that a fork of it is
-safe. For a child the daemon sends the end of a socket pair; the forkserver forks, and the child talks on it in lines of
-JSON. When the child has ended, the forkserver writes the last line there: how it ended. What a child writes to standard
-error passes through the daemon, which knows its last line then. Where the daemon is gone, the forkserver ends, and the
-system ends its children with it.
+safe. For a child the daemon sends the end of a socket pair; the forkserver forks, and the two talk on it in messages: a
+line of JSON, and the bytes of the frames whose lengths the line gives. When the child has ended, the forkserver writes
+the last line there: how it ended. What a child writes to standard error passes through the daemon, which knows its last
+line then. Where the daemon is gone, the forkserver ends, and the system ends its children with it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, BinaryIO, Final, NoReturn
 
 from weft.agent.printable import escaped
 
@@ -53,8 +54,106 @@ TOLD_CHARACTERS: Final = 1000
 CRASHED: Final = 70
 """Exit status of a child that raised what nobody caught; the traceback is in the log."""
 
+LINE_BYTES: Final = 1 << 24
+"""Of a message, without its frames. What is longer is no message."""
+
+FRAMES_BYTES: Final = 1 << 30
+"""Of a message's frames together."""
+
+_PIECE_BYTES: Final = 1 << 20
 _PR_SET_PDEATHSIG: Final = 1
-_PRCTL: Final = ctypes.CDLL(None).prctl
+_CLONE_NEWUSER: Final = 0x10000000
+_CLONE_NEWNET: Final = 0x40000000
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+# --- What both sides say ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """What a child may take. None is no limit."""
+
+    memory_bytes: int | None = None
+    """Private memory: what the forkserver has counts too."""
+    seconds: float | None = None
+    """Of the processor; a second or two later of the clock as well."""
+    file_bytes: int | None = None
+    """Of each file that it writes."""
+    open_files: int | None = None
+    network: bool = True
+    """False: it has a network of its own, without a way out, where the system lets a process do so."""
+    nice: int = 0
+
+    def apply(self) -> None:
+        """Sets them for this process."""
+        os.nice(self.nice)
+        if not self.network and _LIBC.unshare(_CLONE_NEWNET) != 0:
+            _LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+        for what, most in (
+            (resource.RLIMIT_DATA, self.memory_bytes),
+            (resource.RLIMIT_FSIZE, self.file_bytes),
+            (resource.RLIMIT_NOFILE, self.open_files),
+        ):
+            if most is not None:
+                _set_limit(what, most, most)
+        if self.seconds is not None:
+            seconds = int(self.seconds) + 1
+            _set_limit(resource.RLIMIT_CPU, seconds, seconds + 1)  # at the second one SIGKILL comes, which says less
+            signal.alarm(seconds + 1)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+NO_LIMITS: Final = ProcessLimits()
+
+
+def _set_limit(what: int, soft: int, hard: int) -> None:
+    """The limit, or what there is where that is less."""
+    _, most = resource.getrlimit(what)
+    if most != resource.RLIM_INFINITY:
+        soft, hard = min(soft, most), min(hard, most)
+    resource.setrlimit(what, (soft, hard))
+
+
+def write_message(channel: socket.socket, message: Mapping[str, Any], frames: Sequence[bytes] = ()) -> None:
+    """Frames are sent as they are: nobody parses a large document to pass it on. Raises OSError."""
+    lengths = {"frames": [len(frame) for frame in frames]} if frames else {}
+    channel.sendall(json.dumps({**message, **lengths}).encode() + b"\n")
+    for frame in frames:
+        channel.sendall(frame)
+
+
+def messages(reader: BinaryIO) -> Iterator[dict[str, Any]]:
+    """What the other side says until its end, with the frames under `frames`. What is not whole is left out: it may
+    have died in the middle."""
+    with contextlib.suppress(OSError, EOFError):
+        while line := reader.readline(LINE_BYTES):
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(message, dict):
+                if "frames" in message:
+                    message["frames"] = _frames(reader, message["frames"])
+                yield message
+
+
+def _frames(reader: BinaryIO, lengths: Any) -> list[bytearray]:
+    """Raises EOFError where they are not whole, or are more than anybody says."""
+    if not isinstance(lengths, list) or not all(isinstance(each, int) and each >= 0 for each in lengths):
+        raise EOFError
+    if sum(lengths) > FRAMES_BYTES:
+        raise EOFError
+    frames = []
+    for length in lengths:
+        frame = bytearray()
+        while len(frame) < length:
+            piece = reader.read(min(length - len(frame), _PIECE_BYTES))
+            if not piece:
+                raise EOFError
+            frame += piece
+        frames.append(frame)
+    return frames
+
 
 # --- The daemon's side ------------------------------------------------------------------------------------------------
 
@@ -67,8 +166,10 @@ class Forkserver:
     """Forks children that run `main(channel)` of `module`, once it has run the module's `prepare()`, which makes what
     all children need and starts no thread. For any thread. `close` ends it, and every child with it."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, environment: Mapping[str, str] | None = None) -> None:
+        """`environment`: all that its processes have of one; None for this process's."""
         self._module = module
+        self._environment = environment
         self._lock = threading.Lock()
         """Held while a request is sent, and while the process is started."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,8 +189,8 @@ class Forkserver:
             if ready != READY:
                 raise ForkError(f"the forkserver could not import {self._module}; its log says why")
 
-    def fork(self, memory_bytes: int | None = None) -> Child:
-        """A child that may have `memory_bytes` of private memory. Raises ForkError."""
+    def fork(self, limits: ProcessLimits = NO_LIMITS) -> Child:
+        """A child that may take so much. Raises ForkError."""
         try:
             ours, its = socket.socketpair()
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
@@ -97,7 +198,7 @@ class Forkserver:
         except OSError as error:
             raise ForkError(f"no process can be started for the job: {error}") from error
         try:
-            self._send({"fork": True, "memory_bytes": memory_bytes}, its.fileno(), its_log)
+            self._send({"fork": asdict(limits)}, its.fileno(), its_log)
         except ForkError:
             ours.close()
             os.close(log)
@@ -140,7 +241,7 @@ class Forkserver:
             try:
                 with its:
                     self._process = subprocess.Popen(  # noqa: S603 - its own program
-                        command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL
+                        command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, env=self._environment
                     )
             except OSError as error:
                 ours.close()
@@ -158,7 +259,7 @@ class Forkserver:
 
 
 class Child:
-    """One child. `lines` is read by one thread; `send` and `stop` are for any."""
+    """One child. `lines` is read by one thread; `send`, `stop` and `kill` are for any."""
 
     def __init__(self, forkserver: Forkserver, channel: socket.socket, log: int) -> None:
         self._forkserver = forkserver
@@ -169,7 +270,9 @@ class Child:
         self._known = threading.Event()
         self._sending = threading.Lock()
         self.process = 0
-        """Its process id, once it is forked."""
+        """Its process id, once it is forked; 0 where that was not possible."""
+        self.status: int | None = None
+        """What `waitpid` gave, once `lines` is through; None where nobody knows."""
         self.ending = "it ended, and its forkserver before it"
         """How it ended, in words, once `lines` is through."""
         self.was_killed = True
@@ -184,12 +287,12 @@ class Child:
             line = str(json.loads(line)["event"])
         return line[:TOLD_CHARACTERS]
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any], frames: Sequence[bytes] = ()) -> None:
         """Nothing where it has ended: `lines` tells. One that does not read for long is told that nothing comes any
         more, as when its daemon is gone."""
         with self._sending:
             try:
-                self._channel.sendall(json.dumps(message).encode() + b"\n")
+                write_message(self._channel, message, frames)
             except OSError:
                 with contextlib.suppress(OSError):
                     self._channel.shutdown(socket.SHUT_WR)
@@ -198,16 +301,17 @@ class Child:
         """What it says, until it has ended."""
         try:
             with self._channel.makefile("rb") as reader:
-                for line in _whole(reader):
-                    if "forked" in line:
-                        self.process = line["forked"]
+                for message in messages(reader):
+                    if "forked" in message:
+                        self.process = self.process or message["forked"]
                         self._known.set()
-                    elif "exit" in line:
-                        self.ending = ending(line["exit"])
-                        self.was_killed = os.WIFSIGNALED(line["exit"])
+                    elif "exit" in message:
+                        self.status = message["exit"]
+                        self.ending = ending(message["exit"])
+                        self.was_killed = os.WIFSIGNALED(message["exit"])
                         return
                     else:
-                        yield line
+                        yield message
         finally:
             self._log.join(LOG_WAIT_S)
             self._ended.set()
@@ -223,6 +327,13 @@ class Child:
                 self._forkserver.signal(self.process, number)
                 self._ended.wait(wait_s)
 
+    def kill(self) -> None:
+        """SIGKILL, and nobody waits for its end: it may be stuck in the system. Ends `lines`."""
+        if self._known.is_set():
+            self._forkserver.signal(self.process, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)  # one that is not forked yet ends as it finds that
+
     def _pass_on(self, log: int) -> None:
         """Its log to this process's, line by line."""
         with os.fdopen(log, "rb") as lines:
@@ -231,16 +342,6 @@ class Child:
                     self._last_line = line
                 with contextlib.suppress(OSError):
                     os.write(2, escaped(line.decode(errors="replace")).encode())
-
-
-def _whole(reader: Any) -> Iterator[dict[str, Any]]:
-    """The lines that are whole: a child may have died in the middle of one."""
-    try:
-        for line in reader:
-            with contextlib.suppress(ValueError):
-                yield json.loads(line)
-    except OSError:
-        return
 
 
 _CAUSES: Final[Mapping[int, str]] = {
@@ -297,6 +398,7 @@ def serve(module: str, control: socket.socket) -> None:
                 os.kill(request["process"], request["signal"])
             continue
         channel, log = socket.socket(fileno=received[0]), received[1]
+        forkserver = os.getpid()
         try:
             process = os.fork()
         except OSError as error:  # The others go on.
@@ -311,7 +413,7 @@ def serve(module: str, control: socket.socket) -> None:
                 one.close()
             os.dup2(log, 2)
             os.close(log)
-            _run(served.main, channel, request["memory_bytes"])
+            _run(served.main, channel, ProcessLimits(**request["fork"]), forkserver)
         os.close(log)
         channels[process] = channel
     for process in channels:
@@ -327,23 +429,27 @@ def _reap(channels: dict[int, socket.socket]) -> None:
             _say(channel, {"exit": status})
 
 
-def _say(channel: socket.socket, message: dict[str, Any]) -> None:
-    """Never waits, and bears a daemon that is gone. Begins with a line's end: the child may have died within a line."""
-    with contextlib.suppress(OSError):
+def _say(channel: socket.socket, message: dict[str, Any]) -> bool:
+    """Never waits, and bears a daemon that is gone: whether it is told. Begins with a line's end: the child may have
+    died within a line."""
+    try:
         channel.send(b"\n" + json.dumps(message).encode() + b"\n", socket.MSG_DONTWAIT)
+    except OSError:
+        return False
+    return True
 
 
-def _run(main: Any, channel: socket.socket, memory_bytes: int | None) -> NoReturn:
+def _run(main: Any, channel: socket.socket, limits: ProcessLimits, forkserver: int) -> NoReturn:
     """The child, from its fork to its end."""
     status = CRASHED
     try:
         for number in (signal.SIGCHLD, signal.SIGTERM):  # SIGINT stays ignored: the daemon says when to end.
             signal.signal(number, signal.SIG_DFL)
-        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if memory_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-        _say(channel, {"forked": os.getpid()})
-        main(channel)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        limits.apply()
+        # The forkserver may have ended before that held; the daemon may want the child no more.
+        if os.getppid() == forkserver and _say(channel, {"forked": os.getpid()}):
+            main(channel)
         status = 0
     except BaseException:  # noqa: BLE001 - the process's outermost frame
         sys.excepthook(*sys.exc_info())

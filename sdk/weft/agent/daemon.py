@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from weft.agent.alive import AliveFile, Question
-from weft.agent.children import TOLD_CHARACTERS, Child, ForkError, Forkserver
+from weft.agent.children import TOLD_CHARACTERS, Child, ForkError, Forkserver, ProcessLimits
 from weft.agent.machine import memory_bytes
 from weft.agent.membership import Join, joining
 from weft.agent.reporter import Reporter
@@ -231,7 +231,7 @@ class AgentDaemon:
             with carried.lock:
                 if carried.stopped.is_set():
                     raise ForkError("it was stopped before it began")
-                child = self._forkserver.fork(self._memory_bytes)
+                child = self._forkserver.fork(ProcessLimits(memory_bytes=self._memory_bytes))
                 for line in (task, *carried.unsaid):
                     child.send(line)
                 carried.child = child

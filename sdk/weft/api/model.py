@@ -3,7 +3,7 @@
 | Call | Answer | Problems beside 401 and 413 `too-large` |
 |---|---|---|
 | `POST /v1/models?loss=&...` | 201 `ReadModel` | 422 `model-refused`, 503 `too-many-models`, `too-many-uploads`, \
-`model-not-read`, 507 `not-stored` |
+`no-process`, 507 `not-stored` |
 
 The body is the file, or a zip archive of one `.onnx` file and the files beside it that have its elements; the query is
 a `ReadRequest`. A job has the answer's `graph`, `loss`, `metrics` and `init_from`, its `optimizer` where that is not

@@ -1,4 +1,4 @@
-"""What the process that reads models is asked, and what it answers: values, as JSON lines."""
+"""What the fork that reads a model is asked, and what it answers."""
 
 from __future__ import annotations
 
@@ -12,24 +12,14 @@ MODEL, PARTS, ANSWER, VALUES = "model", "parts", "answer.json", "values.safetens
 """What a request's folder has: what was sent, an archive's files, and what is made of it."""
 
 
-class ModelLimits(Model):
-    """What reading one file may take."""
-
-    memory_bytes: int
-    """Of address space: what the process has at its start counts too."""
-    seconds: float
-    """Of the processor, and of the clock."""
-    file_bytes: int
-    """Of each file that it writes, and of all that an archive holds."""
-
-
 class ModelRequest(Model):
     """One file to read. In `folder` is `model`; there, `answer.json` and `values.safetensors` are written."""
 
     id: str
     folder: str
     options: ReadRequest
-    limits: ModelLimits
+    most_bytes: int
+    """Of all that an archive holds, and of a tensor."""
 
 
 class ModelOutcome(Model):
@@ -38,7 +28,3 @@ class ModelOutcome(Model):
     errors: list[FieldError] = Field(default_factory=list)
     parameters: int = 0
     """Tensors in the document of values; there is none where it is 0."""
-    peak_bytes: int = 0
-    """Resident memory of the process that read it, at most."""
-    is_defect: bool = False
-    """Whether reading broke in a way that no file should bring about."""

@@ -30,6 +30,7 @@ from weft_graph.json_place import escape_token
 from weft_graph.rules.schedule import MOST_STEPS
 from weft_graph.spelling import did_you_mean
 from weft_graph.types import BATCH, DType
+from weft_server.forks import waiting_for
 from weft_server.planning.estimate import Bounds, memory_errors, process_memory, step_peaks
 from weft_server.planning.options import column_errors, options_of, placement_errors, row_errors, training_errors
 from weft_server.planning.plan import JobPlan, dims_of, nbytes, plan_of
@@ -63,11 +64,12 @@ def read_and_check(spec: JobSpec, roots: Sequence[Path] | None, bounds: Bounds) 
 def describe(data: DataSpec, roots: Sequence[Path] | None) -> Description:
     """What the source holds of the columns asked for. Raises JobRefusedError."""
     try:
-        source = open_source(data.source.type, data.source.path, roots=roots, columns=list(data.columns.values()))
-        try:
-            return source.describe()
-        finally:
-            source.close()
+        with waiting_for(f"the data source {data.source.path}"):
+            source = open_source(data.source.type, data.source.path, roots=roots, columns=list(data.columns.values()))
+            try:
+                return source.describe()
+            finally:
+                source.close()
     except DataError as error:
         raise JobRefusedError(_data_errors(error, data)) from error
 

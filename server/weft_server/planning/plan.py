@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -42,7 +42,7 @@ class JobPlan(Renamed):
     EARLIER: ClassVar[Mapping[str, str]] = {"steps_per_pass": "steps_per_epoch"}
 
     name: Name
-    programs_json: str
+    programs_json: Annotated[str, Field(json_schema_extra={"contentMediaType": "application/json"})]
     """JSON form of `weft_graph.program.Programs`, which workers are given: as text, since it may be large, and the
     server only passes it on."""
     data: DataSpec

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from fastapi import Depends, Path, Request
 
 from weft.api.job import Job
+from weft.api.problem import FieldError
 from weft_server.access import Tokens
 from weft_server.bodies import Incoming
 from weft_server.credentials import Credentials
-from weft_server.onnx_import.pool import ModelReaders
-from weft_server.planning.apart import LARGE_BYTES, Apart
-from weft_server.planning.turns import Places, Turns, checked
-from weft_server.refusals import UnknownError
+from weft_server.forks import Forks, LimitError
+from weft_server.queues import BodyLimit, FairQueue
+from weft_server.refusals import JobRefusedError, UnknownError
 from weft_server.service import Service
 from weft_server.settings import Settings
 from weft_server.storage.uploads import Uploads
 from weft_server.users import ANYONE, USER, User, user_of
 
 _T = TypeVar("_T")
+
+SMALL_BYTES: Final = 64 << 10
+"""Of a job's document: up to that it is checked on a thread, sooner than a process has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +34,13 @@ class Context:
     incoming: Incoming
     """Bodies that are written to the disk as they come."""
     settings: Settings
-    checks: Turns
-    """Whose submitted job is checked next."""
-    models: Turns
-    """Whose ONNX file is read next."""
-    places: Places
-    """Whose ONNX file may come."""
-    readers: ModelReaders
-    apart: Apart
-    """Where what is large is computed."""
+    checks: FairQueue
+    """Of submitted jobs that are checked."""
+    models: FairQueue
+    """Of ONNX files that are read."""
+    model_bodies: BodyLimit
+    """Of ONNX files that come, wait and are read."""
+    forks: Forks
     credentials: Credentials | None
     """None where no token is asked for."""
     tokens: Tokens | None
@@ -53,14 +54,19 @@ class Context:
         return found
 
     async def computed(
-        self, request: Request, nbytes: int, function: Callable[..., _T], *arguments: object, behind: bool = False
+        self, request: Request, nbytes: int, function: Callable[..., _T], *arguments: object, low_priority: bool = False
     ) -> _T:
-        """What the function returns, which takes its time with a document of so many bytes: in the caller's turn, and
-        apart where that is much. Raises FullError, CallerLeftError, JobRefusedError."""
-        apart = self.apart if nbytes > LARGE_BYTES else None
-        async with self.checks.turn(request.is_disconnected, user=user_of(request), behind=behind):
-            seconds = self.settings.check_seconds
-            return await checked(seconds, request.is_disconnected, function, *arguments, apart=apart)
+        """What a function of `weft_server.submissions` returns for a job's document of so many bytes, once the caller
+        has a slot. Raises FullError, CallerLeftError, JobRefusedError, NoProcessError, ForkFailedError."""
+        has_left, limits = request.is_disconnected, self.settings.check_limits
+        async with self.checks.slot(has_left, user=user_of(request), low_priority=low_priority):
+            try:
+                return await self.forks.run(limits, has_left, function, *arguments, is_small=nbytes <= SMALL_BYTES)
+            except LimitError as error:
+                pointer, hint = ("/data/source", "") if error.waits_for else ("/graph", ": a smaller graph takes less")
+                raise JobRefusedError(
+                    [FieldError(pointer=pointer, detail=f"checking the job {error}{hint}")]
+                ) from error
 
 
 def _context(request: Request) -> Context:

@@ -105,7 +105,7 @@ async def get_job_spec(
 ) -> Response:
     """What was submitted, its graph included: with the job's values, all there is of its model."""
     text = await use.service.spec(job)
-    told = await use.computed(request, len(text), spec_text, text, is_earlier(user_agent), behind=True)
+    told = await use.computed(request, len(text), spec_text, text, is_earlier(user_agent), low_priority=True)
     return Response(told, media_type="application/json")
 
 
@@ -149,7 +149,7 @@ def _bounds(use: Context) -> tuple[tuple[Path, ...] | None, Bounds]:
 
 async def _dry_run(use: Context, body: bytes, request: Request, caller: User, passes: Passes | None) -> str:
     size, most = len(body), use.settings.job_nodes
-    found = await use.computed(request, size, check_submitted, body, *_bounds(use), most, behind=True)
+    found = await use.computed(request, size, check_submitted, body, *_bounds(use), most, low_priority=True)
     async with begun(use, caller, new_id(), found.spec, found.plan, keep=False) as plan:
         what = (plan, use.service.waits_for(plan, caller.home), found.text, passes, use.settings.snapshots_location)
         # Not behind others again: it has waited once.

@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
-from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 
 from weft.api.model import ReadModel, ReadRequest
+from weft.api.problem import FieldError
 from weft_server.bodies import StrictRoute
+from weft_server.forks import LimitError
 from weft_server.gate import declared_bytes, too_late
 from weft_server.onnx_import.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
 from weft_server.problems import DOCUMENT, ProblemError, sends
 from weft_server.routes.context import Caller, Context, Use
 from weft_server.storage.job_files import Upload
+from weft_server.submissions import read_onnx
 from weft_server.users import user_of
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=StrictRoute)
@@ -42,7 +44,7 @@ _BODY: dict[str, Any] = {
     status_code=HTTPStatus.CREATED,
     response_model=ReadModel,
     openapi_extra=_BODY
-    | sends(*DOCUMENT, "model-refused", "model-not-read", "too-many-models", "too-many-uploads", "caller-left"),
+    | sends(*DOCUMENT, "model-refused", "no-process", "too-many-models", "too-many-uploads", "caller-left"),
 )
 async def read_model(
     request: Request,
@@ -55,9 +57,9 @@ async def read_model(
     identifier = uuid4().hex
     folder = use.settings.models_folder / identifier
     on_files = use.service.threads.on_files
-    if use.places.is_full:
-        await use.models.sweep()  # who has left makes room for who asks again
-    with use.places.place(declared_bytes(request.headers, use.settings.model_bytes)):
+    if use.model_bodies.is_full:
+        await use.models.drop_disconnected()
+    with use.model_bodies.reserve(declared_bytes(request.headers, use.settings.model_bytes)):
         try:
             async with _arrived(use, request, folder) as written:
                 await on_files(written.close)
@@ -93,12 +95,13 @@ async def _arrived(use: Context, request: Request, folder: Path) -> AsyncIterato
 
 async def _read(use: Context, request: Request, identifier: str, folder: Path, options: ReadRequest) -> ModelOutcome:
     """Raises ProblemError with what is wrong with the file."""
-    asked = ModelRequest(id=identifier, folder=str(folder), options=options, limits=use.settings.model_limits)
-    async with use.models.turn(request.is_disconnected, user=user_of(request)):
-        outcome = await to_thread.run_sync(use.readers.read, asked)
-    if outcome is None:
-        detail = "the process that reads models was lost; try again"
-        raise ProblemError("model-not-read", detail)
+    has_left, limits, most_bytes = request.is_disconnected, use.settings.model_limits, use.settings.model_file_bytes
+    asked = ModelRequest(id=identifier, folder=str(folder), options=options, most_bytes=most_bytes)
+    async with use.models.slot(has_left, user=user_of(request)):
+        try:
+            outcome = await use.forks.run(limits, has_left, read_onnx, asked)
+        except LimitError as error:
+            outcome = ModelOutcome(errors=[FieldError(pointer="", detail=f"reading the model {error}")])
     if outcome.errors:
         detail = "; ".join(error.detail for error in outcome.errors)
         raise ProblemError("model-refused", detail, errors=outcome.errors)

@@ -38,10 +38,10 @@ async def get_programs(
     if format == "json":
         return Response(plan.programs_json, media_type="application/json")
     if format == "text":
-        text = await use.computed(request, len(plan.programs_json), programs_text, plan, behind=True)
+        text = await use.computed(request, len(plan.programs_json), programs_text, plan, low_priority=True)
     else:
         spec, full = await use.service.spec(job), format == "passes-full"
-        text = await use.computed(request, len(spec), passes_text, spec, plan, full, behind=True)
+        text = await use.computed(request, len(spec), passes_text, spec, plan, full, low_priority=True)
     return PlainTextResponse(f"{text}\n")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from store_cluster import WAIT_S, key_of, store_of
-from weft.agent.children import Child, Forkserver
+from weft.agent.children import Child, Forkserver, ProcessLimits
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeys
@@ -55,7 +55,7 @@ def begun(
 ) -> tuple[Child, Iterator[dict[str, Any]]]:
     store = json.loads(msgspec.json.encode(description))
     task = ShardTask("shard-0", store, 0, bind, advertise, curve=curve, curve_clients=clients, snapshot=snapshot)
-    child = forkserver.fork(memory_bytes)
+    child = forkserver.fork(ProcessLimits(memory_bytes=memory_bytes))
     child.send(msgspec.to_builtins(task))
     return child, child.lines()
 
