@@ -227,6 +227,19 @@ def test_children_end_with_the_daemon(forkserver: Forkserver) -> None:
     assert list(said) == []  # Its end of the channel is closed: it has ended.
 
 
+@pytest.mark.parametrize("is_awaited", [True, False])
+def test_a_forkserver_ends_with_its_daemon_and_logs_nothing(
+    forkserver: Forkserver, capfd: pytest.CaptureFixture[str], is_awaited: bool
+) -> None:
+    if is_awaited:
+        forkserver.start()
+    _, said = begun(forkserver, "answer")
+    next(said)
+    forkserver.close()
+    assert list(said) == []
+    assert capfd.readouterr().err == ""
+
+
 def test_a_forkserver_that_has_ended_is_started_anew(forkserver: Forkserver) -> None:
     child, said = begun(forkserver, "answer")
     server = next(said)["parent"]

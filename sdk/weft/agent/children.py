@@ -371,7 +371,8 @@ def serve(module: str, control: socket.socket) -> None:
     served = importlib.import_module(module)
     served.prepare()
     gc.collect()
-    control.send(READY)
+    with contextlib.suppress(OSError):
+        control.send(READY)
     gc.freeze()  # What all children share is not looked at, and so not copied, in any of them.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # A terminal sends them to all: the daemon says when to end.
@@ -389,7 +390,7 @@ def serve(module: str, control: socket.socket) -> None:
             _reap(channels)
         if control not in readable:
             continue
-        data, received, _, _ = socket.recv_fds(control, 4096, 2)
+        data, received = _request(control)
         if not data:
             break
         request = json.loads(data)
@@ -418,6 +419,15 @@ def serve(module: str, control: socket.socket) -> None:
         channels[process] = channel
     for process in channels:
         os.kill(process, signal.SIGKILL)
+
+
+def _request(control: socket.socket) -> tuple[bytes, list[int]]:
+    """What the daemon asks for, with descriptors; nothing once it is gone."""
+    try:
+        data, received, _, _ = socket.recv_fds(control, 4096, 2)
+    except ConnectionError:  # It has not read that all is ready.
+        return b"", []
+    return data, received
 
 
 def _reap(channels: dict[int, socket.socket]) -> None:
