@@ -1,4 +1,4 @@
-"""PyTorch's exporter, made quick for tests that call it often."""
+"""PyTorch and its exporter, made quick for tests that call them often."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def exports_are_quick() -> Iterator[None]:
-    """What the exporter finds out about all of its operators at each export, it finds out once: most of its time."""
+    """What the exporter finds out about all of its operators at each export, it finds out once: most of its time.
+
+    PyTorch has one thread: several would wait for each other for longer than sums as small as these take.
+    """
+    torch = importlib.import_module("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     registry = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
     operators = importlib.import_module("torch._export.utils")
     with pytest.MonkeyPatch.context() as patch:
@@ -19,3 +25,4 @@ def exports_are_quick() -> Iterator[None]:
         name = "_collect_all_valid_cia_ops_for_namespace"
         patch.setattr(operators, name, cache(getattr(operators, name)))
         yield
+    torch.set_num_threads(threads)

@@ -26,7 +26,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from scipy.optimize import nnls
 
 from cost_model import NEAR_BYTES, Constants, Cost, Machines, MemorySpeed, Role, Work
 from groups import HERE, Group, SideError, description_of, free_port
@@ -216,6 +215,8 @@ def lone_share(one: Measured, memory: MemorySpeed, cores: int) -> float:
 
 def costs_of(measured: Sequence[Measured], shares: Sequence[float] | None = None) -> dict[Role, Cost]:
     """Costs by role, each at least 0. `shares` of the probes' processor times are counted, None: all of them."""
+    from scipy.optimize import nnls  # takes half a second, and is for this alone
+
     counts = np.array([work_of(one).row() for one in measured], np.float64)
     unit = np.maximum(counts.max(axis=0), 1e-300)  # bytes are millions where rounds are one
     lone = np.ones(len(measured)) if shares is None else np.array(shares)

@@ -6,7 +6,6 @@ import io
 import json
 import math
 import os
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -223,22 +222,6 @@ def test_a_peer_is_there_where_the_environment_names_a_program(tmp_path: Path, m
         assert peer_python() == found
 
 
-@pytest.mark.parametrize("case", [CASE, TABLE], ids=["dense", "rows"])
-def test_without_a_peer_real_processes_run_and_the_end_is_2(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
-    path = tmp_path / "rows.json"
-    assert run("a test", [case], ["--rounds", "2", "--json", str(path)]) == PEER_MISSING
-    found = json.loads(path.read_text())["rows"][0]
-    assert found["peer_ms"] is None
-    assert found["ratio"] is None
-    assert found["weft_ms"] > 0
-    both_ways = 2 * case.workers * case.payload_bytes
-    assert both_ways < found["wire_bytes"] < both_ways + 20_000
-    assert re.search(rf"{case.name}: MXNet is missing: {PYTHON_VARIABLE} names no Python", capsys.readouterr().out)
-
-
 @pytest.mark.parametrize(
     "case",
     [
@@ -263,23 +246,28 @@ def test_the_bare_exchange_comes_to_numpys_values_in_real_processes(case: Case) 
     assert descendants(os.getpid()) == before
 
 
-def test_a_row_tells_of_the_bare_exchange_beside_the_peer(
+def test_without_a_peer_real_processes_run_beside_the_bare_exchange_and_the_end_is_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
     path = tmp_path / "rows.json"
-    rows = replace(TABLE, transport="samehost")
-    assert run("a test", [CASE, rows], ["--rounds", "1", "--json", str(path)], bare=True) == PEER_MISSING
-    document = json.loads(path.read_text())
+    assert run("a test", [CASE, TABLE], ["--rounds", "1", "--json", str(path)], bare=True) == PEER_MISSING
+    document, shown = json.loads(path.read_text()), capsys.readouterr().out
     assert [(one["case"], one["peer_name"]) for one in document["rows"]] == [
         ("small", "MXNet"),
         ("small", BARE),
         ("rows", "MXNet"),
+        ("rows", BARE),
     ]
-    limit = document["rows"][1]
-    assert limit["ratio"] == pytest.approx(limit["weft_ms"] / limit["peer_ms"])
+    for found, case in zip(document["rows"][::2], (CASE, TABLE), strict=True):
+        assert (found["peer_ms"], found["ratio"]) == (None, None)
+        both_ways = 2 * case.workers * case.payload_bytes
+        assert both_ways < found["wire_bytes"] < both_ways + 20_000
+    assert f"small and 1 more: MXNet is missing: {PYTHON_VARIABLE} names no Python" in shown
+    for limit in document["rows"][1::2]:
+        assert limit["ratio"] == pytest.approx(limit["weft_ms"] / limit["peer_ms"])
     assert "bare.pyzmq" in document["conditions"]["versions"]
-    assert BARE in capsys.readouterr().out
+    assert BARE in shown
 
 
 def test_a_peer_that_cannot_start_is_missing_says_why_and_leaves_no_process(

@@ -7,7 +7,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 import weft
 from acceptance_processes import load_script
@@ -32,6 +31,8 @@ def test_the_last_rows_are_those_of_the_data_set_and_no_image_is_on_both_sides(
     assert (image.dtype, label.dtype, image.shape[1:]) == (np.float32, np.int64, (1, 8, 8))
     assert len(image) == len(label) == rows
     assert (image.min(), image.max()) == (0, 1)
+    from sklearn.datasets import load_digits  # of the processes of the tests, one needs it
+
     source = load_digits()
     held_out = digits.EVALUATION_ROWS
     np.testing.assert_array_equal(image[-held_out:, 0] * 16, source.images[-held_out:])

@@ -10,25 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 convolutions beside a shortcut (He et al., 2015); the stride is in the 3x3 one."""
-
-    def __init__(self, channels: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(4 * width)
-        self.shortcut = _shortcut(channels, 4 * width, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.bn1(self.conv1(x)))
-        y = F.relu(self.bn2(self.conv2(y)))
-        return F.relu(self.bn3(self.conv3(y)) + self.shortcut(x))
-
-
 class Basic(nn.Module):
     """Two 3x3 convolutions beside a shortcut."""
 
@@ -54,7 +35,7 @@ def _shortcut(channels: int, out: int, stride: int) -> nn.Module:
 class ResNet(nn.Module):
     """A stem, four stages of blocks that halve the image, an average and a classifier."""
 
-    def __init__(self, block: type[Bottleneck] | type[Basic], depths: tuple[int, ...], expansion: int) -> None:
+    def __init__(self, depths: tuple[int, ...]) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU())
         self.pool = nn.MaxPool2d(3, 2, 1)
@@ -63,8 +44,8 @@ class ResNet(nn.Module):
         for stage, depth in enumerate(depths):
             for index in range(depth):
                 width = 64 << stage
-                blocks.append(block(channels, width, 2 if stage and index == 0 else 1))
-                channels = width * expansion
+                blocks.append(Basic(channels, width, 2 if stage and index == 0 else 1))
+                channels = width
         self.blocks = nn.Sequential(*blocks)
         self.classifier = nn.Linear(channels, 1000)
 
@@ -260,11 +241,7 @@ class Network:
 
 NETWORKS = {
     "resnet18": Network(
-        lambda: ResNet(Basic, (2, 2, 2, 2), 1), {"images": ("float", (2, 3, 64, 64), 0), "labels": ("int", (2,), 1000)}
-    ),
-    "resnet50": Network(
-        lambda: ResNet(Bottleneck, (3, 4, 6, 3), 4),
-        {"images": ("float", (2, 3, 64, 64), 0), "labels": ("int", (2,), 1000)},
+        lambda: ResNet((2, 2, 2, 2)), {"images": ("float", (2, 3, 64, 64), 0), "labels": ("int", (2,), 1000)}
     ),
     "decoder": Network(Decoder, {"tokens": ("int", (3, 24), 96), "targets": ("int", (3, 24), 96)}),
     "encoder": Network(

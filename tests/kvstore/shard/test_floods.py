@@ -26,7 +26,7 @@ LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
 FLOODING = 8
 """Slots that flood: all but slot 0, which trains on keys that it alone contributes to."""
 RATE = 0.5
-STEPS = 4
+STEPS = 2
 
 
 def disturbed() -> StoreDescription:
