@@ -88,6 +88,45 @@ def test_the_gradient_of_windows_of_2_x_2_is_that_of_its_body_where_elements_are
         assert not lowered(changed, Lowered(types))
 
 
+@pytest.mark.parametrize(
+    ("size", "kernel", "strides", "pads", "products"),
+    [
+        pytest.param((2, 2), (3, 3), (1, 1), (1, 1, 1, 1), True, id="every place of the kernel sees some element"),
+        pytest.param((1, 1), (3, 3), (1, 1), (1, 1, 1, 1), True, id="one place sees an element"),
+        pytest.param((2, 2), (3, 3), (2, 2), (1, 1, 1, 1), True, id="one window"),
+        pytest.param((3, 5), (3, 2), (2, 3), (1, 0, 1, 1), True, id="windows apart from each other"),
+        pytest.param((6, 7), (3, 3), (1, 1), (1, 0, 1, 2), False, id="many windows"),
+        pytest.param((6, 7), (1, 1), (2, 2), (0, 0, 0, 0), False, id="many windows apart from each other"),
+    ],
+)
+def test_a_convolution_and_its_gradients_are_those_of_their_bodies(
+    size: tuple[int, int], kernel: tuple[int, int], strides: tuple[int, int], pads: tuple[int, ...], products: bool
+) -> None:
+    draw = np.random.default_rng(5)
+    x, w = draw.standard_normal((3, 4, *size)), draw.standard_normal((5, 4, *kernel))
+    arrays = {"x": x, "w": w, "b": draw.standard_normal(5)}
+    arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+    attributes = {"strides": strides, "pads": pads, "kernel_shape": kernel}
+    nodes = (
+        Node("Conv", "forward", ("x", "w", "b"), ("y",), attributes),
+        Node("ConvInputGrad", "data", ("g", "x", "w"), ("dx",), attributes, WEFT_DOMAIN),
+        Node("ConvWeightGrad", "weights", ("g", "x", "w"), ("dw",), attributes, WEFT_DOMAIN),
+    )
+    (y,) = run_node(KernelContext(""), nodes[0], [arrays[name] for name in "xwb"])
+    arrays["g"] = draw.standard_normal(y.shape).astype(np.float32)
+    types = types_of(**{name: array.shape for name, array in arrays.items()}, y=y.shape, dx=x.shape, dw=w.shape)
+    into = Lowered(types)
+    is_lowered = [lowered(node, into) for node in nodes]
+    assert is_lowered == [True, True, products or set(strides) == {1}]
+    assert any(node.op_type in {"Conv", "ConvTranspose"} for node in into.nodes[:2]) is not products
+    for node, lowers in zip(nodes, is_lowered, strict=True):
+        if lowers:
+            reads = [arrays[name] for name in node.inputs]
+            (found,) = session_of([node], types, " ".join(node.inputs), node.outputs[0])(KernelContext(""), reads, {})
+            (expected,) = run_node(KernelContext(""), node, reads)
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_gelus_gradient_is_that_of_its_body() -> None:
     node = Node("GeluGrad", "back", ("g", "x"), ("d",), {}, WEFT_DOMAIN)
     session = session_of([node], types_of(g=(4001,), x=(4001,), d=(4001,)), "g x", "d")
