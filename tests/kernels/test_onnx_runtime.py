@@ -127,6 +127,27 @@ def test_a_convolution_and_its_gradients_are_those_of_their_bodies(
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_batch_normalization_in_training_and_its_gradient_are_those_of_their_bodies() -> None:
+    draw = np.random.default_rng(6)
+    arrays = {name: draw.standard_normal((4, 3, 2, 5)).astype(np.float32) * 2 + 1 for name in "xg"}
+    arrays |= {name: draw.random(3).astype(np.float32) + 0.5 for name in ("scale", "bias", "mean", "variance")}
+    types = types_of(**{name: array.shape for name, array in arrays.items()}, y=(4, 3, 2, 5), dx=(4, 3, 2, 5))
+    types |= types_of(m=(3,), v=(3,), ds=(3,), db=(3,))
+    training = {"training_mode": 1, "epsilon": 0.01}
+    reads = ("x", "scale", "bias", "mean", "variance")
+    forward = Node("BatchNormalization", "norm", reads, ("y", "m", "v"), {**training, "momentum": 0.75})
+    reads = ("g", "x", "scale", "mean", "variance")
+    back = Node("BatchNormalizationGrad", "back", reads, ("dx", "ds", "db"), training, WEFT_DOMAIN)
+    for node, used in ((forward, forward.inputs), (back, back.inputs[:3])):
+        session = session_of([node], types, " ".join(used), " ".join(node.outputs))
+        found = session(KernelContext(""), [arrays[name] for name in used], {})
+        expected = run_node(KernelContext(""), node, [arrays[name] for name in node.inputs])
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+    by_running = Node("BatchNormalization", "norm", forward.inputs, ("y",))
+    assert not lowered(by_running, Lowered(types))
+
+
 def test_gelus_gradient_is_that_of_its_body() -> None:
     node = Node("GeluGrad", "back", ("g", "x"), ("d",), {}, WEFT_DOMAIN)
     session = session_of([node], types_of(g=(4001,), x=(4001,), d=(4001,)), "g x", "d")

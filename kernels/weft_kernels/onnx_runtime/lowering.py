@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from weft_graph.attributes import as_int, as_str
+from weft_graph.attributes import as_float, as_int, as_str
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Node, Subgraph
 from weft_graph.schema import schema_of
 from weft_graph.shapes.windows import Windows, windows_of
@@ -76,6 +76,10 @@ class Lowered:
         name = f"{node.name}/constant {len(self.constants)}"
         self.constants.append(Constant(name, array))
         return name
+
+    def float(self, node: Node, value: float) -> str:
+        """Adds a constant of one float32; returns its name."""
+        return self.constant(node, np.asarray(value, np.float32))
 
     def numbers(self, node: Node, *values: int) -> str:
         """Adds a constant of whole numbers (n,); returns its name."""
@@ -266,8 +270,9 @@ def _reshape_like(node: Node, into: Lowered) -> bool:
     return _reshaped(node, into, node.inputs[0], into.shape(node.inputs[1]))
 
 
-def _reshaped(node: Node, into: Lowered, value: str, shape: tuple[int, ...]) -> bool:
-    into.emit(node, "Reshape", (value, into.constant(node, np.asarray(shape, np.int64))), node.outputs[0])
+def _reshaped(node: Node, into: Lowered, value: str, shape: tuple[int, ...], output: int = 0) -> bool:
+    """Adds a Reshape that makes an output of the node."""
+    into.emit(node, "Reshape", (value, into.numbers(node, *shape)), node.outputs[output])
     return True
 
 
@@ -380,35 +385,48 @@ class _Convolution:
         return self.taps if len(self.taps) == 1 else tuple(product(range(rows), range(columns)))
 
     def seen(self, place: tuple[int, int]) -> tuple[list[int], list[int]]:
-        """Where the elements of a padded image begin that the windows have at a place of the kernel, and end."""
+        """Where the elements of an image begin that the windows have at a place of the kernel, and end: below 0, or
+        beyond its size, in the padding."""
         windows = self.windows
-        begins = [at * dilation for at, dilation in zip(place, windows.dilations, strict=True)]
+        shifts = zip(place, windows.dilations, windows.begin, strict=True)
+        begins = [at * dilation - begin for at, dilation, begin in shifts]
         spans = [(count - 1) * stride + 1 for count, stride in zip(windows.count, windows.strides, strict=True)]
         return begins, [begin + span for begin, span in zip(begins, spans, strict=True)]
 
     def columns(self, node: Node, into: Lowered, data: str) -> str:
         """(channels * places of the kernel, batch * windows): what one product convolves."""
-        windows, axes = self.windows, into.numbers(node, 2, 3)
+        windows, parts = self.windows, []
         value = into.emit(node, "Transpose", (data,), perm=(1, 0, 2, 3))
-        if any(windows.begin + windows.end):
-            pads = into.numbers(node, 0, 0, *windows.begin, 0, 0, *windows.end)
-            value = into.emit(node, "Pad", (value, pads))
-        strides, parts = into.numbers(node, *windows.strides), []
-        for place in self.places:
-            begins, ends = self.seen(place)
-            reads = (value, into.numbers(node, *begins), into.numbers(node, *ends), axes, strides)
-            parts.append(into.emit(node, "Slice", reads))
+        spans, shift = [self.seen(place) for place in self.places], (0, 0)
+        if any(begin < 0 or end > size for span in spans for begin, end, size in zip(*span, windows.size, strict=True)):
+            pads, shift = (0, 0, *windows.begin, 0, 0, *windows.end), (windows.begin[0], windows.begin[1])
+            value = into.emit(node, "Pad", (value, into.numbers(node, *pads)))
+        axes, strides = into.numbers(node, 2, 3), into.numbers(node, *windows.strides)
+        for span in spans:
+            begins, ends = (into.numbers(node, at[0] + shift[0], at[1] + shift[1]) for at in span)
+            parts.append(into.emit(node, "Slice", (value, begins, ends, axes, strides)))
         value = into.emit(node, "Concat", parts, axis=1) if len(parts) > 1 else parts[0]
         return into.reshape(node, value, self.channels * len(parts), -1)
 
     def matrix(self, node: Node, into: Lowered, weights: str) -> str:
         """(features, channels * places of the kernel), from the weights."""
-        if len(self.places) < math.prod(self.windows.kernel):
-            ((row, column),) = self.places
+        if self.is_narrow:
             flat = into.reshape(node, weights, -1, math.prod(self.windows.kernel))
-            place = into.numbers(node, row * self.windows.kernel[1] + column)
-            weights = into.emit(node, "Gather", (flat, place), axis=1)
+            weights = into.emit(node, "MatMul", (flat, into.constant(node, self.only_place().T)))
         return into.reshape(node, weights, self.features, -1)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether one place of the kernel alone sees an element, and not all."""
+        return len(self.places) < math.prod(self.windows.kernel)
+
+    def only_place(self) -> Array:
+        """(1, places of the kernel): 1 at the one that sees an element. A product with it takes that of all weights, or
+        puts it there, in half the time of an operator that moves elements."""
+        ((row, column),) = self.places
+        found = np.zeros((1, *self.windows.kernel), np.float32)
+        found[0, row, column] = 1
+        return found.reshape(1, -1)
 
     def rows(self, node: Node, into: Lowered, output: str) -> str:
         """(features, batch * windows), from (batch, features, windows ...)."""
@@ -462,7 +480,7 @@ def _conv_input_grad(node: Node, into: Lowered) -> bool:
     parts = into.emit_all(node, "Split", (spread,), ("",) * len(places), axis=1, num_outputs=len(places))
     added = []
     for place, part in zip(places, parts, strict=True):
-        begins = [at - begin for at, begin in zip(convolution.seen(place)[0], windows.begin, strict=True)]
+        begins, _ = convolution.seen(place)
         ends = [size - at - n for size, at, n in zip(windows.size, begins, windows.count, strict=True)]
         image = into.reshape(node, part, channels, batch, *windows.count)
         added.append(into.emit(node, "Pad", (image, into.numbers(node, 0, 0, *begins, 0, 0, *ends))))
@@ -486,13 +504,84 @@ def _conv_weight_grad(node: Node, into: Lowered) -> bool:
         total = into.emit(node, "Transpose", (into.emit(node, "Gemm", (columns, rows), transB=1),), perm=(1, 0))
     else:
         total = into.emit(node, "Gemm", (rows, columns), transB=1)
-    places = math.prod(convolution.windows.kernel)
-    if len(convolution.places) < places:
-        ((row, column),) = convolution.places
-        place = row * convolution.windows.kernel[1] + column
-        flat = into.reshape(node, total, -1, 1)
-        total = into.emit(node, "Pad", (flat, into.numbers(node, 0, place, 0, places - place - 1)))
+    if convolution.is_narrow:
+        reads = into.reshape(node, total, -1, 1), into.constant(node, convolution.only_place())
+        total = into.emit(node, "MatMul", reads)
     _reshaped(node, into, total, shape)
+    return True
+
+
+# --- Batch normalization, in training ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The statistics of a batch (batch, channels, ...) by channel, each (1, channels, 1 ...): its mean, the elements
+    without it, and 1 over the standard deviation."""
+
+    centred: str
+    mean: str
+    variance: str
+    inverse: str
+
+
+def _batch_of(node: Node, into: Lowered, data: str) -> _Batch | None:
+    """None for what onnxruntime does not normalize: by running statistics, or so large that passes over memory cost."""
+    attributes, shape = schema_of(node).attributes_of(node), into.shape(data)
+    if not attributes["training_mode"] or into.types[data].size > _MANY_ELEMENTS:
+        return None
+    axes = into.numbers(node, *(axis for axis in range(len(shape)) if axis != 1))
+    mean = into.emit(node, "ReduceMean", (data, axes))
+    centred = into.emit(node, "Sub", (data, mean))
+    variance = into.emit(node, "ReduceMean", (into.emit(node, "Mul", (centred, centred)), axes))
+    deviation = into.emit(
+        node, "Sqrt", (into.emit(node, "Add", (variance, into.float(node, as_float(attributes["epsilon"])))),)
+    )
+    return _Batch(centred, mean, variance, into.emit(node, "Reciprocal", (deviation,)))
+
+
+def _by_channel(node: Node, into: Lowered, value: str, data: str) -> str:
+    """One number a channel, to stand beside the data."""
+    return into.reshape(node, value, -1, *(1,) * (into.types[data].rank - 2))
+
+
+def _batch_norm(node: Node, into: Lowered) -> bool:
+    data, scale, bias, *running = node.inputs
+    batch = _batch_of(node, into, data)
+    if batch is None:
+        return False
+    factor = into.emit(node, "Mul", (batch.inverse, _by_channel(node, into, scale, data)))
+    scaled = into.emit(node, "Mul", (batch.centred, factor))
+    into.emit(node, "Add", (scaled, _by_channel(node, into, bias, data)), node.outputs[0])
+    kept = as_float(schema_of(node).attribute(node, "momentum"))
+    for before, now, output in zip(running, (batch.mean, batch.variance), node.outputs[1:], strict=False):
+        if output:
+            old = into.emit(node, "Mul", (before, into.float(node, kept)))
+            new = into.emit(node, "Mul", (into.reshape(node, now, -1), into.float(node, 1 - kept)))
+            into.emit(node, "Add", (old, new), output)
+    return True
+
+
+def _batch_norm_grad(node: Node, into: Lowered) -> bool:
+    """scale * inverse * (gradient - its mean - normal * mean of gradient * normal)."""
+    gradient, data, scale, *_ = node.inputs
+    batch = _batch_of(node, into, data)
+    if batch is None:
+        return False
+    shape = into.shape(data)
+    axes = into.numbers(node, *(axis for axis in range(len(shape)) if axis != 1))
+    count = into.float(node, math.prod(shape) // shape[1])
+    by_bias = into.emit(node, "ReduceSum", (gradient, axes))
+    by_centred = into.emit(node, "ReduceSum", (into.emit(node, "Mul", (gradient, batch.centred)), axes))
+    by_scale = into.emit(node, "Mul", (by_centred, batch.inverse))
+    for number, value in enumerate((by_scale, by_bias), 1):
+        if node.outputs[number]:
+            _reshaped(node, into, value, into.shape(scale), number)
+    slope = into.emit(node, "Div", (into.emit(node, "Mul", (by_scale, batch.inverse)), count))
+    moved = into.emit(node, "Sub", (gradient, into.emit(node, "Mul", (batch.centred, slope))))
+    moved = into.emit(node, "Sub", (moved, into.emit(node, "Div", (by_bias, count))))
+    factor = into.emit(node, "Mul", (batch.inverse, _by_channel(node, into, scale, data)))
+    into.emit(node, "Mul", (moved, factor), node.outputs[0])
     return True
 
 
@@ -619,6 +708,8 @@ def _cross_entropy_grad(node: Node, into: Lowered) -> bool:
 
 LOWER: Final[Mapping[str, Callable[[Node, Lowered], bool]]] = {
     FUSED: _fused,
+    "BatchNormalization": _batch_norm,
+    "BatchNormalizationGrad": _batch_norm_grad,
     "Embedding": _embedding,
     "Gather": _gather,
     STOP_GRADIENT: _identity,

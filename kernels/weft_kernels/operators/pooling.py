@@ -173,6 +173,11 @@ def _taps(places: Array, size: int) -> tuple[Tap, ...]:
     return Tap(first, 1 - share, (share,)), Tap(second, share, (share,))
 
 
+SHORT_ROW: Final = 32
+"""Windows in a row below which NumPy takes longer to begin one than to go through it: images and channels, of which
+there are more, go last in memory then."""
+
+
 # --- MaxRoiPool's bins: whole elements, from each box's numbers on the host; and the largest of each bin --------------
 
 
@@ -272,13 +277,21 @@ def max_pool_grad(context: KernelContext, inputs: Inputs, attributes: Attributes
     if cuda.windows_fit(xp, data, windows):
         return (cuda.max_pool_grad(xp, gradient, data, output, windows),)
     around = padded(xp, data, windows, -math.inf)
+    rank, turns = len(windows.size), xp is np and windows.count[-1] < SHORT_ROW
+    if turns:
+        around, output, gradient = (
+            np.ascontiguousarray(np.moveaxis(array, (0, 1), (rank, rank + 1))) for array in (around, output, gradient)
+        )
     result = xp.zeros(around.shape, dtype=gradient.dtype)
     left = xp.ones(output.shape, dtype=bool)
     for _, part in places(windows):
-        chosen = left & (around[part] == output)
-        result[part] += gradient * chosen
+        here = part[1:] if turns else part
+        chosen = left & (around[here] == output)
+        result[here] += gradient * chosen
         left &= ~chosen
-    return (result[inside(windows)],)
+    if turns:
+        result = np.moveaxis(result, (rank, rank + 1), (0, 1))
+    return (np.ascontiguousarray(result[inside(windows)]) if turns else result[inside(windows)],)
 
 
 @kernel("MaxUnpool", host_inputs=(2,))
