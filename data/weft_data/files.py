@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,10 +25,14 @@ def open_regular(path: str, roots: Sequence[Path] | None) -> BinaryIO:
         else:
             handle = _open_under(path, resolved, roots)
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of links; ValueError: a NUL in the path
-        raise UnreadableFileError(f"cannot open {_looked_at(path)}: {_reason(error)}", path=path) from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        remedy = ": copy the file there, or name one that is there" if isinstance(error, FileNotFoundError) else ""
+        told = f"cannot open {_looked_at(path)}: {_reason(error)}{_relative(path)}{remedy}"
+        raise UnreadableFileError(told, path=path) from error
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
         os.close(handle)
-        raise UnreadableFileError(f"{path!r} is not a regular file", path=path)
+        told = "is a directory: name a file in it" if stat.S_ISDIR(mode) else "is not a regular file"
+        raise UnreadableFileError(f"{_looked_at(path)} {told}", path=path)
     return os.fdopen(handle, "rb")
 
 
@@ -38,8 +43,8 @@ def _open_under(path: str, resolved: Path, roots: Sequence[Path]) -> int:
             return _open_beneath(base, resolved.relative_to(base).parts)
     allowed = ", ".join(str(root) for root in roots) or "there is none"
     raise UnreadableFileError(
-        f"{_looked_at(path)} is not below a directory that jobs may read data from ({allowed}): move it "
-        "there, or start weft with --data-root",
+        f"{_looked_at(path)} is not below a directory that jobs may read data from ({allowed}){_relative(path)}: move "
+        "it there, or start weft with --data-root",
         path=path,
     )
 
@@ -58,11 +63,13 @@ def _open_beneath(base: Path, parts: tuple[str, ...]) -> int:
 
 
 def _looked_at(path: str) -> str:
-    """The path as a reader finds it: an absolute one, and where a relative one was looked for."""
-    if Path(path).is_absolute():
-        return path
-    here = Path.cwd()
-    return f"{here / path} ({path!r} is relative to {here}, where the cluster was started)"
+    """The absolute path, and the machine on which it was looked for."""
+    return f"{Path.cwd() / path} on machine {socket.gethostname()}"
+
+
+def _relative(path: str) -> str:
+    """What a relative path starts from; nothing of an absolute one."""
+    return "" if Path(path).is_absolute() else f" ({path!r} starts from {Path.cwd()}, where the cluster was started)"
 
 
 def _reason(error: Exception) -> str:

@@ -237,6 +237,25 @@ class Client:
         `epochs` is the total length of both, `stop_when="none"` removes its early stop. Raises NotFoundError,
         InvalidRequestError if there is no snapshot, ArgumentError.
         """
+        document = self.resume_spec(
+            job, steps=steps, epochs=epochs, workers=workers, shards=shards, lr=lr, stop_when=stop_when, name=name
+        )
+        return self.submit_spec(document)
+
+    def resume_spec(
+        self,
+        job: JobHandle | str,
+        *,
+        steps: int | None = None,
+        epochs: int | None = None,
+        workers: int | None = None,
+        shards: int | None = None,
+        lr: float | None = None,
+        stop_when: StopWhen | Mapping[str, Any] | str | None = None,
+        name: str | None = None,
+    ) -> str:
+        """The JSON of the job that `resume` submits, of which any other field may be changed first. Raises
+        NotFoundError, ArgumentError."""
         identifier = job.id if isinstance(job, JobHandle) else job
         said = self.http.send("GET", f"/v1/jobs/{quote(identifier, safe='')}/spec").content
         try:
@@ -259,7 +278,7 @@ class Client:
                 changes["parallelism"] = Scale(workers=workers, shards=shards).of(spec.parallelism)
             resumed = JobSpec.model_validate({**spec.model_dump(), **changes})
         changed = resumed.model_dump(mode="json", include=set(changes))
-        return self.submit_spec(json.dumps({**json.loads(said), **changed}))  # With what only the server knows of.
+        return json.dumps({**json.loads(said), **changed})  # With what only the server knows of.
 
     def job(self, id: str) -> JobHandle:  # noqa: A002 - what the API calls it
         """The job with this id. Raises NotFoundError."""

@@ -29,11 +29,13 @@ def SGD(  # noqa: N802 - makes a model of that name, and stands for it in script
     lr: Hyper = BUILT_IN["sgd"].hyper["lr"],
     *,
     momentum: Hyper = 0.0,
+    dampening: Hyper = 0.0,
     weight_decay: Hyper = BUILT_IN["sgd"].hyper["weight_decay"],
     nesterov: bool = False,
     multipliers: Multipliers | None = None,
 ) -> api.SGD:
-    """g += weight_decay * w; v = momentum * v + g; w -= lr * v, or with `nesterov` w -= lr * (g + momentum * v).
+    """g += weight_decay * w; v = momentum * v + (1 - dampening) * g; w -= lr * v, or with `nesterov`
+    w -= lr * (g + momentum * v). The first update takes g whole.
 
     Nesterov 1983 in the form of Sutskever et al. 2013, with lr outside of v.
 
@@ -43,6 +45,7 @@ def SGD(  # noqa: N802 - makes a model of that name, and stands for it in script
         return api.SGD(
             lr=lr,
             momentum=momentum,
+            dampening=dampening,
             weight_decay=weight_decay,
             nesterov=nesterov,
             multipliers=_listed(multipliers, api.Multiplier),
@@ -55,15 +58,24 @@ def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scrip
     *,
     betas: tuple[Hyper, Hyper] = _BETAS,
     eps: Hyper = BUILT_IN["adam"].hyper["epsilon"],
+    weight_decay: Hyper = 0.0,
+    amsgrad: bool = False,
     multipliers: Multipliers | None = None,
 ) -> api.Adam:
-    """Adam with bias correction, Kingma and Ba 2015, algorithm 1.
+    """Adam with bias correction, Kingma and Ba 2015, algorithm 1, of g + weight_decay * w. With `amsgrad` it divides by
+    the largest mean of squares so far, Reddi, Kale and Kumar 2018.
 
     Raises ArgumentError, which says what the optimizer has.
     """
     with checked("Adam"):
-        listed = _listed(multipliers, api.Multiplier)
-        return api.Adam(lr=lr, betas=betas, eps=eps, multipliers=listed)
+        return api.Adam(
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
+            multipliers=_listed(multipliers, api.Multiplier),
+        )
 
 
 @says_its_words
@@ -73,9 +85,11 @@ def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scri
     betas: tuple[Hyper, Hyper] = _BETAS,
     eps: Hyper = BUILT_IN["adamw"].hyper["epsilon"],
     weight_decay: Hyper = BUILT_IN["adamw"].hyper["weight_decay"],
+    amsgrad: bool = False,
     multipliers: Multipliers | None = None,
 ) -> api.AdamW:
-    """Adam, and w -= lr * weight_decay * w beside it: Loshchilov and Hutter 2019, as PyTorch's AdamW.
+    """Adam, and w -= lr * weight_decay * w beside it: Loshchilov and Hutter 2019, as PyTorch's AdamW. `amsgrad` is as
+    Adam's.
 
     Raises ArgumentError, which says what the optimizer has.
     """
@@ -85,6 +99,7 @@ def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scri
             betas=betas,
             eps=eps,
             weight_decay=weight_decay,
+            amsgrad=amsgrad,
             multipliers=_listed(multipliers, api.Multiplier),
         )
 
@@ -93,18 +108,21 @@ def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scri
 def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["adagrad"].hyper["lr"],
     *,
+    lr_decay: Hyper = 0.0,
     weight_decay: Hyper = BUILT_IN["adagrad"].hyper["weight_decay"],
     initial_accumulator_value: float = BUILT_IN["adagrad"].state["sum"],
     eps: Hyper = BUILT_IN["adagrad"].hyper["epsilon"],
     multipliers: Multipliers | None = None,
 ) -> api.Adagrad:
-    """g += weight_decay * w; s += g^2; w -= lr * g / (sqrt(s) + eps), s starting at `initial_accumulator_value`.
+    """g += weight_decay * w; s += g^2; w -= lr / (1 + (t - 1) * lr_decay) * g / (sqrt(s) + eps), where t counts the
+    updates from 1 and s starts at `initial_accumulator_value`.
 
     Duchi, Hazan and Singer 2011. Raises ArgumentError, which says what the optimizer has.
     """
     with checked("Adagrad"):
         return api.Adagrad(
             lr=lr,
+            lr_decay=lr_decay,
             weight_decay=weight_decay,
             initial_accumulator_value=initial_accumulator_value,
             eps=eps,
@@ -119,11 +137,14 @@ def RMSprop(  # noqa: N802 - makes a model of that name, and stands for it in sc
     alpha: Hyper = BUILT_IN["rmsprop"].hyper["decay"],
     eps: Hyper = BUILT_IN["rmsprop"].hyper["epsilon"],
     weight_decay: Hyper = BUILT_IN["rmsprop"].hyper["weight_decay"],
+    momentum: Hyper = 0.0,
+    centered: bool = False,
     multipliers: Multipliers | None = None,
 ) -> api.RMSprop:
-    """g += weight_decay * w; s = alpha * s + (1 - alpha) * g^2; w -= lr * g / (sqrt(s) + eps).
+    """g += weight_decay * w; s = alpha * s + (1 - alpha) * g^2; v = momentum * v + g / (sqrt(s) + eps); w -= lr * v.
+    With `centered` the square of g's mean is taken from s.
 
-    Tieleman and Hinton 2012.
+    Tieleman and Hinton 2012; centered: Graves 2013.
 
     Raises ArgumentError, which says what the optimizer has.
     """
@@ -133,6 +154,8 @@ def RMSprop(  # noqa: N802 - makes a model of that name, and stands for it in sc
             alpha=alpha,
             eps=eps,
             weight_decay=weight_decay,
+            momentum=momentum,
+            centered=centered,
             multipliers=_listed(multipliers, api.Multiplier),
         )
 

@@ -238,11 +238,12 @@ class Service:
         """The most that a job's process may take on any agent of that kind; None where nobody knows."""
         return self._controller.most_memory(kind)
 
-    async def cancel(self, job: str, *, discard: bool = False) -> Job:
-        """Raises UnknownError, or WrongStateError for a job that has ended otherwise. A cancelled one stays so."""
+    async def cancel(self, job: str, *, why: str, discard: bool = False) -> Job:
+        """`why` is the job's reason. A cancelled job stays so. Raises UnknownError, or WrongStateError for one that has
+        ended otherwise."""
         await self._handed_over(job)
         if self._controller.run_of(job) is not None:
-            await self._written(self._controller.cancel(job, self.clock(), discard=discard))
+            await self._written(self._controller.cancel(job, why, self.clock(), discard=discard))
             return await self.job(job)
         ended = await self.job(job)
         if ended.state is JobState.CANCELLED and discard and ended.snapshot is not None:
@@ -256,11 +257,11 @@ class Service:
         await self._written([])
         return ended
 
-    async def stop_job(self, job: str) -> Job:
-        """Raises UnknownError, or WrongStateError. One that has succeeded stays so."""
+    async def stop_job(self, job: str, *, why: str) -> Job:
+        """`why` is in the job's reason. Raises UnknownError, or WrongStateError. One that has succeeded stays so."""
         await self._handed_over(job)
         if self._controller.run_of(job) is not None:
-            await self._written(self._controller.stop(job, "by a client", self.clock()))
+            await self._written(self._controller.stop(job, why, self.clock()))
             return await self.job(job)
         ended = await self.job(job)
         if ended.state is not JobState.SUCCEEDED:

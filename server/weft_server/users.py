@@ -22,6 +22,11 @@ class User:
         """The project of what this user brings."""
         return DEFAULT_PROJECT if self.project == ALL_PROJECTS else self.project
 
+    @property
+    def asking(self) -> str:
+        """As the reason of what this user asked for."""
+        return f"by {self.name}" if self.name else "on request"
+
     def sees(self, project: str) -> bool:
         return self.project in {ALL_PROJECTS, project}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import zlib
 from pathlib import Path
@@ -166,12 +167,22 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path: Path) -> N
         listener.bind(str(tmp_path / "socket.npz"))
         for name in ("pipe.npz", "directory.npz", "socket.npz", "absent.npz"):
             for roots in (None, [tmp_path]):
-                with pytest.raises(UnreadableFileError, match=name):
+                with pytest.raises(UnreadableFileError, match=f"{tmp_path / name} on machine {socket.gethostname()}"):
                     open_source("numpy", str(tmp_path / name), roots=roots)
     with pytest.raises(UnreadableFileError, match="/dev/zero"):
         open_source("numpy", "/dev/zero")
     with pytest.raises(UnreadableFileError, match="null"):
         open_source("numpy", "a\0.npz")
+
+
+def test_a_file_that_is_not_there_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    started = f"('a.npz' starts from {tmp_path}, where the cluster was started)"
+    told = f"cannot open {tmp_path}/a.npz on machine {socket.gethostname()}: No such file or directory {started}: copy"
+    with pytest.raises(UnreadableFileError, match=f"^{re.escape(told)} the file there, or name one that is there$"):
+        open_source("numpy", "a.npz")
+    with pytest.raises(UnreadableFileError, match=r" is a directory: name a file in it$"):
+        open_source("numpy", ".", roots=[tmp_path])
 
 
 def test_with_roots_only_what_lies_under_one_is_opened(tmp_path: Path) -> None:
@@ -189,7 +200,7 @@ def test_with_roots_only_what_lies_under_one_is_opened(tmp_path: Path) -> None:
         open_source("numpy", str(good), roots=[tmp_path / "elsewhere", root]).close()
     bad = ["out.npz", "out/a.npz", "../root-beside/a.npz", "deep/../../root-beside/a.npz"]
     for path in [str(root / each) for each in bad] + [str(outside / "a.npz"), "/etc/passwd"]:
-        with pytest.raises(UnreadableFileError, match=f"^{path} is not below a directory"):
+        with pytest.raises(UnreadableFileError, match=f"^{path} on machine .* is not below a directory"):
             open_source("numpy", path, roots=[root])
     for path in (root / "loop" / "a.npz", root):
         with pytest.raises(UnreadableFileError):

@@ -576,8 +576,8 @@ def test_jobs_that_ended_long_ago_are_removed_together(run: Run) -> None:
 
 
 def test_stop_says_that_the_job_stops(run: Run) -> None:
-    result = run(answers(job(), job(reason="it stops at its next snapshot, as a client asked")), "stop", "job-1")
-    assert result.stdout == "job job-1 (digits) is running: it stops at its next snapshot, as a client asked\n"
+    result = run(answers(job(), job(reason="it stops at its next snapshot, by alice")), "stop", "job-1")
+    assert result.stdout == "job job-1 (digits) is running: it stops at its next snapshot, by alice\n"
 
 
 def test_a_job_is_resumed_with_what_is_said_and_the_new_one_is_told(run: Run) -> None:
@@ -587,6 +587,12 @@ def test_a_job_is_resumed_with_what_is_said_and_the_new_one_is_told(run: Run) ->
     assert result.stdout.splitlines()[0] == "job job-2 (digits) is pending"
     sent = JobSpec.model_validate_json(script.requests[-1].content)
     assert (sent.resume, sent.run.steps, sent.parallelism.workers) == ("job-1", 90, 3)
+    script = answers(job(state=JobState.FAILED), spec, job(id="job-2", state=JobState.PENDING))
+    run(script, "resume", "job-1", "--steps", "90", "--set", "on_nan=go_on", "--set", "data.batch_size=8")
+    sent = JobSpec.model_validate_json(script.requests[-1].content)
+    assert (sent.resume, sent.run.steps, sent.on_nan, sent.data.batch_size) == ("job-1", 90, "go_on", 8)
+    wrong = run(answers(job(state=JobState.FAILED), spec), "resume", "job-1", "--set", "epoch=3")
+    assert "did you mean 'epochs'?" in wrong.stderr
 
 
 def test_a_job_that_ended_shows_how_to_go_on(run: Run) -> None:

@@ -227,10 +227,11 @@ def test_warnings_are_shown_and_no_model_is_an_error(run: Run, file: str, tmp_pa
     (tmp_path / "text.onnx").write_text("hello")
     result = run(answers(job()), "submit", str(tmp_path / "text.onnx"), *LOSS, "--steps", "1")
     assert (result.exit_code, "text.onnx: the file is no ONNX model" in result.stderr) == (1, True)
-    assert "there is no file none.onnx" in run(answers(job()), "inspect", "none.onnx").stderr
+    assert f"there is no file {Path('none.onnx').absolute()}" in run(answers(job()), "inspect", "none.onnx").stderr
 
 
 def test_inspect_tells_what_there_is_and_what_cannot_train(run: Run, file: str) -> None:
+    assert run(answers(), "inspect", file, "--data", "d.npz").exit_code == 2  # an option that it has no use for
     out = run(answers(), "inspect", file).stdout
     assert "inputs\n  x  float32[batch, 3]\noutputs\n  logits  float32[batch, 4]\n" in out
     assert "parameters that train (1 of 1, 12 numbers in all)\n  w  float32[3, 4]\n" in out

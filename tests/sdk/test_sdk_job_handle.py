@@ -70,7 +70,7 @@ def test_cancel_is_a_call_that_brings_the_new_state() -> None:
 
 def test_stop_is_a_call_and_what_it_cannot_do_is_a_conflict() -> None:
     script = answers(
-        job(reason="it stops at its next snapshot, as a client asked"), problem(409, "wrong-state", "none are kept")
+        job(reason="it stops at its next snapshot, by alice"), problem(409, "wrong-state", "none are kept")
     )
     stopped = handle(script)
     assert stopped.stop().state is JobState.RUNNING

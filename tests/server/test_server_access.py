@@ -110,6 +110,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(client, folder)
 
 
+def test_a_cancelled_job_names_who_cancelled_it(world: World) -> None:
+    runner = world.tokens[Scope.RUNNER, "red"]
+    job = world.call("POST", "/v1/jobs", runner, json=world.document).json()["id"]
+    assert world.call("POST", f"/v1/jobs/{job}/cancel", runner).json()["reason"] == "by runner-red"
+
+
 @pytest.mark.parametrize("route", sorted(RULES))
 def test_a_route_lets_in_whom_its_rule_names_and_nobody_else(world: World, route: str) -> None:
     method, rule = route.partition(" ")[0], RULES[route]

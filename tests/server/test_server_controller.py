@@ -206,11 +206,11 @@ def test_a_job_can_be_cancelled_in_any_state_before_its_end(world: World, state:
     world.submit()
     if state is not JobState.PENDING:
         world.bring_to(state)
-    world.carry_out(world.controller.cancel("job", world.now))
+    world.carry_out(world.controller.cancel("job", "by alice", world.now))
     assert world.jobs["job"].state is JobState.CANCELLED
     assert world.closed == ["job"]
     with pytest.raises(UnknownError):
-        world.controller.cancel("job", world.now)
+        world.controller.cancel("job", "by alice", world.now)
 
 
 def test_a_failure_names_agent_place_step_and_reason(world: World) -> None:
@@ -496,7 +496,7 @@ def test_orders_get_a_new_version_whenever_they_change(world: World) -> None:
     before = world.orders(shards[0])
     world.submit(plan(workers=1))
     during = world.orders(shards[0])
-    world.carry_out(world.controller.cancel("job", world.now))
+    world.carry_out(world.controller.cancel("job", "by alice", world.now))
     after = world.orders(shards[0])
     assert before.version < during.version < after.version
     assert (len(before.allocations), len(during.allocations), len(after.allocations)) == (0, 1, 0)
@@ -520,7 +520,7 @@ def test_there_is_room_for_a_job_again_once_another_has_ended() -> None:
     world.submit()
     with pytest.raises(FullError, match="there are 1 jobs already"):
         world.controller.check_room("mine")
-    world.carry_out(world.controller.cancel("job", world.now))
+    world.carry_out(world.controller.cancel("job", "by alice", world.now))
     world.controller.check_room("mine")
 
 
@@ -578,7 +578,7 @@ def test_a_fact_is_looked_at_where_it_belongs_and_nowhere_else(world: World, mon
     world.report(world.lease(WORKER, 0, "two"), step=1)
     world.tick(1.0, alive=everybody)
     assert looked.since() == ["two", "worker-2 (slot 0)", "two"], "progress is due for one of the jobs"
-    world.carry_out(world.controller.cancel("two", world.now))
+    world.carry_out(world.controller.cancel("two", "by alice", world.now))
     assert looked.since().count("everything") == 1
     assert world.jobs["waiting"].state is JobState.STARTING
 
@@ -599,7 +599,7 @@ def test_what_waits_is_matched_again_when_agents_or_jobs_change_and_when_patienc
     world.submit(plan(workers=1), "small")
     assert "kept for job large" in (world.jobs["small"].reason or "")
     looked.since()
-    world.carry_out(world.controller.cancel("large", world.now))
+    world.carry_out(world.controller.cancel("large", "by alice", world.now))
     assert "everything" in looked.since()
     assert world.jobs["small"].state is JobState.STARTING
 
@@ -609,9 +609,9 @@ def test_a_job_that_is_cancelled_says_how_far_it_came_and_by_whom(world: World) 
     world.submit()
     world.bring_to(JobState.RUNNING)
     world.all_report(WORKER, None, step=4, traffic={"sent_bytes": 7, "received_bytes": 5})  # type: ignore[arg-type]
-    world.carry_out(world.controller.cancel("job", world.now))
+    world.carry_out(world.controller.cancel("job", "by alice", world.now))
     ended = world.jobs["job"]
-    assert (ended.reason, ended.progress.step, ended.traffic.sent_bytes) == ("by a client", 4, 14)
+    assert (ended.reason, ended.progress.step, ended.traffic.sent_bytes) == ("by alice", 4, 14)
 
 
 def test_a_job_that_diverged_says_since_when(world: World) -> None:

@@ -163,6 +163,7 @@ def test_cancelling_twice_changes_nothing_and_an_ended_job_cannot_be_cancelled(
     for _ in range(2):
         cancelled = client.post(f"/v1/jobs/{job}/cancel")
         assert (cancelled.status_code, cancelled.json()["state"]) == (200, "cancelled")
+        assert cancelled.json()["reason"] == "on request"  # Where nobody has a name.
     with cast(client):
         done = submit(client, document).json()["id"]
         eventually(lambda: state(client, done) == "succeeded", "the job succeeds")

@@ -238,13 +238,13 @@ def test_a_job_whose_submitter_has_gone_away_is_handed_over_and_can_be_cancelled
         )
         await asyncio.to_thread(kept.wait, DEADLINE_S)
         submitting.cancel()
-        cancelling = asyncio.create_task(service.cancel("job"))
+        cancelling = asyncio.create_task(service.cancel("job", why="by alice"))
         await asyncio.wait([submitting])
         go_on.set()
         assert (await cancelling).state is JobState.CANCELLED
-        assert (await service.cancel("job")).state is JobState.CANCELLED
+        assert (await service.cancel("job", why="by alice")).state is JobState.CANCELLED
         with pytest.raises(UnknownError):
-            await service.cancel("none")
+            await service.cancel("none", why="by alice")
         await service.stop()
 
     engine = open_database(tmp_path / "weft.db")
@@ -270,7 +270,7 @@ def test_a_state_is_told_once_its_event_can_be_read(tmp_path: Path, monkeypatch:
     async def story(service: Service) -> None:
         await service.start()
         await service.submit("job", job_spec.model_dump_json(), job_plan, project="default", key=None, digest="")
-        cancelling = asyncio.create_task(service.cancel("job"))
+        cancelling = asyncio.create_task(service.cancel("job", why="by alice"))
         await asyncio.to_thread(writing.wait, DEADLINE_S)
         asking = asyncio.create_task(service.job("job"))
         done, _ = await asyncio.wait([asking], timeout=0.1)

@@ -204,7 +204,7 @@ def test_a_job_that_ends_otherwise_keeps_its_last(world: World, end: str) -> Non
     folders = [keep(world, at=at).folder for at in (500, 1500)]
     due(world, at=2500)  # One that is under way.
     if end == "cancel":
-        world.carry_out(world.controller.cancel("job", world.now))
+        world.carry_out(world.controller.cancel("job", "by alice", world.now))
     else:
         world.report(world.lease(WORKER, 0), AllocationEvent.FAILED, reason="labels out of range")
     assert world.in_use["job"] == (folders[-1],)
@@ -484,8 +484,8 @@ def test_a_job_that_is_stopped_ends_at_its_next_snapshot_which_a_run_without_ste
     world.tick(20 * EVERY_S)
     assert ordered(world) == {}
     for _ in range(2):  # A repeated call changes nothing.
-        world.carry_out(world.controller.stop("job", "by a client", world.now))
-    assert world.jobs["job"].reason == "it stops at its next snapshot, as a client asked"
+        world.carry_out(world.controller.stop("job", "by alice", world.now))
+    assert world.jobs["job"].reason == "it stops at its next snapshot, by alice"
     world.tick()
     ((step, _),) = set(ordered(world).values())
     for shard in range(2):
@@ -507,7 +507,7 @@ def test_a_job_that_is_stopped_ends_at_its_next_snapshot_which_a_run_without_ste
     job = world.jobs["job"]
     assert (job.state, job.reason, job.snapshot) == (
         JobState.SUCCEEDED,
-        f"stopped at step {step}: by a client",
+        f"stopped at step {step}: by alice",
         step,
     )
     assert len(world.in_use["job"]) == 1  # It can be resumed.
@@ -572,7 +572,7 @@ def test_a_stop_does_not_wait_for_a_snapshot_that_is_ordered_of_a_step_far_away(
     world.tick(60.2)
     ((periodic, _),) = set(ordered(world).values())
     assert (periodic, periodic % 1000) == (4000, 0)  # 20 s ahead, where metrics are told.
-    world.carry_out(world.controller.stop("job", "by a client", world.now))
+    world.carry_out(world.controller.stop("job", "by alice", world.now))
     world.tick()
     ((urgent, _),) = set(ordered(world).values())
     assert 3000 < urgent < 3100
@@ -582,17 +582,17 @@ def test_a_job_without_snapshots_is_not_stopped_and_neither_is_one_that_does_not
     world.agents(shards=2)
     world.submit(long())
     with pytest.raises(WrongStateError, match="one that runs can be stopped; cancel ends any"):
-        world.controller.stop("job", "by a client", world.now)
+        world.controller.stop("job", "by alice", world.now)
     other = World(Limits())
     run(other)
     with pytest.raises(WrongStateError, match=r"the server keeps none\. Save its parameters, then cancel it"):
-        other.controller.stop("job", "by a client", other.now)
+        other.controller.stop("job", "by alice", other.now)
 
 
 def test_a_job_that_ends_before_its_stop_has_its_own_result(world: World) -> None:
     run(world, long(steps=503))
     world.all_report(WORKER, None, step=500)  # type: ignore[arg-type]
-    world.carry_out(world.controller.stop("job", "by a client", world.now))
+    world.carry_out(world.controller.stop("job", "by alice", world.now))
     world.tick(3)
     world.all_report(WORKER, AllocationEvent.DONE, step=503)
     world.keep()
@@ -602,13 +602,13 @@ def test_a_job_that_ends_before_its_stop_has_its_own_result(world: World) -> Non
 
 def test_a_stop_is_not_forgotten_where_the_job_is_placed_anew_or_the_server_starts_again(world: World) -> None:
     run(world, long(snapshot_every_s=None))
-    world.carry_out(world.controller.stop("job", "by a client", world.now))
+    world.carry_out(world.controller.stop("job", "by alice", world.now))
     lose(world)
     world.bring_to(JobState.RUNNING)
     world.all_report(WORKER, None, step=20)  # type: ignore[arg-type]
     world.tick()
     assert sorted(ordered(world)) == ["shard-0", "shard-1"]
-    assert world.jobs["job"].reason == "it stops at its next snapshot, as a client asked"
+    assert world.jobs["job"].reason == "it stops at its next snapshot, by alice"
 
 
 def test_a_job_that_is_stopped_by_a_client_has_its_next_snapshot_though_it_keeps_its_best(world: World) -> None:
@@ -618,7 +618,7 @@ def test_a_job_that_is_stopped_by_a_client_has_its_next_snapshot_though_it_keeps
             report = MetricReport(split="evaluate", step=step, samples=1, sums={"loss": loss})
             world.report(world.lease(WORKER, slot), metrics=[report])
     keep(world, at=500)
-    world.carry_out(world.controller.stop("job", "by a client", world.now))
+    world.carry_out(world.controller.stop("job", "by alice", world.now))
     world.tick()
     ((step, _),) = set(ordered(world).values())
     for shard in range(2):
@@ -627,7 +627,7 @@ def test_a_job_that_is_stopped_by_a_client_has_its_next_snapshot_though_it_keeps
     world.tick()
     checked(world, world.to_check[-1].snapshot)
     reasons = [event.body.reason or "" for event in world.events["job"] if isinstance(event.body, StateChanged)]
-    assert any(reason.startswith(f"stopped at step {step}: by a client") for reason in reasons)
+    assert any(reason.startswith(f"stopped at step {step}: by alice") for reason in reasons)
 
 
 def test_a_place_that_does_not_answer_holds_up_no_job(world: World) -> None:

@@ -49,6 +49,11 @@ Decay = Annotated[
     | Annotated[Schedule, AfterValidator(Within(0, 1, below=True)), _SCHEDULE],
     _KIND,
 ]
+Share = Annotated[
+    Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), _NUMBER]
+    | Annotated[Schedule, AfterValidator(Within(0, 1)), _SCHEDULE],
+    _KIND,
+]
 Strength = Annotated[
     Annotated[float, Field(ge=0, le=1e3, allow_inf_nan=False), _NUMBER]
     | Annotated[Schedule, AfterValidator(Within(0, 1e3)), _SCHEDULE],

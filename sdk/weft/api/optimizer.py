@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, model_vali
 
 from weft.api.base import Model
 from weft.api.earlier import Renamed
-from weft.api.hyper import Decay, Epsilon, Factor, LearningRate, Number, Pattern, Positive, Strength
+from weft.api.hyper import Decay, Epsilon, Factor, LearningRate, Number, Pattern, Positive, Share, Strength
 from weft_graph.rules.built_in import BUILT_IN
 
 MOST_MULTIPLIERS = 32
@@ -54,10 +54,13 @@ class _BuiltIn(Renamed):
 
     NOT_HYPER: ClassVar[frozenset[str]] = frozenset({"name", "multipliers"})
     """Fields that are no hyper-parameters of a shard's rule."""
+    NEW: ClassVar[frozenset[str]] = frozenset()
+    """Fields that the release before does not know."""
 
     @property
     def rule(self) -> str:
-        """The shards' rule; `sgd` with a momentum becomes their rule `momentum` when it is stored."""
+        """The shards' rule: a built-in one, or one of `weft_graph.rules.torch_variants`. `sgd` with a momentum becomes
+        their rule `momentum` when it is stored."""
         name: str = self.name  # type: ignore[attr-defined]  # every optimizer has one
         return name
 
@@ -67,7 +70,13 @@ class _BuiltIn(Renamed):
 
     def hyper(self) -> dict[str, float | dict[str, Any]]:
         """The same as the shards' rule names them, each a number or a schedule's document."""
-        return self.earlier_words(self.numbers())
+        return super().earlier_words(self.numbers())
+
+    def earlier_words(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """As of every record; without what the release before does not know, if it is at its default."""
+        usual = {name: type(self).model_fields[name].default for name in self.NEW}
+        known = {name: value for name, value in fields.items() if name not in usual or value != usual[name]}
+        return super().earlier_words(known)
 
     def starts(self) -> dict[str, float]:
         """What the optimizer's state starts at, where it is not 0."""
@@ -75,16 +84,19 @@ class _BuiltIn(Renamed):
 
 
 class SGD(_BuiltIn):
-    """g += weight_decay * w; v = momentum * v + g; w -= lr * v, or with `nesterov` w -= lr * (g + momentum * v).
+    """g += weight_decay * w; v = momentum * v + (1 - dampening) * g; w -= lr * v, or with `nesterov`
+    w -= lr * (g + momentum * v). The first update takes g whole.
 
     Nesterov 1983 in the form of Sutskever et al. 2013, with lr outside of v.
     """
 
     NOT_HYPER: ClassVar[frozenset[str]] = frozenset({"name", "multipliers", "nesterov"})
+    NEW: ClassVar[frozenset[str]] = frozenset({"dampening"})
 
     name: Literal["sgd"] = "sgd"
     lr: LearningRate = BUILT_IN["sgd"].hyper["lr"]
     momentum: Decay = 0.0
+    dampening: Share = 0.0
     weight_decay: Strength = BUILT_IN["sgd"].hyper["weight_decay"]
     nesterov: bool = False
     multipliers: Multipliers = Field(default_factory=list)
@@ -93,17 +105,21 @@ class SGD(_BuiltIn):
     def _looks_ahead_along_a_momentum(self) -> SGD:
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum, such as momentum=0.9")
+        if self.nesterov and self.dampening != 0:
+            raise ValueError("nesterov has no dampening: leave one of the two out")
         return self
 
     @property
     def rule(self) -> str:
         """As of every optimizer."""
-        return "nesterov" if self.nesterov else "sgd"
+        if self.nesterov:
+            return "nesterov"
+        return "sgd_dampened" if self.momentum != 0 and self.dampening != 0 else "sgd"
 
     def earlier_words(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """`nesterov` was an optimizer of its own."""
-        known = {name: value for name, value in fields.items() if name != "nesterov"}
-        return {**known, "name": self.rule} if "name" in fields else known
+        known = {name: value for name, value in super().earlier_words(fields).items() if name != "nesterov"}
+        return {**known, "name": "nesterov" if self.nesterov else "sgd"} if "name" in fields else known
 
 
 _ADAM: Mapping[str, str | tuple[str, int]] = {"beta1": ("betas", 0), "beta2": ("betas", 1), "epsilon": "eps"}
@@ -115,32 +131,52 @@ Betas = Annotated[
 
 
 class Adam(_BuiltIn):
-    """Adam with bias correction, Kingma and Ba 2015, algorithm 1."""
+    """Adam with bias correction, Kingma and Ba 2015, algorithm 1, of g + weight_decay * w. With `amsgrad` it divides by
+    the largest mean of squares so far, Reddi, Kale and Kumar 2018."""
 
     EARLIER: ClassVar[Mapping[str, str | tuple[str, int]]] = _ADAM
+    NOT_HYPER: ClassVar[frozenset[str]] = frozenset({"name", "multipliers", "amsgrad"})
+    NEW: ClassVar[frozenset[str]] = frozenset({"weight_decay", "amsgrad"})
 
     name: Literal["adam"] = "adam"
     lr: LearningRate = BUILT_IN["adam"].hyper["lr"]
     betas: Betas = _BETAS
     eps: Epsilon = BUILT_IN["adam"].hyper["epsilon"]
+    weight_decay: Strength = 0.0
+    amsgrad: bool = False
     multipliers: Multipliers = Field(default_factory=list)
+
+    @property
+    def rule(self) -> str:
+        """As of every optimizer."""
+        return "adam_amsgrad" if self.amsgrad else "adam_l2" if self.weight_decay != 0 else "adam"
 
 
 class AdamW(_BuiltIn):
-    """Adam, and w -= lr * weight_decay * w beside it: Loshchilov and Hutter 2019, with the decay times lr."""
+    """Adam, and w -= lr * weight_decay * w beside it: Loshchilov and Hutter 2019, with the decay times lr. `amsgrad` is
+    as Adam's."""
 
     EARLIER: ClassVar[Mapping[str, str | tuple[str, int]]] = _ADAM
+    NOT_HYPER: ClassVar[frozenset[str]] = frozenset({"name", "multipliers", "amsgrad"})
+    NEW: ClassVar[frozenset[str]] = frozenset({"amsgrad"})
 
     name: Literal["adamw"] = "adamw"
     lr: LearningRate = BUILT_IN["adamw"].hyper["lr"]
     betas: Betas = _BETAS
     eps: Epsilon = BUILT_IN["adamw"].hyper["epsilon"]
     weight_decay: Strength = BUILT_IN["adamw"].hyper["weight_decay"]
+    amsgrad: bool = False
     multipliers: Multipliers = Field(default_factory=list)
+
+    @property
+    def rule(self) -> str:
+        """As of every optimizer."""
+        return "adamw_amsgrad" if self.amsgrad else "adamw"
 
 
 class Adagrad(_BuiltIn):
-    """g += weight_decay * w; s += g^2; w -= lr * g / (sqrt(s) + eps), s starting at `initial_accumulator_value`.
+    """g += weight_decay * w; s += g^2; w -= lr / (1 + (t - 1) * lr_decay) * g / (sqrt(s) + eps), where t counts the
+    updates from 1 and s starts at `initial_accumulator_value`.
 
     Duchi, Hazan and Singer 2011.
     """
@@ -150,9 +186,11 @@ class Adagrad(_BuiltIn):
         "accumulator": "initial_accumulator_value",
     }
     NOT_HYPER: ClassVar[frozenset[str]] = frozenset({"name", "multipliers", "initial_accumulator_value"})
+    NEW: ClassVar[frozenset[str]] = frozenset({"lr_decay"})
 
     name: Literal["adagrad"] = "adagrad"
     lr: LearningRate = BUILT_IN["adagrad"].hyper["lr"]
+    lr_decay: Strength = 0.0
     weight_decay: Strength = BUILT_IN["adagrad"].hyper["weight_decay"]
     initial_accumulator_value: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = BUILT_IN["adagrad"].state[
         "sum"
@@ -164,21 +202,36 @@ class Adagrad(_BuiltIn):
         """What the optimizer's state starts at, where it is not 0."""
         return {"sum": self.initial_accumulator_value}
 
+    @property
+    def rule(self) -> str:
+        """As of every optimizer."""
+        return "adagrad_lr_decay" if self.lr_decay != 0 else "adagrad"
+
 
 class RMSprop(_BuiltIn):
-    """g += weight_decay * w; s = alpha * s + (1 - alpha) * g^2; w -= lr * g / (sqrt(s) + eps).
+    """g += weight_decay * w; s = alpha * s + (1 - alpha) * g^2; v = momentum * v + g / (sqrt(s) + eps); w -= lr * v.
+    With `centered` the square of g's mean is taken from s.
 
-    Tieleman and Hinton 2012.
+    Tieleman and Hinton 2012; centered: Graves 2013.
     """
 
     EARLIER: ClassVar[Mapping[str, str | tuple[str, int]]] = {"decay": "alpha", "epsilon": "eps"}
+    NOT_HYPER: ClassVar[frozenset[str]] = frozenset({"name", "multipliers", "centered"})
+    NEW: ClassVar[frozenset[str]] = frozenset({"momentum", "centered"})
 
     name: Literal["rmsprop"] = "rmsprop"
     lr: LearningRate = BUILT_IN["rmsprop"].hyper["lr"]
     alpha: Decay = BUILT_IN["rmsprop"].hyper["decay"]
     eps: Epsilon = BUILT_IN["rmsprop"].hyper["epsilon"]
     weight_decay: Strength = BUILT_IN["rmsprop"].hyper["weight_decay"]
+    momentum: Decay = 0.0
+    centered: bool = False
     multipliers: Multipliers = Field(default_factory=list)
+
+    @property
+    def rule(self) -> str:
+        """As of every optimizer."""
+        return f"rmsprop{'_centered' if self.centered else ''}{'_momentum' if self.momentum != 0 else ''}"
 
 
 class Ftrl(_BuiltIn):

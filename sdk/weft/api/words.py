@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _SPEED = "leave it out: it changes speed alone, and weft chooses"
-_NOT_OFFERED = "weft does not offer it; weft.custom_optimizer makes an optimizer of a formula"
 _OF_OTHERS: Mapping[str, str] = {
     **dict.fromkeys(("learning_rate", "eta"), "lr"),
     **dict.fromkeys(("beta1", "beta2", "beta_1", "beta_2", "b1", "b2"), "betas"),
@@ -14,7 +13,8 @@ _OF_OTHERS: Mapping[str, str] = {
     **dict.fromkeys(("accumulator", "initial_accumulator"), "initial_accumulator_value"),
     **dict.fromkeys(("wd", "l2_penalty"), "weight_decay"),
     **dict.fromkeys(("foreach", "fused", "capturable", "differentiable"), _SPEED),
-    **dict.fromkeys(("amsgrad", "centered", "dampening", "lr_decay", "maximize"), _NOT_OFFERED),
+    "maximize": "train the negative of the loss instead",
+    "decoupled_weight_decay": "optimizer=weft.AdamW(weight_decay=...)",
     **dict.fromkeys(("lr_schedule", "lr_scheduler", "scheduler"), "optimizer=weft.SGD(lr=weft.cosine(...))"),
     **dict.fromkeys(("passes", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs"), "epochs"),
     **dict.fromkeys(("batch", "bs", "per_device_train_batch_size"), "batch_size"),

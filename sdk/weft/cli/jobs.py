@@ -111,13 +111,14 @@ def resume(
         str | None,
         typer.Option("--stop-when", help="End early, as for `submit`; 'none' removes it."),
     ] = None,
+    set_: SetOption = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
     """Continue a job that has ended from its last snapshot: same parameters, optimizer, step and data order."""
     with Client(url) as client:
-        job = client.resume(
+        document = client.resume_spec(
             find_job(client, id),
             steps=steps,
             epochs=epochs,
@@ -126,6 +127,7 @@ def resume(
             lr=lr,
             stop_when=stop_when,
         )
+        job = client.submit_spec(overridden(document, set_ or ()))
         _tell_submitted(job, form=form, watch=watch)
 
 

@@ -44,8 +44,8 @@ def _job_option(text: str, name: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelOptions:
-    """What was said on the command line of an ONNX file; each field is an option of the commands that take one."""
+class FileOptions:
+    """How an ONNX file is read and what it trains by; each field is an option of the commands that take one."""
 
     loss: Annotated[
         list[str] | None,
@@ -107,32 +107,6 @@ class ModelOptions:
         list[str] | None,
         _option("An input's shape; may be repeated.", "--shape", metavar="INPUT=batch,3,224,224"),
     ] = None
-    data: Annotated[
-        str | None,
-        _option("The training data: a file of this folder, or of the server's.", "--data", metavar="FILE.npz"),
-    ] = None
-    column: Annotated[
-        list[str] | None,
-        _option("The column that feeds an input; may be repeated.", "--column", metavar="INPUT=COLUMN"),
-    ] = None
-    evaluate: Annotated[
-        str | None,
-        _option("Rows for evaluation, such as 800:1000; the others are for training.", "--evaluate", metavar="FROM:TO"),
-    ] = None
-    shuffle: Annotated[bool, _option("Shuffle the rows in each epoch.", "--shuffle/--no-shuffle")] = True
-    optimizer: Annotated[str | None, _option(f"{', '.join(BY_NAME)}; else the file's own, or sgd.", "--optimizer")] = (
-        None
-    )
-    batch_size: Annotated[
-        int | None, _job_option("Samples of a step, over all workers; 64 for an ONNX file.", "--batch-size")
-    ] = None
-    lr: Annotated[float | None, _job_option("The learning rate.", "--lr")] = None
-    workers: Annotated[int | None, _job_option("Number of workers; 1 for an ONNX file.", "--workers")] = None
-    shards: Annotated[int | None, _job_option("Number of shards; one worker needs none.", "--shards")] = None
-    seed: Annotated[
-        int | None, _job_option("Seed of sample order, dropout and initial values; 0 for an ONNX file.", "--seed")
-    ] = None
-    name: Annotated[str | None, _job_option("The job's name; for an ONNX file its file name.", "--name")] = None
 
     def model(self, path: Path) -> Model:
         """The file, read. Raises ArgumentError, OnnxError and its kin."""
@@ -166,6 +140,38 @@ class ModelOptions:
     def is_of_a_loss(self) -> bool:
         """Whether anything was said about what the file trains by."""
         return bool(self.loss or self.output or self.target or self.metric)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions(FileOptions):
+    """The same, and on what data, with which optimizer and how it trains."""
+
+    data: Annotated[
+        str | None,
+        _option("The training data: a file of this folder, or of the server's.", "--data", metavar="FILE.npz"),
+    ] = None
+    column: Annotated[
+        list[str] | None,
+        _option("The column that feeds an input; may be repeated.", "--column", metavar="INPUT=COLUMN"),
+    ] = None
+    evaluate: Annotated[
+        str | None,
+        _option("Rows for evaluation, such as 800:1000; the others are for training.", "--evaluate", metavar="FROM:TO"),
+    ] = None
+    shuffle: Annotated[bool, _option("Shuffle the rows in each epoch.", "--shuffle/--no-shuffle")] = True
+    optimizer: Annotated[str | None, _option(f"{', '.join(BY_NAME)}; else the file's own, or sgd.", "--optimizer")] = (
+        None
+    )
+    batch_size: Annotated[
+        int | None, _job_option("Samples of a step, over all workers; 64 for an ONNX file.", "--batch-size")
+    ] = None
+    lr: Annotated[float | None, _job_option("The learning rate.", "--lr")] = None
+    workers: Annotated[int | None, _job_option("Number of workers; 1 for an ONNX file.", "--workers")] = None
+    shards: Annotated[int | None, _job_option("Number of shards; one worker needs none.", "--shards")] = None
+    seed: Annotated[
+        int | None, _job_option("Seed of sample order, dropout and initial values; 0 for an ONNX file.", "--seed")
+    ] = None
+    name: Annotated[str | None, _job_option("The job's name; for an ONNX file its file name.", "--name")] = None
 
     def job(self, path: Path, trainable: Trainable, **length: int | None) -> JobSpec:
         """The job without its first values. Raises ArgumentError."""

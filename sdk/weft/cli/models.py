@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from weft.cli.model_options import SUFFIX, ModelOptions
+from weft.cli.model_options import SUFFIX, FileOptions, ModelOptions
 from weft.cli.options import Form, Format, Grouped, JobId, Url, find_job, print_json, warn, with_records
 from weft.client import Client
 from weft.errors import ArgumentError, InvalidRequestError
@@ -34,13 +34,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 @with_records
-def inspect_(file: ModelFile, *, form: Form = Format.TABLE, model: ModelOptions) -> None:
+def inspect_(file: ModelFile, *, form: Form = Format.TABLE, model: FileOptions) -> None:
     """Print what an ONNX file contains: inputs, outputs, parameters, constants, operators, and what cannot train.
 
     No server is needed. With --loss, the graph that would be trained is printed.
     """
     if not file.exists():
-        raise ArgumentError(f"there is no file {file}")
+        raise ArgumentError(f"there is no file {file.absolute()}")
     made = model.trainable(file) if model.is_of_a_loss else model.model(file)
     if form is Format.JSON:
         from weft.model_report import document  # most commands build no graph
@@ -111,7 +111,7 @@ def job_of_model(path: Path, model: ModelOptions, **length: int | None) -> Model
 def trainable_of(path: Path, model: ModelOptions) -> Trainable:
     """The file with its loss. Warnings are shown. Raises ArgumentError, GraphRefusedError."""
     if not path.exists():
-        raise ArgumentError(f"there is no file {path}")
+        raise ArgumentError(f"there is no file {path.absolute()}")
     trainable = model.trainable(path)
     for warning in trainable.warnings:
         warn(f"warning: {warning}")

@@ -104,9 +104,9 @@ class Controller:
         self._hold(run)
         return self._settle(now)
 
-    def cancel(self, job: str, now: Timestamp, *, discard: bool = False) -> list[Instruction]:
+    def cancel(self, job: str, why: str, now: Timestamp, *, discard: bool = False) -> list[Instruction]:
         """Raises UnknownError for a job that is not running any more."""
-        self._run(job).cancel(now, discard=discard)
+        self._run(job).cancel(why, now, discard=discard)
         return self._settle(now)
 
     def user_of(self, folder: JobFolder) -> str | None:

@@ -138,7 +138,7 @@ class JobRun:
     def _standing(self) -> str | None:
         """What there is to say of a job that runs."""
         if self.memory.stopping is not None and self.memory.is_asked_to_stop:
-            return "it stops at its next snapshot, as a client asked"
+            return f"it stops at its next snapshot, {self.memory.stopping}"
         if self.memory.stopping is not None:
             return f"stops at its next snapshot: {self.memory.stopping}"
         if self._scaling is not None:
@@ -309,13 +309,13 @@ class JobRun:
             return
         self._recover(lease, f"{lease.who} {how}: {why}, {self._at(lease)}", now, counts=counts)
 
-    def cancel(self, now: Timestamp, *, discard: bool = False) -> None:
+    def cancel(self, why: str, now: Timestamp, *, discard: bool = False) -> None:
         """Ends the job, and keeps its newest snapshot unless that is to be discarded. A cancelled one stays so. Raises
         WrongStateError once it has ended otherwise."""
         if self.state.is_terminal:
             raise WrongStateError(f"job {self.job.id} {self.state.told}, so it cannot be cancelled")
         self._discards = discard
-        self._move(JobEvent.CANCELLED, now, "by a client")
+        self._move(JobEvent.CANCELLED, now, why)
 
     def stop(self, why: str, now: Timestamp) -> None:
         """The job ends at a step soon, and what it has trained by then is its result. Raises WrongStateError."""

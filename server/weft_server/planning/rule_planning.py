@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,6 +13,7 @@ from weft_graph.rules.built_in import BUILT_IN, StoredRule, rule_name, states_of
 from weft_graph.rules.graph import RuleGraph, rule_graph_from_json, rule_graph_to_json
 from weft_graph.rules.parts import why_whole
 from weft_graph.rules.schedule import value_at
+from weft_graph.rules.torch_variants import VARIANTS, variant
 
 Hyper = dict[str, float | dict[str, Any]]
 
@@ -58,11 +59,16 @@ def plan_rule(spec: OptimizerSpec) -> RulePlan:
     """The plan of a rule. Raises GraphError, with a pointer into its document, where a user's is no rule."""
     given: Sequence[Multiplier | GraphMultiplier] = spec.multipliers
     stretches = tuple(Stretch(each.keys, each.factors()) for each in given)
-    if not isinstance(spec, GraphOptimizer):
+    if isinstance(spec, GraphOptimizer):
+        graph = rule_graph_from_json(spec.document)
+        hyper: Hyper = {**graph.hyper, **spec.values()}
+    elif spec.rule in VARIANTS:
+        graph, given_numbers = variant(spec.rule), spec.hyper()
+        graph = replace(graph, state={**graph.state, **spec.starts()})
+        hyper = {name: given_numbers[name] for name in graph.hyper}
+    else:
         stored, numbers = stored_rule(spec.rule, spec.hyper(), spec.starts())
         return RulePlan(_plain(stored), numbers, None, stretches)
-    graph = rule_graph_from_json(spec.document)
-    hyper: Hyper = {**graph.hyper, **spec.values()}
     document = rule_graph_to_json(graph)
     document["hyper"] = {name: value_at(value, 0) for name, value in hyper.items()}
     return RulePlan(document, hyper, graph, stretches)

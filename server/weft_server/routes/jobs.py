@@ -113,17 +113,18 @@ async def get_job_spec(
 async def cancel_job(
     job: PathId,
     use: Use,
+    caller: Caller,
     *,
     discard: Annotated[bool, Query(description="delete its snapshots too, so that it cannot be resumed")] = False,
 ) -> Job:
     """Ends a job that has not ended. Its newest snapshot is kept. Cancelling it again changes nothing."""
-    return await use.service.cancel(job, discard=discard)
+    return await use.service.cancel(job, why=caller.asking, discard=discard)
 
 
 @router.post("/{job}/stop", openapi_extra=sends(*OF_JOB, "wrong-state"))
-async def stop_job(job: PathId, use: Use) -> Job:
+async def stop_job(job: PathId, use: Use, caller: Caller) -> Job:
     """Has a job that runs end at a step soon; what it has trained by then is its result. It can be resumed."""
-    return await use.service.stop_job(job)
+    return await use.service.stop_job(job, why=caller.asking)
 
 
 @router.post("/{job}/scale", openapi_extra=sends(*OF_JOB, *CHECKED, "wrong-state"))
