@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.message import Message
@@ -23,6 +23,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
 
 from weft.api.base import RepeatedKeyError, check_keys
+from weft.api.fields import fields_at
 from weft.api.job import JobSpec
 from weft.api.words import said_here
 from weft_graph.spelling import did_you_mean
@@ -87,7 +88,7 @@ def read_json(body: bytes, model: TypeAdapter[_T]) -> _T:
         return _validated(body, document, model)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
-        said = [{**each, "loc": ("body", *each["loc"]), "msg": _said(model, each)} for each in found]
+        said = [{**each, "loc": ("body", *each["loc"]), "msg": _said(model, document, each)} for each in found]
         raise invalid_request(said, document) from error
 
 
@@ -101,14 +102,14 @@ def _validated(body: bytes, document: Any, model: TypeAdapter[_T]) -> _T:
     return model.validate_json(to_json(document), strict=True)
 
 
-def _said(model: TypeAdapter[Any], error: ErrorDetails) -> str:
+def _said(model: TypeAdapter[Any], document: Any, error: ErrorDetails) -> str:
     """What pydantic says of an error; of a field that there is not, the one that may be meant."""
     if error["type"] != "extra_forbidden":
         return error["msg"]
     *place, word = error["loc"]
     schema, said = _schema_of(model), said_here(str(word))
-    known = _fields_at(schema, place)
-    below = [f"{name}.{said}" for name in known if said in _fields_at(schema, [*place, name])]
+    known = fields_at(schema, document, place)
+    below = [f"{name}.{said}" for name in known if said in fields_at(schema, document, [*place, name])]
     if said in known or below:
         near = f"; did you mean {(said if said in known else below[0])!r}?"
     else:
@@ -119,31 +120,6 @@ def _said(model: TypeAdapter[Any], error: ErrorDetails) -> str:
 @cache
 def _schema_of(model: TypeAdapter[Any]) -> dict[str, Any]:
     return model.json_schema()
-
-
-def _fields_at(schema: dict[str, Any], place: Sequence[int | str]) -> list[str]:
-    """The fields of the object there. What `place` has of the tags of unions chooses among their members."""
-
-    def members(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The node, and what it refers to or is one of."""
-        yield node
-        for other in (*node.get("anyOf", ()), *node.get("oneOf", ())):
-            yield from members(other)
-        if "$ref" in node:
-            yield from members(schema["$defs"][node["$ref"].rpartition("/")[2]])
-
-    here = [schema]
-    for step in place:
-        there = [each for node in here for each in members(node)]
-        fields = [each["properties"][step] for each in there if step in each.get("properties", {})]
-        tagged = [
-            {"$ref": each["discriminator"]["mapping"][step]}
-            for each in there
-            if step in each.get("discriminator", {}).get("mapping", {})
-        ]
-        items = [each["items"] for each in there if isinstance(step, int) and "items" in each]
-        here = fields or tagged or items or here
-    return list(dict.fromkeys(name for node in here for each in members(node) for name in each.get("properties", {})))
 
 
 def _make_whole(document: Any, error: ValidationError) -> bool:

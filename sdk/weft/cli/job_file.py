@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from weft.api.base import RepeatedKeyError, check_keys
+from weft.api.fields import Schema, alternatives, fields, fields_at, items
 from weft.api.job import JobSpec
 from weft.api.optimizer import SGD
 from weft.api.words import said_here
@@ -43,8 +44,6 @@ SetOption = Annotated[
         show_default=False,
     ),
 ]
-
-Schema = dict[str, Any]
 
 SHORT = ("run", "optimizer", "parallelism", "data")
 """Records of a job whose fields may be named alone, as `weft.submit` has them."""
@@ -145,11 +144,11 @@ def _whole(path: tuple[str, ...], job: dict[str, Any], schema: Schema) -> tuple[
     top = schema["properties"]
     if path[0] in top:
         return path
-    below = {name: _fields(list(_alternatives(top[name], schema)), job.get(name, ABSENT.get(name))) for name in SHORT}
-    for name, fields in below.items():
-        if path[0] in fields:
+    below = {name: fields_at(schema, {**ABSENT, **job}, [name]) for name in SHORT}
+    for name, within in below.items():
+        if path[0] in within:
             return (name, *path)
-    known = dict.fromkeys((*top, *(field for fields in below.values() for field in fields)))
+    known = dict.fromkeys((*top, *(field for within in below.values() for field in within)))
     hint = _meant(path[0], known) or f"; it has {', '.join(known)}"
     raise ArgumentError(f"--set {'.'.join(path)}: a job has no such field{hint}")
 
@@ -178,14 +177,14 @@ def _below(allowed: list[Schema], here: Any, path: tuple[str, ...], depth: int, 
             raise ArgumentError(
                 f"--set {'.'.join(path)}: {where} is a list of {len(here)}, and {name!r} is none of them"
             )
-        return [each for one in allowed if "items" in one for each in _alternatives(one["items"], schema)]
-    fields = _fields(allowed, here)
-    if name in fields:
-        return [each for one in fields[name] for each in _alternatives(one, schema)]
+        return items(allowed, schema)
+    known = fields(allowed, here)
+    if name in known:
+        return [each for one in known[name] for each in alternatives(one, schema)]
     free = [one for one in allowed if one.get("type", "object") == "object" and "properties" not in one]
     if free:
         return [{}]  # a dictionary of the user's own names
-    hint = _meant(name, fields) or (f"; it has {', '.join(fields)}" if fields else "")
+    hint = _meant(name, known) or (f"; it has {', '.join(known)}" if known else "")
     raise ArgumentError(f"--set {'.'.join(path)}: {where} has no field {name!r}{hint}")
 
 
@@ -193,30 +192,6 @@ def _meant(name: str, known: Collection[str]) -> str:
     """Which of the names may be meant, also by who says it as another library does; nothing where none is."""
     said = said_here(name)
     return f"; did you mean {said!r}?" if said != name and said in known else did_you_mean(name, known)
-
-
-def _fields(allowed: list[Schema], here: Any) -> dict[str, list[Schema]]:
-    """{field: what it may be} of the records that `here`, the value so far, may be one of."""
-    found: dict[str, list[Schema]] = {}
-    for one in allowed:
-        properties = one.get("properties", {})
-        kinds = {name: each["const"] for name, each in properties.items() if "const" in each}
-        given = here if isinstance(here, dict) else {}
-        if all(given.get(name, kind) == kind for name, kind in kinds.items()):
-            for name, each in properties.items():
-                found.setdefault(name, []).append(each)
-    return found
-
-
-def _alternatives(one: Schema, schema: Schema) -> Iterator[Schema]:
-    """The schemas without references and alternatives that this one stands for."""
-    if "$ref" in one:
-        yield from _alternatives(schema["$defs"][one["$ref"].rpartition("/")[2]], schema)
-    elif "properties" not in one and ("anyOf" in one or "oneOf" in one):
-        for each in (*one.get("anyOf", ()), *one.get("oneOf", ())):
-            yield from _alternatives(each, schema)
-    else:
-        yield one
 
 
 def _value(text: str, path: str, allowed: list[Schema], schema: Schema) -> Any:
@@ -238,11 +213,11 @@ def _value(text: str, path: str, allowed: list[Schema], schema: Schema) -> Any:
 
 def _field_of(path: str, allowed: list[Schema], schema: Schema) -> str:
     """The path of a field of the record, or of a record within it, that is a value."""
-    below = {name: each for name, each in _fields(allowed, None).items() if "const" not in each[0]}
+    below = {name: each for name, each in fields(allowed, None).items() if "const" not in each[0]}
     if not below:
         return path
     name, kinds = next(iter(below.items()))
-    return _field_of(f"{path}.{name}", [each for one in kinds for each in _alternatives(one, schema)], schema)
+    return _field_of(f"{path}.{name}", [each for one in kinds for each in alternatives(one, schema)], schema)
 
 
 def _is_a(value: Any, type_: str) -> bool:
