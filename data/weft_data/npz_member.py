@@ -125,7 +125,8 @@ def _column(path: str, name: str, shape: tuple[int, ...], dtype: np.dtype[np.gen
 
     if dtype.hasobject:
         raise refused(
-            "holds Python objects, which are never loaded; save it as numbers, such as with .astype('float32')"
+            "holds Python objects, which are never loaded; save it as numbers, such as with .astype('float32'); "
+            "rows that are not equally long have to be padded"
         )
     if dtype.kind in "US":
         raise refused("is text; save numbers for it, such as numpy.unique(column, return_inverse=True)[1]")

@@ -163,7 +163,14 @@ class _Columns:
             with zipfile.ZipFile(data.source.path) as archive:
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
                 return cls(data, {name: _first_rows(archive, name) for name in names})
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        except ArgumentError as error:
+            raise ArgumentError(f"{Path(data.source.path).absolute()}: {error}") from None
+        except zipfile.BadZipFile:
+            raise ArgumentError(
+                f"{Path(data.source.path).absolute()} is no .npz file: numpy.savez('data.npz', x=x, y=y) writes one, "
+                "also of a CSV file's columns"
+            ) from None
+        except (OSError, ValueError, KeyError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             return cls(data, None, reason)  # Perhaps only the server has it.
 
@@ -229,6 +236,11 @@ def _first_rows(archive: zipfile.ZipFile, name: str) -> Array:
         version = np.lib.format.read_magic(member)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, is_fortran, dtype = header(member)
+        if dtype.hasobject:
+            raise ArgumentError(
+                f"column {name!r} holds Python objects, as of rows that are not equally long: make it one array of "
+                "numbers, with padding"
+            )
         wanted = (min(shape[0], EXAMPLE_ROWS), *shape[1:]) if shape else ()
         if is_fortran or not shape:
             return np.zeros(wanted, dtype)

@@ -320,7 +320,10 @@ def data_of(data: object) -> DataSpec:
         return data
     if isinstance(data, str | os.PathLike):
         return numpy_data(data)
-    raise ArgumentError(f"data is weft.numpy_data(...) or the path of a .npz file, not {type(data).__name__}")
+    raise ArgumentError(
+        f"data is weft.numpy_data(...) or the path of a .npz file, not {type(data).__name__}: save its arrays with "
+        "numpy.savez('data.npz', x=x, y=y)"
+    )
 
 
 def _with(data: DataSpec, **fields: Any) -> DataSpec:

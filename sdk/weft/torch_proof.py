@@ -107,8 +107,8 @@ def prove(  # noqa: PLR0917  # one caller
         _check_size(torch, ran, samples, _feeds_of(feeds, samples), graph, values)
     seconds = ran.seconds + time.perf_counter() - started
     return (
-        f"outputs and gradients of {count} parameters are PyTorch's on {'two samples of ' if is_cut else ''}the "
-        f"example (largest difference {worst:.0e}){evaluation}; {seconds:.1f} s"
+        f"tried on {'two samples of ' if is_cut else ''}the example: outputs and gradients of {count} parameters agree "
+        f"with PyTorch's (largest difference {worst:.0e}){evaluation}; {seconds:.1f} s"
     )
 
 
@@ -418,7 +418,7 @@ def _check_evaluation(  # noqa: PLR0917  # one caller
                     "is exported as it trains. from_torch(..., verify=False) takes that as it is"
                 )
             )
-    return ", and outputs in eval()"
+    return ", and so do outputs in eval()"
 
 
 def _other_sizes(samples: int) -> list[int]:

@@ -207,6 +207,10 @@ def run_once(torch: Any, example: Example, *, nudge: float = 0.0) -> Run:
     )
 
 
+_NO_ROW = "index out of range in self", "Expected i < index_size"
+"""What PyTorch says of an id that is no row of an Embedding, and of an EmbeddingBag."""
+
+
 @contextmanager
 def refusing() -> Iterator[None]:
     """Turns what a module raises, which may be anything, into a ModuleRefusedError."""
@@ -215,8 +219,11 @@ def refusing() -> Iterator[None]:
     except ModuleRefusedError:
         raise
     except Exception as error:  # noqa: BLE001
+        remedy = "verify=False skips that"
+        if any(told in str(error) for told in _NO_ROW):
+            remedy = "an id is not one of an embedding's rows: correct the data, or give the embedding more rows"
         raise ModuleRefusedError(
-            f"the module could not be run for the comparison: {said(error)}; verify=False skips that",
+            f"the module could not be run for the comparison: {said(error)}; {remedy}",
             reason=chain(error),
         ) from None
 

@@ -98,6 +98,10 @@ def test_rules_are_the_models_and_say_what_they_have() -> None:
         weft.SGD(nesterov=True)
     with pytest.raises(weft.ArgumentError, match=r"^SGD: nesterov has no dampening: leave one of the two out$"):
         weft.SGD(momentum=0.9, dampening=0.5, nesterov=True)
+    with pytest.raises(
+        weft.ArgumentError, match=r"^SGD: lr is .*; it should be a number, or a schedule such as weft\.co"
+    ):
+        weft.SGD(object())  # type: ignore[arg-type]  # the mistake is the point
     with pytest.raises(weft.ArgumentError, match=r"^SGD: lr is -1; it should be greater than 0$"):
         weft.SGD(-1)
 
@@ -159,6 +163,8 @@ def test_optimizers_have_the_words_of_pytorch_in_its_order_and_with_its_defaults
             "params",
             "SGD has no 'params'; it has lr, momentum, dampening, weight_decay, nesterov, mult",
         ),
+        (weft.fit, "device", "fit has no 'device': leave it out: workers compute on the device that they were"),
+        (weft.fit, "validation_split", "fit has no 'validation_split'; write data=weft.numpy_data(path, evaluate="),
         (weft.cosine, "T_max", "cosine has no 'T_max'; did you mean 'steps'?"),
         (weft.cosine, "eta_min", "cosine has no 'eta_min'; did you mean 'end'?"),
         (weft.exponential, "gamma", "exponential has no 'gamma'; did you mean 'factor'?"),

@@ -127,6 +127,26 @@ def test_a_number_that_is_not_finite_is_the_datas_and_not_the_modules(tmp_path: 
         submitted(Scores(), path, loss=nn.CrossEntropyLoss())
 
 
+def test_data_that_is_no_archive_of_numbers_is_told_with_what_to_save(tmp_path: Path) -> None:
+    (tmp_path / "points.csv").write_text("x,y\n1,0\n")
+    ragged = np.empty(2, object)
+    ragged[:] = [[1, 2], [3]]
+    for data, said in (
+        (tmp_path / "points.csv", f"{tmp_path}/points.csv is no .npz file: numpy.savez('data.npz', x=x, y=y) writes"),
+        ({"x": 1}, "path of a .npz file, not dict: save its arrays with numpy.savez('data.npz', x=x, y=y)"),
+        (write(tmp_path / "ragged.npz", x=ragged), f"{tmp_path}/ragged.npz: column 'x' holds Python objects"),
+    ):
+        with pytest.raises(weft.ArgumentError, match=re.escape(said)):
+            submitted(Scores(), data, loss=nn.CrossEntropyLoss())
+
+
+def test_an_id_of_the_first_rows_that_an_embedding_does_not_have_is_told_as_that(tmp_path: Path) -> None:
+    path = write(tmp_path / "ids.npz", input=np.full((20, 4), 9), y="y")
+    bags = nn.Sequential(nn.EmbeddingBag(9, 3), nn.Linear(3, 3))
+    with pytest.raises(weft.ModuleRefusedError, match="an id is not one of an embedding's rows: correct the data"):
+        submitted(bags, path, loss=nn.CrossEntropyLoss())
+
+
 def test_data_of_another_machine_needs_an_example(tmp_path: Path) -> None:
     with pytest.raises(weft.ArgumentError, match=re.escape(f"{tmp_path}/far.npz cannot be read on this machine")):
         submitted(Scores(), tmp_path / "far.npz", loss=nn.CrossEntropyLoss())

@@ -77,7 +77,9 @@ def test_a_module_is_read_as_it_trains_computes_the_same_and_is_as_it_was_afterw
         wanted = module(images).numpy()
     np.testing.assert_allclose(read.evaluate({"images": images.numpy()})["logits"], wanted, atol=1e-5)
     said = capsys.readouterr().err
-    assert re.fullmatch(r"weft: outputs and gradients of 5 parameters are PyTorch's on the example \(.*\), .*\n", said)
+    assert re.fullmatch(
+        r"weft: tried on the example: outputs and gradients of 5 parameters agree with PyTorch's \(.*\), .*\n", said
+    )
     assert read.proof in said
     assert read.with_loss("cross_entropy").targets == ("labels",)
 

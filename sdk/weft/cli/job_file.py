@@ -72,6 +72,8 @@ def job_file(argument: str) -> Path | None:
 
 def read(path: Path) -> bytes:
     """The job in the file; `-` is standard input. Raises ArgumentError as `checked` does, OSError."""
+    if path.suffix == ".py":
+        raise ArgumentError(f"{path} is a program: run it with python; a job file is JSON, as weft.job_spec makes it")
     if path.suffix in {".csv", ".npy", ".npz"}:
         raise ArgumentError(f"{path} is neither a job file, which is JSON, nor an ONNX file; data is what a job names")
     if path == Path("-"):

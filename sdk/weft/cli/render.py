@@ -97,7 +97,7 @@ def job_lines(job: Job, spec: JobSpec, now: datetime) -> Table:
     if job.snapshot is not None:
         made.add_row("snapshot", f"step {job.snapshot}, {size(job.snapshot_bytes)}")
     if job.kept_bytes:
-        made.add_row("takes", size(job.kept_bytes))
+        made.add_row("on disk", size(job.kept_bytes))
     for name in sorted(job.metrics):
         made.add_row(name, f"{job.metrics[name]:.6g}")
     for label, text in _training(spec):

@@ -61,7 +61,7 @@ def up(
         int, typer.Option(min=0, max=65535, help="The server's port on 127.0.0.1; 0 takes a free one.")
     ] = DEFAULT_PORT,
     directory: Directory = DIRECTORY,
-    data_root: Annotated[Path, typer.Option(help="Jobs may read data below this directory.")] = Path(),
+    data_root: Annotated[Path, typer.Option(help="The folder in which jobs may read data.")] = Path(),
     device: Annotated[
         str | None, typer.Option(help="What workers compute on: cpu, cuda:0, or auto.", show_default=False)
     ] = None,
@@ -245,12 +245,12 @@ def _greet(cluster: Cluster, url: str, directory: Path, form: Format, *, detache
         f"`{command('down')}`" if directory == DIRECTORY.absolute() else f"`{command(f'down --directory {directory}')}`"
     )
     lines = [
-        f"  data below {cluster.data_root}",
+        f"  jobs may read data in {cluster.data_root}",
         f"  logs in {directory / LOGS}",
         "Next:" if detached else "Next, in another terminal:",
         *([f"  export WEFT_URL={url}"] if url != DEFAULT_URL else []),
         f"  {command('agents')}",
-        f"  {command('submit JOB.json --watch')}",
+        "  python PROGRAM.py   # one that calls weft.fit",
         f"HTTP API: {url}/docs. {end if detached else 'Ctrl-C'} stops everything.",
     ]
     out.print("\n".join(lines), markup=False)
