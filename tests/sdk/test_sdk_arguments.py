@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +164,16 @@ def test_optimizers_have_the_words_of_pytorch_in_its_order_and_with_its_defaults
             "params",
             "SGD has no 'params'; it has lr, momentum, dampening, weight_decay, nesterov, mult",
         ),
-        (weft.fit, "device", "fit has no 'device': leave it out: workers compute on the device that they were"),
-        (weft.fit, "validation_split", "fit has no 'validation_split'; write data=weft.numpy_data(path, evaluate="),
+        (
+            partial(weft.fit, None, "a.npz"),
+            "device",
+            "fit has no 'device': leave it out: workers compute on the device that they were",
+        ),
+        (
+            partial(weft.fit, None, "a.npz"),
+            "validation_split",
+            "fit has no 'validation_split'; write data=weft.numpy_data(path, evaluate=",
+        ),
         (weft.cosine, "T_max", "cosine has no 'T_max'; did you mean 'steps'?"),
         (weft.cosine, "eta_min", "cosine has no 'eta_min'; did you mean 'end'?"),
         (weft.exponential, "gamma", "exponential has no 'gamma'; did you mean 'factor'?"),

@@ -316,7 +316,7 @@ def test_a_field_inside_a_list_is_set(run: Run) -> None:
         ("learning_rate=3", "a job has no such field; did you mean 'lr'?"),
         ("optimizer.learning_rate=3", "optimizer has no field 'learning_rate'; did you mean 'lr'?"),
         ("optmizer.lr=3", "a job has no such field; did you mean 'optimizer'?"),
-        ("optimizer.beta=1", "optimizer has no field 'beta'; it has name, lr, momentum, weight_decay, nesterov"),
+        ("optimizer.beta=1", "optimizer has no field 'beta'; it has name, lr, momentum, dampening, weight_decay"),
         ("lr.schedul=cosine", "optimizer.lr has no field 'schedul'; did you mean 'schedule'?"),
         ("steps=many", "--set run.steps=many: this is no integer or null"),
         ("data=rows.npz", "data is a record; set its fields, like --set data.source.path=..."),
