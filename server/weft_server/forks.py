@@ -218,11 +218,14 @@ class _InFork:
         if child.status is None:
             return NoProcessError("the process that worked on it was lost")
         match -os.waitstatus_to_exitcode(child.status):
+            case signal.SIGTERM:  # with the server, where all processes of a terminal or a service are told to end
+                return NoProcessError("the process that worked on it was told to end")
             case signal.SIGKILL:
                 return LimitError("the memory that this machine has")
             case signal.SIGXCPU | signal.SIGALRM:
                 return LimitError(f"{self._limits.seconds:g} s")
-        return ForkFailedError(f"{self._function.__name__} in a fork: {child.ending}; {child.last_logged}")
+        logged = f"; its log ended with: {child.last_logged}" if child.last_logged else ""
+        return ForkFailedError(f"{self._function.__name__} in a fork: {child.ending}{logged}")
 
 
 # --- Values as frames -------------------------------------------------------------------------------------------------
@@ -305,7 +308,9 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def answer(channel: socket.socket, functions: Mapping[str, Callable[..., object]]) -> None:
     """Calls the one function that the server asks for."""
     with channel.makefile("rb") as reader:
-        request = next(messages(reader))
+        request = next(messages(reader), None)
+    if request is None:
+        return  # it was stopped meanwhile
     _waits.set(lambda what: write_message(channel, {"waits_for": what}))
     outcome, found = _called(functions, request["call"], request.get("frames", ()))
     write_message(channel, {}, [outcome.model_dump_json().encode(), *found])

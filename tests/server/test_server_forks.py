@@ -221,6 +221,8 @@ def test_a_forkserver_that_was_killed_fails_what_it_had_and_is_started_again(
     with pytest.raises(NoProcessError, match="was lost; send it again"):
         asyncio.run(forks.run(LIMITS, lost, loop))
     assert asyncio.run(forks.run(LIMITS, there, forker)) != killed
+    with pytest.raises(NoProcessError, match="was told to end; send it again"):
+        asyncio.run(forks.run(LIMITS, there, end, -signal.SIGTERM))
 
 
 def test_where_no_process_can_be_had_it_is_said_to_be_temporary(tmp_path: Path) -> None:

@@ -269,6 +269,7 @@ class Child:
         self._ended = threading.Event()
         self._known = threading.Event()
         self._sending = threading.Lock()
+        self._is_unwanted = False
         self.process = 0
         """Its process id, once it is forked; 0 where that was not possible."""
         self.status: int | None = None
@@ -305,6 +306,8 @@ class Child:
                     if "forked" in message:
                         self.process = self.process or message["forked"]
                         self._known.set()
+                        if self._is_unwanted:
+                            self.kill()
                     elif "exit" in message:
                         self.status = message["exit"]
                         self.ending = ending(message["exit"])
@@ -329,6 +332,7 @@ class Child:
 
     def kill(self) -> None:
         """SIGKILL, and nobody waits for its end: it may be stuck in the system. Ends `lines`."""
+        self._is_unwanted = True
         if self._known.is_set():
             self._forkserver.signal(self.process, signal.SIGKILL)
         with contextlib.suppress(OSError):
