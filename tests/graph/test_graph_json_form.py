@@ -123,7 +123,7 @@ JSON += ["\ud800", "a\nb", [], [[]], {}, {"": 0}, {"name": "x"}, ["x", 1], [None
 NOT_JSON = [float("nan"), {1: 2}, object(), b"", {"x"}, np.int64(1)]
 
 
-@examples(400)
+@examples(200)
 @given(st.data())
 def test_one_wrong_place_is_refused_with_its_pointer_or_read_as_the_schema_says(data: st.DataObject) -> None:
     document = data.draw(st.sampled_from(DOCUMENTS))

@@ -171,7 +171,7 @@ def one_node_graphs(draw: st.DrawFn) -> Graph:
     )
 
 
-@examples(600)
+@examples(300)
 @given(one_node_graphs())
 def test_no_legal_graph_makes_inference_fail_with_anything_but_a_graph_error(graph: Graph) -> None:
     try:

@@ -77,7 +77,7 @@ def test_the_reader_raises_nothing_but_format_errors_on_anything(document: Any) 
         programs_from_json(document)
 
 
-@examples(300)
+@examples(150)
 @given(st.data())
 def test_one_wrong_place_raises_nothing_but_a_format_error(data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(PLACES))

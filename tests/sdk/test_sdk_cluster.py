@@ -183,16 +183,16 @@ def test_a_cluster_starts_registers_mourns_and_ends(tmp_path: Path, monkeypatch:
     for name in ("WEFT_SERVER_TOKEN", "WEFT_SERVER_AGENT_TOKEN"):
         monkeypatch.setenv(name, f"a-secret-as-{name}")
     said: list[str] = []
-    cluster = weft.Cluster(2, 1, directory=tmp_path / "state", data_root=tmp_path, device="auto", progress=said.append)
+    cluster = weft.Cluster(1, 1, directory=tmp_path / "state", data_root=tmp_path, device="auto", progress=said.append)
     with cluster, cluster.client() as client:
         pids = {process.name: process.pid for process in cluster.processes}
-        assert list(pids) == ["server", "shard-0", "worker-0", "worker-1"]
+        assert list(pids) == ["server", "shard-0", "worker-0"]
         told = [process.name for process in cluster.processes if "--device" in process.command.arguments]
-        assert told == ["worker-0", "worker-1"]
+        assert told == ["worker-0"]
         agents = client.agents()
         assert {agent.name: agent.pid for agent in agents} == {n: p for n, p in pids.items() if n != "server"}
         assert {agent.state for agent in agents} == {AgentState.ALIVE}
-        assert (tmp_path / "state" / "logs" / "worker-1.log").exists()
+        assert (tmp_path / "state" / "logs" / "worker-0.log").exists()
         assert said[0] == "starting the server"
         state = [tmp_path / "state", *(tmp_path / "state").rglob("*")]
         assert [str(path) for path in state if path.stat().st_mode & 0o077] == []
@@ -201,11 +201,11 @@ def test_a_cluster_starts_registers_mourns_and_ends(tmp_path: Path, monkeypatch:
         with pytest.raises(weft.ClusterError, match=r"a cluster runs in .* already"):
             weft.Cluster(1, 1, directory=tmp_path / "state").start()
         assert cluster.ended() == []
-        os.kill(pids["worker-1"], signal.SIGKILL)
+        os.kill(pids["worker-0"], signal.SIGKILL)
         ended: list[Process] = []
         await_that(lambda: bool(ended.extend(cluster.ended()) or ended), "its end", 20)
-        assert [process.obituary().split(";")[0] for process in ended] == ["worker-1 ended with signal SIGKILL"]
+        assert [process.obituary().split(";")[0] for process in ended] == ["worker-0 ended with signal SIGKILL"]
         assert cluster.ended() == []
-        assert [agent.name for agent in client.agents() if agent.state is AgentState.LOST] == ["worker-1"]
+        assert [agent.name for agent in client.agents() if agent.state is AgentState.LOST] == ["worker-0"]
     assert not any(alive(pid) for pid in pids.values())
     cluster.stop()

@@ -27,7 +27,7 @@ from weft_server.forks import Forks
 from weft_server.onnx_import.request import MODEL, ModelRequest
 from weft_server.submissions import read_onnx
 
-FILES = 200
+FILES = 100
 SEED = 20240506
 MOST_BYTES = 1 << 30
 """Of resident memory, in the server and in whatever it starts."""
@@ -89,7 +89,7 @@ def is_protobuf(body: bytes) -> bool:
     return True
 
 
-def test_none_of_200_broken_files_harms_the_server(place: Place) -> None:
+def test_none_of_many_broken_files_harms_the_server(place: Place) -> None:
     parsed = 0
     answers: Counter[str] = Counter()
     for body in mutants(FILES, SEED):

@@ -152,6 +152,12 @@ def test_shards_and_workers_start_in_any_order_and_a_shard_ends_at_ctrl_c(tmp_pa
                 assert (five.tolist(), float(w.min()), float(w.max())) == ([-1.0, 0.0, 1.0], -2.0, -2.0)
             with pytest.raises(StoreError, match="slot 1 takes a `connect` of its own"):
                 one.at_slot(1)
+        another = tmp_path / "another.toml"
+        another.write_text(path.read_text().replace("lr = 1.0", "lr = 2.0"))
+        with pytest.raises(StoreRefusedError, match=r"slot 0: shard . at .* the client has another description"):
+            KVStore.connect(another, 0)
+        with pytest.raises(ValueError, match="slot 2 is not within 0 to 1"):
+            KVStore.connect(path, 2)
         for number, process in enumerate(shards):
             assert re.match(
                 rf"ready: shard {number} of 2 of {path} listens at tcp://[\d.]+:\d+ and holds", ready(process)
@@ -167,19 +173,6 @@ def test_a_worker_that_finds_no_shard_says_how_one_is_started() -> None:
         KVStore.connect(description, 0, wait_s=0.1)
     with KVStore.connect(description, 0, wait_s=0, timeout_s=0.2) as store, pytest.raises(StoreError, match="shard 0"):
         store.pull("w").result(WAIT_S)
-
-
-def test_a_worker_with_another_description_is_refused_at_once(tmp_path: Path) -> None:
-    path = written(tmp_path)
-    with started(shard(path, 0), shard(path, 1)) as shards:
-        assert all(ready(process) for process in shards)
-        text = path.read_text()
-        path.write_text(text.replace("lr = 1.0", "lr = 2.0"))
-        with pytest.raises(StoreRefusedError, match=r"slot 0: shard . at .* the client has another description"):
-            KVStore.connect(path, 0)
-        path.write_text(text)
-        with pytest.raises(ValueError, match="slot 2 is not within 0 to 1"):
-            KVStore.connect(path, 2)
 
 
 def accuracies(text: str) -> list[float]:

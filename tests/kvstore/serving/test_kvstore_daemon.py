@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import typer
+from click.testing import Result
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
@@ -194,6 +193,13 @@ def test_an_api_description_is_the_stores_own() -> None:
 SERVED = ("--server", "http://127.0.0.1:1")
 
 
+def command_line(*arguments: str, **environment: str) -> Result:
+    """`python -m weft_kvstore`, in this process."""
+    app = typer.Typer()
+    app.command()(main)
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "80", **environment})
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
@@ -218,9 +224,7 @@ SERVED = ("--server", "http://127.0.0.1:1")
 )
 def test_what_cannot_start_says_why(arguments: list[str], code: int, told: str) -> None:
     """What was typed wrong is wrong usage; what fails at run time is one plain line."""
-    app = typer.Typer()
-    app.command()(main)
-    ended = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
+    ended = command_line(*arguments)
     assert ended.exit_code == code
     assert ("Usage:" in ended.stderr) == (code == 2)
     assert code == 2 or ended.stderr.splitlines()[-1].startswith("error: ")
@@ -228,33 +232,16 @@ def test_what_cannot_start_says_why(arguments: list[str], code: int, told: str) 
 
 
 def test_a_variable_that_is_wrong_is_told_by_its_name() -> None:
-    command = [sys.executable, "-m", "weft_kvstore", *SERVED]
-    environment = {**os.environ, "WEFT_SHARD_SILENCE_S": "-1", "COLUMNS": "200"}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    ended = command_line(*SERVED, WEFT_SHARD_SILENCE_S="-1", COLUMNS="200")
     assert "Invalid value: WEFT_SHARD_SILENCE_S: Input should be greater than 0" in ended.stderr
 
 
 def test_the_help_of_80_columns_cuts_nothing() -> None:
-    command = [sys.executable, "-m", "weft_kvstore", "--help"]
-    told = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "COLUMNS": "80"}
-    ).stdout
+    told = command_line("--help").stdout
     assert "…" not in told
     assert " ." not in told
     for name in ("SERVER", "NAME", "BIND"):
         assert told.count(f"WEFT_SHARD_{name}") == 1
-
-
-def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
-    path = tmp_path / "store.json"
-    path.write_bytes(msgspec.json.encode(described("tcp://127.0.0.1:0")))
-    command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), "--shard", "0", "--exit-with-parent"]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith(f"ready: shard 0 of 1 of {path} listens at tcp://127.0.0.1:")
-    _, _ = process.communicate("", timeout=WAIT_S)
-    assert process.returncode == 0
 
 
 def test_an_endpoint_that_is_none_fails_futures_by_its_name() -> None:

@@ -231,7 +231,7 @@ def test_metrics_are_served_over_http_until_the_end() -> None:
             assert url is None
 
 
-def test_a_process_says_where_its_metrics_are(tmp_path: Path) -> None:
+def test_a_process_says_where_its_metrics_are_and_ends_with_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "store.json"
     description = store_of([key_of("w", (300,), 1)], slots=1, shards=1)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(description, shards=("tcp://127.0.0.1:0",))))
@@ -241,7 +241,7 @@ def test_a_process_says_where_its_metrics_are(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline().startswith("ready: ")
+            assert process.stdout.readline().startswith(f"ready: shard 0 of 1 of {path} listens at tcp://127.0.0.1:")
             url = process.stdout.readline().removeprefix("metrics at ").strip()
             with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
                 lines = answer.read().decode()
