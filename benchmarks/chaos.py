@@ -68,6 +68,9 @@ CASES: dict[str, dict[str, Any]] = {
     "one worker": {"optimizer": weft.Adam(), "workers": 1, "shards": 0},
 }
 
+TABLES = ("table", "workers")
+"""Cases with a table, which is on the shards whoever updates the rest."""
+
 FAULTS = ("kill", "kill two", "stop", "cut", "noise")
 NOISE = {"lost": 0.3, "twice": 0.1, "swapped": 0.1}
 NOISY_SHARE = 0.03
@@ -93,7 +96,10 @@ SAMPLE_S = 5.0
 
 @dataclass(frozen=True)
 class Point:
-    """Where and what: see `faults/sitecustomize.py`. `role` "job" is the job's progress, as the server knows it."""
+    """Where and what: see `faults/sitecustomize.py`. `role` "job" is the job's progress, as the server knows it.
+
+    With `saved`, the harm is done once the job has a snapshot.
+    """
 
     id: int
     role: str
@@ -105,6 +111,7 @@ class Point:
     kill: Sequence[str] = ()
     stop: str = ""
     stop_s: float = 0.0
+    saved: bool = False
 
     def __str__(self) -> str:
         does = "cut" if self.cut else f"kill {' and '.join(self.kill)}" if self.kill else f"stop {self.stop}"
@@ -146,7 +153,7 @@ def plan_of(seed: int, fault: str, case: str, steps: int, *, daemons: bool = Tru
 def loss_of(case: str) -> weft.Expression:
     label = weft.input("y", ("batch",), "int64")
     net = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, 2))
-    if case == "table":
+    if case in TABLES:
         net = nn.Sequential(nn.Embedding(IDS, 8), nn.Flatten(), nn.Linear(32, 2))
         return nn.cross_entropy(net(weft.input("ids", ("batch", 4), "int64")), label)
     return nn.cross_entropy(net(weft.input("x", ("batch", WIDTH))), label)
@@ -160,7 +167,7 @@ def write_data(path: Path) -> None:
 
 def submit(client: weft.Client, case: str, steps: int) -> weft.JobHandle:
     options = {"workers": 2, "shards": 2, **CASES[case]}
-    names = {"ids": "ids", "y": "y"} if case == "table" else {"x": "x", "y": "y"}
+    names = {"ids": "ids", "y": "y"} if case in TABLES else {"x": "x", "y": "y"}
     data = weft.numpy_data("data.npz", columns=names)
     return client.submit(loss_of(case), data=data, steps=steps, recovery=RECOVERY, **options)
 
@@ -228,7 +235,7 @@ class Disturbed:
                 reached = self._run / f"{point.id}.reached"
                 if point.role == "job" and job.job.progress.step >= point.count:
                     reached.touch()
-                if reached.exists():
+                if reached.exists() and (job.job.snapshot or not point.saved):
                     left.remove(point)
                     yield self._do(point)
             for process in self.cluster.ended():
@@ -323,8 +330,9 @@ def run(
     *,
     daemons: bool = True,
     noise: Mapping[str, float] = NOISE,
+    points: Sequence[Point] | None = None,
 ) -> Outcome:
-    """Disturbs a job by the plan of a seed."""
+    """Disturbs a job by the plan of a seed, or by `points`."""
     if case == "one worker":
         steps *= ALONE_TIMES
     if fault == "noise":
@@ -332,7 +340,8 @@ def run(
     else:
         noise = {}
     expected = disturbed.expected(case, steps)
-    points = plan_of(seed, fault, case, steps, daemons=daemons)
+    if points is None:
+        points = plan_of(seed, fault, case, steps, daemons=daemons)
     disturbed.begin(seed, points, noise)
     begun, job = time.monotonic(), submit(disturbed.client, case, steps)
     done, wrong = [], ""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+
+import weft
 
 ROOT = Path(__file__).parents[1]
 POLL_S = 0.05
@@ -49,6 +54,23 @@ def descendants(pid: int) -> set[int]:
         found.update(below)
         open_pids.extend(below)
     return {one for one in found if alive(one)}
+
+
+def family(cluster: weft.Cluster, *names: str) -> list[int]:
+    """The process ids of these daemons, and of all processes that they have."""
+    daemons = [process.pid for process in cluster.processes if process.name in names]
+    return [pid for daemon in daemons for pid in (daemon, *descendants(daemon))]
+
+
+@contextmanager
+def standing_still(pids: list[int]) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def await_that(condition: Callable[[], bool], what: str, deadline_s: float) -> None:

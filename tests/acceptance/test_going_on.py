@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import weft
 from acceptance_place import Place
+from acceptance_processes import family, standing_still
 from weft.api.event import LogLine, StateChanged, StepDone
 from weft.api.lifecycle import JobState
 
@@ -52,20 +54,27 @@ def test_a_job_that_has_succeeded_is_trained_longer_to_the_bits_of_one_of_that_l
 
 @pytest.mark.parametrize(("before", "after"), [({"workers": 2, "shards": 1}, {"shards": 2}), ({}, {"shards": 2})])
 def test_a_job_that_runs_is_scaled_and_stays_the_same_job_with_the_same_bits(
-    client: weft.Client, example: ModuleType, run: dict[str, Any], before: dict[str, int], after: dict[str, int]
+    place: Place,
+    client: weft.Client,
+    example: ModuleType,
+    run: dict[str, Any],
+    before: dict[str, int],
+    after: dict[str, int],
 ) -> None:
     loss, _ = example.build()
-    # A snapshot comes some seconds after it was asked for: a job of one process would be over by then.
-    steps, run = (300, run) if before else (250, {**run, "batch_size": 512})
+    steps = 200
     whole = client.submit(loss, steps=steps, **before, **run)
     whole.wait(timeout_s=180)
     job = client.submit(loss, steps=steps, **before, **run)
     bodies = (event.body for event in job.events())
     next(body for body in bodies if isinstance(body, StepDone) and body.step > 0)
-    assert (
-        job.scale(**after).reason == f"goes on with {before.get('workers', 1)} worker{'s' * bool(before)}, 2 shards "
-        "from its next snapshot on"
-    )
+    # The snapshot is of a step that is a second ahead, at the job's pace: of one near by, where the job stands still.
+    with standing_still(family(place.cluster, "worker-0", "worker-1")):
+        assert (
+            job.scale(**after).reason == f"goes on with {before.get('workers', 1)} worker{'s' * bool(before)}, "
+            "2 shards from its next snapshot on"
+        )
+        signal.sigtimedwait([], 1.5)
     ended = job.wait(timeout_s=180)
     states = [event.body.state for event in job.log() if isinstance(event.body, StateChanged)]
     assert states.count(JobState.SCALING) == 1

@@ -42,6 +42,25 @@ def run(place: Place, program: str, *arguments: str) -> str:
     return done.stdout
 
 
+IN_TURN = """
+import sys
+for program in sys.argv[1:]:
+    exec(compile(program, "<page>", "exec"), {"__name__": "__main__"})
+    print(flush=True, end="\\0")
+"""
+
+
+@pytest.fixture(scope="module")
+def pages(place: Place) -> dict[str, str]:
+    """What the programs of pages print, by page. One process runs them one after another: PyTorch takes seconds to
+    import."""
+    [readme] = blocks("README.md")
+    shorter = readme.replace("epochs=40", "epochs=10")
+    assert shorter != readme
+    said = run(place, IN_TURN, shorter, "\n".join(blocks("docs/tutorial.md"))).split("\0")
+    return dict(zip(("README.md", "docs/tutorial.md"), said, strict=False))
+
+
 def accuracies(said: str) -> list[float]:
     return [float(accuracy) for accuracy in re.findall(r"eval .*accuracy ([0-9.]+)", said)]
 
@@ -56,11 +75,8 @@ def test_the_readme_example_is_clean_by_the_projects_own_rules_when_it_is_saved_
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_readme_example_trains_when_pasted(place: Place) -> None:
-    [program] = blocks("README.md")
-    shorter = program.replace("epochs=40", "epochs=10")
-    assert shorter != program
-    assert accuracies(run(place, shorter))[-1] > 0.6
+def test_the_readme_example_trains_when_pasted(pages: dict[str, str]) -> None:
+    assert accuracies(pages["README.md"])[-1] > 0.6
 
 
 def test_from_data_and_a_module_to_trained_weights_in_it_takes_six_statements_at_most() -> None:
@@ -69,8 +85,10 @@ def test_from_data_and_a_module_to_trained_weights_in_it_takes_six_statements_at
     assert len(train) + 1 <= 6
 
 
-def test_the_tutorial_trains_a_module_and_brings_its_weights_home(place: Place, client: weft.Client) -> None:
-    said = run(place, "\n".join(blocks("docs/tutorial.md")))
+def test_the_tutorial_trains_a_module_and_brings_its_weights_home(
+    place: Place, client: weft.Client, pages: dict[str, str]
+) -> None:
+    said = pages["docs/tutorial.md"]
     assert len(accuracies(said)) == 10
     [reached] = [float(number) for number in re.findall(r"^accuracy ([0-9.]+)", said, flags=re.MULTILINE)]
     assert reached > 0.85

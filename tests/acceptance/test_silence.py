@@ -7,7 +7,6 @@ import re
 import resource
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 import weft
-from acceptance_processes import await_that, descendants
+from acceptance_processes import await_that, family, standing_still
 from weft import nn
 from weft.api.event import LogLine
 from weft.api.lifecycle import AgentState, JobState
@@ -74,20 +73,7 @@ class Place:
         return {agent.name: agent.state for agent in self.client.agents() if agent.state is not AgentState.LOST}
 
     def family(self, *names: str) -> list[int]:
-        """The process ids of these daemons, and of all processes that they have."""
-        daemons = [process.pid for process in self.cluster.processes if process.name in names]
-        return [pid for daemon in daemons for pid in (daemon, *descendants(daemon))]
-
-
-@contextmanager
-def standing_still(pids: list[int]) -> Iterator[None]:
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        return family(self.cluster, *names)
 
 
 @pytest.fixture(scope="module")

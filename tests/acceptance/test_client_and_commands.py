@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 import weft
+from acceptance_place import Place
 from acceptance_processes import ROOT
 from weft import nn, ops
 from weft.api.event import Event, MetricTaken, StateChanged
@@ -26,21 +26,14 @@ from weft.event_stream import Notice
 STEPS = 12
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[weft.Cluster]:
-    folder = tmp_path_factory.mktemp("real")
+@pytest.fixture(scope="module", autouse=True)
+def cluster(place: Place) -> weft.Cluster:
+    """With what the jobs read."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((100, 4)).astype(np.float32)
     for name in ("points.npz", "few.npz"):  # the examples' own job writes the first anew
-        np.savez(folder / name, x=x, y=(x.sum(1) > 0).astype(np.int64))
-    with weft.Cluster(2, 2, data_root=folder) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def client(cluster: weft.Cluster) -> Iterator[weft.Client]:
-    with cluster.client() as client:
-        yield client
+        np.savez(place.folder / name, x=x, y=(x.sum(1) > 0).astype(np.int64))
+    return place.cluster
 
 
 def submit(client: weft.Client, *, features: int = 4, steps: int = STEPS, name: str = "points") -> weft.JobHandle:
