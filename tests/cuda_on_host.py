@@ -6,8 +6,8 @@ an array that the kernel writes may be written. A GPU would take any eight bytes
 
 from __future__ import annotations
 
-import atexit
 import ctypes
+import hashlib
 import shutil
 import subprocess
 import tempfile
@@ -22,6 +22,8 @@ from weft_kernels.cuda.module import CudaSource
 
 HEADER = Path(__file__).with_name("cuda_on_host.h")
 COMPILER = shutil.which("g++")
+COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "cuda_on_host"
+"""Libraries by what they were compiled of."""
 _PROBE = "int main() { _Float16 x = 1; return x == 1 ? 0 : 1; }"
 
 
@@ -39,6 +41,28 @@ def why_not() -> str | None:
     return None if made.returncode == 0 else "this g++ has no _Float16"
 
 
+def _compiled(name: str, text: str, options: Sequence[str]) -> Path:
+    """The library of a source; tests of several files, in processes of their own, have the same sources."""
+    parts = (_version(), HEADER.read_text(), text, *options)
+    library = COMPILED / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.so"
+    if not library.exists():
+        COMPILED.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=COMPILED) as folder:
+            source, made = Path(folder, "source.cc"), Path(folder, "source.so")
+            source.write_text(text)
+            command = [str(COMPILER), *options, source, "-o", made]
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            assert done.returncode == 0, f"{name}: {done.stderr[:4000]}"
+            made.replace(library)
+    return library
+
+
+@cache
+def _version() -> str:
+    assert COMPILER is not None
+    return subprocess.run([COMPILER, "--version"], check=True, capture_output=True, text=True).stdout
+
+
 class HostModule:
     """A source compiled for the CPU. Raises AssertionError, with the compiler's words, where it cannot be."""
 
@@ -48,16 +72,11 @@ class HostModule:
         entries = "\n".join(
             f"WEFT_ENTRY({number}, {synchronizes}, {entry})" for number, entry in enumerate(source.entries)
         )
-        folder = tempfile.TemporaryDirectory()
-        atexit.register(folder.cleanup)
-        text, library = Path(folder.name, "source.cc"), Path(folder.name, "source.so")
-        text.write_text(f'#include "{HEADER}"\n{source.text}\n{entries}\n')
+        text = f'#include "{HEADER}"\n{source.text}\n{entries}\n'
         # Products and sums are rounded one by one, as NumPy rounds them, so that results can be compared closely.
         optimized = "-O1" if len(source.entries) < 100 else "-O0"
         options = ["-std=c++20", optimized, "-ffp-contract=off", "-shared", "-fPIC", "-w"]
-        made = subprocess.run([COMPILER, *options, text, "-o", library], check=False, capture_output=True, text=True)
-        assert made.returncode == 0, f"{source.name}: {made.stderr[:4000]}"
-        self._library = ctypes.CDLL(str(library))
+        self._library = ctypes.CDLL(str(_compiled(source.name, text, options)))
 
     def parameters(self, entry: str) -> list[str]:
         function = self._library[f"parameters_{self.source.entries.index(entry)}"]
