@@ -207,8 +207,8 @@ def run_once(torch: Any, example: Example, *, nudge: float = 0.0) -> Run:
     )
 
 
-_NO_ROW = "index out of range in self", "Expected i < index_size"
-"""What PyTorch says of an id that is no row of an Embedding, and of an EmbeddingBag."""
+_NO_ROW = "index out of range in self", "Expected i < index_size", "which is not in the valid range ["
+"""What PyTorch says of an id that is no row of an Embedding, and of an EmbeddingBag on several ways."""
 
 
 @contextmanager
