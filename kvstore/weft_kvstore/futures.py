@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
@@ -40,17 +41,35 @@ class StoreFuture(Future[T]):
 
     Callbacks run on the driver's own thread, as they may do anything; `on_end`'s, which are the store's own, where the
     future ends. Without a driver it is a plain future.
+
+    The lock of a plain future takes longer to make than a small message, and most futures are never waited for by
+    another thread: it is made when somebody asks for it. Whoever ends the future sets its state first and asks for the
+    lock then, whoever waits makes the lock first and looks at the state then, so that one of both sees the other. The
+    same with hooks: who ends takes them out one by one, and who has put one in looks afterwards whether it is there.
     """
 
+    arrived = False
+    """Of a push that is part of it: whether the shards have it all the same, where the future fails."""
+    _state = _RUNNING
+    _result: Any = None
+    _exception: BaseException | None = None
+    _failure: BaseException | None = None
+    _waiters: list[Any] = []  # noqa: RUF012  # never changed: each has its own with the lock
+    _done_callbacks: list[Callable[[Future[T]], Any]] = []  # noqa: RUF012
+
     def __init__(self, driver: Driver | None = None) -> None:
-        super().__init__()
-        self._state = _RUNNING
         self.driver = driver
         self._hooks: list[Callable[[Future[T]], None]] = []
-        self._failure: BaseException | None = None
         self._failure_hooks: list[Callable[[BaseException], None]] = []
-        self.arrived = False
-        """Of a push that is part of it: whether the shards have it all the same, where the future fails."""
+
+    def __getattr__(self, name: str) -> Any:
+        """What only those need who wait on another thread, or call back; `setdefault` has one of several win."""
+        if name != "_condition":
+            raise AttributeError(name)
+        own = self.__dict__
+        own.setdefault("_waiters", [])
+        own.setdefault("_done_callbacks", [])
+        return own.setdefault("_condition", threading.Condition())
 
     def done(self) -> bool:
         """Whether it has ended. Takes no lock: it is asked several times in every call."""
@@ -60,6 +79,8 @@ class StoreFuture(Future[T]):
         if self._state != _FINISHED and self.driver is not None:
             self.driver.drive(self, timeout)
             timeout = timeout if timeout is None else 0.0
+        if self._state == _FINISHED and self._exception is None:
+            return self._result  # type: ignore[no-any-return]  # it was given one of its type
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -70,49 +91,76 @@ class StoreFuture(Future[T]):
 
     def hook(self, hook: Callable[[Future[T]], None]) -> None:
         """Calls it when the future ends, or now; see `on_end`."""
-        with self._condition:
-            if self._state != _FINISHED:
-                self._hooks.append(hook)
-                return
-        hook(self)
+        self._hooks.append(hook)
+        if self._state == _FINISHED and _withdrawn(hook, self._hooks):
+            hook(self)
 
     def hook_failure(self, hook: Callable[[BaseException], None]) -> None:
         """Calls it when the future is about to fail, or now; see `before_failure`."""
-        with self._condition:
-            if self._failure is None:
-                if self._state != _FINISHED:
-                    self._failure_hooks.append(hook)
-                return
-        hook(self._failure)
+        self._failure_hooks.append(hook)
+        if self._failure is not None or self._state == _FINISHED:
+            is_mine = _withdrawn(hook, self._failure_hooks)
+            if is_mine and self._failure is not None:
+                hook(self._failure)
+
+    def set_result(self, result: T) -> None:
+        if self._state == _FINISHED:
+            raise InvalidStateError(f"{self._state}: {self!r}")
+        self._result = result
+        self._has_ended()
 
     def set_exception(self, exception: BaseException | None) -> None:
-        with self._condition:
-            self._failure = exception
-            hooks, self._failure_hooks = self._failure_hooks, []
-        for hook in hooks:
-            hook(exception)  # type: ignore[arg-type]  # None is for those who clear a future, and nobody does
-        super().set_exception(exception)
+        if self._state == _FINISHED or exception is None:
+            raise InvalidStateError(f"{self._state}: {self!r}")
+        self._failure = exception
+        while (hook := _taken(self._failure_hooks)) is not None:
+            hook(exception)
+        self._exception = exception
+        self._has_ended()
 
     def call_back(self) -> None:
         """Calls the callbacks."""
-        super()._invoke_callbacks()  # type: ignore[misc]  # typeshed does not have it
+        self._invoke_callbacks()
 
-    def _invoke_callbacks(self) -> None:
-        """Called once by what ends it, when its state is set already."""
-        hooks, self._hooks, self._failure_hooks = self._hooks, [], []
-        for hook in hooks:
+    @property
+    def has_callbacks(self) -> bool:
+        return bool(self._done_callbacks)
+
+    def _has_ended(self) -> None:
+        """Its result, or exception, is there."""
+        self._state = _FINISHED
+        if "_condition" in self.__dict__:
+            with self._condition:
+                for waiter in self._waiters:
+                    (waiter.add_result if self._exception is None else waiter.add_exception)(self)
+                self._condition.notify_all()
+        self._failure_hooks.clear()
+        while self._hooks and (hook := _taken(self._hooks)) is not None:
             try:
                 hook(self)
             except Exception:  # noqa: BLE001  # a hook's outermost frame, as the standard library has it for callbacks
                 _log.exception("what follows the end of %r failed", self)
         if self.driver is not None:
             self.driver.ended(self)
-        elif self._done_callbacks:  # type: ignore[attr-defined]  # typeshed does not have it
+        elif self._done_callbacks:
             self.call_back()
 
-    @property
-    def has_callbacks(self) -> bool:
-        return bool(self._done_callbacks)  # type: ignore[attr-defined]  # as above
+
+def _taken(hooks: list[Any]) -> Any:
+    """The first, which is nobody else's any more; None where there is none."""
+    try:
+        return hooks.pop(0)
+    except IndexError:
+        return None
+
+
+def _withdrawn(hook: Any, hooks: list[Any]) -> bool:
+    """Takes it out, unless whoever ends the future has."""
+    try:
+        hooks.remove(hook)
+    except ValueError:
+        return False
+    return True
 
 
 def on_end(future: Future[Any], hook: Callable[[Future[Any]], None]) -> None:

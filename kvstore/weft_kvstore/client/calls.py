@@ -66,7 +66,7 @@ class StoreCalls(Store, BufferStore):
         keys: KeySet,
         version: int,
         *,
-        out: Sequence[Array] | None = None,
+        out: list[Array] | None = None,
         single: bool = False,
         priority: int = 0,
     ) -> Future[Any]:
@@ -83,7 +83,7 @@ class StoreCalls(Store, BufferStore):
         step: int,
         gradients: Sequence[Array],
         *,
-        out: Sequence[Array] | None = None,
+        out: list[Array] | None = None,
         single: bool = False,
         priority: int = 0,
     ) -> StoreFuture[Any]:

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.connection import HandshakeFailure, LinkState
@@ -37,7 +37,6 @@ from weft_kvstore.wire.messages import (
     HyperDoubt,
     HyperSettle,
     Measured,
-    Pong,
     PushRefused,
     Refused,
     Released,
@@ -51,143 +50,6 @@ _ERRORS: Final = {
     FailureCode.REFUSED: StoreRefusedError,
     FailureCode.PASSED: StorePassedError,
 }
-
-
-class Ending(Protocol):
-    """Who ends operations."""
-
-    def told(self, operation: Operation) -> str:
-        """Whose call it is, as every error begins."""
-
-    def end(self, operation: Operation, result: Any, error: StoreError | None) -> None:
-        """Ends an operation, unless it has ended."""
-
-
-class Replies:
-    """Links of one client, by shard. What is said of an operation that has ended meanwhile is passed over."""
-
-    def __init__(self, ending: Ending, links: Sequence[ClientLink]) -> None:
-        self._ending = ending
-        self._links = links
-
-    def take(self, link: ClientLink, message: Reply, payload: memoryview, now: float) -> bool:
-        """One message of a shard. Whether it has changed the connection's life, so that time may ask for something.
-        Raises ProtocolError."""
-        match message:
-            case Values():
-                if message.acknowledge:
-                    self._arrived(link, message.acknowledge, now)
-                if link.arena.had_memory and link.arena.is_lost(message):
-                    link.connection.disconnected(now)
-                    return True
-                self._values(link, message, payload)
-            case Acknowledge():
-                self._arrived(link, message.frame, now)
-            case Released():
-                for frame in message.frame:
-                    self._delivered(link, link.released(frame, now))
-            case HyperAnswer() | HyperDecided() | HyperDoubt():
-                self._hyper(link, message)
-            case PushRefused():
-                self._push_refused(link, message)
-            case Welcome() | Refused():
-                link.greeted(message, now)
-                return True
-            case Pong():
-                pass  # It was heard.
-            case _:
-                self._answered(link, message)
-        return False
-
-    def _answered(self, link: ClientLink, message: Done | Measured | Failed | Because) -> None:
-        """Something is said of a request."""
-        match message:
-            case Done():
-                self._done(link, message)
-            case Measured():
-                self._measured(link, message)
-            case Failed():
-                self._failed(link, message)
-            case Because():
-                link.explain(message)
-
-    def _values(self, link: ClientLink, values: Values, payload: memoryview) -> None:
-        if values.at is not None or values.place:
-            payload = link.arena.payload_of(values, payload)
-        for request, came in value_runs(values, payload):
-            operation = link.requests.get(request)
-            if operation is not None:  # Else it was given up meanwhile.
-                fresh = operation.write(link.shard, came)
-                ended = operation.settle(link.shard, fresh)
-                if ended or link.shard not in operation.pending:
-                    self._settled(link, operation, ended=ended)
-        link.arrived(values)
-
-    def _done(self, link: ClientLink, done: Done) -> None:
-        for number in done.request:
-            request = link.requests.get(number)
-            if request is not None:
-                self._settled(link, request, ended=request.done(link.shard))
-
-    def _measured(self, link: ClientLink, message: Measured) -> None:
-        request = link.requests.get(message.request)
-        if request is not None:
-            self._settled(link, request, ended=request.measured(link.shard, message))
-
-    def _hyper(self, link: ClientLink, message: HyperAnswer | HyperDecided | HyperDoubt) -> None:
-        if isinstance(message, HyperDoubt):
-            self._links[0].say(HyperDecide(NOBODY, message.proposal, 0))
-            return
-        if isinstance(message, HyperDecided) and message.request == NOBODY:
-            for other in self._links[1:]:  # One of them was in doubt.
-                other.say(HyperSettle(NOBODY, message.proposal, message.version))
-            return
-        request = link.requests.get(message.request)
-        if request is None:
-            return
-        try:
-            ended = request.agreed(link.shard, message)
-        except StoreRefusedError as error:
-            self._ending.end(request, None, StoreRefusedError(f"{self._ending.told(request)}: {link.name}: {error}"))
-        else:
-            self._settled(link, request, ended=ended)
-
-    def _settled(self, link: ClientLink, request: AskOperation, *, ended: bool) -> None:
-        """Parts of a request have come from a shard."""
-        if link.shard not in request.pending:
-            link.requests.pop(request.number, None)
-        if ended:
-            self._ending.end(request, request.result(), None)
-
-    def _arrived(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
-        for frame in frames:
-            pieces: Sequence[SentPiece] = link.outbox.acknowledge(frame, now)
-            self._delivered(link, link.arena.arrived(frame, pieces) if link.arena.in_use else pieces)
-
-    def _delivered(self, link: ClientLink, pieces: Sequence[SentPiece]) -> None:
-        for one in pieces:
-            operation = one.run.owner
-            if operation.delivered(link.shard, one.count):
-                self._ending.end(operation, None, None)
-
-    def _failed(self, link: ClientLink, message: Failed) -> None:
-        operation = link.requests.get(message.request)
-        if operation is not None:
-            error = _ERRORS[message.code]
-            self._ending.end(operation, None, error(f"{self._ending.told(operation)}: {link.name}: {message.reason}"))
-
-    def _push_refused(self, link: ClientLink, message: PushRefused) -> None:
-        frame = link.outbox.in_flight(message.frame)
-        runs = frame.runs() if frame is not None else []
-        if frame is None or message.run >= len(runs):
-            raise ProtocolError(f"PushRefused.run: run {message.run} of frame {message.frame} is not under way")
-        # Pieces that continue one another are one run, and a run is of one operation.
-        last = list(accumulate(run.count for run in runs))[message.run]
-        upto = list(accumulate(piece.count for piece in frame.pieces))
-        operation = frame.pieces[bisect_left(upto, last)].run.owner
-        self._ending.end(
-            operation, None, StoreRefusedError(f"{self._ending.told(operation)}: {link.name}: {message.reason}")
-        )
 
 
 # --- How long a client's own thread keeps away from the work, as callers lead it or not -------------------------------
@@ -356,7 +218,6 @@ class ClientCore:
         self._slot = sender.slot
         hello = sender.hello(description)
         self.links = [ClientLink(shard, endpoint, hello, settings, now) for shard, endpoint in enumerate(endpoints)]
-        self._replies = Replies(self, self.links)
         self.open: dict[int, Operation] = {}
         self._sets = SetsUnderWay()
         self._number = 0
@@ -422,12 +283,117 @@ class ClientCore:
                 if number > link.received:  # One before it is lost; the next connection brings that.
                     self.disconnected(shard, now)
                 return
-            if self._replies.take(link, message, payload, now):
+            if self._values(link, message, payload, now) if type(message) is Values else self._take(link, message, now):
                 self.tick_at = now
         except ProtocolError as error:
             connection.refuse(f"{link.name} sent what is no message: {error}")
         if connection.refused is not None:
             self._fail_all(link)
+
+    def _take(self, link: ClientLink, message: Reply, now: float) -> bool:
+        """One message of a shard that brings no values. Whether it has changed the connection's life, so that time may
+        ask for something. Raises ProtocolError. What is said of an operation that has ended meanwhile is passed
+        over."""
+        match message:
+            case Acknowledge():
+                self._arrived(link, message.frame, now)
+            case Released():
+                for frame in message.frame:
+                    self._delivered(link, link.released(frame, now))
+            case HyperAnswer() | HyperDecided() | HyperDoubt():
+                self._hyper(link, message)
+            case PushRefused():
+                self._push_refused(link, message)
+            case Welcome() | Refused():
+                link.greeted(message, now)
+                return True
+            case Done():
+                for number in message.request:
+                    request = link.requests.get(number)
+                    if request is not None:
+                        self._settled(link, request, ended=request.done(link.shard))
+            case Measured() | Failed() | Because():
+                request = link.requests.get(message.request)
+                if request is not None:
+                    self._answered(link, request, message)
+        return False
+
+    def _answered(self, link: ClientLink, request: AskOperation, message: Measured | Failed | Because) -> None:
+        """Something is said of a request."""
+        if isinstance(message, Measured):
+            self._settled(link, request, ended=request.measured(link.shard, message))
+        elif isinstance(message, Failed):
+            error = _ERRORS[message.code]
+            self.end(request, None, error(f"{self.told(request)}: {link.name}: {message.reason}"))
+        else:
+            request.because[link.shard] = message.reason
+
+    def _values(self, link: ClientLink, values: Values, payload: memoryview, now: float) -> bool:
+        """A frame of values; else as `_take`."""
+        if values.acknowledge:
+            self._arrived(link, values.acknowledge, now)
+        shard, arena = link.shard, link.arena
+        if arena.had_memory and arena.is_lost(values):
+            link.connection.disconnected(now)
+            return True
+        if values.at is not None or values.place:
+            payload = arena.payload_of(values, payload)
+        for request, came in value_runs(values, payload):
+            operation = link.requests.get(request)
+            if operation is not None:  # Else it was given up meanwhile.
+                ended = operation.settle(shard, operation.write(shard, came))
+                if shard not in operation.pending:
+                    del link.requests[request]
+                if ended:
+                    self.end(operation, operation.result(), None)
+        link.arrived(values)
+        return False
+
+    def _hyper(self, link: ClientLink, message: HyperAnswer | HyperDecided | HyperDoubt) -> None:
+        if isinstance(message, HyperDoubt):
+            self.links[0].say(HyperDecide(NOBODY, message.proposal, 0))
+            return
+        if isinstance(message, HyperDecided) and message.request == NOBODY:
+            for other in self.links[1:]:  # One of them was in doubt.
+                other.say(HyperSettle(NOBODY, message.proposal, message.version))
+            return
+        request = link.requests.get(message.request)
+        if request is None:
+            return
+        try:
+            ended = request.agreed(link.shard, message)
+        except StoreRefusedError as error:
+            self.end(request, None, StoreRefusedError(f"{self.told(request)}: {link.name}: {error}"))
+        else:
+            self._settled(link, request, ended=ended)
+
+    def _settled(self, link: ClientLink, request: AskOperation, *, ended: bool) -> None:
+        """Parts of a request have come from a shard."""
+        if link.shard not in request.pending:
+            link.requests.pop(request.number, None)
+        if ended:
+            self.end(request, request.result(), None)
+
+    def _arrived(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
+        for frame in frames:
+            pieces: Sequence[SentPiece] = link.outbox.acknowledge(frame, now)
+            self._delivered(link, link.arena.arrived(frame, pieces) if link.arena.in_use else pieces)
+
+    def _delivered(self, link: ClientLink, pieces: Sequence[SentPiece]) -> None:
+        for one in pieces:
+            if one.run.owner.delivered(link.shard, one.count):
+                self.end(one.run.owner, None, None)
+
+    def _push_refused(self, link: ClientLink, message: PushRefused) -> None:
+        frame = link.outbox.in_flight(message.frame)
+        runs = frame.runs() if frame is not None else []
+        if frame is None or message.run >= len(runs):
+            raise ProtocolError(f"PushRefused.run: run {message.run} of frame {message.frame} is not under way")
+        # Pieces that continue one another are one run, and a run is of one operation.
+        last = list(accumulate(run.count for run in runs))[message.run]
+        upto = list(accumulate(piece.count for piece in frame.pieces))
+        operation = frame.pieces[bisect_left(upto, last)].run.owner
+        self.end(operation, None, StoreRefusedError(f"{self.told(operation)}: {link.name}: {message.reason}"))
 
     def shares(self, shard: int, *, taken: bool) -> None:
         """The shard has mapped this client's arena, or has it no more."""

@@ -147,7 +147,7 @@ class KeyPull(PullOperation):
         *,
         reading: Reading,
         gives: Gives,
-        out: Sequence[Array] | None = None,
+        out: list[Array] | None = None,
         names: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__(future)
@@ -167,12 +167,17 @@ class KeyPull(PullOperation):
         plan = self._plan = self.keys.made or self.keys.plan(routing)
         out, count = self._out, 1 if self.names is None else len(self.names)
         if out is not None:
-            self._landings = [plan.single.over(out)]
+            self._landings = [Landing(out, out, plan.single.segments)]
         else:
             self._landings = [plan.packed.make() for _ in range(count)]
         self._came = bytearray(count * plan.total)
         if self._gives is Gives.VERSIONS:
             self._versions = np.empty(plan.total, np.int64)
+        if (
+            plan.has_pulled
+        ):  # Where training goes on with them: what is kept, or read for itself, is as the shard has it.
+            ordinary = self.reading is Reading.OWN and self._gives not in {Gives.STATE, Gives.KEPT}
+            self.may_be_compressed = ordinary and self.version > 0
         if count == 1:
             return dict(plan.counts)
         return {shard: slices * count for shard, slices in plan.counts.items() if count}
@@ -180,7 +185,7 @@ class KeyPull(PullOperation):
     def look(self, memory: GivenArrays) -> None:
         self.in_place = self._out is not None and are_given(memory.values, self.keys.places, self._out)
 
-    def asks(self, shard: int) -> list[tuple[int, int, int]]:
+    def asks(self, shard: int) -> list[tuple[int, int, int, int]]:
         return self._plan.asks.get(shard, [])
 
     def write(self, shard: int, came: ValueRun) -> int:
@@ -216,18 +221,6 @@ class KeyPull(PullOperation):
         self._came[first : first + count] = b"\1" * count
         return fresh
 
-    @property
-    def may_be_compressed(self) -> bool:
-        """Where training goes on with them: what is kept, or read for itself, is as the shard has it."""
-        gives = self._gives
-        return (
-            self._plan.has_pulled
-            and self.version > 0
-            and self.reading is Reading.OWN
-            and gives is not Gives.STATE
-            and gives is not Gives.KEPT
-        )
-
     def _decoded(self, run: PlanRun, came: ValueRun, payload: memoryview) -> memoryview:
         """The bytes of slices that came encoded, as they are. Raises ProtocolError."""
         if run.pulled is None or not self.may_be_compressed:
@@ -261,7 +254,8 @@ class KeyPull(PullOperation):
 
     def _told(self, shard: int) -> str:
         asked = [
-            f"slices {first} to {first + count - 1} of bucket {bucket}" for bucket, first, count in self.asks(shard)[:4]
+            f"slices {first} to {first + count - 1} of bucket {bucket}"
+            for bucket, first, count, _ in self.asks(shard)[:4]
         ]
         return ", ".join(asked) or "none"
 
@@ -297,7 +291,7 @@ class PushPull(KeySend, KeyPull):
         arrays: Sequence[Array],
         *,
         gives: Gives,
-        out: Sequence[Array] | None = None,
+        out: list[Array] | None = None,
     ) -> None:
         KeyPull.__init__(self, future, keys, step + 1, reading=Reading.OWN, gives=gives, out=out)
         self.future: StoreFuture[Any] = future
@@ -339,7 +333,9 @@ class PushPull(KeySend, KeyPull):
             for run in runs:
                 run.cancelled = True  # A connection that breaks now need not bring it again.
         self.runs = {}
-        KeySend.let_go(self)
+        self.arrays = ()
+        if self._begun:
+            KeySend.let_go(self)
 
     def __str__(self) -> str:
         return f"pushpull of {self.keys}, step {self.step}"

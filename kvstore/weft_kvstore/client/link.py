@@ -17,7 +17,6 @@ from weft_kvstore.wire.codec import ProtocolError, encode, payload_bytes
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
     Acknowledge,
-    Because,
     Bye,
     Hello,
     Message,
@@ -49,18 +48,22 @@ def push_message(
 ) -> Push:
     """The header of a frame. `at`: where its payload is in the arena; `placed`: runs of it are in their places there.
     `acknowledge`: frames that have arrived here. `pull`: what is asked for on the way."""
-    entries, first, count, nbytes = zip(*frame.runs(), strict=True)
-    payload_kind, request, bucket, step, chunks, place = map(list, zip(*entries, strict=True))
+    if len(frame.pieces) == 1:
+        ((run, begin, slices, _, _),) = frame.pieces
+        rows = [(*run.entry, run.first + begin, slices, frame.nbytes)]
+    else:
+        rows = [(*one.entry, one.first, one.count, one.nbytes) for one in frame.runs()]
+    payload_kind, request, bucket, step, chunks, place, first, count, nbytes = map(list, zip(*rows, strict=True))
     return Push(
         frame.number,
         payload_kind,
         request,
         bucket,
         step,
-        list(first),
-        list(count),
+        first,
+        count,
         chunks,
-        list(nbytes),
+        nbytes,
         at,
         [int(one) for one in place] if placed else [],
         acknowledge,
@@ -84,10 +87,10 @@ def pull_messages(pulls: Iterable[PullOperation], shard: int, *, shared: bool) -
             if message.request:
                 messages.append(message)
             message = Pull([], [], [], [], [], [], [], [], [], [], pull.priority)
-        number, version, chunks = pull.number, pull.version, pull.chunks(shard)
+        number, version = pull.number, pull.version
         state, reading = int(pull.names is not None), int(pull.reading)
         compressed, in_place = int(pull.may_be_compressed), shared and pull.in_place
-        for bucket, first, count in asks:
+        for bucket, first, count, chunks in asks:
             message.request.append(number)
             message.bucket.append(bucket)
             message.version.append(version)
@@ -317,12 +320,6 @@ class ClientLink:
             return self.arena.released_before()
         pieces = self.arena.released(frame)
         return self.outbox.acknowledge(frame, now) if pieces is None else pieces
-
-    def explain(self, message: Because) -> None:
-        """The shard says what a request waits for."""
-        request = self.requests.get(message.request)
-        if request is not None:
-            request.because[self.shard] = message.reason
 
     def greeted(self, message: Welcome | Refused, now: float) -> None:
         """The shard says whether it talks with us; if so, everything that is open is asked again. Raises

@@ -296,17 +296,12 @@ class PullOperation(AskOperation):
     reading: Reading
 
     @abstractmethod
-    def asks(self, shard: int) -> list[tuple[int, int, int]]:
-        """What it wants of a shard, once it was prepared: (bucket, first slice, slices); at most 4,096 of them."""
+    def asks(self, shard: int) -> list[tuple[int, int, int, int]]:
+        """What it wants of a shard, once it was prepared: (bucket, first slice, slices, chunks of ids that the shard
+        gets); at most 4,096 of them."""
 
-    def chunks(self, shard: int) -> int:
-        """How many chunks of ids a shard gets."""
-        return 0
-
-    @property
-    def may_be_compressed(self) -> bool:
-        """Whether its values may come encoded, where the description says how."""
-        return False
+    may_be_compressed = False
+    """Whether its values may come encoded; known once it was prepared."""
 
     in_place = False
     """Whether it wants values in the places of their keys, where the shard can put them there."""

@@ -32,7 +32,7 @@ from weft_kvstore.step_outcome import LossScale, StepOutcome
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyPlan:
     """`runs` by shard, and `of_bucket` by shard and bucket, ascending; `asks` is what a pull asks a shard for, (bucket,
-    first slice, slices); `counts` how many slices each shard has, `total` how many there are.
+    first slice, slices, 0); `counts` how many slices each shard has, `total` how many there are.
 
     `part_firsts` (parts) int64 has the number of each part's first slice, over all runs in the order of their `begin`,
     and `part_positions` (parts) its key's. `packed` and `single` are where a pull's values go: see `PullLayout`.
@@ -41,7 +41,7 @@ class KeyPlan:
 
     runs: Mapping[int, tuple[PlanRun, ...]]
     of_bucket: Mapping[tuple[int, int], Sequence[PlanRun]]
-    asks: Mapping[int, list[tuple[int, int, int]]]
+    asks: Mapping[int, list[tuple[int, int, int, int]]]
     counts: Mapping[int, int]
     total: int
     part_firsts: Array
@@ -79,7 +79,7 @@ def key_plan(
     return KeyPlan(
         runs=found,
         of_bucket=of_bucket,
-        asks={shard: [(run.bucket, run.first, run.count) for run in some] for shard, some in found.items()},
+        asks={shard: [(run.bucket, run.first, run.count, 0) for run in some] for shard, some in found.items()},
         counts={shard: sum(run.count for run in some) for shard, some in found.items()},
         total=total,
         part_firsts=np.array(firsts, np.int64),

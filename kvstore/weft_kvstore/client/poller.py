@@ -70,15 +70,15 @@ class PollWait:
 
     Who is about to sleep says so by `lie_down`, then looks whether there is something to do, and sleeps if not; who has
     something for it first puts it there, then calls `wake`: one of both sees the other. `news` is what the sockets had
-    when it woke. `is_asleep`: it sleeps, or is about to; who does not after all clears it. `over_sockets`: whether they
-    can wake it; `until` is when it wakes by itself.
+    when it woke, None where its thread has just begun to lead. `is_asleep`: it sleeps, or is about to; who does not
+    after all clears it. `over_sockets`: whether they can wake it; `until` is when it wakes by itself.
     """
 
     def __init__(self, sockets: ClientSockets) -> None:
         self.is_asleep = False
         self.over_sockets = False
         self.until = 0.0
-        self.news: Readable = {}
+        self.news: Readable | None = {}
         self._sockets = sockets
         self._wakeup = Wakeup()
         self._wakeup_fd = self._wakeup.fileno()
@@ -148,9 +148,9 @@ class Poller:
     of the one it has.
 
     Invariants: `_leader` is used by whoever has `_leading`, `_own` by the client's thread; anybody wakes them.
-    `_led_for` is the leader's future, None while nobody leads. `_to_call_back` are futures that have ended and whose
-    callbacks the thread has not called. `_closing` is set once and for all, with why in `_failure` where it is no call
-    of `close`; `_gone` when everything is released: from then on whoever ends a future calls back.
+    `_led_for` is the leader's future, None once it has ended, and while nobody leads. `_to_call_back` are futures that
+    have ended and whose callbacks the thread has not called. `_closing` is set once and for all, with why in `_failure`
+    where it is no call of `close`; `_gone` when everything is released: from then on whoever ends a future calls back.
     """
 
     def __init__(self, sockets: ClientSockets, name: str) -> None:
@@ -207,9 +207,11 @@ class Poller:
 
     def ended(self, future: StoreFuture[Any]) -> None:
         """It has ended, on this thread."""
-        if self._led_for is future and self._worker != threading.get_ident():
-            self._leader.wake()
-        if not future._done_callbacks:  # type: ignore[attr-defined]  # typeshed does not have it
+        if self._led_for is future:
+            self._led_for = None
+            if self._worker != threading.get_ident():
+                self._leader.wake()
+        if not future._done_callbacks:
             return
         with self._lock:
             here = self._gone
@@ -257,7 +259,7 @@ class Poller:
             self._own.wake()
 
     def _expect(self) -> None:
-        """Somebody has to look soon."""
+        """Somebody has to look soon: something may be under way, or receipts owed."""
         own = self._own
         if not own.over_sockets and not self._leading.locked() and own.until > time.monotonic() + 2 * GRACE_S:
             own.wake()
@@ -281,23 +283,24 @@ class Poller:
     def _round(self, poll_wait: PollWait, future: StoreFuture[Any] | None) -> bool:
         """Reads what came, then sends, so what is urgent overtakes. Futures end before anything is sent: who waits for
         one goes on meanwhile; and who has nothing else under way leaves receipts to his next call, or to the thread.
-        `future` is the leader's: once it has ended there is nothing more to do for him. Whether that is so, or the
-        client is closing."""
+        `future` is the leader's: once it has ended there is nothing more to do for him. A leader who has just begun
+        looks only whether he may sleep, since his call has sent already. Whether he is through, or the client is
+        closing."""
         sockets, core = self._sockets, self._sockets.core
-        sockets.receive(poll_wait.news)
-        if core.outcomes:
-            end_futures(core)
-        is_over = self._closing or (future is not None and future.done())
-        if core.open or sockets.submitted or not is_over:
-            sockets.go_on(time.monotonic())
+        news = poll_wait.news
+        if news is not None:
+            sockets.receive(news)
             if core.outcomes:
                 end_futures(core)
-                is_over = self._closing or (future is not None and future.done())
-        if is_over:
+            if core.open or sockets.submitted or not (self._closing or (future is not None and self._led_for is None)):
+                sockets.go_on(time.monotonic())
+                if core.outcomes:
+                    end_futures(core)
+        if self._closing or (future is not None and self._led_for is None):
             return True
         # Said before `_working` is let go of: whoever works after this knows that somebody sleeps.
         poll_wait.lie_down(core.tick_at, over_sockets=True)
-        if sockets.submitted or self._to_call_back or sockets.unread():
+        if sockets.submitted or core.outcomes or self._to_call_back or sockets.unread():
             poll_wait.is_asleep = False
         return False
 
@@ -319,9 +322,11 @@ class Poller:
     def _lead(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
         """With `_leading` held: works until it is done, or there is no time left, and hands on."""
         leader = self._leader
-        leader.news = {}
+        leader.news = None
         try:
             self._led_for = future
+            if future.done():
+                return
             while True:
                 self._working.acquire()
                 if self._work(self._round, leader, future) or self._closing:
@@ -350,7 +355,7 @@ class Poller:
             followers.wake_first()
         if sockets.is_due or (own.is_asleep and own.over_sockets):
             self._rouse()
-        elif followers.futures or sockets.core.open or sockets.owes_receipts:
+        else:
             self._expect()
 
     def _is_led(self) -> bool:

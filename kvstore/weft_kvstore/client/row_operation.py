@@ -101,11 +101,8 @@ class PullRowsOperation(PullOperation):
             return {}
         return {shard: chunks_of(len(ids), self._cut.rows_down) * arrays for shard, ids in self.ids.items()}
 
-    def asks(self, shard: int) -> list[tuple[int, int, int]]:
-        return [(self._bucket, 0, 0)]
-
-    def chunks(self, shard: int) -> int:
-        return chunks_of(len(self.ids[shard]), self._cut.ids_up)
+    def asks(self, shard: int) -> list[tuple[int, int, int, int]]:
+        return [(self._bucket, 0, 0, chunks_of(len(self.ids[shard]), self._cut.ids_up))]
 
     def make(self, link: Link) -> None:
         """After a broken connection all ids are sent again, for what came of them is forgotten."""
@@ -181,7 +178,8 @@ class PullRowsOperation(PullOperation):
 
     def _cut_ids(self, shard: int) -> list[SentRun]:
         asked = self.asked
-        entry = SentEntry(PayloadKind.IDS, self.number, self._bucket, asked.version, self.chunks(shard))
+        chunks = chunks_of(len(self.ids[shard]), self._cut.ids_up)
+        entry = SentEntry(PayloadKind.IDS, self.number, self._bucket, asked.version, chunks)
         base = bytes_of(self.ids[shard])
         bounds = _bounds(entry.chunks, self._cut.ids_up * ID_BYTES, base.nbytes)
         priority = asked.priority - self.priority * CALL_PRIORITY

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, Buffer, bytes_of
+from weft_kvstore.arrays import Array, Buffer
 from weft_kvstore.compression.slices import SliceCodec
 from weft_kvstore.wire.outbox import OneBuffer, Source
 
@@ -140,11 +140,12 @@ class _Segments:
 
 
 class Landing:
-    """The values of one pull: `arrays` in the order of the call; `buffers` is the memory in which they lie."""
+    """The values of one pull: `arrays` in the order of the call; `buffers` are C-contiguous arrays whose memory they
+    lie in."""
 
     __slots__ = ("_segments", "arrays", "buffers")
 
-    def __init__(self, arrays: list[Array], buffers: list[memoryview], segments: Sequence[_Segments]) -> None:
+    def __init__(self, arrays: list[Array], buffers: list[Array], segments: Sequence[_Segments]) -> None:
         self.arrays = arrays
         self.buffers = buffers
         self._segments = segments
@@ -157,15 +158,17 @@ class Landing:
         while at < stop:
             end = min(starts[number + 1], stop)
             shift = found.shifts[number]
-            self.buffers[found.buffers[number]][at + shift : end + shift] = payload[at - start : end - start]
+            memory = memoryview(self.buffers[found.buffers[number]]).cast("B")  # type: ignore[arg-type]  # as above
+            memory[at + shift : end + shift] = payload[at - start : end - start]
             at = end
             number += 1
 
 
 class PullLayout:
-    """How the memory for some keys is cut up: the same for every pull of them."""
+    """How the memory for some keys is cut up: the same for every pull of them. Of a layout without packs `segments` fit
+    the caller's own arrays, in the order of the call."""
 
-    __slots__ = ("_dtypes", "_in_order", "_packs", "_segments", "_shapes", "_single")
+    __slots__ = ("_dtypes", "_in_order", "_packs", "_shapes", "_single", "segments")
 
     def __init__(
         self,
@@ -177,7 +180,7 @@ class PullLayout:
     ) -> None:
         self._packs = packs
         self._single = single
-        self._segments = segments
+        self.segments = segments
         self._dtypes = dtypes
         self._shapes = shapes
         made = [position for pack in packs for position in pack.positions] + list(single)
@@ -186,20 +189,16 @@ class PullLayout:
     def make(self) -> Landing:
         """New memory. Raises MemoryError."""
         arrays: list[Array] = []
-        buffers: list[memoryview] = []
+        buffers: list[Array] = []
         for pack in self._packs:
             buffer = np.empty(pack.nbytes, np.uint8)
             arrays += map(np.ndarray, pack.shapes, pack.dtypes, repeat(buffer), pack.offsets)
-            buffers.append(bytes_of(buffer))
+            buffers.append(buffer)
         for position in self._single:
             array: Array = np.empty(self._shapes[position], self._dtypes[position])
             arrays.append(array)
-            buffers.append(bytes_of(array))
-        return Landing(self._in_order(arrays), buffers, self._segments)
-
-    def over(self, arrays: Sequence[Array]) -> Landing:
-        """The caller's memory, of a layout without packs: C-contiguous arrays in the order of the call."""
-        return Landing(list(arrays), list(map(bytes_of, arrays)), self._segments)
+            buffers.append(array)
+        return Landing(self._in_order(arrays), buffers, self.segments)
 
 
 def pull_layout(

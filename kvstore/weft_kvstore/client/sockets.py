@@ -111,12 +111,17 @@ class LinkSocket:
             return False
         return True
 
-    def receive(self) -> list[memoryview] | None:
-        """The next message; None if there is none: then `fd` tells of the next."""
-        self.is_unread = bool(int(self.socket.get(zmq.EVENTS)) & _READABLE)
+    def receive(self, *, is_told: bool = False) -> list[memoryview] | None:
+        """The next message; None if there is none: then `fd` tells of the next. Where `fd` `is_told` of, there is one
+        nearly always, and it is not asked for: pyzmq takes longer for that than for the message."""
+        self.is_unread = is_told or bool(int(self.socket.get(zmq.EVENTS)) & _READABLE)
         if not self.is_unread:
             return None
-        frame = self.socket.recv(_NOW, copy=False)
+        try:
+            frame = self.socket.recv(_NOW, copy=False)
+        except zmq.Again:
+            self.is_unread = False
+            return None
         parts = [frame.buffer]
         while frame.more:  # The parts of a message come together or not at all.
             frame = self.socket.recv(_NOW, copy=False)
@@ -198,7 +203,7 @@ class ClientSockets:
         """Whether somebody has to go on at once: something waits to begin, for credit, or to end its future."""
         if self.submitted or self.core.outcomes:
             return True
-        for link in self.core.links:  # noqa: SIM110  # this and the next are asked in every call
+        for link in self.core.links:  # noqa: SIM110  # it is asked in every call
             if link.outbox.queued_slices:
                 return True
         return False
@@ -206,10 +211,7 @@ class ClientSockets:
     @property
     def owes_receipts(self) -> bool:
         """Whether a shard waits to hear what has arrived."""
-        for link in self.core.links:  # noqa: SIM110
-            if link.acknowledge:
-                return True
-        return False
+        return any(link.acknowledge for link in self.core.links)
 
     def told(self, operation: Operation) -> str:
         """Whose call it is, as every error begins."""
@@ -218,11 +220,13 @@ class ClientSockets:
     def receive(self, readable: Readable) -> None:
         """Reads what came."""
         for shard, link_socket in self._sockets.items():
-            if link_socket.is_unread or link_socket.fd in readable:
+            is_told = link_socket.fd in readable
+            if is_told or link_socket.is_unread:
                 for _ in range(MESSAGES_A_ROUND):
-                    parts = link_socket.receive()
+                    parts = link_socket.receive(is_told=is_told)
                     if parts is None:
                         break
+                    is_told = False
                     # The shard has said that it has the arena before it says where in it something is.
                     handover = self._handovers.get(shard)
                     if handover is not None and handover.state is HandoverState.OFFERED:

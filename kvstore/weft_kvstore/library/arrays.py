@@ -359,19 +359,14 @@ class ArrayTraffic:
     """Arrays of the host pass at once; CuPy is loaded, and a thread started, when the first one of a GPU comes.
 
     Of one key, what was brought first begins first: where an array of a GPU is under way, what comes after it waits
-    behind it, in the order of the copies. `_under_way` counts by key what has not begun.
+    behind it, in the order of the copies. `under_way` counts by key what is on its way to the host and has not begun.
     """
 
     def __init__(self) -> None:
         self._copies: DeviceCopies | None = None
-        self._under_way: Counter[str] = Counter()
+        self.under_way: Counter[str] = Counter()
         self._lock = threading.Lock()
         """Held while `_copies` is made, and while what is under way is counted."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether arrays of a GPU are on their way to the host."""
-        return bool(self._under_way)
 
     def close(self) -> None:
         """Ends after the copies that were begun. Idempotent."""
@@ -384,7 +379,7 @@ class ArrayTraffic:
         """Begins with these arrays once all of them are on the host and all of before, of these keys, has begun: at
         once where that is so. What raises has begun nothing."""
         there = [number for number, value in enumerate(values) if is_on_device(value)]
-        if not there and (not self._under_way or self._under_way.keys().isdisjoint(names)):
+        if not there and (not self.under_way or self.under_way.keys().isdisjoint(names)):
             return begin(values)
 
         def brought(hosts: list[Array]) -> Future[R]:
@@ -393,7 +388,7 @@ class ArrayTraffic:
 
         copied = self._device().to_host([values[number] for number in there])
         with self._lock:
-            self._under_way.update(names)
+            self.under_way.update(names)
         begun = then(copied, brought)
         on_end(copied, lambda _: self._has_begun(names))  # After `brought`, or where there is none.
         return begun
@@ -450,10 +445,10 @@ class ArrayTraffic:
 
     def _has_begun(self, names: Sequence[str]) -> None:
         with self._lock:
-            self._under_way.subtract(names)
+            self.under_way.subtract(names)
             for name in names:
-                if not self._under_way[name]:
-                    del self._under_way[name]
+                if not self.under_way[name]:
+                    del self.under_way[name]
 
     def _device(self) -> DeviceCopies:
         with self._lock:

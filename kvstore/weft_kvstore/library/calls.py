@@ -32,12 +32,11 @@ from weft_kvstore.library.arrays import (
     is_several,
     sum_of,
 )
-from weft_kvstore.library.key_registry import CallPlan, KeyRegistry
-from weft_kvstore.library.steps import MAX_STEP, Barriers, SlotSteps, check_number, check_priority
+from weft_kvstore.library.key_registry import KeyRegistry
+from weft_kvstore.library.steps import Barriers, SlotSteps, check_number, check_priority
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Pulled
-from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 # --- Keys that are at several steps: those at one step go together ----------------------------------------------------
 
@@ -98,6 +97,7 @@ class ValueCalls:
         self._registry = registry
         self._steps = steps
         self._traffic = traffic
+        self._key_set = store.key_set
 
     def init(self, key: object, value: Any, by: int | None) -> Future[None]:
         _, keys, specs, (values,) = self._registry.listed("init", key, value, rows=None)
@@ -119,16 +119,8 @@ class ValueCalls:
 
         return self._steps.set("init", [spec.key for spec in specs], 0, arrays, give)
 
-    def _planned(self, key: object, number: int | None, priority: int) -> CallPlan | None:
-        """The plan of a call whose keys, step or version, and priority are plain: only its arrays are left to check."""
-        if type(priority) is not int or abs(priority) > MAX_CALL_PRIORITY:
-            return None
-        if number is not None and not (type(number) is int and 0 <= number < MAX_STEP):
-            return None
-        return self._registry.plan(key, self._store.key_set)
-
     def push(self, call: str, key: object, gradient: Any, step: int | None, priority: int) -> Future[None]:
-        plan = self._planned(key, step, priority)
+        plan = self._registry.plan(key, step, priority, self._key_set)
         if plan is not None and (gradients := plan.fitting(gradient)) is not None:
             begun = self._steps.push_planned(plan, gradients, step, priority)
             if begun is not None:
@@ -152,7 +144,7 @@ class ValueCalls:
     def pull(
         self, call: str, key: object, out: Any, version: int | None, *, settled: bool, priority: int
     ) -> Future[Any]:
-        plan = None if settled or version is not None else self._planned(key, None, priority)
+        plan = None if settled or version is not None else self._registry.plan(key, None, priority, self._key_set)
         if plan is not None:
             own = None if out is None else plan.fitting(out, writable=True)
             if out is None or own is not None:
@@ -197,7 +189,7 @@ class ValueCalls:
 
     def pushpull(self, key: object, gradient: Any, out: Any, step: int | None, priority: int) -> Future[Any]:
         """One call of the store where arrays are NumPy's and fit as they are; else a push and a pull."""
-        plan = self._planned(key, step, priority)
+        plan = self._registry.plan(key, step, priority, self._key_set)
         if plan is not None and (gradients := plan.fitting(gradient)) is not None:
             own = None if out is None else plan.fitting(out, writable=True)
             if out is None or own is not None:

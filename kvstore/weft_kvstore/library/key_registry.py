@@ -15,7 +15,7 @@ from weft_kvstore.description.form import UserKey, shown, store_name, user_key
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, is_given
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.hyper import MOST_WAITING, HyperTimeline, KeyHyper, checked_numbers
-from weft_kvstore.wire.messages import MAX_RUNS
+from weft_kvstore.wire.messages import MAX_CALL_PRIORITY, MAX_RUNS
 
 # --- The keys of a description by the names that users call them, and what one slot may do with each ------------------
 
@@ -121,10 +121,16 @@ class KeyRegistry:
             found.append([None] * len(keys) if value is None else list(value))
         return False, keys, specs, found
 
-    def plan(self, key: Any, look_up: Callable[[Sequence[str]], Any]) -> CallPlan | None:
-        """The plan of a call that pushes or pulls these keys, which the slot pushes; `look_up` gives the store's. None
-        where the keys, or the way they are given, are such that each call has to look at them. Errors are told by
-        `listed`."""
+    def plan(
+        self, key: Any, number: int | None, priority: int, look_up: Callable[[Sequence[str]], Any]
+    ) -> CallPlan | None:
+        """The plan of a call that pushes or pulls these keys, which the slot pushes: only its arrays are left to check;
+        `look_up` gives the store's. None where the keys, the step or version, or the priority are such that each call
+        has to look at them. Errors are told by `listed`."""
+        if type(priority) is not int or not -MAX_CALL_PRIORITY <= priority <= MAX_CALL_PRIORITY:
+            return None
+        if number is not None and not (type(number) is int and 0 <= number < MAX_STEP):
+            return None
         single = type(key) is str or type(key) is int
         if not single:
             if (type(key) is not list and type(key) is not tuple) or {*map(type, key)} - {str, int}:
@@ -230,6 +236,9 @@ class CallPlan:
                 return None
         return arrays
 
+
+MAX_STEP: Final = 1 << 62
+"""Steps and versions are below it."""
 
 PLANS_KEPT: Final = 1 << 16
 """Calls that are remembered: a program that trains has as many as it has keys, and a few lists of them."""

@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -23,7 +24,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import StoreFuture, before_failure, joined, then
 from weft_kvstore.library.arrays import ArrayTraffic
-from weft_kvstore.library.key_registry import CallPlan, KeyRegistry, StepCounts
+from weft_kvstore.library.key_registry import MAX_STEP, CallPlan, KeyRegistry, StepCounts
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 # --- What became of a slot's pushes, key by key: which are under way, and which have to be pushed again ---------------
@@ -57,8 +58,10 @@ class PushLog:
     def __init__(self) -> None:
         self.has_failed = False
         """Whether any step has failed and was not pushed again."""
-        self._calls: deque[Future[Any]] = deque()
+        self._calls: deque[tuple[Future[Any], Sequence[str], Sequence[int]]] = deque()
         """Pushes in the order of their calls, the first of them one that has not ended."""
+        self._new = 0
+        """The last so many of them are not in `_open`: most have ended before anybody asks."""
         self._open: dict[str, OrderedDict[int, Future[Any]]] = {}
         """By key and step: the last push of it. Empty where none is under way."""
         self._guards: dict[str, deque[tuple[int, Future[Any]]]] = {}
@@ -70,19 +73,17 @@ class PushLog:
     def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any]) -> None:
         """The steps are under way."""
         with self._lock:
-            if self._calls and self._calls[0].done():
+            if self._calls and self._calls[0][0].done():
                 self._forget_ended()
-            self._calls.append(pushed)
-            for name, step in zip(names, steps, strict=True):
-                if name in self._open:
-                    self._under_way(name)[step] = pushed
-                else:
-                    self._open[name] = OrderedDict(((step, pushed),))
-                if name in self._failed:
-                    self._failed[name].pop(step, None)
-                    if not self._failed[name]:
-                        del self._failed[name]
-            self.has_failed = bool(self._failed)
+            self._calls.append((pushed, names, steps))
+            self._new += 1
+            if self._failed:
+                for name, step in zip(names, steps, strict=True):
+                    if name in self._failed:
+                        self._failed[name].pop(step, None)
+                        if not self._failed[name]:
+                            del self._failed[name]
+                self.has_failed = bool(self._failed)
         before_failure(pushed, lambda error: self._fail(names, steps, pushed, error))
 
     def guards(self, names: Sequence[str], versions: Sequence[int]) -> list[Future[Any]]:
@@ -93,6 +94,7 @@ class PushLog:
             self._forget_ended()
             if not self._calls:
                 return []
+            self._file()
             for name, version in zip(names, versions, strict=True):
                 under_way = self._under_way(name)
                 if len(under_way) == 1:
@@ -121,11 +123,24 @@ class PushLog:
 
     def _forget_ended(self) -> None:
         calls = self._calls
-        while calls and calls[0].done():
+        while calls and calls[0][0].done():
             calls.popleft()
-        if not calls:
+        self._new = min(self._new, len(calls))
+        if not calls and self._open:
             self._open.clear()
             self._guards.clear()
+
+    def _file(self) -> None:
+        """All that is under way is in `_open`."""
+        if not self._new:
+            return
+        for pushed, names, steps in islice(self._calls, len(self._calls) - self._new, None):
+            for name, step in zip(names, steps, strict=True):
+                if name in self._open:
+                    self._under_way(name)[step] = pushed
+                else:
+                    self._open[name] = OrderedDict(((step, pushed),))
+        self._new = 0
 
     def _under_way(self, name: str) -> OrderedDict[int, Future[Any]]:
         """The pushes of a key that have not ended, without those at the head that have."""
@@ -143,6 +158,7 @@ class PushLog:
         ends: list[Future[Any]] = []
         is_refused = False
         with self._lock:
+            self._file()
             for name, step in zip(names, steps, strict=True):
                 if self._open[name].get(step) is not pushed:
                     continue  # It was pushed again.
@@ -168,8 +184,6 @@ class PushLog:
 
 
 R = TypeVar("R")
-
-MAX_STEP: Final = 1 << 62
 
 HandOver = Callable[[list[int], list[Array]], Future[R]]
 """hand_over(numbers, arrays): gives the store a call with the keys' steps or versions, and its arrays on the host."""
@@ -233,14 +247,14 @@ class SlotSteps:
         priority: int,
         *,
         pulls: bool = False,
-        outs: Sequence[Array] | None = None,
+        outs: list[Array] | None = None,
     ) -> Future[Any] | None:
         """Pushes a step of some keys; where it `pulls`, the future ends with the values that have seen it. None, and
         nothing has begun, where more has to be looked at."""
         names = plan.names
         with self._lock:
             before = self._at(names)
-            if before is None or (pulls and not self._unseen.isdisjoint(names)):
+            if before is None or (pulls and self._unseen and not self._unseen.isdisjoint(names)):
                 return None
             step = before if step is None else step
             steps = [step] * len(names)
@@ -261,7 +275,7 @@ class SlotSteps:
             self._log.add(names, steps, future)
         return joined([future], itemgetter(0), guards) if guards else future
 
-    def pull_planned(self, plan: CallPlan, outs: Sequence[Array] | None, priority: int) -> Future[Any] | None:
+    def pull_planned(self, plan: CallPlan, outs: list[Array] | None, priority: int) -> Future[Any] | None:
         """Pulls what has seen all that was pushed of some keys. None as `push_planned`."""
         names = plan.names
         with self._lock:
@@ -275,9 +289,12 @@ class SlotSteps:
     def _at(self, names: Sequence[str]) -> int | None:
         """The step that these keys are at. None where they are at several, a push has failed, or arrays of a GPU are
         under way: then each has to be looked at."""
-        if self._log.has_failed or self._traffic.is_busy:
+        if self._log.has_failed or self._traffic.under_way:
             return None
-        steps = {*map(self._counts.counts.__getitem__, names)}
+        counts = self._counts.counts
+        if len(names) == 1:
+            return counts[names[0]]
+        steps = {*map(counts.__getitem__, names)}
         return steps.pop() if len(steps) == 1 else None
 
     def set(

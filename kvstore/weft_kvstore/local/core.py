@@ -227,7 +227,7 @@ class LocalCore:
         self._deadlines.waiting.append((now + self._timeout_s, wait.request))
         units: list[TableState] = []
         if rows is None:
-            for bucket, first, count in pull.asks(0):
+            for bucket, first, count, _ in pull.asks(0):
                 units += self._shard.pulls.ask(wait, bucket, first, count, 0)
         else:
             units += self._shard.pulls.rows(wait, pull.asks(0)[0][0], rows)

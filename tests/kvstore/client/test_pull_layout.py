@@ -75,7 +75,8 @@ def test_every_byte_lands_in_its_keys_array_however_it_comes(case: dict[str, Any
     plan = plan_of(shapes, order=order, shards=case["shards"], slice_bytes=case["slice_bytes"], dtype=dtype)
     values = values_of(shapes, order, dtype)
     if case["into"] == "out":
-        landing = plan.single.over([np.full_like(value, 9) for value in values])
+        outs = [np.full_like(value, 9) for value in values]
+        landing = Landing(outs, outs, plan.single.segments)
     else:
         landing = (plan.packed if case["into"] == "packed" else plan.single).make()
     for array in landing.arrays:
@@ -115,7 +116,7 @@ def test_what_shares_memory_is_no_more_than_a_frame() -> None:
     count = 3 * MAX_PACK_BYTES // SMALL_BYTES + 1
     order = list(range(count))
     landing = plan_of([(SMALL_BYTES // 4,)] * count, order=order).packed.make()
-    sizes = [len(buffer) for buffer in landing.buffers]
+    sizes = [buffer.nbytes for buffer in landing.buffers]
     assert max(sizes) == MAX_PACK_BYTES
     assert sum(sizes) == count * SMALL_BYTES
     assert len(sizes) == 4
@@ -133,5 +134,5 @@ def test_each_pull_has_memory_of_its_own() -> None:
 
 def test_the_callers_arrays_are_given_back_as_they_are() -> None:
     arrays = [np.zeros((3, 5), np.float32), np.zeros((), np.float32)]
-    landing = plan_of([(), (3, 5)], order=[1, 0]).single.over(arrays)
+    landing = Landing(arrays, arrays, plan_of([(), (3, 5)], order=[1, 0]).single.segments)
     assert all(one is other for one, other in zip(landing.arrays, arrays, strict=True))
