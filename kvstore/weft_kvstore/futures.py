@@ -107,7 +107,7 @@ class StoreFuture(Future[T]):
         if self._state == _FINISHED:
             raise InvalidStateError(f"{self._state}: {self!r}")
         self._result = result
-        self._has_ended()
+        self._end()
 
     def set_exception(self, exception: BaseException | None) -> None:
         if self._state == _FINISHED or exception is None:
@@ -116,7 +116,7 @@ class StoreFuture(Future[T]):
         while (hook := _taken(self._failure_hooks)) is not None:
             hook(exception)
         self._exception = exception
-        self._has_ended()
+        self._end()
 
     def call_back(self) -> None:
         """Calls the callbacks."""
@@ -126,7 +126,7 @@ class StoreFuture(Future[T]):
     def has_callbacks(self) -> bool:
         return bool(self._done_callbacks)
 
-    def _has_ended(self) -> None:
+    def _end(self) -> None:
         """Its result, or exception, is there."""
         self._state = _FINISHED
         if "_condition" in self.__dict__:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import Any, Final, Protocol
 
 from weft_kvstore.arrays import Array
@@ -253,7 +253,10 @@ def end_futures(core: HasOutcomes) -> None:
     """Ends the futures of operations that have ended."""
     outcomes, core.outcomes = core.outcomes, []
     for operation, result, error in outcomes:
-        if error is not None:
-            operation.future.set_exception(error)
-        else:
-            operation.future.set_result(result)
+        try:
+            if error is not None:
+                operation.future.set_exception(error)
+            else:
+                operation.future.set_result(result)
+        except InvalidStateError:
+            pass  # A pull that has failed with a push that it waited for.

@@ -237,6 +237,7 @@ class ClientCore:
         """Begins an operation; it ends at its deadline at the latest. What goes wrong before it is open ends it, and no
         other: nobody else knows of it, so nobody else could end it."""
         number = self._number = operation.number = self._number + 1
+        operation.pending, operation.because = {}, {}
         try:
             if self.memory is not None:
                 operation.look(self.memory)

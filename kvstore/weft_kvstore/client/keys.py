@@ -31,7 +31,7 @@ from weft_kvstore.step_outcome import LossScale
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import ProtocolError, ValueRun
 from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
-from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun
+from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Source
 
 # --- Pushes and pulls of whole values, of one key or of many at once --------------------------------------------------
 # What is the same in every call of the same keys is in their plan; a call does nothing for each slice.
@@ -79,8 +79,10 @@ class KeySend(Operation):
             for run in runs:
                 place = self._gives_place and run.pushed is None
                 entry = SentEntry(self.payload_kind, number, run.bucket, self.step, self.array, place)
-                bounds, source = run.bounds, None
-                if encoders is not None and run.pushed is not None:
+                source: Source
+                if encoders is None or run.pushed is None:
+                    bounds, source = run.bounds, source_of(run, arrays)
+                else:
                     bounds = run.pushed.begins
                     source = EncodedRun(run, run.pushed, arrays, of_keys, step=self.step, scale=encoders.scale)
                     self._encoded = [*self._encoded, source]
@@ -90,7 +92,7 @@ class KeySend(Operation):
                         entry,
                         run.first,
                         bounds,
-                        source or source_of(run, arrays),
+                        source,
                         priority=run.priority - ahead,
                         owner=self,
                         priorities=priorities,
@@ -112,17 +114,21 @@ class PushOperation(KeySend, SendOperation):
     def __init__(
         self, future: Future[Any], payload_kind: PayloadKind, keys: KeySet, step: int, arrays: Sequence[Array]
     ) -> None:
-        super().__init__(future)
+        self.future = future
         self.payload_kind, self.keys, self.step, self.arrays = payload_kind, keys, step, arrays
+        self.runs = {}
         if payload_kind is not _GRADIENT:
             self.sets = keys.places
 
-    def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
-        return self.send_runs(self.keys.made or self.keys.plan(routing))
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        plan = self.keys.made or self.keys.plan(routing)
+        self.runs = self.send_runs(plan)
+        return dict(plan.counts)
 
     def let_go(self) -> None:
-        super().let_go()
-        self.runs = {}
+        self.runs, self.arrays = {}, ()
+        if self._begun:
+            super().let_go()
 
     def __str__(self) -> str:
         call, step = CALLS[self.payload_kind]
@@ -150,7 +156,7 @@ class KeyPull(PullOperation):
         out: list[Array] | None = None,
         names: tuple[str, ...] | None = None,
     ) -> None:
-        super().__init__(future)
+        self.future = future
         self.keys = keys
         self.asks_of = keys.places
         self.version = version
@@ -312,7 +318,7 @@ class PushPull(KeySend, KeyPull):
     def begin(self, link: Link) -> None:
         for run in self.runs[link.shard]:
             link.outbox.put(run)
-        link.ask(self)
+        super().begin(link)
 
     def give_up(self, link: Link) -> None:
         link.withdraw(self.runs[link.shard])

@@ -284,12 +284,6 @@ class ClientLink:
         self.acknowledge: list[int] = []
         """Frames of values that have arrived and of which the shard has not been told."""
 
-    def ask(self, request: AskOperation) -> None:
-        """Begins a pull or a barrier on this shard."""
-        self.requests[request.number] = request
-        if self.connection.state is LinkState.OPEN:
-            request.make(self)
-
     def forget(self, request: AskOperation) -> None:
         self.requests.pop(request.number, None)
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from weft_kvstore.arrays import Array
+from weft_kvstore.client.connection import Connection, LinkState
 from weft_kvstore.client.plan import GradientEncoders
 from weft_kvstore.errors import StorePassedError, StoreTimeoutError
 from weft_kvstore.futures import Driver, StoreFuture, on_end
@@ -107,6 +108,7 @@ class Link(Protocol):
     """What an operation uses of the link to a shard."""
 
     shard: int
+    connection: Connection
     outbox: Outbox[SentEntry, Operation]
 
     def withdraw(self, runs: Iterable[SentRun]) -> None:
@@ -115,8 +117,8 @@ class Link(Protocol):
     def say(self, message: Message) -> None:
         """Sends a control message."""
 
-    def ask(self, request: AskOperation) -> None:
-        """Begins a request: it is made while there is a connection, and again on each new one."""
+    requests: dict[int, AskOperation]
+    """What is not answered, by number."""
 
     def forget(self, request: AskOperation) -> None:
         """The request is not made again."""
@@ -128,8 +130,12 @@ class Link(Protocol):
 class Operation(ABC):
     """`pending[shard]` counts what is missing from each shard; the operation ends when nothing is.
 
-    `because` is what shards said that it waits for. `number` is the request's number on the wire.
+    `because` is what shards said that it waits for. `number` is the request's number on the wire. All three are set
+    where it is begun.
     """
+
+    pending: dict[int, int]
+    because: dict[int, str]
 
     priority = 0
     """The call's own: higher goes first. Set before it is begun."""
@@ -139,8 +145,6 @@ class Operation(ABC):
 
     def __init__(self, future: Future[Any]) -> None:
         self.future = future
-        self.pending: dict[int, int] = {}
-        self.because: dict[int, str] = {}
 
     sets: Sequence[int] = ()
     """The keys of which it sets a value, by place."""
@@ -227,14 +231,6 @@ class SendOperation(Operation):
         super().__init__(future)
         self.runs: dict[int, list[SentRun]] = {}
 
-    def prepare(self, routing: Routing) -> dict[int, int]:
-        self.runs = self.cut(routing)
-        return {shard: sum([run.count for run in runs]) for shard, runs in self.runs.items()}
-
-    @abstractmethod
-    def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
-        """All its parts by shard. Raises MemoryError, and StoreRefusedError for what cannot be begun now."""
-
     def begin(self, link: Link) -> None:
         for run in self.runs[link.shard]:
             link.outbox.put(run)
@@ -256,7 +252,10 @@ class AskOperation(Operation):
     """What a shard answers: it is asked again on every new connection until it has."""
 
     def begin(self, link: Link) -> None:
-        link.ask(self)
+        """It is made while there is a connection, and again on each new one."""
+        link.requests[self.number] = self
+        if link.connection.state is LinkState.OPEN:
+            self.make(link)
 
     def give_up(self, link: Link) -> None:
         link.forget(self)
@@ -305,6 +304,11 @@ class PullOperation(AskOperation):
 
     in_place = False
     """Whether it wants values in the places of their keys, where the shard can put them there."""
+
+    def begin(self, link: Link) -> None:
+        link.requests[self.number] = self
+        if link.connection.state is LinkState.OPEN:
+            link.new_pulls.append(self)
 
     def make(self, link: Link) -> None:
         link.new_pulls.append(self)

@@ -182,11 +182,17 @@ class Poller:
     def submit(self, operation: Operation) -> None:
         """Takes an operation; where little is under way it begins on this thread. Ends no future. Raises StoreError
         once the client is closed."""
-        if threading.get_ident() != MAIN or self._worker == MAIN:
-            self._submit(operation)
+        with self._lock:
+            if self._closing:
+                raise StoreError(f"{self._sockets.told(operation)}: the store was closed")
+            self._sockets.submitted.append(operation)
+        if len(self._sockets.core.open) >= CALLS_BEGIN:
+            self._rouse()
+        elif threading.get_ident() != MAIN or self._worker == MAIN:
+            self._begin()
         else:
             with self._interrupts if self._interrupts.is_out else Interrupts():
-                self._submit(operation)
+                self._begin()
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
         """Returns when the future has ended, or after that long. Raises StoreError in a forked child, and where a
@@ -228,22 +234,19 @@ class Poller:
         if threading.get_ident() not in {self._thread.ident, self._worker}:
             self._thread.join()
 
-    def _submit(self, operation: Operation) -> None:
-        with self._lock:
-            if self._closing:
-                raise StoreError(f"{self._sockets.told(operation)}: the store was closed")
-            self._sockets.submitted.append(operation)
-        if len(self._sockets.core.open) < CALLS_BEGIN and self._working.acquire(blocking=False):
-            self._work(self._begin)
-            if self._sockets.is_due:
-                self._rouse()
-            else:
-                self._expect()
-        else:
-            self._rouse()
-
     def _begin(self) -> None:
-        """A call's share: it sends. Who sleeps over the sockets may not hear of what comes meanwhile."""
+        """Begins what was submitted, unless another thread works: that will."""
+        if not self._working.acquire(blocking=False):
+            self._rouse()
+            return
+        self._work(self._send)
+        if self._sockets.is_due:
+            self._rouse()
+        else:
+            self._expect()
+
+    def _send(self) -> None:
+        """A call's share. Who sleeps over the sockets may not hear of what comes meanwhile."""
         sockets = self._sockets
         sockets.go_on(time.monotonic(), looks=False)
         for poll_wait in (self._leader, self._own):
@@ -253,10 +256,9 @@ class Poller:
 
     def _rouse(self) -> None:
         """Somebody has to look at once. Who is not asleep looks before it sleeps, or when it leaves."""
-        if self._leading.locked():
-            self._leader.wake()
-        else:
-            self._own.wake()
+        sleeper = self._leader if self._leading.locked() else self._own
+        if sleeper.is_asleep:
+            sleeper.wake()
 
     def _expect(self) -> None:
         """Somebody has to look soon: something may be under way, or receipts owed."""
@@ -392,7 +394,7 @@ class Poller:
         if pause_s is not None:
             return pause_s
         if sockets.owes_receipts and self._working.acquire(blocking=False):
-            self._work(self._begin)
+            self._work(self._send)
         return self._spare_poller.idle_pause_s(is_open=bool(sockets.core.open))
 
     def _stand_by(self, pause_s: float) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array, bytes_of
-from weft_kvstore.client.operation import Asked, Link, PullOperation, SendOperation, Sent, SentRun
+from weft_kvstore.client.operation import Asked, AskOperation, Link, PullOperation, SendOperation, Sent, SentRun
 from weft_kvstore.rows.rows import Rows, wanted_rows
 from weft_kvstore.sharding import Routing, RowCut, chunks_of
 from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueRun
@@ -30,11 +30,10 @@ class PushRowsOperation(SendOperation):
         self.given = given
         self.rows_pushed = len(given.ids)
 
-    def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
+    def prepare(self, routing: Routing) -> dict[int, int]:
         """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in."""
         sent = self.sent
         cut = routing.tables[sent.place]
-        found: dict[int, list[SentRun]] = {}
         ids, values = self.given.ids.view(cut.id_dtype), self.given.values
         for shard, mine in enumerate(cut.dealt(ids)):
             if not cut.bytes_on(shard):
@@ -51,8 +50,8 @@ class PushRowsOperation(SendOperation):
             )
             bounds = _bounds(entry.chunks, cut.chunk_bytes, rows.nbytes)
             priority = sent.priority - self.priority * CALL_PRIORITY
-            found[shard] = [OutRun(entry, 0, bounds, rows, priority=priority, owner=self)]
-        return found
+            self.runs[shard] = [OutRun(entry, 0, bounds, rows, priority=priority, owner=self)]
+        return {shard: run.count for shard, (run,) in self.runs.items()}
 
     def __str__(self) -> str:
         return str(self.sent)
@@ -103,6 +102,9 @@ class PullRowsOperation(PullOperation):
 
     def asks(self, shard: int) -> list[tuple[int, int, int, int]]:
         return [(self._bucket, 0, 0, chunks_of(len(self.ids[shard]), self._cut.ids_up))]
+
+    def begin(self, link: Link) -> None:
+        AskOperation.begin(self, link)
 
     def make(self, link: Link) -> None:
         """After a broken connection all ids are sent again, for what came of them is forgotten."""

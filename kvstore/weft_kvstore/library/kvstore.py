@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias, cast, overload
+from weakref import WeakSet
 
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
@@ -61,6 +62,8 @@ class KVStore:
         self._store = store
         self._process = OwnProcess()
         self._slot_calls = SlotCalls(store, description, slot, step)
+        self._calls = self._slot_calls
+        _stores.add(self)
 
     @classmethod
     def connect(
@@ -305,12 +308,28 @@ class KVStore:
     ) -> None:
         self.close()
 
-    @property
-    def _calls(self) -> SlotCalls:
-        """Raises StoreError where no call can be made: locks may be held for ever in a child."""
-        if os.getpid() != self._process.number:
-            self._process.check()
-        return self._slot_calls
+
+_stores: WeakSet[KVStore] = WeakSet()
+
+
+class _Elsewhere:
+    """The calls of a store in a forked child, where none can be made: locks may be held for ever."""
+
+    def __init__(self, process: OwnProcess) -> None:
+        self._process = process
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises StoreError."""
+        self._process.check()
+        raise AttributeError(name)
+
+
+def _leave_behind() -> None:
+    for store in _stores:
+        store._calls = cast("SlotCalls", _Elsewhere(store._process))
+
+
+os.register_at_fork(after_in_child=_leave_behind)
 
 
 def _read(description: Described) -> StoreDescription:

@@ -65,7 +65,7 @@ class PushLog:
         self._open: dict[str, OrderedDict[int, Future[Any]]] = {}
         """By key and step: the last push of it. Empty where none is under way."""
         self._guards: dict[str, deque[tuple[int, Future[Any]]]] = {}
-        """By key: versions that pulls wait for, and what fails them."""
+        """By key: versions that pulls wait for, and the pulls."""
         self._failed: dict[str, dict[int, FailedPush]] = {}
         self._lock = threading.RLock()
         """Held for a moment: failures come on the store's thread. A signal's handler may call too."""
@@ -73,8 +73,8 @@ class PushLog:
     def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any]) -> None:
         """The steps are under way."""
         with self._lock:
-            if self._calls and self._calls[0][0].done():
-                self._forget_ended()
+            if self._calls:
+                self.is_under_way()
             self._calls.append((pushed, names, steps))
             self._new += 1
             if self._failed:
@@ -86,26 +86,34 @@ class PushLog:
                 self.has_failed = bool(self._failed)
         before_failure(pushed, lambda error: self._fail(names, steps, pushed, error))
 
-    def guards(self, names: Sequence[str], versions: Sequence[int]) -> list[Future[Any]]:
-        """Futures that fail when a push under way fails without which one of these versions does not come."""
-        found: dict[int, Future[Any]] = {}
-        guard: Future[Any] | None = None
+    def is_under_way(self) -> bool:
+        """Whether any push has not ended. Forgets those before the first that has not."""
+        calls = self._calls
+        while calls and calls[0][0].done():
+            calls.popleft()
+        if calls:
+            self._new = min(self._new, len(calls))
+            return True
+        self._new = 0
+        if self._open:
+            self._open.clear()
+            self._guards.clear()
+        return False
+
+    def guard(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> bool:
+        """`pulled` fails when a push under way fails without which one of these versions does not come. Whether there
+        is such a push. One that fails while this is called is in `failed`."""
+        guarded = False
         with self._lock:
-            self._forget_ended()
-            if not self._calls:
-                return []
+            if not self.is_under_way():
+                return False
             self._file()
             for name, version in zip(names, versions, strict=True):
                 under_way = self._under_way(name)
-                if len(under_way) == 1:
-                    ((step, pushed),) = under_way.items()
-                    if step < version:
-                        found[id(pushed)] = pushed
-                elif under_way:
-                    guard = guard or StoreFuture()
-                    found[id(guard)] = guard
-                    self._guards.setdefault(name, deque()).append((version, guard))
-        return list(found.values())
+                if under_way and next(iter(under_way)) < version:
+                    self._guards.setdefault(name, deque()).append((version, pulled))
+                    guarded = True
+        return guarded
 
     def failed(self, name: str, version: int) -> FailedPush | None:
         """The earliest failed step without which there is no such version."""
@@ -120,15 +128,6 @@ class PushLog:
             return None
         with self._lock:
             return min(filter(counts, self._failed[name].values()), default=None, key=lambda one: one.step)
-
-    def _forget_ended(self) -> None:
-        calls = self._calls
-        while calls and calls[0][0].done():
-            calls.popleft()
-        self._new = min(self._new, len(calls))
-        if not calls and self._open:
-            self._open.clear()
-            self._guards.clear()
 
     def _file(self) -> None:
         """All that is under way is in `_open`."""
@@ -258,7 +257,10 @@ class SlotSteps:
                 return None
             step = before if step is None else step
             steps = [step] * len(names)
-            guards = self._log.guards(names, steps) if pulls else []
+            guards: list[Future[Any]] = []
+            if pulls and self._log.is_under_way():
+                guard: StoreFuture[None] = StoreFuture()
+                guards = [guard] if self._log.guard(names, steps, guard) else []
             if step >= before:
                 self._counts.counts.update(dict.fromkeys(names, step + 1))
             try:
@@ -282,9 +284,9 @@ class SlotSteps:
             version = self._at(names)
             if version is None or not self._unseen.isdisjoint(names):
                 return None
-            guards = self._log.guards(names, [version] * len(names))
             pulled = self._store.pull_keys(plan.keys, version, out=outs, single=plan.single, priority=priority)
-        return joined([pulled], itemgetter(0), guards) if guards else pulled
+            self._guard(names, [version] * len(names), pulled)
+        return pulled
 
     def _at(self, names: Sequence[str]) -> int | None:
         """The step that these keys are at. None where they are at several, a push has failed, or arrays of a GPU are
@@ -323,12 +325,20 @@ class SlotSteps:
         check_number(version, f"{self._registry.call(call)}: version")
         with self._lock:
             versions = [self._counts[name] if version is None else int(version) for name in names]
-            guards = self._log.guards(names, versions)
-            for name, at in zip(names, versions, strict=True) if self._log.has_failed else ():
-                failed = self._log.failed(name, at)
-                if failed is not None:
-                    return versions, [self._failure(failed)]
-        return versions, guards
+            guard: StoreFuture[None] = StoreFuture()
+            return versions, [guard] if self._guard(names, versions, guard) else []
+
+    def _guard(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> bool:
+        """`pulled` fails where a push has failed, or does, without which one of these versions does not come. Whether
+        that may be."""
+        guarded = self._log.guard(names, versions, pulled)
+        for name, at in zip(names, versions, strict=True) if self._log.has_failed else ():
+            failed = self._log.failed(name, at)
+            if failed is not None:
+                with suppress(InvalidStateError):
+                    pulled.set_exception(self._failure(failed))
+                return True
+        return guarded
 
     def are_seen(self, names: Sequence[str]) -> bool:
         """Whether all of these keys have told which step they are at, as far as the slot pushes them."""
@@ -354,16 +364,14 @@ class SlotSteps:
         if refused is not None:
             raise StoreRefusedError(f"{self._registry.where(call, user_key(name))}: {_again(refused)}")
 
-    def _failure(self, failed: FailedPush) -> Future[Any]:
-        """A future that has failed as the push did. Where a shard has been lost for good since, it says so."""
-        future: Future[Any] = Future()
+    def _failure(self, failed: FailedPush) -> BaseException:
+        """What a pull fails with that waits for the push. Where a shard has been lost for good since, it says so."""
         error = failed.error
         if isinstance(error, StoreError):
             lost = next((link.trouble for link in self._store.statistics().links if link.refused), None)
             since = "" if lost is None or failed.is_refused else f"; since then: {lost}"
             error = type(error)(f"{_again(failed)}{since}")
-        future.set_exception(error)
-        return future
+        return error
 
 
 def check_number(number: int | None, where: str, *, may_lack: bool = True) -> None:

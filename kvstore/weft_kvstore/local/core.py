@@ -182,7 +182,8 @@ class LocalCore:
         if isinstance(send, PushRowsOperation):
             self._send_rows(slot, send)
         else:
-            self._send_runs(slot, send.cut(self._routing).get(0, ()))
+            send.prepare(self._routing)
+            self._send_runs(slot, send.runs.get(0, ()))
 
     def _send_runs(self, slot: int, runs: Iterable[SentRun]) -> None:
         """All of it is copied, for it is the caller's again when this returns."""

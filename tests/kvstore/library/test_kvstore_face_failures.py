@@ -172,17 +172,17 @@ class Looked(StoreFuture[None]):
 
 def test_a_push_and_a_pull_look_at_no_more_pushes_the_more_are_under_way() -> None:
     Looked.looks, log, count = 0, PushLog(), 1000
-    pushes, guards = [Looked() for _ in range(count)], list[list[Future[None]]]()
+    pushes, pulls = [Looked() for _ in range(count)], [StoreFuture[None]() for _ in range(count)]
     for step, push in enumerate(pushes):
         log.add(["w"], [step], push)
-        guards.append(log.guards(["w"], [step + 1]))
+        assert log.guard(["w"], [step + 1], pulls[step])
     assert Looked.looks <= 4 * count
     pushes[600].set_exception(StoreRefusedError("far"))
-    assert [any(one.done() for one in some) for some in guards] == [False] * 600 + [True] * 400
+    assert [one.done() for one in pulls] == [False] * 600 + [True] * 400
     for push in pushes:
         if push is not pushes[600]:
             push.set_result(None)
-    assert log.guards(["w"], [count]) == []
+    assert not log.guard(["w"], [count], pulls[0])
 
 
 class LosesOnce:
