@@ -48,6 +48,8 @@ class StoreFuture(Future[T]):
     same with hooks: who ends takes them out one by one, and who has put one in looks afterwards whether it is there.
     """
 
+    has_ended = False
+    """What `done` says, without a call: it is asked several times in every call of the store."""
     arrived = False
     """Of a push that is part of it: whether the shards have it all the same, where the future fails."""
     _state = _RUNNING
@@ -72,19 +74,19 @@ class StoreFuture(Future[T]):
         return own.setdefault("_condition", threading.Condition())
 
     def done(self) -> bool:
-        """Whether it has ended. Takes no lock: it is asked several times in every call."""
-        return self._state == _FINISHED
+        """Whether it has ended. Takes no lock."""
+        return self.has_ended
 
     def result(self, timeout: float | None = None) -> T:
-        if self._state != _FINISHED and self.driver is not None:
+        if not self.has_ended and self.driver is not None:
             self.driver.drive(self, timeout)
             timeout = timeout if timeout is None else 0.0
-        if self._state == _FINISHED and self._exception is None:
+        if self.has_ended and self._exception is None:
             return self._result  # type: ignore[no-any-return]  # it was given one of its type
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        if self._state != _FINISHED and self.driver is not None:
+        if not self.has_ended and self.driver is not None:
             self.driver.drive(self, timeout)
             timeout = timeout if timeout is None else 0.0
         return super().exception(timeout)
@@ -92,25 +94,25 @@ class StoreFuture(Future[T]):
     def hook(self, hook: Callable[[Future[T]], None]) -> None:
         """Calls it when the future ends, or now; see `on_end`."""
         self._hooks.append(hook)
-        if self._state == _FINISHED and _withdrawn(hook, self._hooks):
+        if self.has_ended and _withdrawn(hook, self._hooks):
             hook(self)
 
     def hook_failure(self, hook: Callable[[BaseException], None]) -> None:
-        """Calls it when the future is about to fail, or now; see `before_failure`."""
+        """Calls it with the future's error before anybody sees it fail, or now; it is as those of `on_end`."""
         self._failure_hooks.append(hook)
-        if self._failure is not None or self._state == _FINISHED:
+        if self._failure is not None or self.has_ended:
             is_mine = _withdrawn(hook, self._failure_hooks)
             if is_mine and self._failure is not None:
                 hook(self._failure)
 
     def set_result(self, result: T) -> None:
-        if self._state == _FINISHED:
+        if self.has_ended:
             raise InvalidStateError(f"{self._state}: {self!r}")
         self._result = result
         self._end()
 
     def set_exception(self, exception: BaseException | None) -> None:
-        if self._state == _FINISHED or exception is None:
+        if self.has_ended or exception is None:
             raise InvalidStateError(f"{self._state}: {self!r}")
         self._failure = exception
         while (hook := _taken(self._failure_hooks)) is not None:
@@ -129,6 +131,7 @@ class StoreFuture(Future[T]):
     def _end(self) -> None:
         """Its result, or exception, is there."""
         self._state = _FINISHED
+        self.has_ended = True
         if "_condition" in self.__dict__:
             with self._condition:
                 for waiter in self._waiters:
@@ -180,15 +183,6 @@ def driver_of(*futures: Future[Any]) -> Driver | None:
     return None
 
 
-def before_failure(future: Future[Any], hook: Callable[[BaseException], None]) -> None:
-    """Calls the hook with the future's error before anybody sees it fail, or now; it is as those of `on_end`. Of a
-    future that is not the store's own, when it has failed."""
-    if isinstance(future, StoreFuture):
-        future.hook_failure(hook)
-    else:
-        future.add_done_callback(lambda ended: None if (error := ended.exception()) is None else hook(error))
-
-
 # --- Deadlines that all lie equally far ahead when they are set, so that they come due in the order set ---------------
 
 
@@ -220,7 +214,9 @@ class Deadlines:
 R = TypeVar("R")
 
 
-def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R], guards: Iterable[Future[Any]] = ()) -> Future[R]:
+def joined(
+    futures: Sequence[Future[T]], make: Callable[[list[T]], R], guards: Iterable[Future[Any]] = ()
+) -> StoreFuture[R]:
     """Ends when all have ended, with what `make` makes of their results; with the first error, at once.
 
     It does not wait for `guards`, but fails when one of them does. `make` runs on the thread that ends the last: it is

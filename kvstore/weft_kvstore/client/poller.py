@@ -37,7 +37,7 @@ class Followers:
 
         def wait() -> None:
             with future._condition:
-                if not future.done() and is_led():
+                if not future.has_ended and is_led():
                     left_s = min(until - time.monotonic(), threading.TIMEOUT_MAX)
                     future._condition.wait(max(left_s, 0.0))
 
@@ -53,7 +53,7 @@ class Followers:
     def wake_first(self) -> None:
         """The first whose future has not ended may lead now."""
         for other in self.futures.copy():
-            if not other.done():
+            if not other.has_ended:
                 with other._condition:
                     other._condition.notify_all()
                 break
@@ -318,7 +318,7 @@ class Poller:
                 self._waiters.discard(thread)
             if not leads:
                 self._followers.follow(future, until, self._is_led, interrupts)
-            if future.done() or (until != math.inf and time.monotonic() >= until):
+            if future.has_ended or (until != math.inf and time.monotonic() >= until):
                 return
 
     def _lead(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
@@ -327,7 +327,7 @@ class Poller:
         leader.news = None
         try:
             self._led_for = future
-            if future.done():
+            if future.has_ended:
                 return
             while True:
                 self._working.acquire()

@@ -22,7 +22,7 @@ from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.futures import StoreFuture, before_failure, joined, then
+from weft_kvstore.futures import StoreFuture, joined, then
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import MAX_STEP, CallPlan, KeyRegistry, StepCounts
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
@@ -58,11 +58,11 @@ class PushLog:
     def __init__(self) -> None:
         self.has_failed = False
         """Whether any step has failed and was not pushed again."""
-        self._calls: deque[tuple[Future[Any], Sequence[str], Sequence[int]]] = deque()
+        self._calls: deque[tuple[StoreFuture[Any], Sequence[str], Sequence[int]]] = deque()
         """Pushes in the order of their calls, the first of them one that has not ended."""
         self._new = 0
         """The last so many of them are not in `_open`: most have ended before anybody asks."""
-        self._open: dict[str, OrderedDict[int, Future[Any]]] = {}
+        self._open: dict[str, OrderedDict[int, StoreFuture[Any]]] = {}
         """By key and step: the last push of it. Empty where none is under way."""
         self._guards: dict[str, deque[tuple[int, Future[Any]]]] = {}
         """By key: versions that pulls wait for, and the pulls."""
@@ -72,10 +72,11 @@ class PushLog:
 
     def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any]) -> None:
         """The steps are under way."""
+        push = pushed if isinstance(pushed, StoreFuture) else joined([pushed], itemgetter(0))
         with self._lock:
             if self._calls:
                 self.is_under_way()
-            self._calls.append((pushed, names, steps))
+            self._calls.append((push, names, steps))
             self._new += 1
             if self._failed:
                 for name, step in zip(names, steps, strict=True):
@@ -84,12 +85,12 @@ class PushLog:
                         if not self._failed[name]:
                             del self._failed[name]
                 self.has_failed = bool(self._failed)
-        before_failure(pushed, lambda error: self._fail(names, steps, pushed, error))
+        push.hook_failure(lambda error: self._fail(names, steps, push, error))
 
     def is_under_way(self) -> bool:
         """Whether any push has not ended. Forgets those before the first that has not."""
         calls = self._calls
-        while calls and calls[0][0].done():
+        while calls and calls[0][0].has_ended:
             calls.popleft()
         if calls:
             self._new = min(self._new, len(calls))
@@ -141,18 +142,18 @@ class PushLog:
                     self._open[name] = OrderedDict(((step, pushed),))
         self._new = 0
 
-    def _under_way(self, name: str) -> OrderedDict[int, Future[Any]]:
+    def _under_way(self, name: str) -> OrderedDict[int, StoreFuture[Any]]:
         """The pushes of a key that have not ended, without those at the head that have."""
         under_way, guards = self._open.get(name), self._guards.get(name)
         if under_way is None:
             return OrderedDict()
-        while under_way and (first := next(iter(under_way.items())))[1].done():
+        while under_way and (first := next(iter(under_way.items())))[1].has_ended:
             del under_way[first[0]]
         while guards and (not under_way or guards[0][0] <= next(iter(under_way))):
             guards.popleft()
         return under_way
 
-    def _fail(self, names: Iterable[str], steps: Iterable[int], pushed: Future[Any], error: BaseException) -> None:
+    def _fail(self, names: Iterable[str], steps: Iterable[int], pushed: StoreFuture[Any], error: BaseException) -> None:
         """A push fails: pulls that wait for it do too."""
         ends: list[Future[Any]] = []
         is_refused = False
@@ -162,7 +163,7 @@ class PushLog:
                 if self._open[name].get(step) is not pushed:
                     continue  # It was pushed again.
                 del self._open[name][step]
-                if isinstance(pushed, StoreFuture) and pushed.arrived:
+                if pushed.arrived:
                     continue  # What else the call asked for has failed.
                 one, failed = FailedPush(step, error), self._failed.setdefault(name, {})
                 self.has_failed = True
@@ -285,7 +286,10 @@ class SlotSteps:
             if version is None or not self._unseen.isdisjoint(names):
                 return None
             pulled = self._store.pull_keys(plan.keys, version, out=outs, single=plan.single, priority=priority)
-            self._guard(names, [version] * len(names), pulled)
+            versions = [version] * len(names)
+            self._log.guard(names, versions, pulled)
+            if self._log.has_failed:
+                self._fail_late(names, versions, pulled)
         return pulled
 
     def _at(self, names: Sequence[str]) -> int | None:
@@ -326,19 +330,19 @@ class SlotSteps:
         with self._lock:
             versions = [self._counts[name] if version is None else int(version) for name in names]
             guard: StoreFuture[None] = StoreFuture()
-            return versions, [guard] if self._guard(names, versions, guard) else []
+            guarded = self._log.guard(names, versions, guard)
+            if self._log.has_failed:
+                self._fail_late(names, versions, guard)
+            return versions, [guard] if guarded or guard.has_ended else []
 
-    def _guard(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> bool:
-        """`pulled` fails where a push has failed, or does, without which one of these versions does not come. Whether
-        that may be."""
-        guarded = self._log.guard(names, versions, pulled)
-        for name, at in zip(names, versions, strict=True) if self._log.has_failed else ():
-            failed = self._log.failed(name, at)
+    def _fail_late(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> None:
+        """`pulled` fails where a push has failed without which one of these versions does not come."""
+        for name, version in zip(names, versions, strict=True):
+            failed = self._log.failed(name, version)
             if failed is not None:
                 with suppress(InvalidStateError):
                     pulled.set_exception(self._failure(failed))
-                return True
-        return guarded
+                return
 
     def are_seen(self, names: Sequence[str]) -> bool:
         """Whether all of these keys have told which step they are at, as far as the slot pushes them."""
