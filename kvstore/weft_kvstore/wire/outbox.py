@@ -56,7 +56,7 @@ class OutRun(Generic[E, W]):
     `bounds[i + 1]` of its source. `owner` (a W) is the caller's.
 
     `priorities` of the slices ascend; where all have one, it is `priority` and they are None. While it waits, `sent` of
-    the slices have left, and `priority` is that of the first that has not.
+    the slices have left, `nbytes` are those of the others, and `priority` is that of the first of them.
     """
 
     __slots__ = (
@@ -65,6 +65,7 @@ class OutRun(Generic[E, W]):
         "count",
         "entry",
         "first",
+        "nbytes",
         "owner",
         "priorities",
         "priority",
@@ -88,6 +89,7 @@ class OutRun(Generic[E, W]):
         self.entry = entry
         self.first = first
         self.count = len(bounds) - 1
+        self.nbytes = int(bounds[-1] - bounds[0])
         self.bounds = bounds
         self.source = source
         self.priorities = priorities
@@ -99,11 +101,6 @@ class OutRun(Generic[E, W]):
         self.cancelled = False
 
     @property
-    def nbytes(self) -> int:
-        """Of the slices that have not left."""
-        return int(self.bounds[-1] - self.bounds[self.sent])
-
-    @property
     def waiting(self) -> int:
         """How many slices have not left."""
         return self.count - self.sent
@@ -111,7 +108,7 @@ class OutRun(Generic[E, W]):
     def fitting(self, limit: int) -> int:
         """How many slices have at most so many bytes together."""
         sent = self.sent
-        if self.bounds[-1] - self.bounds[sent] <= limit:
+        if self.nbytes <= limit:
             return self.count - sent
         return int(np.searchsorted(self.bounds[sent + 1 :], self.bounds[sent] + limit, side="right"))
 
@@ -125,6 +122,7 @@ class OutRun(Generic[E, W]):
     def leave(self, count: int) -> None:
         """So many more slices have left."""
         self.sent += count
+        self.nbytes = int(self.bounds[-1] - self.bounds[self.sent])
         if self.priorities is not None and self.sent < self.count:
             self.priority = int(self.priorities[self.sent])
 
@@ -321,7 +319,7 @@ class Outbox(Generic[E, W]):
         self._seq += 1
         run.seq = self._seq
         run.queued = True
-        self.queued_bytes += int(run.bounds[-1] - run.bounds[0])
+        self.queued_bytes += run.nbytes
         self.queued_slices += run.count
         heapq.heappush(self._heap, (run.priority, run.seq, run.first, run))
 
@@ -344,7 +342,7 @@ class Outbox(Generic[E, W]):
                 continue
             first, bounds = one.sent, one.bounds
             count = one.count - first
-            if bounds[-1] - bounds[first] > limit - total:
+            if one.nbytes > limit - total:
                 count = one.fitting(limit - total)
             if one.priorities is not None and len(heap) > 1:
                 priority, seq, *_ = min(heap[1:3])
@@ -354,13 +352,14 @@ class Outbox(Generic[E, W]):
                 if taken or (int(bounds[first + 1] - bounds[first]) > room and self.in_flight_bytes):
                     break
                 count = 1
-            start, stop = int(bounds[first]), int(bounds[first + count])
+            start = int(bounds[first])
+            stop = start + one.nbytes if first + count == one.count else int(bounds[first + count])
             taken.append(Piece(one, first, count, start, stop))
             total += stop - start
             self.queued_bytes -= stop - start
             self.queued_slices -= count
             if first + count == one.count:
-                one.sent = one.count
+                one.sent, one.nbytes = one.count, 0
                 one.queued = False
                 heapq.heappop(heap)
             else:
