@@ -136,10 +136,7 @@ class PushLog:
             return
         for pushed, names, steps in islice(self._calls, len(self._calls) - self._new, None):
             for name, step in zip(names, steps, strict=True):
-                if name in self._open:
-                    self._under_way(name)[step] = pushed
-                else:
-                    self._open[name] = OrderedDict(((step, pushed),))
+                self._open.setdefault(name, OrderedDict())[step] = pushed
         self._new = 0
 
     def _under_way(self, name: str) -> OrderedDict[int, StoreFuture[Any]]:

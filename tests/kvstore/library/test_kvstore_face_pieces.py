@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from face_stores import WAIT_S
+from same_host_children import wait_until
 from store_cluster import constant, key_of, store_of
-from weft_kvstore import KVStore
+from weft_kvstore import KVStore, StoreRefusedError
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.form import store_name, user_key
-from weft_kvstore.futures import finished, joined, then
+from weft_kvstore.futures import StoreFuture, finished, joined, then
 from weft_kvstore.library.key_registry import StepCounts
 from weft_kvstore.store import Pulled
 
@@ -164,3 +165,24 @@ def test_keys_at_one_step_go_in_one_call_where_the_store_has_one() -> None:
         assert all(one is other for one, other in zip(found, outs, strict=True))
         assert [value[1] for value in calls.pull(names, version=4).result(WAIT_S)] == [41.0, 42.0, 43.0]
         assert store.outs == [True, False, False]
+
+
+@pytest.mark.parametrize("error", [None, StoreRefusedError("far")])
+def test_who_asks_of_a_future_before_its_end_and_who_asks_after_it_hear_of_it(error: StoreRefusedError | None) -> None:
+    """It makes its lock when the first of them asks."""
+    early, late, seen = StoreFuture[int](), StoreFuture[int](), list[Future[int]]()
+    early.add_done_callback(seen.append)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait, [early], WAIT_S)
+        wait_until(lambda: len(early._waiters) == 1)
+        for future in (early, late):
+            if error is None:
+                future.set_result(1)
+            else:
+                future.set_exception(error)
+        assert waiting.result(WAIT_S).done == {early}
+    assert "_condition" not in vars(late)
+    late.add_done_callback(seen.append)
+    assert seen == [early, late]
+    assert wait([late], WAIT_S).done == {late}
+    assert [one.exception(0) for one in (early, late)] == [error, error]
