@@ -28,9 +28,9 @@ class StoreCalls(Store, BufferStore):
     `priority` of a call, within `MAX_CALL_PRIORITY`: what a higher one sends goes first, in both directions. Described
     priorities order what is left equal. Every call raises StoreError in a child of the process that made the store.
 
-    `submit` is called with each operation that is in order, on the caller's thread; it must not wait, and raises
-    StoreError where nothing can be begun any more. `driver` brings futures to their end, or says who must not wait
-    for one."""
+    `submit` is called with each operation that is in order, on the caller's thread; it must not wait, and ends the
+    operation's future where nothing can be begun any more. `driver` brings futures to their end, or says who must not
+    wait for one."""
 
     def __init__(self, arguments: Arguments, submit: Callable[[Operation], None], driver: Driver | None = None) -> None:
         self._arguments = arguments
@@ -59,7 +59,10 @@ class StoreCalls(Store, BufferStore):
     def push_keys(self, keys: KeySet, step: int, gradients: Sequence[Array], *, priority: int = 0) -> Future[None]:
         """`push` of a `key_set`. Arrays fit already, as by `pushpull`."""
         future: StoreFuture[None] = StoreFuture(self._driver)
-        return self._planned(PushOperation(future, PayloadKind.GRADIENT, keys, step, gradients), future, priority)
+        operation = PushOperation(future, PayloadKind.GRADIENT, keys, step, gradients)
+        operation.priority = priority
+        self._submit(operation)
+        return future
 
     def pull_keys(
         self,
@@ -73,9 +76,10 @@ class StoreCalls(Store, BufferStore):
         """`pull` of a `key_set`. Arrays fit already, and `single` counts, as by `pushpull`."""
         future: StoreFuture[Any] = StoreFuture(self._driver)
         gives = Gives.VALUE if single else Gives.VALUES
-        return self._planned(
-            KeyPull(future, keys, version, reading=Reading.OWN, gives=gives, out=out), future, priority
-        )
+        operation = KeyPull(future, keys, version, reading=Reading.OWN, gives=gives, out=out)
+        operation.priority = priority
+        self._submit(operation)
+        return future
 
     def pushpull(
         self,
@@ -92,7 +96,10 @@ class StoreCalls(Store, BufferStore):
         Where it fails, `arrived` of the future says whether the shards have the gradients all the same."""
         future: StoreFuture[Any] = StoreFuture(self._driver)
         gives = Gives.VALUE if single else Gives.VALUES
-        return self._planned(PushPull(future, keys, step, gradients, gives=gives, out=out), future, priority)
+        operation = PushPull(future, keys, step, gradients, gives=gives, out=out)
+        operation.priority = priority
+        self._submit(operation)
+        return future
 
     def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
         return self._begin(
@@ -209,14 +216,6 @@ class StoreCalls(Store, BufferStore):
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
         return self._begin(lambda future: self._arguments.barrier(future, step, nothing))
-
-    def _planned(self, operation: Operation, future: StoreFuture[Any], priority: int) -> StoreFuture[Any]:
-        operation.priority = priority
-        try:
-            self._submit(operation)
-        except StoreError as error:
-            future.set_exception(error)
-        return future
 
     def _begin(self, make: Callable[[Future[Any]], Operation], priority: int = 0) -> Future[Any]:
         self._process.check()

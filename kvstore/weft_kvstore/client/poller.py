@@ -180,13 +180,16 @@ class Poller:
         self._thread.start()
 
     def submit(self, operation: Operation) -> None:
-        """Takes an operation; where little is under way it begins on this thread. Ends no future. Raises StoreError
-        once the client is closed."""
+        """Takes an operation; where little is under way it begins on this thread. Ends no future but that of the
+        operation, once the client is closed."""
         with self._lock:
-            if self._closing:
-                raise StoreError(f"{self._sockets.told(operation)}: the store was closed")
-            self._sockets.submitted.append(operation)
-        if len(self._sockets.core.open) >= CALLS_BEGIN:
+            is_closed = self._closing
+            if not is_closed:
+                self._sockets.submitted.append(operation)
+        if is_closed:
+            told = f"{self._sockets.told(operation)}: the store was closed"
+            operation.future.set_exception(StoreError(told))
+        elif len(self._sockets.core.open) >= CALLS_BEGIN:
             self._rouse()
         elif threading.get_ident() != MAIN or self._worker == MAIN:
             self._begin()
@@ -239,16 +242,20 @@ class Poller:
         if not self._working.acquire(blocking=False):
             self._rouse()
             return
-        self._work(self._send)
+        leader, own = self._leader, self._own
+        if (leader.is_asleep and leader.over_sockets) or (own.is_asleep and own.over_sockets):
+            self._work(self._send)
+        else:
+            self._work(self._sockets.send, time.monotonic())
         if self._sockets.is_due:
             self._rouse()
         else:
             self._expect()
 
     def _send(self) -> None:
-        """A call's share. Who sleeps over the sockets may not hear of what comes meanwhile."""
+        """Sends; who sleeps over the sockets may not hear of what comes meanwhile."""
         sockets = self._sockets
-        sockets.go_on(time.monotonic(), looks=False)
+        sockets.send(time.monotonic())
         for poll_wait in (self._leader, self._own):
             watches = poll_wait.is_asleep and poll_wait.over_sockets
             if watches and (sockets.unread() or sockets.core.tick_at < poll_wait.until):

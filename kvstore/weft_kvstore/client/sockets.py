@@ -241,28 +241,32 @@ class ClientSockets:
                 if handover.fileno() in readable:
                     self._hear(shard, handover)
 
-    def go_on(self, now: float, *, looks: bool = True) -> None:
-        """Begins what was handed over, and sends: after what came, so what is urgent overtakes. Looks at deadlines and
-        connections unless it has to be short: then it ends no future."""
+    def go_on(self, now: float) -> None:
+        """Looks at deadlines and connections, and sends: after what came, so what is urgent overtakes."""
+        core = self.core
+        if now >= core.tick_at:
+            core.tick(now)
+        self.send(now)
+        for link in core.links:
+            if link.listener is not None or self._taking is not None:
+                self._bring()
+                break
+
+    def send(self, now: float) -> None:
+        """Begins what was handed over, and sends. Ends no future."""
         core = self.core
         while self.submitted:
             core.begin(self.submitted.popleft(), now)
-        if looks and now >= core.tick_at:
-            core.tick(now)
-        brings = self._taking is not None
         for link in core.links:
             link.flush(now)
             if link.reopen:
                 self._reopen(link)
-            brings = brings or link.listener is not None
             if link.outgoing and (link_socket := self._sockets.get(link.shard)) is not None:
                 outgoing, link.outgoing = link.outgoing, []
                 for parts in outgoing:
                     if not link_socket.send(parts):
                         core.disconnected(link.shard, time.monotonic())
                         break
-        if looks and brings:
-            self._bring()
 
     def unread(self) -> bool:
         """Whether something came that no descriptor will tell of. All are asked."""
@@ -295,7 +299,7 @@ class ClientSockets:
 
     def release(self) -> None:
         """Sends the good-byes, and closes everything."""
-        self.go_on(time.monotonic(), looks=False)
+        self.send(time.monotonic())
         for shard in list(self._sockets):
             self._drop(shard, GOODBYE_MS)
         self._context.term()

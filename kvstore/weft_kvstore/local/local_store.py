@@ -143,10 +143,11 @@ class LocalStore(_AtSlot):
 
     def _hand_over(self, slot: int, operation: Operation) -> None:
         with self._changed:
-            if self._closing:
-                raise StoreError(f"slot {slot}: {operation}: the store was closed")
-            self._submitted.append((slot, operation))
-            self._changed.notify()
+            if not self._closing:
+                self._submitted.append((slot, operation))
+                self._changed.notify()
+                return
+        operation.future.set_exception(StoreError(f"slot {slot}: {operation}: the store was closed"))
 
     def _run(self) -> None:
         reason = "the store was closed"
