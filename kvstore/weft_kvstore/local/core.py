@@ -213,7 +213,7 @@ class LocalCore:
     def _pull(self, slot: int, pull: PullOperation, now: float) -> None:
         rows = pull.ids.get(0) if isinstance(pull, PullRowsOperation) else None
         self.rows_pulled[slot] += pull.rows_pulled
-        pull.pending = pull.prepare(self._routing)
+        pull.pending, pull.because = pull.prepare(self._routing), {}
         if isinstance(pull, PushPull):
             try:
                 self._send_runs(slot, pull.runs.get(0, ()))
