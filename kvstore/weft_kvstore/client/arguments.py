@@ -13,7 +13,7 @@ import numpy as np
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation
 from weft_kvstore.client.keys import KeyPull, PushOperation
-from weft_kvstore.client.operation import Asked, Gives, Sent
+from weft_kvstore.client.operation import Gives
 from weft_kvstore.client.plan import KeySet, KnownKeys
 from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.description.check import check_description
@@ -97,8 +97,8 @@ class Arguments:
             )
         flat = rows.reshape(len(ids), self._keys.row_cut(key).width)
         given = summed_rows(ids, flat) if payload_kind is PayloadKind.GRADIENT else last_rows(ids, flat)
-        sent = Sent(payload_kind, name, self._keys.places[name], step, key.priority)
-        return PushRowsOperation(future, sent, given)
+        place = self._keys.places[name]
+        return PushRowsOperation(future, key, place=place, payload_kind=payload_kind, step=step, given=given)
 
     def pull(
         self,
@@ -146,9 +146,10 @@ class Arguments:
         if len(ids) > MAX_PULLED_ROWS:
             raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may ask for {MAX_PULLED_ROWS}")
         names = self._keys.state_of(key) if state else None
-        asked = Asked(name, self._keys.places[name], version, names, reading, key.priority)
-        cut, shape = self._keys.row_cut(key), tuple(key.shape[1:])
-        return PullRowsOperation(future, asked, cut=cut, ids=ids, row_shape=shape)
+        place, cut = self._keys.places[name], self._keys.row_cut(key)
+        return PullRowsOperation(
+            future, key, place=place, version=version, reading=reading, names=names, cut=cut, ids=ids
+        )
 
     def moving(self, names: Sequence[str]) -> tuple[int, ...]:
         """The numbers of the keys that have versions, for a read of all at one. Raises StoreRefusedError for keys that

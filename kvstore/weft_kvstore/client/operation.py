@@ -1,11 +1,11 @@
-"""What a caller has asked of a store, and the operation that it becomes until it ends; the order among operations:
+"""The operation that a call of a store becomes until it ends; the order among operations:
 requests wait for sets before them, reads of several keys see one version. Pure.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
@@ -34,8 +34,7 @@ from weft_kvstore.wire.messages import (
 )
 from weft_kvstore.wire.outbox import Outbox, OutRun
 
-# --- What a caller has asked of a store, once it was checked ----------------------------------------------------------
-# `place` is the key's place in the description.
+# --- What calls that send are named, and what pulls end with ----------------------------------------------------------
 
 
 CALLS: Final = {
@@ -43,21 +42,6 @@ CALLS: Final = {
     PayloadKind.VALUE: ("set", "version"),
     PayloadKind.RESTORED: ("restore", "version"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A gradient of a step, or a value to be set at a version, of some rows of a table."""
-
-    payload_kind: PayloadKind
-    name: str
-    place: int
-    step: int
-    priority: int
-
-    def __str__(self) -> str:
-        call, step = CALLS[self.payload_kind]
-        return f"{call} of rows of key {self.name!r}, {step} {self.step}"
 
 
 class Gives(Enum):
@@ -69,30 +53,6 @@ class Gives(Enum):
     VALUES = "values"
     VERSIONS = "versions"
     KEPT = "kept"
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Rows of a table at a version, or the rule's state: `names` are its arrays, None for the value itself."""
-
-    name: str
-    place: int
-    version: int
-    names: tuple[str, ...] | None
-    reading: Reading
-    priority: int
-
-    @property
-    def array_count(self) -> int:
-        return 1 if self.names is None else len(self.names)
-
-    def named(self, arrays: Sequence[Array]) -> Array | Mapping[str, Array]:
-        """The arrays, as the caller gets them."""
-        return arrays[0] if self.names is None else dict(zip(self.names, arrays, strict=True))
-
-    def __str__(self) -> str:
-        what = "pull" if self.names is None else "pull of the state"
-        return f"{what} of rows of key {self.name!r}, version {self.version}"
 
 
 # --- What a client has begun and not ended ----------------------------------------------------------------------------

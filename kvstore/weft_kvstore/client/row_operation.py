@@ -10,68 +10,80 @@ import numpy as np
 from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array, bytes_of
-from weft_kvstore.client.operation import Asked, AskOperation, Link, PullOperation, SendOperation, Sent, SentRun
+from weft_kvstore.client.operation import CALLS, AskOperation, Link, PullOperation, SendOperation, SentRun
+from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.rows.rows import Rows, wanted_rows
 from weft_kvstore.sharding import Routing, RowCut, chunks_of
 from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueRun
-from weft_kvstore.wire.messages import PayloadKind, SentEntry
+from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
 from weft_kvstore.wire.outbox import CALL_PRIORITY, OneBuffer, OutRun
 
 
 class PushRowsOperation(SendOperation):
-    """Some rows of a table; `given` has distinct ids."""
+    """Some rows of a table, a gradient of a step or values at a version; `given` has distinct ids. `place` is the
+    table's in the description."""
 
-    def __init__(self, future: Future[Any], sent: Sent, given: Rows) -> None:
+    def __init__(
+        self, future: Future[Any], key: KeyDescription, *, place: int, payload_kind: PayloadKind, step: int, given: Rows
+    ) -> None:
         super().__init__(future)
-        self.sent = sent
-        self.payload_kind = sent.payload_kind
-        if sent.payload_kind is not PayloadKind.GRADIENT:
-            self.sets = (sent.place,)
+        self.payload_kind = payload_kind
+        self.place = place
+        self.step = step
+        if payload_kind is not PayloadKind.GRADIENT:
+            self.sets = (place,)
         self.given = given
+        self._key = key
         self.rows_pushed = len(given.ids)
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in."""
-        sent = self.sent
-        cut = routing.tables[sent.place]
+        cut = routing.tables[self.place]
         ids, values = self.given.ids.view(cut.id_dtype), self.given.values
         for shard, mine in enumerate(cut.dealt(ids)):
             if not cut.bytes_on(shard):
                 continue
             rows = RowSource(ids, values, cut, mine)
-            if sent.payload_kind is PayloadKind.VALUE and not rows.count:
+            if self.payload_kind is PayloadKind.VALUE and not rows.count:
                 continue
-            entry = SentEntry(
-                sent.payload_kind,
-                self.number,
-                routing.bucket_of[sent.place],
-                sent.step,
-                chunks_of(rows.count, cut.rows_up),
-            )
+            bucket, chunks = routing.bucket_of[self.place], chunks_of(rows.count, cut.rows_up)
+            entry = SentEntry(self.payload_kind, self.number, bucket, self.step, chunks)
             bounds = _bounds(entry.chunks, cut.chunk_bytes, rows.nbytes)
-            priority = sent.priority - self.priority * CALL_PRIORITY
+            priority = self._key.priority - self.priority * CALL_PRIORITY
             self.runs[shard] = [OutRun(entry, 0, bounds, rows, priority=priority, owner=self)]
         return {shard: run.count for shard, (run,) in self.runs.items()}
 
     def __str__(self) -> str:
-        return str(self.sent)
+        call, step = CALLS[self.payload_kind]
+        return f"{call} of rows of key {self._key.key!r}, {step} {self.step}"
 
 
 class PullRowsOperation(PullOperation):
-    """Rows of a table, as `pull_rows` of the store gives them."""
+    """Rows of a table, as `pull_rows` of the store gives them, or of the rule's state: `names` are its arrays."""
 
     def __init__(
-        self, future: Future[Any], asked: Asked, *, cut: RowCut, ids: Array, row_shape: tuple[int, ...]
+        self,
+        future: Future[Any],
+        key: KeyDescription,
+        *,
+        place: int,
+        version: int,
+        reading: Reading,
+        names: tuple[str, ...] | None,
+        cut: RowCut,
+        ids: Array,
     ) -> None:
         """Makes the arrays that the caller will own. Raises MemoryError."""
         super().__init__(future)
-        self.asked = asked
-        self.version, self.names, self.reading = asked.version, asked.names, asked.reading
-        self.asks_of = (asked.place,)
+        self.version, self.names, self.reading = version, names, reading
+        self.asks_of = (place,)
+        self._key = key
+        self._place = place
+        count, row_shape = 1 if names is None else len(names), key.shape[1:]
         self._cut = cut
         self._wanted = wanted_rows(ids)
         self.rows_pulled = len(self._wanted.ids)
-        self._arrays: list[Array] = [np.empty((len(ids), *row_shape), cut.dtype) for _ in range(asked.array_count)]
+        self._arrays: list[Array] = [np.empty((len(ids), *row_shape), cut.dtype) for _ in range(count)]
         self._flat = [array.reshape(len(ids), cut.width) for array in self._arrays]
         wanted = self._wanted
         if len(wanted.zeros):
@@ -94,8 +106,8 @@ class PullRowsOperation(PullOperation):
                 self._places[shard] = mine if wanted.places is None else wanted.places.take(mine)
 
     def prepare(self, routing: Routing) -> dict[int, int]:
-        self._bucket = routing.bucket_of[self.asked.place]
-        arrays = self.asked.array_count
+        self._bucket = routing.bucket_of[self._place]
+        arrays = len(self._arrays)
         if not arrays or not self._cut.row_bytes:
             return {}
         return {shard: chunks_of(len(ids), self._cut.rows_down) * arrays for shard, ids in self.ids.items()}
@@ -152,7 +164,7 @@ class PullRowsOperation(PullOperation):
         low, high = run.start * self._cut.rows_down, min(run.stop * self._cut.rows_down, len(self.ids[shard]))
         if (high - low) * self._cut.row_bytes != payload.nbytes:
             told = (high - low) * self._cut.row_bytes
-            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, the rows of {self.asked.name!r} have {told}")
+            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, the rows of {self._key.key!r} have {told}")
         rows: Array = np.frombuffer(payload, self._cut.dtype).reshape(high - low, self._cut.width)
         places = self._places[shard]
         if places is None:
@@ -173,18 +185,18 @@ class PullRowsOperation(PullOperation):
         if wanted.copies.size:
             for array in self._flat:
                 array[wanted.copies] = array[wanted.sources]
-        return self.asked.named(self._arrays)
+        return self._arrays[0] if self.names is None else dict(zip(self.names, self._arrays, strict=True))
 
     def __str__(self) -> str:
-        return str(self.asked)
+        what = "pull" if self.names is None else "pull of the state"
+        return f"{what} of rows of key {self._key.key!r}, version {self.version}"
 
     def _cut_ids(self, shard: int) -> list[SentRun]:
-        asked = self.asked
         chunks = chunks_of(len(self.ids[shard]), self._cut.ids_up)
-        entry = SentEntry(PayloadKind.IDS, self.number, self._bucket, asked.version, chunks)
+        entry = SentEntry(PayloadKind.IDS, self.number, self._bucket, self.version, chunks)
         base = bytes_of(self.ids[shard])
         bounds = _bounds(entry.chunks, self._cut.ids_up * ID_BYTES, base.nbytes)
-        priority = asked.priority - self.priority * CALL_PRIORITY
+        priority = self._key.priority - self.priority * CALL_PRIORITY
         return [OutRun(entry, 0, bounds, OneBuffer(base), priority=priority, owner=self)]
 
 

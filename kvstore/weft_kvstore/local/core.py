@@ -200,15 +200,15 @@ class LocalCore:
                 self._merger.take(self._shard.sets.slices(slot, run, request))
 
     def _send_rows(self, slot: int, send: PushRowsOperation) -> None:
-        sent, rows = send.sent, Rows(send.given.ids.copy(), send.given.values.copy())
+        rows = Rows(send.given.ids.copy(), send.given.values.copy())
         self.rows_pushed[slot] += send.rows_pushed
-        if not self._routing.tables[sent.place].bytes_on(0):
+        if not self._routing.tables[send.place].bytes_on(0):
             return  # A table without elements.
-        bucket = self._routing.bucket_of[sent.place]
-        if sent.payload_kind is PayloadKind.GRADIENT:
-            self._merger.take(self._shard.accept_rows(slot, bucket, sent.step, rows))
+        bucket = self._routing.bucket_of[send.place]
+        if send.payload_kind is PayloadKind.GRADIENT:
+            self._merger.take(self._shard.accept_rows(slot, bucket, send.step, rows))
         else:
-            self._merger.take(self._shard.sets.rows(slot, bucket, sent.step, rows, self._next()))
+            self._merger.take(self._shard.sets.rows(slot, bucket, send.step, rows, self._next()))
 
     def _pull(self, slot: int, pull: PullOperation, now: float) -> None:
         rows = pull.ids.get(0) if isinstance(pull, PullRowsOperation) else None
