@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -71,7 +70,7 @@ class StoreFuture(Future[T]):
         own = self.__dict__
         own.setdefault("_waiters", [])
         own.setdefault("_done_callbacks", [])
-        return own.setdefault("_condition", threading.Condition())
+        return own.setdefault("_condition", Future()._condition)
 
     def done(self) -> bool:
         """Whether it has ended. Takes no lock."""
