@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cached_property
 
 import ml_dtypes  # noqa: F401  # NumPy learns the names of the element types that it does not have itself
 import numpy as np
@@ -61,15 +61,10 @@ class DType(StrEnum):
         """Whether gradients flow through values of this type."""
         return self in _FLOATS
 
-    @property
+    @cached_property
     def numpy(self) -> np.dtype[np.generic]:
         """The same type as NumPy's dtype, little-endian where that matters."""
-        return _numpy(self)
-
-
-@cache
-def _numpy(dtype: DType) -> np.dtype[np.generic]:
-    return np.dtype(dtype.value).newbyteorder("<")
+        return np.dtype(self.value).newbyteorder("<")
 
 
 _SUB_BYTES = {DType.INT4: 4, DType.UINT4: 4, DType.FLOAT4E2M1: 4, DType.INT2: 2, DType.UINT2: 2}

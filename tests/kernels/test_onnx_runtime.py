@@ -148,6 +148,32 @@ def test_batch_normalization_in_training_and_its_gradient_are_those_of_their_bod
     assert not lowered(by_running, Lowered(types))
 
 
+def test_a_relus_gradient_passes_whole_where_the_output_is_the_least_positive_number() -> None:
+    session = session_of(LAYER[2:3], types_of(g=(3,), y=(3,), d=(3,)), "g y", "d")
+    gradient = np.array([np.inf, -np.finfo(np.float32).max, np.inf], np.float32)
+    output = np.array([np.finfo(np.float32).smallest_subnormal] * 2 + [0], np.float32)
+    (found,) = session(KernelContext(""), [gradient, output], {})
+    np.testing.assert_array_equal(found, [*gradient[:2], 0])
+
+
+def test_an_input_may_be_read_in_several_shapes_and_change_from_call_to_call() -> None:
+    nodes = (
+        Node("Flatten", "flat", ("x",), ("f",)),
+        Node("ReshapeLike", "like", ("f", "l"), ("r",), {}, WEFT_DOMAIN),
+        Node("MatMul", "product", ("f", "w"), ("y",)),
+        Node("Add", "sum", ("r", "x"), ("z",)),
+    )
+    types = types_of(x=(2, 3, 1), l=(2, 3, 1), f=(2, 3), r=(2, 3, 1), w=(3, 1), y=(2, 1), z=(2, 3, 1))
+    session = session_of(nodes, types, "x w", "y z f")
+    w = np.ones((3, 1), np.float32)
+    for number in range(3):
+        x = np.full((2, 3, 1), number, np.float32)
+        y, z, f = session(KernelContext(""), [x, w], {})
+        np.testing.assert_array_equal(y, np.full((2, 1), 3 * number))
+        np.testing.assert_array_equal(z, 2 * x)
+        np.testing.assert_array_equal(f, x.reshape(2, 3))
+
+
 def test_gelus_gradient_is_that_of_its_body() -> None:
     node = Node("GeluGrad", "back", ("g", "x"), ("d",), {}, WEFT_DOMAIN)
     session = session_of([node], types_of(g=(4001,), x=(4001,), d=(4001,)), "g x", "d")

@@ -75,6 +75,8 @@ class OwnStore:
         self._adjacent = self._adjacent_of(updated.values(), description)
         self._others: dict[str, Array] = {}
         """Keys that no rule updates, on the device."""
+        self._values: dict[str, Array] = {}
+        """What `value` gave, of keys whose array is always the same."""
         self._names = frozenset(key.key for key in dense)
         idle = tuple(msgspec.structs.replace(key, slots=()) for key in dense)
         self._first: LocalStore | None = LocalStore(msgspec.structs.replace(description, keys=idle)) if idle else None
@@ -94,11 +96,14 @@ class OwnStore:
 
     def value(self, key: str) -> Array:
         """The key's array itself, on the run's device: to be read before the next `update` alone."""
-        self._begin()
-        if key in self._others:
-            return self._others[key]
-        weight = self._ruled[key].weight
-        return weight if self._is_there else self._device.to_device(weight)
+        value = self._values.get(key)
+        if value is None:
+            self._begin()
+            value = self._others[key] if key in self._others else self._ruled[key].weight
+            if key in self._ruled and not self._is_there:
+                return self._device.to_device(value)
+            self._values[key] = value
+        return value
 
     def gradient(self, key: str) -> Array | None:
         """Where `update` wants the key's gradient to be, in the key's shape: elsewhere it is copied. None where it does

@@ -32,11 +32,14 @@ class ValueTable:
         self.readers = list(plan.readers)
         self._lock = threading.Lock()
         for place, array in plan.constants.items():
-            self.put(place, array)
+            if plan.readers[place] > 0:
+                self.arrays[place] = array
 
     def put(self, place: int, array: Array) -> None:
         """Keeps the value; drops it at once where nobody reads it. Raises ValueMismatchError, naming it."""
-        self._check(place, array)
+        type_ = self._plan.types[place]
+        if array.shape != type_.shape or array.dtype != type_.dtype.numpy:
+            self._check(place, array)
         if self.readers[place] > 0:
             self.arrays[place] = array
 

@@ -182,13 +182,14 @@ _BOOLEANS: Final = frozenset({"And", "Equal", "Greater", "GreaterOrEqual", "Less
 
 def _relu_grad(node: Node, into: Lowered) -> bool:
     """The gradient between 0 and 0, or between both infinities: onnxruntime chooses elements an order of magnitude
-    slower, and a product of an infinite gradient and 0 is no number."""
+    slower, and a product of an infinite gradient and 0 is no number. The least positive output takes three products to
+    be infinite. Where an output is no number, its gradient is none."""
     gradient, output = node.inputs
     if into.types[output].size > _FEW_ELEMENTS:
         return False
-    zero, one = (into.constant(node, np.asarray(number, np.float32)) for number in (0, 1))
-    flat = into.emit(node, "Cast", (into.emit(node, "LessOrEqual", (output, zero)),), to=1)
-    most = into.emit(node, "Div", (into.emit(node, "Sub", (one, flat)), flat))
+    large, most = into.constant(node, np.asarray(np.finfo(np.float32).max)), output
+    for _ in range(3):
+        most = into.emit(node, "Mul", (most, large))
     least = into.emit(node, "Neg", (most,))
     into.emit(node, "Min", (into.emit(node, "Max", (gradient, least)), most), node.outputs[0])
     return True

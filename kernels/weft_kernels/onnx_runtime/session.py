@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
@@ -16,10 +17,13 @@ from weft_graph.names import FreshNames
 from weft_graph.onnx_form.write_nodes import NodeWriter, tensor_proto, value_info
 from weft_graph.types import TensorType
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.onnx_runtime.lowering import Lowered, Types, lowered
+from weft_kernels.onnx_runtime.lowering import MOVES, Lowered, Types, lowered
 
 OPSET: Final = 21
 IR_VERSION: Final = 10
+
+Shape = tuple[int, ...]
+
 QUIET: Final = 4
 """Messages of onnxruntime below a fatal one are not printed: errors are raised."""
 
@@ -39,17 +43,23 @@ class Session:
 
     def __init__(self, body: Subgraph, types: Types, threads: int) -> None:
         self._body = body
-        self._read = [_Bound(f"i{number}", types[name]) for number, name in enumerate(body.inputs)]
-        self._made = [_Bound(f"o{number}", types[name]) for number, name in enumerate(body.outputs)]
         self._lock = threading.Lock()
         try:
+            model, moved = _model(body, types, threads)
             self._session = onnxruntime.InferenceSession(
-                _model(body, types, threads).SerializeToString(),
-                _options(threads),
-                providers=["CPUExecutionProvider"],
+                model.SerializeToString(), _options(threads), providers=["CPUExecutionProvider"]
             )
             self._binding = self._session.io_binding()
-            self._compute([read.zeros() for read in self._read], [made.zeros() for made in self._made])
+            read, made = self._binding.bind_input, self._binding.bind_output
+            self._read = [
+                _Bound(types[name], [(f"i{number}", types[name].static_shape), *moved[name]], read)
+                for number, name in enumerate(body.inputs)
+            ]
+            self._made = [
+                _Bound(types[name], [(f"o{number}", types[name].static_shape)], made)
+                for number, name in enumerate(body.outputs)
+            ]
+            self._compute([bound.zeros() for bound in self._read], [None for _ in self._made])
         except Exception as error:  # onnxruntime raises classes of its own
             raise SessionError(f"onnxruntime cannot compute {_listed(body.nodes)}: {error}") from error
 
@@ -57,33 +67,39 @@ class Session:
         self, context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
     ) -> tuple[Array, ...]:
         """Raises SessionError."""
-        # The caller's arrays are held by these names until the run is over.
-        held = [np.ascontiguousarray(array) for array in inputs]
-        outputs = [made.target(context.out(number)) for number, made in enumerate(self._made)]
         try:
-            self._compute(held, outputs)
+            return self._compute(inputs, context.placed or (None,) * len(self._made))
         except Exception as error:
             raise SessionError(f"onnxruntime could not compute {_listed(self._body.nodes)}: {error}") from error
-        return tuple(outputs)
 
-    def _compute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def _compute(self, inputs: Sequence[Array | None], placed: Sequence[Array | None]) -> tuple[Array, ...]:
+        """The outputs, each in the array that is given for it if that is in one piece, else in a new one."""
         with self._lock:
-            for read, array in zip(self._read, inputs, strict=True):
-                read.bind(self._binding.bind_input, array)
-            for made, array in zip(self._made, outputs, strict=True):
-                made.bind(self._binding.bind_output, array)
+            # The arrays are held by these names until the run is over.
+            held = [
+                array if bound.last() is array else bound.take(np.ascontiguousarray(array))
+                for bound, array in zip(self._read, inputs, strict=True)
+            ]
+            outputs = [
+                array if array is not None and bound.last() is array else bound.take(bound.target(array))
+                for bound, array in zip(self._made, placed, strict=True)
+            ]
             self._session.run_with_iobinding(self._binding)
+        del held
+        return tuple(outputs)
 
 
 class _Bound:
-    """An input or output of a session, and the array that it is bound to."""
+    """An input or output of a session, and the array that it is bound to: `last` gives that while it lives. `seen` are
+    the names that it has in the session, each with the shape that it has there."""
 
-    __slots__ = ("_address", "_dtype", "_name", "_shape")
+    __slots__ = ("_address", "_bind", "_dtype", "_seen", "_shape", "last")
 
-    def __init__(self, name: str, type_: TensorType) -> None:
-        self._name = name
+    def __init__(self, type_: TensorType, seen: Sequence[tuple[str, Shape]], bind: Callable[..., None]) -> None:
         self._shape, self._dtype = type_.static_shape, type_.dtype.numpy
+        self._seen, self._bind = tuple(seen), bind
         self._address = 0
+        self.last: Callable[[], Array | None] = lambda: None
 
     def zeros(self) -> Array:
         return np.zeros(self._shape, self._dtype)
@@ -92,11 +108,15 @@ class _Bound:
         """Where the plan wants an output, else a new array."""
         return placed if placed is not None and placed.flags.c_contiguous else np.empty(self._shape, self._dtype)
 
-    def bind(self, bind: Callable[..., None], array: Array) -> None:
+    def take(self, array: Array) -> Array:
+        """Binds an array in C's order, and returns it."""
         address: int = array.__array_interface__["data"][0]
         if address != self._address:
-            bind(self._name, "cpu", 0, self._dtype, self._shape, address)
+            for name, shape in self._seen:
+                self._bind(name, "cpu", 0, self._dtype, shape, address)
             self._address = address
+        self.last = weakref.ref(array)
+        return array
 
 
 def _listed(nodes: Sequence[Node], shown: int = 3) -> str:
@@ -104,7 +124,8 @@ def _listed(nodes: Sequence[Node], shown: int = 3) -> str:
     return first if len(nodes) <= shown else f"{first} and {len(nodes) - shown} more"
 
 
-def _model(body: Subgraph, types: Types, threads: int) -> onnx.ModelProto:
+def _model(body: Subgraph, types: Types, threads: int) -> tuple[onnx.ModelProto, Mapping[str, list[tuple[str, Shape]]]]:
+    """(the body as a model, further inputs by the input of the body whose elements they have in another shape)."""
     into = Lowered(types, constants=list(body.constants), threads=threads)
     for node in body.nodes:
         if not lowered(node, into):
@@ -117,13 +138,23 @@ def _model(body: Subgraph, types: Types, threads: int) -> onnx.ModelProto:
     renamed = {new: types[name] for name, new in names.items() if name in types}
     writer = NodeWriter(OPSET, FreshNames(names.values()), renamed, {})
     proto = onnx.GraphProto(name="segment")
-    for node in into.nodes:
-        proto.node.extend(writer.protos(node, names))
     proto.input.extend(value_info(names[name], types[name]) for name in body.inputs)
+    moved: dict[str, list[tuple[str, Shape]]] = {name: [] for name in body.inputs}
+    source = {name: name for name in body.inputs}
+    for node in into.nodes:
+        made = node.outputs[0]
+        if node.op_type in MOVES and node.inputs[0] in source and made in types and made not in body.outputs:
+            # onnxruntime would copy it: what a session is given, it does not see in another shape.
+            source[made] = source[node.inputs[0]]
+            moved[source[made]].append((names[made], types[made].static_shape))
+            proto.input.append(value_info(names[made], types[made]))
+        else:
+            proto.node.extend(writer.protos(node, names))
     proto.output.extend(value_info(names[name], types[name]) for name in body.outputs)
     proto.initializer.extend(tensor_proto(names[constant.name], constant.array) for constant in into.constants)
     proto.initializer.extend(tensor_proto(constant.name, constant.array) for constant in writer.constants)
-    return onnx.ModelProto(ir_version=IR_VERSION, graph=proto, opset_import=[onnx.helper.make_opsetid("", OPSET)])
+    model = onnx.ModelProto(ir_version=IR_VERSION, graph=proto, opset_import=[onnx.helper.make_opsetid("", OPSET)])
+    return model, moved
 
 
 def _options(threads: int) -> Any:

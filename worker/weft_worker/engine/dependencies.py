@@ -39,7 +39,13 @@ class Dependencies:
         Raises EngineUsageError, and changes nothing, for a variable given twice or of another engine.
         """
         work = Work(next(self._sequences), name, lane, priority, tuple(reads), tuple(writes), body)
-        self._check(work)
+        named = (*work.reads, *work.writes)
+        if len(set(named)) != len(named):
+            twice = next(variable for variable in named if named.count(variable) > 1)
+            raise EngineUsageError(f"{work.name!r} names {twice} twice among its reads and writes")
+        for variable in named:
+            if variable.owner is not self:
+                raise EngineUsageError(f"{work.name!r} names {variable}, which another engine made")
         self.unfinished[work.sequence] = work
         for variable in work.reads:
             if variable.writer is None and not variable.queue:
@@ -104,15 +110,6 @@ class Dependencies:
                     pending.append(ahead)
         return [found[sequence] for sequence in sorted(found)]
 
-    def _check(self, work: Work) -> None:
-        named = (*work.reads, *work.writes)
-        if len(set(named)) != len(named):
-            twice = next(variable for variable in named if named.count(variable) > 1)
-            raise EngineUsageError(f"{work.name!r} names {twice} twice among its reads and writes")
-        for variable in named:
-            if variable.owner is not self:
-                raise EngineUsageError(f"{work.name!r} names {variable}, which another engine made")
-
     def _settle(self, granted: list[Work]) -> list[Work]:
         """Of the work whose variables are all granted: skips what inherits a failure, ends what has no body."""
         ready: list[Work] = []
@@ -138,10 +135,12 @@ class Dependencies:
             if work.failure is not None:
                 variable.failure = work.failure
             variable.writer = None
-            _advance(variable, granted)
+            if variable.queue:
+                _advance(variable, granted)
         for variable in work.reads:
             variable.readers.discard(work)
-            _advance(variable, granted)
+            if variable.queue:
+                _advance(variable, granted)
         return granted
 
 
@@ -170,8 +169,12 @@ def _advance(variable: Variable, granted: list[Work]) -> None:
 
 def _inherited(work: Work) -> Failure | None:
     """The earliest failure on the variables that the work names, or None."""
-    failures = [v.failure for v in (*work.reads, *work.writes) if v.failure is not None]
-    return min((f for f in failures if f.concerns(work)), key=lambda f: f.sequence, default=None)
+    found: Failure | None = None
+    for variable in (*work.reads, *work.writes):
+        failure = variable.failure
+        if failure is not None and failure.concerns(work) and (found is None or failure.sequence < found.sequence):
+            found = failure
+    return found
 
 
 def _directly_ahead(work: Work) -> list[Work]:

@@ -27,7 +27,7 @@ from weft_worker.step.run import COMPUTE, InlineStore, StepRun
 def push_inline(run: StepRun, store: InlineStore) -> None:
     """Pushes a run as one piece of work. It is done once its values are updated, or its gradients are handed over."""
     engine, label = run.runtime.engine, run.context.label
-    made = run.define([place for bound in run.plan.nodes for place in bound.outputs], label)
+    made = run.define(run.plan.outputs.values(), label)
     ended = engine.variable(f"end of {label}")
     run.barriers.append(ended)
     reads = run.variables_of(run.plan.inputs.values())
@@ -83,7 +83,9 @@ class OwnValues:
 
     def fetch(self, run: StepRun, bound: BoundNode) -> None:
         """Puts the value itself into the run's table."""
-        _put(run, bound, self.store.value(bound.key))
+        (place,) = bound.outputs
+        assert place is not None
+        run.table.put(place, self.store.value(bound.key))
 
     def fetch_rows(self, run: StepRun, bound: BoundNode) -> None:
         """Puts the rows of the ids."""
@@ -94,7 +96,8 @@ class OwnValues:
         """Keeps the gradient, or adds it to those of the step's other parts."""
         (place,) = bound.inputs
         assert place is not None
-        gradient = run.table.get(place)
+        gradient = run.table.arrays[place]
+        assert gradient is not None
         if run.part is not None:
             run.part.accumulation.add(bound.key, gradient, run.runtime.device.xp)
         else:

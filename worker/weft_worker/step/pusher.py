@@ -8,6 +8,7 @@ from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND
 from weft_kernels.kernel import Array, KernelContext
 from weft_kvstore.store import Readable
 from weft_worker.arena import Arenas
+from weft_worker.engine.serial import SerialEngine
 from weft_worker.engine.work import OnComplete, Variable
 from weft_worker.errors import DeviceError
 from weft_worker.own_values import OwnStore
@@ -103,6 +104,8 @@ class StepPusher:
                 arrays = {} if memory is None else plan.placement.arrays(device.xp, memory)
                 if isinstance(self._runtime.inline, OwnValues):
                     arrays |= self._gradients_of(plan, self._runtime.inline.store)
+                    if isinstance(self.engine, SerialEngine):
+                        arrays |= self._outputs_of(plan)
                 known = self._arrays[id(plan)] = plan, (arrays, {})
         return known[1]
 
@@ -123,6 +126,15 @@ class StepPusher:
                     array = self._gradients[bound.key] = lying.array(self._runtime.device.xp, None)
             found[place] = array
         return found
+
+    def _outputs_of(self, plan: Plan) -> dict[int, Array]:
+        """Memory for the outputs, by place: where each run has ended before the next begins, they have been read."""
+        lying = {place: plan.placement.lying.get(place) for place in plan.outputs.values()}
+        return {
+            place: each.array(self._runtime.device.xp, None)
+            for place, each in lying.items()
+            if each is not None and each.offset is None
+        }
 
     def push_absence(
         self, step: int, nothing: Sequence[str], pace: Pace, label: str, ending: Ending | None = None
