@@ -68,8 +68,10 @@ def waiting_for(what: str) -> Iterator[None]:
     """Within the block, what is computed waits for something that may not answer, such as a file."""
     say = _waits.get()
     say(what)
-    yield
-    say("")
+    try:
+        yield
+    finally:
+        say("")
 
 
 # --- The server's side ------------------------------------------------------------------------------------------------
@@ -193,16 +195,16 @@ class _InFork:
         if self._was_stopped:
             child.kill()
         child.send({"call": self._function.__name__}, frames)
-        answer: Sequence[bytes | bytearray] = ()
+        answered: Sequence[bytearray] = ()
         for message in child.lines():
             self.waits_for = str(message.get("waits_for", ""))[:_NAMED]
-            answer = message.get("frames", ())
-        if not answer:
+            answered = message.get("frames", ())
+        if not answered:
             raise self._loss(child)
+        outcome, *values = answered
         try:
-            frames_ = iter(answer)
-            _raise(_Outcome.model_validate_json(next(frames_), strict=True), self._limits)
-            return _value_of(get_type_hints(self._function)["return"], frames_)
+            _raise(_Outcome.model_validate_json(outcome, strict=True), self._limits)
+            return _value_of(get_type_hints(self._function)["return"], iter(values))
         except (ValidationError, StopIteration, UnicodeDecodeError) as error:
             raise ForkFailedError(f"{self._function.__name__}: its fork's answer is none") from error
 
@@ -213,16 +215,16 @@ class _InFork:
 
     def _loss(self, child: Child) -> Exception:
         """Why there is no answer."""
-        if not child.process:
-            return NoProcessError("the machine has no process for it")
         if child.status is None:
             return NoProcessError("the process that worked on it was lost")
+        if not child.process:
+            return NoProcessError("the machine has no process for it")
         match -os.waitstatus_to_exitcode(child.status):
             case signal.SIGTERM:  # with the server, where all processes of a terminal or a service are told to end
                 return NoProcessError("the process that worked on it was told to end")
             case signal.SIGKILL:
                 return LimitError("the memory that this machine has")
-            case signal.SIGXCPU | signal.SIGALRM:
+            case signal.SIGXCPU | signal.SIGALRM if self._limits.seconds is not None:
                 return LimitError(f"{self._limits.seconds:g} s")
         logged = f"; its log ended with: {child.last_logged}" if child.last_logged else ""
         return ForkFailedError(f"{self._function.__name__} in a fork: {child.ending}{logged}")

@@ -24,14 +24,7 @@ from weft_server.planning.estimate import Bounds
 from weft_server.problems import ProblemError
 from weft_server.queues import HasLeft
 from weft_server.refusals import CallerLeftError, JobRefusedError, NoProcessError
-from weft_server.submissions import (
-    check_scaled,
-    check_submitted,
-    dry_run_text,
-    passes_text,
-    programs_text,
-    spec_text,
-)
+from weft_server.submissions import check_scaled, check_submitted, dry_run_text
 
 LIMITS = ProcessLimits(memory_bytes=1 << 30, seconds=60.0, file_bytes=0, open_files=64, network=False, nice=1)
 
@@ -128,10 +121,7 @@ def test_a_fork_checks_a_job_and_tells_of_it_as_the_server_would(tmp_path: Path)
         (check_submitted, (body, roots, bounds, 100)),
         (check_submitted, (body, None, bounds, 100)),
         (check_scaled, (here.text, Scale(workers=3), roots, bounds)),
-        (dry_run_text, (here.plan, None, here.text, Passes.FULL, "snapshots")),
-        (spec_text, (here.text, True)),
-        (programs_text, (here.plan,)),
-        (passes_text, (here.text, here.plan, False)),
+        (dry_run_text, (here.plan, None, here.text, Passes.SHORT, "snapshots")),
     ]
     forks = Forks("weft_server.submissions")
     try:

@@ -19,7 +19,7 @@ import pytest
 from onnx import TensorProto, helper
 from safetensors.numpy import load_file
 
-from acceptance_processes import descendants
+from acceptance_processes import alive, descendants
 from onnx_models import floats, initializer, model, weights
 from server_running import eventually, running
 from weft_graph.check import check
@@ -231,6 +231,7 @@ def test_the_process_that_forks_is_started_again_and_ends_with_the_server(tmp_pa
         assert send(client, perceptron().SerializeToString()).status_code == 201
         (started,) = descendants(os.getpid()) - before
         os.kill(started, signal.SIGKILL)
+        eventually(lambda: not alive(started), "the process has ended")
         assert send(client, perceptron().SerializeToString()).status_code == 201
         (again,) = descendants(os.getpid()) - before
     assert again not in descendants(os.getpid())

@@ -215,11 +215,7 @@ class Forkserver:
 
     def close(self) -> None:
         with self._lock:
-            if self._control is not None:
-                self._control.close()
-            if self._process is not None:
-                self._process.wait()
-            self._control = self._process = None
+            self._drop()
 
     def _send(self, request: dict[str, Any], *descriptors: int) -> None:
         line = json.dumps(request).encode()
