@@ -208,7 +208,7 @@ def run_once(torch: Any, example: Example, *, nudge: float = 0.0) -> Run:
 
 
 _NO_ROW = "index out of range in self", "Expected i < index_size", "which is not in the valid range ["
-"""What PyTorch says of an id that is no row of an Embedding, and of an EmbeddingBag on several ways."""
+"""What PyTorch says of an id that is no row of an Embedding, and of an EmbeddingBag, which finds it in two places."""
 
 
 @contextmanager

@@ -19,7 +19,7 @@ EXPECTED = """\
 1 parameter of 4 B in all, the most urgent first:
 
   priority  key  type   size  lies in  updated by  before  after
-  0         w    f32[]  4 B   whole    rule        1       2
+  0         w    f32[]  4 B   whole    optimizer   1       2
 
 A parameter is fetched right before its first reader, the node of the training step whose number is
 under before, and its gradient is sent as soon as the node under after has made it.
@@ -89,7 +89,7 @@ def test_a_setting_says_where_values_lie_and_what_a_step_holds() -> None:
     programs = converted(lenet())
     text = said(programs, setting(programs))
     assert "8 parameters of 202.7 KiB in all, on 2 shards and 3 workers, the most urgent first:" in text
-    assert "4 dense1.weight f32[120,400] 187.5 KiB 188 slices rule 8 21" in text
+    assert "4 dense1.weight f32[120,400] 187.5 KiB 188 slices optimizer 8 21" in text
     assert (
         "Slices of at most 1 KiB lie on the 2 shards, evenly by bytes; a slice is updated once the gradients of all 3 "
         in text

@@ -780,7 +780,7 @@ PROGRAMS = """\
 2 parameters of 2.6 KiB in all, on 2 shards and 2 workers, the most urgent first:
 
   priority  key        type         size     lies in  updated by  before  after
-  0         fc.weight  f32[10,64]   2.5 KiB  1 slice  rule        1       12
+  0         fc.weight  f32[10,64]   2.5 KiB  1 slice  optimizer   1       12
 
 training step: 3 nodes
       → fetch fc.weight

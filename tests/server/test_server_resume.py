@@ -78,6 +78,18 @@ def test_a_job_goes_on_from_the_last_snapshot_of_one_that_has_ended(
     assert third.json()["snapshot"] == step
 
 
+def test_a_job_goes_on_with_other_numbers_of_an_optimizer_that_is_a_graph(
+    client: httpx.Client, document: dict[str, Any]
+) -> None:
+    rmsprop = {"name": "rmsprop", "centered": True, "lr": 0.1}
+    job, _ = cancelled(client, {**document, "optimizer": rmsprop}, Hand(client))
+    answer = submit(client, {**document, "optimizer": {**rmsprop, "lr": 0.01}, "resume": job})
+    assert answer.status_code == 201, answer.text
+    other = {**rmsprop, "momentum": 0.5}
+    problem = refused(submit(client, {**document, "optimizer": other, "resume": job}), 422, "job-refused")
+    assert "that job's optimizer is another" in problem.detail
+
+
 def test_what_cannot_be_resumed_is_refused_by_its_field(client: httpx.Client, document: dict[str, Any]) -> None:
     hand = Hand(client)
     job, step = cancelled(client, document, hand)

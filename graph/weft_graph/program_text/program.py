@@ -109,7 +109,7 @@ def _updated(key: KeyPlan, programs: Programs, setting: Setting | None) -> str:
     if key.update is Update.MEAN:
         sent = any(node.op_type == SEND and node.attributes["key"] == key.key for node in programs.train.nodes)
         return "mean" if sent else "nobody"
-    return "workers" if setting is not None and setting.updated_by_workers and not key.rows else "rule"
+    return "workers" if setting is not None and setting.updated_by_workers and not key.rows else "optimizer"
 
 
 def _cut_sentence(programs: Programs, setting: Setting | None) -> str:

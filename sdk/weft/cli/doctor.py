@@ -82,7 +82,7 @@ def doctor(
     *,
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port that `weft up` would take.")] = DEFAULT_PORT,
     directory: Directory = DIRECTORY,
-    data_root: Annotated[Path, typer.Option(help="Where data lies.")] = Path(),
+    data_root: Annotated[Path, typer.Option(help="The folder of your data.")] = Path(),
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:

@@ -159,7 +159,7 @@ def show(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Show one job."""
+    """Show one job: its state, progress and metrics, and what it trains on."""
     with Client(url) as client:
         found = find_job(client, id)
         job = found.job
@@ -385,7 +385,7 @@ def rm(
 
 
 def agents(url: Url = None, form: Form = Format.TABLE) -> None:
-    """List workers and shards."""
+    """List the cluster's workers, which compute, and shards, which hold parameters, with the jobs that they run."""
     with Client(url) as client:
         found = sorted(client.agents(), key=render.agent_order)
     if form is Format.JSON:

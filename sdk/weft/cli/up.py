@@ -70,7 +70,8 @@ def up(
     ] = False,
     form: Form = Format.TABLE,
 ) -> None:
-    """Start a server, shards and workers on this machine, and keep them until Ctrl-C or `weft down`.
+    """Start a server, workers, which compute, and shards, which hold parameters, on this machine, until Ctrl-C or
+    `weft down`.
 
     A process that dies is restarted: the server on its port with its data, a worker or shard under its name.
     """

@@ -14,6 +14,7 @@ from weft.api.problem import FieldError
 from weft.api.values import STATE
 from weft_graph.ir import GIVEN
 from weft_server.planning.plan import Given, JobPlan
+from weft_server.planning.rule_planning import without_numbers
 from weft_server.refusals import (
     JobRefusedError,
     KeeperSilentError,
@@ -157,7 +158,7 @@ def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldE
             was, is_now = (f"{each.sparse} by rows" if each.rows else "updated whole" for each in (old, key))
             detail = f"parameter {key.key!r} is {is_now}, that job's is {was}"
             yield FieldError(pointer="/resume", detail=detail, node=key.key)
-    if plan.rule != before.rule:
+    if without_numbers(plan.rule) != without_numbers(before.rule):
         detail = "that job's optimizer is another, with state of its own; init_from takes its values alone"
         yield FieldError(pointer="/optimizer", detail=detail)
     if plan.average is not None and before.average is None:
