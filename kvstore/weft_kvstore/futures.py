@@ -23,6 +23,9 @@ _log = logging.getLogger("weft.store")
 _RUNNING = "RUNNING"
 _FINISHED = "FINISHED"
 
+_ENDED: Final = object()
+"""In the place of a future's lock: it has ended, and nobody had asked for the lock."""
+
 
 class Driver(Protocol):
     """What brings futures to their end."""
@@ -42,9 +45,9 @@ class StoreFuture(Future[T]):
     future ends. Without a driver it is a plain future.
 
     The lock of a plain future takes longer to make than a small message, and most futures are never waited for by
-    another thread: it is made when somebody asks for it. Whoever ends the future sets its state first and asks for the
-    lock then, whoever waits makes the lock first and looks at the state then, so that one of both sees the other. The
-    same with hooks: who ends takes them out one by one, and who has put one in looks afterwards whether it is there.
+    another thread: it is made when somebody asks for it. Who asks and who ends the future each put something in
+    `_lock`, and the first of both wins: a lock, under which the future ends, or `_ENDED`. With hooks: who ends takes
+    them out one by one, and who has put one in looks afterwards whether it is there.
     """
 
     has_ended = False
@@ -70,7 +73,11 @@ class StoreFuture(Future[T]):
         own = self.__dict__
         own.setdefault("_waiters", [])
         own.setdefault("_done_callbacks", [])
-        return own.setdefault("_condition", Future()._condition)
+        condition = own.setdefault("_lock", Future()._condition)
+        if condition is _ENDED:
+            self._state, self.has_ended = _FINISHED, True  # Who ends it is about to say so.
+            condition = Future()._condition
+        return own.setdefault("_condition", condition)
 
     def done(self) -> bool:
         """Whether it has ended. Takes no lock."""
@@ -129,13 +136,15 @@ class StoreFuture(Future[T]):
 
     def _end(self) -> None:
         """Its result, or exception, is there."""
-        self._state = _FINISHED
-        self.has_ended = True
-        if "_condition" in self.__dict__:
-            with self._condition:
+        condition = self.__dict__.setdefault("_lock", _ENDED)
+        if condition is _ENDED:
+            self._state, self.has_ended = _FINISHED, True
+        else:
+            with condition:
+                self._state, self.has_ended = _FINISHED, True
                 for waiter in self._waiters:
                     (waiter.add_result if self._exception is None else waiter.add_exception)(self)
-                self._condition.notify_all()
+                condition.notify_all()
         self._failure_hooks.clear()
         while self._hooks and (hook := _taken(self._hooks)) is not None:
             try:

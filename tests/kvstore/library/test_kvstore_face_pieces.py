@@ -186,3 +186,22 @@ def test_who_asks_of_a_future_before_its_end_and_who_asks_after_it_hear_of_it(er
     assert seen == [early, late]
     assert wait([late], WAIT_S).done == {late}
     assert [one.exception(0) for one in (early, late)] == [error, error]
+
+
+def test_a_future_that_others_wait_for_ends_while_its_lock_is_held() -> None:
+    """They count what has not ended with the lock held, so that may not change meanwhile."""
+    future, seen = StoreFuture[int](), list[bool]()
+
+    class Watched:
+        def __enter__(self) -> None:
+            seen.append(future.done())
+
+        def __exit__(self, *_: object) -> None:
+            seen.append(future.done())
+
+        def notify_all(self) -> None:
+            """Nobody waits."""
+
+    vars(future)["_lock"] = Watched()
+    future.set_result(1)
+    assert seen == [False, True]
