@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import zmq
 
+from same_host_children import wait_until
 from store_cluster import WAIT_S, key_of, store_of
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.serving import connections
@@ -80,7 +81,9 @@ def test_a_peer_that_was_not_welcomed_in_time_is_closed_and_one_that_was_stays(m
             peer.send(b"here")
             peers.append((peer, peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)))
             identity, _ = router.recv_multipart(copy=False)
+        wait_until(lambda: len(strangers._since) == 2)
         strangers.welcome(identity, 1)
+        wait_until(lambda: len(strangers._since) == 1)  # Or its thread would look at both once they are late.
         now[0] = connections.STRANGER_S + 1
         (_, ended), (client, going) = peers
         assert ended.poll(WAIT_S * 1000)
