@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -29,22 +26,12 @@ def held() -> dict[str, np.ndarray]:
         return {name: file[name] for name in file.files}
 
 
-def weft_(place: Place, *arguments: str) -> str:
-    """What the command line prints. Fails with what it says where it fails."""
-    command = [sys.executable, "-c", "from weft.cli import main; main()", *arguments]
-    environment = {**os.environ, "WEFT_URL": place.cluster.url}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def trained(place: Place) -> Iterator[weft.JobHandle]:
     """The job, submitted on the command line."""
     tokens = place.folder / "tokens.npz"
     shutil.copy(MODELS / "trained_decoder.npz", tokens)
-    said = weft_(
-        place,
+    said = place.printed(
         *(
             "submit",
             str(MODELS / "trained_decoder.onnx"),
@@ -87,7 +74,7 @@ def test_the_onnx_file_that_comes_back_gives_the_same_in_another_runtime(
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     path = tmp_path / "decoder.onnx"
-    weft_(place, "export", trained.id, str(path))
+    place.printed("export", trained.id, str(path))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert [given.name for given in session.get_inputs()] == ["tokens"]
     assert [given.name for given in session.get_outputs()] == ["logits"]

@@ -24,9 +24,9 @@ def blocks(kind: str) -> list[str]:
     return [block for block in found if "import torch" not in block]
 
 
-def run(place: Place, *arguments: str) -> str:
+def run(place: Place, program: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", *arguments],
+        [sys.executable, "-c", program],
         cwd=place.folder,
         env={**os.environ, "WEFT_URL": place.cluster.url},
         capture_output=True,
@@ -50,7 +50,7 @@ def test_the_page_runs_as_it_is_typed(place: Place, client: weft.Client) -> None
     for line in commands.splitlines():
         words = shlex.split(line, comments=True)
         job = next(iter(client.jobs())).id
-        run(place, "from weft.cli import main; main()", *(job if word == "ID" else word for word in words[1:]))
+        place.printed(*(job if word == "ID" else word for word in words[1:]))
     newest = next(iter(client.jobs()))
     assert newest.job.name == "decoder"
     newest.wait(timeout_s=180)

@@ -98,7 +98,7 @@ def test_the_tutorial_trains_a_module_and_brings_its_weights_home(
     [job, *_] = client.jobs()
     for line in blocks("docs/tutorial.md", "sh")[-1].splitlines():
         words = [job.id if word == "ID" else word for word in shlex.split(line, comments=True)]
-        assert run(place, "from weft.cli import main; main()", *words[1:])
+        assert place.printed(*words[1:])
 
 
 def test_the_page_on_graphs_runs_from_top_to_bottom(place: Place, client: weft.Client) -> None:
@@ -262,15 +262,7 @@ def test_the_command_line_answers_a_mistake_without_a_traceback(
 ) -> None:
     port = place.cluster.url.rpartition(":")[2]
     (place.folder / "epoch.json").write_text('{"run": {"epoch": 3}}')
-    done = subprocess.run(
-        [sys.executable, "-c", "from weft.cli import main; main()", *(word.replace("PORT", port) for word in words)],
-        cwd=place.folder,
-        env={**os.environ, "WEFT_URL": place.cluster.url},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
+    done = place.command(*(word.replace("PORT", port) for word in words))
+    assert done.exit_code == code, done.stderr
     assert message.replace("PORT", port) in done.stderr
     assert "Traceback" not in done.stderr

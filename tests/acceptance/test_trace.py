@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from types import ModuleType
@@ -57,21 +55,8 @@ def job(place: Place, example: ModuleType) -> Iterator[weft.JobHandle]:
         yield job
 
 
-def weft_command(place: Place, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", "from weft.cli import main; main()", *arguments, "--url", place.cluster.url],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=place.folder,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_the_file_is_one_that_perfetto_opens_and_its_overlap_is_the_reports(job: weft.JobHandle, place: Place) -> None:
-    weft_command(place, "trace", job.id, "-o", "trace.json")
+    place.printed("trace", job.id, "-o", "trace.json")
     document = json.loads((place.folder / "trace.json").read_text())
     events = document["traceEvents"]
     validate(events, {"type": "array", "items": EVENT})
@@ -89,7 +74,7 @@ def test_the_file_is_one_that_perfetto_opens_and_its_overlap_is_the_reports(job:
 
 
 def test_each_arrow_begins_and_ends_on_a_span_and_goes_forward(job: weft.JobHandle, place: Place) -> None:
-    weft_command(place, "trace", job.id, "-o", "arrows.json")
+    place.printed("trace", job.id, "-o", "arrows.json")
     events = json.loads((place.folder / "arrows.json").read_text())["traceEvents"]
     spans: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for event in events:
@@ -108,7 +93,7 @@ def test_each_arrow_begins_and_ends_on_a_span_and_goes_forward(job: weft.JobHand
 
 
 def test_the_report_names_what_took_the_time(job: weft.JobHandle, place: Place) -> None:
-    told = weft_command(place, "report", job.id)
+    told = place.printed("report", job.id)
     assert told.startswith("Steps 11 to 20, milliseconds a step\n")
     for part in ("worker 1", "shard 1", "overlap", "Slowest operators of worker 0", "peak memory"):
         assert part in told
