@@ -22,7 +22,7 @@ from weft.client import Client
 from weft.errors import ClusterError, WeftError
 from weft.exclusive import LOCK_FILE, check_port_is_free, hold_directory
 from weft.http import Retry
-from weft.process import Command, Process
+from weft.process import Command, Process, begin_anew
 
 SERVER = "server"
 """The name of the server's process; agents have a number."""
@@ -31,6 +31,8 @@ HOST = "127.0.0.1"
 """This machine alone: several machines start the daemons themselves, with tokens."""
 
 LOGS = "logs"
+OWN_LOG = "up.log"
+"""Of `weft up` in the background."""
 
 START_TIMEOUT_S = 60.0
 """Until all daemons have registered; a cold disk under a slow machine takes a good part of it to import NumPy."""
@@ -186,6 +188,12 @@ class Cluster:
         self.processes[place] = Process(command)
         self._reported.discard(old)
         return self.processes[place]
+
+    def bound_logs(self) -> None:
+        """Begins logs anew that are large."""
+        for process in self.processes:
+            process.bound_log()
+        begin_anew(self.directory / LOGS / OWN_LOG)
 
     def listens(self) -> bool:
         """Whether the server that runs now listens."""

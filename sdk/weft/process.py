@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,13 +12,19 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from textwrap import indent
 
+from weft.agent.machine import full_disk
 from weft.agent.private import make_directory, opener
 from weft.log_lines import readable, telling
 
 LOG_TAIL_LINES = 12
+LOG_BYTES = 10 << 20
+"""From which on a log is begun anew."""
+OLDER_LOGS = 2
+"""Of each daemon, beside the one that it writes: `server.log.1` and `server.log.2`, which is older."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +115,24 @@ class Process:
         except FileNotFoundError:
             return []
 
+    def bound_log(self) -> None:
+        """Begins the log anew where it is large."""
+        if begin_anew(self.command.log):
+            self._log_start = 0
+
     def obituary(self) -> str:
         """How it ended: its name, its exit code or signal, and the end of its log."""
-        tail = indent("\n".join(map(readable, self.log_tail())), "  ") or "  (it wrote nothing)"
+        said = [*map(readable, self.log_tail()), *filter(None, [full_disk(self.command.log.parent)])]
+        tail = indent("\n".join(said), "  ") or "  (it wrote nothing)"
         return f"{self.ending}; the end of {self.command.log}:\n{tail}"
 
     def notice_of_death(self, most: int) -> str:
         """How it ended, where its log is, and at most so many lines of it, set in, that may be about this end."""
         log, here = self.command.log, Path.cwd()
         shown = log.relative_to(here) if log.is_relative_to(here) else log
-        return "\n".join(
-            (f"{self.ending}; its log is {shown}", *(f"  {line}" for line in telling(self.log_tail(), most)))
-        )
+        full = full_disk(log.parent)  # then nothing could be written to the log
+        said = telling(self.log_tail(), most) if full is None else [full]
+        return "\n".join((f"{self.ending}; its log is {shown}", *(f"  {line}" for line in said)))
 
     @property
     def ending(self) -> str:
@@ -126,3 +140,27 @@ class Process:
         code = self.exit_code
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         return f"{self.name} ended with {how}"
+
+
+def begin_anew(log: Path) -> bool:
+    """Where the log is large, keeps a copy of it beside it and empties it: whoever writes to it goes on doing so.
+
+    What is written between the two is lost. Nothing is done where the disk has no room for the copy. Whether it was
+    emptied.
+    """
+    older = [log.with_name(f"{log.name}.{number}") for number in range(1, OLDER_LOGS + 1)]
+    try:
+        if log.stat().st_size < LOG_BYTES:
+            return False
+        for newer, old in reversed(list(pairwise(older))):
+            if newer.exists():
+                newer.replace(old)
+        with log.open("rb") as source, open(older[0], "wb", opener=opener) as copy:
+            shutil.copyfileobj(source, copy)
+        os.truncate(log, 0)
+    except OSError:
+        for each in older:  # so there is room for it the next time
+            with contextlib.suppress(OSError):
+                each.unlink(missing_ok=True)
+        return False
+    return True

@@ -70,6 +70,8 @@ LOST = f"""\
 Jobs go on: another worker takes the place of one that ended, and after a shard they go on from their newest snapshot.
 See how they do: {command("jobs")}"""
 
+AWAY = "Meanwhile running jobs train on; no job starts, and none ends"
+
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -96,6 +98,7 @@ class Tending:
 
     def look(self) -> list[Told]:
         """Starts what is due, and tells what happened since the last look. To be called a few times a second."""
+        self._cluster.bound_logs()
         told = [told for process in self._cluster.ended() for told in self._mourned(process)]
         for name in self._revivals.due(self._clock()):
             told += self._started(name)
@@ -117,7 +120,8 @@ class Tending:
         if name != SERVER:
             return [Told(f"{how}\n{name} is started again in {pause_s:g} s. {LOST}", is_bad=True)]
         if row <= limits.most:
-            text = f"{how}\n{name} is started again on its port and data in {pause_s:g} s; jobs go on"
+            so_often = f"{name} has ended {row} times in a row; it" if row > 1 else name
+            text = f"{how}\n{so_often} is started again on its port and data in {pause_s:g} s. {AWAY}"
             return [Told(text, is_bad=True)]
         if row & (row - 1) and row != limits.most + 1:
             return []

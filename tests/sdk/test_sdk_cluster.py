@@ -127,6 +127,23 @@ def test_a_notice_of_death_has_the_log_s_name_and_few_lines(daemon) -> None:  # 
     ]
 
 
+def test_a_log_that_is_large_is_begun_anew_while_its_daemon_writes_to_it(
+    daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("weft.process.LOG_BYTES", 4)
+    source = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
+    process = daemon(source)
+    log = process.command.log
+    for line in ("one", "two", "three", "four", "4"):
+        process._popen.stdin.write(f"{line}\n".encode())
+        process._popen.stdin.flush()
+        await_line(process, line)
+        process.bound_log()
+    kept = [path.read_text() for path in (log, log.with_name("it.log.1"), log.with_name("it.log.2"))]
+    assert kept == ["4\n", "four\n", "three\n"]
+    assert process.log_tail() == ["4"]
+
+
 def test_a_signal_is_named(daemon) -> None:  # type: ignore[no-untyped-def]
     process = daemon(STUBBORN)
     await_line(process, "deaf")

@@ -8,6 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ import weft
 from acceptance_processes import alive, await_that, descendants
 from weft.api.lifecycle import AgentState
 from weft.exclusive import hold_directory
-from weft.tending import RevivalLimits, Revivals, Tending, Told
+from weft.tending import AWAY, RevivalLimits, Revivals, Tending, Told
 
 LIMITS = RevivalLimits(first_s=1.0, longest_s=3.0, most=4, healthy_s=60.0)
 
@@ -80,6 +83,9 @@ class FakeCluster:
             self._ended.append(process)
         return process
 
+    def bound_logs(self) -> None:
+        pass
+
     def listens(self) -> bool:
         return "server" in self.lives
 
@@ -99,7 +105,7 @@ def test_a_server_is_started_again_on_its_port_and_said_to_listen_once() -> None
     cluster = FakeCluster("server")
     cluster.lives.add("server")
     assert tend(cluster, 10) == [
-        Told("server ended\nserver is started again on its port and data in 1 s; jobs go on", is_bad=True),
+        Told(f"server ended\nserver is started again on its port and data in 1 s. {AWAY}", is_bad=True),
         Told("server is started again as process 7"),
         Told("the server listens again at http://127.0.0.1:1"),
     ]
@@ -123,6 +129,7 @@ def test_a_server_that_ends_again_and_again_is_tried_for_ever_and_told_ever_more
         "compute; it is tried again each 3 s until it starts: mend what its log tells of"
     )
     assert len(told) == 4 + len(rare)
+    assert told[1].endswith(f"has ended 2 times in a row; it is started again on its port and data in 2 s. {AWAY}")
     cluster.lives.add("server")
     cluster.refuses = False
     for _ in range(8):
@@ -161,8 +168,54 @@ def test_a_start_that_fails_counts_as_a_death() -> None:
     assert "worker-0 cannot be started: no more processes\nworker-0 has ended 5 times" in tend(cluster, 60)[-1].text
 
 
-def test_weft_up_keeps_its_agents_while_its_server_cannot_start_and_without_its_folder(tmp_path: Path) -> None:
-    state = tmp_path / "state"
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path | None]:
+    """A disk of 16 MiB; None for who may not mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "weft-test", folder]
+    if subprocess.run(mount, stderr=subprocess.DEVNULL, check=False).returncode:
+        yield None
+        return
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@contextmanager
+def full(disk: Path) -> Iterator[None]:
+    """Also of what others give back meanwhile."""
+    stop = threading.Event()
+
+    def fill() -> None:
+        with (disk / "filler").open("ab", 0) as file:
+            while not stop.wait(0.001):
+                with suppress(OSError):
+                    while True:
+                        file.write(bytes(1 << 16))
+
+    filling = threading.Thread(target=fill)
+    filling.start()
+    yield
+    stop.set()
+    filling.join()
+    (disk / "filler").unlink()
+
+
+@contextmanager
+def corrupt(database: Path) -> Iterator[None]:
+    kept = database.read_bytes()
+    for path in database.parent.glob("weft.db*"):
+        path.unlink()
+    database.write_bytes(b"no database" * 1000)
+    yield
+    database.write_bytes(kept)
+
+
+def test_weft_up_keeps_its_agents_while_its_server_cannot_start_and_without_its_folder(
+    tmp_path: Path, small_disk: Path | None
+) -> None:
+    """The server has no room on its disk, or a corrupt database where no disk can be mounted."""
+    state = (small_disk or tmp_path) / "state"
     cluster = weft.Cluster(1, 1, directory=state, data_root=tmp_path)
     tending = Tending(cluster, RevivalLimits(first_s=0.05, longest_s=0.1, most=1))
     told: list[str] = []
@@ -173,15 +226,10 @@ def test_weft_up_keeps_its_agents_while_its_server_cannot_start_and_without_its_
 
     with cluster:
         agents = pids(cluster.url)
-        database = state / "weft.db"
-        kept = database.read_bytes()
         cluster.processes[0].kill()
-        for path in state.glob("weft.db*"):
-            path.unlink()
-        database.write_bytes(b"no database" * 1000)
-        await_that(lambda: tells("ended 2 times in a row"), "a second vain start", 60)
-        assert "cannot be opened as weft's database" in "".join(told)
-        database.write_bytes(kept)
+        with corrupt(state / "weft.db") if small_disk is None else full(small_disk):
+            await_that(lambda: tells("ended 2 times in a row"), "a second vain start", 60)
+            assert ("cannot be opened as weft's database" if small_disk is None else " is full (") in "".join(told)
         await_that(lambda: tells("listens again"), "the server", 60)
         await_that(lambda: pids(cluster.url) == agents, "the same agents", 20)
         shutil.rmtree(state)

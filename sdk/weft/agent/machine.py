@@ -1,14 +1,28 @@
-"""How much memory this machine has."""
+"""How much memory and room on its disks this machine has."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import resource
+import shutil
 from pathlib import Path
 
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """Of a container, version 2 and 1: what is above is ended by the kernel."""
+
+
+SCARCE_BYTES = 1 << 20
+"""Less than that is free on a disk that counts as full: a database and its log need some pages more."""
+
+
+def full_disk(folder: Path) -> str | None:
+    """What is said of the folder's disk where it is full, with the remedy; else None. None too for no folder."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return None
+    return f"the disk of {folder} is full ({free} bytes are free): make room on it" if free < SCARCE_BYTES else None
 
 
 def memory_bytes() -> int:

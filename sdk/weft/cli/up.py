@@ -25,7 +25,7 @@ from weft.api.lifecycle import JobState
 from weft.cli import render
 from weft.cli.options import Form, Format, print_json, say
 from weft.client import DEFAULT_URL, Client
-from weft.cluster import LOGS, Cluster, listening_in
+from weft.cluster import LOGS, OWN_LOG, Cluster, listening_in
 from weft.command_line import command
 from weft.errors import DEFAULT_PORT, ClusterError, WeftError
 from weft.exclusive import holder
@@ -170,7 +170,7 @@ def _child(make: Callable[..., Cluster], writing: int) -> Never:
         def serving(cluster: Cluster) -> None:
             with (
                 open(os.devnull, "rb") as nothing,
-                open(cluster.directory / LOGS / "up.log", "ab", opener=opener) as log,
+                open(cluster.directory / LOGS / OWN_LOG, "ab", opener=opener) as log,
             ):
                 for number, file in enumerate((nothing, log, log)):
                     os.dup2(file.fileno(), number)

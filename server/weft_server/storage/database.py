@@ -13,6 +13,8 @@ from sqlalchemy import JSON, Engine, ForeignKey, Index, Integer, MetaData, Strin
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from weft.agent.machine import full_disk
+
 BUSY_TIMEOUT_MS = 10_000
 """How long a statement waits for a lock; only somebody else's tool on the same file ever holds one that long."""
 
@@ -33,7 +35,9 @@ def open_database(path: Path) -> Engine:
         raise DatabaseRefusedError(f"{path} was made by a newer weft: {error}") from error
     except DatabaseError as error:
         engine.dispose()
-        raise DatabaseRefusedError(f"{path} cannot be opened as weft's database: {error.orig}") from error
+        full = full_disk(path.parent)
+        told = f"{path} cannot be opened as weft's database: {error.orig}"
+        raise DatabaseRefusedError(told if full is None else f"{told}; {full}") from error
     except BaseException:
         engine.dispose()
         raise
