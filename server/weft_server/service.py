@@ -72,6 +72,8 @@ LOOK_INTERVAL_S = 60.0
 """Between two looks at what jobs that have ended take, where the settings bound that."""
 SIZES_S = 1.0
 """For the sizes of jobs' files: slow files hold up nobody who asks for something else."""
+PUT_BACK_S = 10.0
+"""Between two tries to write a database again that was deleted."""
 MOST_LOGGED = 50
 """Events that one call adds to the server's own log, beside changes of state; jobs' logs have all of them."""
 VERSIONS = 1 << 32
@@ -106,9 +108,12 @@ class Service:
         """What is done with snapshots now: one thing after the other, however slow their place is."""
         self._one_at_a_time = asyncio.Lock()
         self._cleaner: asyncio.Task[None] | None = None
+        self._put_back_at = 0.0
+        """When a database that was deleted is written again."""
 
     async def start(self) -> None:
         """Takes up what an earlier process has left, and starts the clock's ticks."""
+        self.records.hold()
         await self._tidy(await self.threads.on_files(self.files.clean))
         starts = await self.threads.write(self.records.begin, self.clock().at)
         self._controller.count_from(starts * VERSIONS)
@@ -140,6 +145,7 @@ class Service:
             task.cancel()
         await self._journal.flush()
         await self.threads.stop()
+        self.records.release()
 
     @property
     def unready(self) -> str | None:
@@ -419,9 +425,22 @@ class Service:
         while True:
             await asyncio.sleep(TICK_INTERVAL_S)
             try:
+                await self._put_back()
                 await self._apply(self._controller.tick(self.clock()))
             except Exception:  # noqa: BLE001  # the task's outermost frame: a server without ticks would lose nobody
                 _log.exception("a tick failed; the next one goes on from what it has left")
+
+    async def _put_back(self) -> None:
+        """Where the database was deleted, writes it again, from what is still open of it."""
+        now = asyncio.get_running_loop().time()
+        if not self.records.is_deleted or now < self._put_back_at:
+            return
+        try:
+            await self.threads.write(self.records.put_back)
+            _log.warning("the database was deleted; it is written again")
+        except OSError as error:
+            self._put_back_at = now + PUT_BACK_S
+            _log.error("the database was deleted, and cannot be written again: %s", error)
 
     async def _apply(self, instructions: Sequence[Instruction]) -> bool:
         """Carries instructions out through the journal. Whether the records have them. Never raises for the records."""

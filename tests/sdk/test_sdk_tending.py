@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 import weft
 from acceptance_processes import alive, await_that, descendants
-from weft.api.lifecycle import AgentState
+from weft.api.lifecycle import AgentState, JobState
 from weft.exclusive import hold_directory
 from weft.tending import AWAY, RevivalLimits, Revivals, Tending, Told
 
@@ -232,16 +231,28 @@ def test_weft_up_keeps_its_agents_while_its_server_cannot_start_and_without_its_
             assert ("cannot be opened as weft's database" if small_disk is None else " is full (") in "".join(told)
         await_that(lambda: tells("listens again"), "the server", 60)
         await_that(lambda: pids(cluster.url) == agents, "the same agents", 20)
-        shutil.rmtree(state)
         with cluster.client() as client:
-            upload = tmp_path / "values.safetensors"
-            save_file({"b": np.zeros(3)}, upload)
-            assert client.upload(upload).upload
-        told.clear()
-        cluster.processes[0].kill()
-        await_that(lambda: tells("listens again"), "the server, whose log was deleted", 60)
+            job = trained(client, tmp_path / "rows.npz")
+            await_that(lambda: job.refresh().progress.step > 0, "the first steps", 60)
+            shutil.rmtree(state)
+            job.stop()
+            assert job.wait(timeout_s=60).restarts == 0
+            told.clear()
+            cluster.processes[0].kill()
+            await_that(lambda: tells("listens again"), "the server, whose log was deleted", 60)
+            values = job.values()
+            assert (values.step, job.refresh().state) == (job.job.progress.step, JobState.SUCCEEDED)
         assert [process.exit_code for process in cluster.processes] == [None] * 3
     assert (state / "logs" / "server.log").exists()
+
+
+def trained(client: weft.Client, rows: Path) -> weft.JobHandle:
+    """A job that runs until it is stopped."""
+    np.savez(rows, x=np.ones((64, 4), np.float32), y=np.zeros(64, np.int64))
+    loss = weft.nn.cross_entropy(
+        weft.nn.Linear(4, 3)(weft.input("x", ("batch", 4))), weft.input("y", ("batch",), "int64")
+    )
+    return client.submit(loss, data=weft.numpy_data(rows), steps=10**7, batch_size=16, workers=1, shards=1)
 
 
 def weft_(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

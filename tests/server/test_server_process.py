@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -191,6 +193,23 @@ def test_a_server_whose_database_was_moved_is_not_ready(tmp_path: Path) -> None:
         assert "put it back" in refused(submit(client, job), 503, "records-unavailable").detail
         (tmp_path / "away.db").replace(tmp_path / "weft.db")
         assert client.get("/readyz").status_code == 200
+
+
+def test_records_outlive_the_folder_that_they_are_in(tmp_path: Path) -> None:
+    directory = tmp_path / "server"
+    with running(directory) as client:
+        document = spec_json(save_rows(tmp_path / "rows.npz"))
+        first = submit(client, document).json()["id"]
+        for _ in range(2):
+            shutil.rmtree(directory)
+            eventually((directory / "weft.db").exists, "the database is written again")
+            assert submit(client, document).status_code == 201
+        with ThreadPoolExecutor(9) as threads:  # each has a connection of its own
+            answers = list(threads.map(lambda _: client.get(f"/v1/jobs/{first}/spec").status_code, range(18)))
+        assert set(answers) == {200}
+        assert client.get("/readyz").status_code == 200
+    with running(directory) as client:
+        assert len(client.get("/v1/jobs").json()["jobs"]) == 3
 
 
 def modes(folder: Path) -> dict[str, str]:

@@ -406,6 +406,8 @@ class RunSnapshots:
             self._memory.last_files = {}
         self._drop()
         told, self._trouble = self._trouble, why
+        if told is None and self._is_urgent:  # What is wrong may be mended by now: its place is made again.
+            self._due = -math.inf
         if is_last:
             newest = "none" if self.newest is None else f"that of step {self.newest.step}"
             return _warning(f"no snapshot of the last step, {step}, was kept: {why}; the newest is {newest}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from alembic import command
 from alembic.config import Config
@@ -24,8 +26,16 @@ class DatabaseRefusedError(Exception):
 
 
 def open_database(path: Path) -> Engine:
-    """The engine, with the newest schema. The file is made where there is none. Raises DatabaseRefusedError."""
-    engine = create_engine(f"sqlite:///{path}")
+    """The engine, with the newest schema. The file is made where there is none. Raises DatabaseRefusedError.
+
+    Later connections make none: one that was deleted meanwhile would seem to be empty.
+    """
+    mode = "rwc"
+
+    def connected() -> sqlite3.Connection:
+        return connect(path, mode)
+
+    engine = create_engine(f"sqlite:///{path}", creator=connected)
     event.listen(engine, "connect", _set_up)
     try:
         migrate(engine)
@@ -41,7 +51,13 @@ def open_database(path: Path) -> Engine:
     except BaseException:
         engine.dispose()
         raise
+    mode = "rw"
     return engine
+
+
+def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
+    """A connection that any thread may use. `mode`: `rwc` makes the file where there is none."""
+    return sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, check_same_thread=False)
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:

@@ -5,7 +5,10 @@ Methods block and may be called from any thread; writes are to come from one thr
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +18,7 @@ from sqlalchemy import Engine, Table, bindparam, delete, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.orm import Session
 
+from weft.agent.private import make_directory
 from weft.api.event import Event
 from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
@@ -22,7 +26,17 @@ from weft.api.token import ALL_PROJECTS, Scope, TokenInfo
 from weft_server.control.instructions import Append, Instruction, Remember, RememberAgent, Replan, Save
 from weft_server.control.memory import AgentMemory, KeptJob
 from weft_server.planning.plan import JobPlan
-from weft_server.storage.database import AgentRow, EventRow, JobRow, PartRow, PlanRow, StartRow, SubmissionRow, TokenRow
+from weft_server.storage.database import (
+    AgentRow,
+    EventRow,
+    JobRow,
+    PartRow,
+    PlanRow,
+    StartRow,
+    SubmissionRow,
+    TokenRow,
+    connect,
+)
 from weft_server.users import User
 
 
@@ -47,12 +61,57 @@ class Records:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._file = _identity(engine)
+        self._path = Path(engine.url.database or "")
+        self._file = _identity(self._path)
+        self._held: tuple[int, sqlite3.Connection] | None = None
+        """The file, and what can be read of it also where it was deleted."""
 
     @property
     def is_moved(self) -> bool:
         """Whether the database's path leads to another file than the one that was opened, or to none."""
-        return _identity(self._engine) != self._file
+        return _identity(self._path) != self._file
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the file that is held has no name any more. Does not block."""
+        return self._held is not None and not os.fstat(self._held[0]).st_nlink
+
+    def hold(self) -> None:
+        """From now on what is deleted can be put back. To be released."""
+        # O_PATH: closing another descriptor of the file would drop SQLite's locks on it.
+        held = connect(self._path)
+        held.execute("SELECT count(*) FROM sqlite_master").fetchone()  # it opens the files now
+        self._held = os.open(self._path, os.O_PATH), held
+
+    def release(self) -> None:
+        """Idempotent."""
+        if self._held is not None:
+            os.close(self._held[0])
+            self._held[1].close()
+            self._held = None
+
+    def put_back(self) -> None:
+        """Writes the database again that was deleted, with its folder say, unless there is another one in its place.
+
+        Raises OSError.
+        """
+        if self._held is None or not self.is_deleted or self._path.exists():
+            return
+        make_directory(self._path.parent)
+        again = self._path.with_suffix(".again")
+        again.unlink(missing_ok=True)
+        try:
+            with closing(connect(again, "rwc")) as copy:
+                self._held[1].backup(copy)
+        except sqlite3.Error as error:
+            raise OSError(str(error)) from error
+        for left in ("-wal", "-shm"):  # of the one that was deleted: they would be read as the new one's
+            self._path.with_name(f"{self._path.name}{left}").unlink(missing_ok=True)
+        again.replace(self._path)
+        self._engine.dispose()
+        self.release()
+        self.hold()
+        self._file = _identity(self._path)
 
     def submitted(self, project: str, key: str, digest: str) -> Job | None:
         """The project's job submitted under that key. Raises KeyReusedError where the body was another."""
@@ -231,10 +290,10 @@ class Records:
             return session.scalars(select(func.count()).select_from(JobRow)).one()
 
 
-def _identity(engine: Engine) -> tuple[int, int] | None:
+def _identity(path: Path) -> tuple[int, int] | None:
     """(device, inode) of the database's file."""
     try:
-        found = Path(engine.url.database or "").stat()
+        found = path.stat()
     except OSError:
         return None
     return found.st_dev, found.st_ino
