@@ -30,7 +30,7 @@ from weft_server.storage.uploads import Uploads
 
 SMALL_BYTES = 64 << 10
 """Largest body of users' calls that bring no job, values or model."""
-OWN = ("weft.db", "weft.db-wal", "weft.db-shm", "jobs", "uploads", "models", "snapshots")
+OWN = ("weft.db", "weft.db-wal", "weft.db-shm", "jobs", "deleted", "uploads", "models", "snapshots")
 """What a server has in its directory."""
 
 

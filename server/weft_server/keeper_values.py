@@ -7,8 +7,10 @@ it remembers is there when the server starts again.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from weft.api.agent import SetDone
 from weft.api.lifecycle import JobState
@@ -48,7 +50,10 @@ class KeeperValues:
         self._clock = clock
         self._live: dict[str, tuple[Path, int]] = {}
         self._setting: dict[tuple[str, int], asyncio.Future[SetDone]] = {}
-        self._giving = asyncio.Lock()
+        self._asking: Counter[str] = Counter()
+        """Who waits for the values of a running job, by job."""
+        self._giving: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of each job that is given first values now."""
 
     def check(self, allocation: str, term: int, step: int, final: bool) -> tuple[str, JobPlan]:
         """(job, plan) that an upload is for; raises a RefusalError when it is not wanted."""
@@ -70,9 +75,16 @@ class KeeperValues:
         keeper, instructions = self._controller.want_parameters(job)
         before = self._live.get(job)
         changed = self._notifier.subscribe(_values_topic(job))
-        await self._apply(instructions)
-        if self._live.get(job) is before and not await notified(changed, timeout_s):
-            await self._apply(self._controller.forget_parameters(keeper))
+        self._asking[job] += 1
+        try:
+            await self._apply(instructions)
+            is_silent = self._live.get(job) is before and not await notified(changed, timeout_s)
+        finally:
+            self._asking[job] -= 1
+            self._asking += Counter()  # forgets jobs that nobody waits for
+        if is_silent:
+            if not self._asking[job]:
+                await self._apply(self._controller.forget_parameters(keeper))
             raise KeeperSilentError(
                 f"{keeper.who}, the keeper, did not bring the parameters within {timeout_s:g} s; "
                 f"it is at step {keeper.step}"
@@ -137,14 +149,15 @@ class KeeperValues:
 
     async def _give(self, job: str, given: Given) -> bool:
         """Makes them the job's first values, together with those it has. Whether it was still pending."""
-        async with self._giving:
+        async with self._giving.setdefault(job, asyncio.Lock()):
             run = self._run(job)
             if run.state is not JobState.PENDING:
                 return False
             before, whole = run.values.given, given
             if before is not None:
                 order = [each.name for each in run.plan.parameters]
-                whole = await self._threads.write(self._files.give_also, job, before, given, order)
+                # Not on the thread that writes: it may copy many gigabytes.
+                whole = await self._threads.on_files(self._files.give_also, job, before, given, order)
             if self._run(job).state is not JobState.PENDING:
                 await self._threads.write(self._files.drop, job, whole.file)
                 return False

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 import zmq
 
@@ -105,8 +106,9 @@ class Service:
         """Jobs that the records may have and the controller has not."""
         self._ticker: asyncio.Task[None] | None = None
         self._snapshots: set[asyncio.Task[None]] = set()
-        """What is done with snapshots now: one thing after the other, however slow their place is."""
-        self._one_at_a_time = asyncio.Lock()
+        """What is done with snapshots now: for each job one thing after the other, however slow their place is."""
+        self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of each job whose snapshots something is done with."""
         self._cleaner: asyncio.Task[None] | None = None
         self._put_back_at = 0.0
         """When a database that was deleted is written again."""
@@ -143,9 +145,11 @@ class Service:
                     await background
         for task in self._snapshots:
             task.cancel()
+        await asyncio.gather(*self._snapshots, return_exceptions=True)
         await self._journal.flush()
         await self.threads.stop()
         self.records.release()
+        self.files.close()
 
     @property
     def unready(self) -> str | None:
@@ -309,11 +313,15 @@ class Service:
         if (user := self._controller.user_of(JobFolder(location, job))) is not None:
             advice = f"wait until that has a snapshot of its own, or cancel it (weft cancel {user})"
             raise WrongStateError(f"job {user} goes on from the snapshot of job {job}: {advice}")
-        async with self._one_at_a_time:
+        async with self._alone(job):
             try:
-                await self.threads.on_files(tidy, location, job, None)
+                await self.threads.on_snapshots(tidy, location, job, None)
             except Exception as error:  # what the library of a place raises is its own
                 raise NotRemovedError(f"the snapshots of job {job} cannot be deleted: {error}") from error
+
+    def _alone(self, job: str) -> asyncio.Lock:
+        """Held by what is done with the job's snapshots."""
+        return self._one_at_a_time.setdefault(job, asyncio.Lock())
 
     async def with_sizes(self, jobs: Sequence[Job]) -> list[Job]:
         """The jobs with what their files take; as they are where that is not known soon."""
@@ -484,14 +492,14 @@ class Service:
                     pass
 
     async def _on_snapshots(self, instruction: KeepSnapshot | TidySnapshots) -> None:
-        async with self._one_at_a_time:
-            error: str | None = None
-            job, location = instruction.job, self._controller.limits.snapshots
+        error: str | None = None
+        job, location = instruction.job, self._controller.limits.snapshots
+        async with self._alone(job):
             try:
                 if isinstance(instruction, KeepSnapshot):
-                    await self.threads.on_files(complete, job, instruction.snapshot)
+                    await self.threads.on_snapshots(complete, job, instruction.snapshot)
                 elif location is not None:
-                    await self.threads.on_files(tidy, location, job, instruction.keep)
+                    await self.threads.on_snapshots(tidy, location, job, instruction.keep)
             except Exception as raised:  # noqa: BLE001  # what the library of a place raises is its own
                 error = str(raised) or type(raised).__name__
                 _log.warning("snapshots of job %s: %s", job, error)

@@ -13,6 +13,8 @@ _T = TypeVar("_T")
 
 READERS = 8
 """Threads that read from the database at the same time; the engine's pool has room for more."""
+SNAPSHOT_THREADS = 4
+"""Threads that look at and delete snapshots at the same time, however slow their place is."""
 FILE_THREADS = 8
 """Threads that read and write jobs' files at the same time; more uploads take turns, piece by piece."""
 
@@ -24,6 +26,7 @@ class Threads:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="records")
         self._readers = CapacityLimiter(READERS)
         self._files = CapacityLimiter(FILE_THREADS)
+        self._snapshots = CapacityLimiter(SNAPSHOT_THREADS)
 
     async def write(self, function: Callable[..., _T], *args: object) -> _T:
         """Runs on the one thread that writes. Shielded: a caller that goes away takes nothing half-done with it."""
@@ -37,6 +40,10 @@ class Threads:
     async def on_files(self, function: Callable[..., _T], *args: object) -> _T:
         """Runs what reads or writes jobs' files on one of the threads for that."""
         return await to_thread.run_sync(function, *args, limiter=self._files)
+
+    async def on_snapshots(self, function: Callable[..., _T], *args: object) -> _T:
+        """Runs what looks at or deletes snapshots on one of the threads for that."""
+        return await to_thread.run_sync(function, *args, limiter=self._snapshots)
 
     async def stop(self) -> None:
         """Waits for what is being written."""

@@ -119,6 +119,22 @@ def test_a_caller_that_goes_away_stops_no_write_and_repeats_none() -> None:
     asyncio.run(scenario())
 
 
+def test_what_fails_after_the_records_have_a_batch_is_no_refusal() -> None:
+    async def scenario() -> None:
+        records = Refusing()
+        records.full = False
+
+        async def failing(_: Sequence[Instruction]) -> None:
+            raise RuntimeError("a defect")
+
+        line_up = Journal(records.write, failing)
+        assert await line_up.carry_out([line(1)])
+        assert await line_up.carry_out([line(2)])
+        assert (records.batches, line_up.is_refused) == ([[line(1)], [line(2)]], False)
+
+    asyncio.run(scenario())
+
+
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """While it is set, the records of every server refuse to carry instructions out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -122,6 +123,58 @@ def test_values_set_while_a_job_is_pending_become_its_first_ones_and_add_up(
     np.testing.assert_array_equal(given["b"], 3 * B)
     stale = client.get(f"/v1/allocations/{mine['id']}/given", params={"term": mine["term"] + 1})
     refused(stale, 409, "stale-term")
+
+
+@contextmanager
+def held_up(monkeypatch: pytest.MonkeyPatch, place: str) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """The next call of the function sets the first event, and waits for the second one."""
+    reached, go_on = threading.Event(), threading.Event()
+    really = pkgutil.resolve_name(place)
+
+    def slow(*arguments: Any) -> Any:
+        if not reached.is_set():
+            reached.set()
+            go_on.wait(DEADLINE_S)
+        return really(*arguments)
+
+    monkeypatch.setattr(place, slow)
+    try:
+        yield reached, go_on
+    finally:
+        go_on.set()
+
+
+def test_no_job_waits_while_values_of_another_are_put_together(
+    client: httpx.Client, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (submit(client, document).json()["id"] for _ in range(2))
+    put(client, first, save({"b": B}))
+    joined = "weft_server.storage.job_files.join"
+    with held_up(monkeypatch, joined) as (reached, go_on), setting(client, first, save({"w": W})) as answers:
+        assert reached.wait(DEADLINE_S)
+        for content in (save({"b": B}), save({"w": W})):
+            assert put(client, second, content).status_code == 200
+        go_on.set()
+    assert answers[0].json() == {"names": ["w"], "step": 0}
+
+
+@pytest.mark.parametrize("slow", ["weft_server.storage.job_files.delete", "weft_server.service.tidy"])
+def test_no_job_waits_while_files_and_snapshots_of_another_are_deleted(
+    client: httpx.Client, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch, slow: str, tmp_path: Path
+) -> None:
+    jobs = [submit(client, document).json()["id"] for _ in range(2)]
+    for job in jobs:
+        put(client, job, save({"b": B}))
+    with held_up(monkeypatch, slow) as (reached, go_on):
+        client.post(f"/v1/jobs/{jobs[0]}/cancel")
+        assert reached.wait(DEADLINE_S)
+        client.post(f"/v1/jobs/{jobs[1]}/cancel")
+        assert client.delete(f"/v1/jobs/{jobs[1]}").status_code == 204
+        go_on.set()
+    assert client.delete(f"/v1/jobs/{jobs[0]}").status_code == 204
+    folder = tmp_path / "server"
+    assert not list((folder / "jobs").iterdir())
+    eventually(lambda: not list((folder / "deleted").iterdir()), "all is deleted")
 
 
 def test_only_what_was_given_is_set_before_the_first_step(client: httpx.Client, document: dict[str, Any]) -> None:

@@ -7,14 +7,17 @@ What is left then goes when the job is removed.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
+from uuid import uuid4
 
 from weft.api.job import ParameterInfo
 from weft_server.planning.plan import Given
@@ -29,9 +32,11 @@ from weft_server.storage.parameter_file import (
 )
 
 FINAL = "parameters.safetensors"
+DELETED = "deleted"
 TRACE = "trace.jsonl"
 MOST_TRACE_BYTES = 64 << 20
 OF_UPLOAD = "upload-"
+_log = logging.getLogger("weft.server")
 _TEMPORARY = ".upload-"
 
 
@@ -63,17 +68,32 @@ class Upload:
 
 
 class JobFiles:
-    """Files below one directory. Every method blocks."""
+    """Files below one directory. Every method blocks, but none for the deletion of large files: what is deleted gets
+    another name, `deleted/NAME`, and a thread of its own deletes it from there."""
 
     def __init__(self, directory: Path) -> None:
         self._jobs = directory / "jobs"
         self._jobs.mkdir(parents=True, exist_ok=True)
+        self._deleted = directory / DELETED
+        self._deleter = ThreadPoolExecutor(1, thread_name_prefix="deletes")
+
+    def close(self) -> None:
+        """What is not deleted yet is when a server starts in this directory again."""
+        self._deleter.shutdown(wait=False, cancel_futures=True)
 
     def clean(self) -> list[str]:
         """Deletes what uploads and live values of an earlier process have left. Jobs that there are files of."""
         for path in [*self._jobs.glob(f"*/{_TEMPORARY}*"), *self._jobs.glob("*/live-*.safetensors")]:
-            path.unlink(missing_ok=True)
+            self._delete(path)
+        for path in self._deleted.glob("*"):
+            self._deleter.submit(delete, path)
         return sorted(path.name for path in self._jobs.iterdir())
+
+    def _delete(self, path: Path) -> None:
+        """Idempotent."""
+        self._deleted.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            self._deleter.submit(delete, path.rename(self._deleted / uuid4().hex))
 
     def results(self) -> list[str]:
         """Jobs that there are final parameters of."""
@@ -115,7 +135,7 @@ class JobFiles:
         upload.path.replace(target)
         for old in folder.glob("live-*.safetensors"):
             if old != target:
-                old.unlink(missing_ok=True)
+                self._delete(old)
         return target
 
     def give(self, upload: Upload, job: str, names: Sequence[str]) -> Given:
@@ -151,7 +171,7 @@ class JobFiles:
 
     def drop(self, job: str, file: str) -> None:
         """Values that were given are not needed any more. Idempotent."""
-        self.given(job, file).unlink(missing_ok=True)
+        self._delete(self.given(job, file))
 
     def of_upload(self, upload: str) -> dict[str, Path]:
         """The copies of an upload that jobs have, by job."""
@@ -178,17 +198,27 @@ class JobFiles:
         temporary = [*folder.glob(f"{_TEMPORARY}*"), *folder.glob("live-*.safetensors")]
         for old in [*temporary, *folder.glob("given-*.safetensors")]:
             if succeeded or not old.name.startswith(f"given-{OF_UPLOAD}"):
-                old.unlink(missing_ok=True)
+                self._delete(old)
         with suppress(OSError):  # It is not empty, or not there.
             folder.rmdir()
 
     def remove(self, job: str) -> None:
         """Deletes all that there is of a job. Idempotent."""
-        with suppress(FileNotFoundError):
-            shutil.rmtree(self._jobs / job)
+        self._delete(self._jobs / job)
 
     def nbytes(self, job: str) -> int:
         """What the files of a job take."""
         with suppress(FileNotFoundError):
             return sum(each.stat().st_size for each in (self._jobs / job).iterdir())
         return 0
+
+
+def delete(path: Path) -> None:
+    """Deletes a file or folder, however long that takes."""
+    try:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("%s, which is not needed any more, is left: %s", path, error)

@@ -79,7 +79,10 @@ class Journal:
                 return
             del self._waiting[: len(batch)]
             self._failures, self._again_at = 0, 0.0
-            await self._kept(batch)
+            try:
+                await self._kept(batch)
+            except Exception:  # noqa: BLE001  # the same: the records have the batch, and its callers are told so
+                _log.exception("what follows from %d instructions was not carried out whole", len(batch))
 
     def _refused(self, count: int) -> None:
         pause_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(self._failures, 16))
