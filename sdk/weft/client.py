@@ -20,7 +20,7 @@ from weft.api.dry_run import DryRun, Passes
 from weft.api.job import FromUpload, Job, JobPage, JobSpec, Scale, StopWhen
 from weft.api.lifecycle import JobState
 from weft.api.token import DEFAULT_PROJECT, NewToken, Scope, TokenCreated, TokenInfo, TokenList
-from weft.api.values import Uploaded
+from weft.api.values import Uploaded, UploadList, upload_id
 from weft.arguments import checked, stop_when_of
 from weft.errors import DEFAULT_PORT, ArgumentError, InvalidRequestError, ProtocolError
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Progress, Retry
@@ -143,24 +143,34 @@ class Client:
         params = {"dry_run": "true"} if passes is None else {"dry_run": "true", "passes": passes.value}
         return self._post(DryRun, _text(spec), params=params)[0]
 
-    def upload(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> FromUpload:
+    def upload(
+        self, path: str | os.PathLike[str], *, progress: Progress | None = None, idempotency_key: str | None = None
+    ) -> FromUpload:
         """Upload a safetensors file, to be `init_from` of a job. The server keeps it for some hours.
 
-        `progress` is called with the bytes sent and the total. Raises InvalidRequestError for a file of another format,
-        OSError for one that cannot be read.
+        `progress` is called with the bytes sent and the total. With the `idempotency_key` of an upload that the server
+        keeps, nothing is sent. Raises InvalidRequestError for a file of another format, OSError for one that cannot be
+        read.
         """
+        if idempotency_key is not None:
+            kept = upload_id(idempotency_key)
+            if any(each.id == kept for each in self.http.call(UploadList, "GET", "/v1/uploads").uploads):
+                return FromUpload(upload=kept)
+        headers = _key(idempotency_key)
         with open(path, "rb") as file:
             uploaded = self.http.upload(
-                Uploaded, "POST", "/v1/uploads", file, progress=progress, timeout=UPLOAD_TIMEOUT_S
+                Uploaded, "POST", "/v1/uploads", file, progress=progress, headers=headers, timeout=UPLOAD_TIMEOUT_S
             )
         return FromUpload(upload=uploaded.id)
 
-    def upload_values(self, values: Mapping[str, Array], *, progress: Progress | None = None) -> FromUpload:
-        """Upload arrays by name, through a temporary file."""
+    def upload_values(
+        self, values: Mapping[str, Array], *, progress: Progress | None = None, idempotency_key: str | None = None
+    ) -> FromUpload:
+        """Upload arrays by name, through a temporary file; else as `upload`."""
         with tempfile.TemporaryDirectory(prefix="weft-") as folder:
             path = Path(folder) / "values.safetensors"
             save_values(values, path)
-            return self.upload(path, progress=progress)
+            return self.upload(path, progress=progress, idempotency_key=idempotency_key)
 
     def submit_spec(
         self,
@@ -170,7 +180,8 @@ class Client:
         progress: Progress | None = None,
         idempotency_key: str | None = None,
     ) -> JobHandle:
-        """Submit what `weft.job_spec` returned, or JSON. The same `idempotency_key` returns the first job again.
+        """Submit what `weft.job_spec` returned, or JSON. The same `idempotency_key` returns the first job again, and
+        uploads `values` no second time.
 
         A relative path of data is that of a file in this folder, if there is one and the server can read it; else it
         starts from where the cluster was started. `values`, arrays by name or a safetensors file, are uploaded as the
@@ -182,11 +193,11 @@ class Client:
             if size >= CHECKED_FIRST_BYTES:
                 _, content = self._post(DryRun, content, params={"dry_run": "true"})
             if isinstance(values, Path):
-                uploaded = self.upload(values, progress=progress)
+                uploaded = self.upload(values, progress=progress, idempotency_key=idempotency_key)
             else:
-                uploaded = self.upload_values(values, progress=progress)
+                uploaded = self.upload_values(values, progress=progress, idempotency_key=idempotency_key)
             content = json.dumps({**json.loads(content), "init_from": uploaded.model_dump()})
-        job, _ = self._post(Job, content, lambda: {"Idempotency-Key": idempotency_key or uuid.uuid4().hex})
+        job, _ = self._post(Job, content, lambda: _key(idempotency_key))
         return JobHandle(self.http, job)
 
     def _post(
@@ -317,7 +328,7 @@ class Client:
         """
         with checked("create_token"):
             new = NewToken(name=name, scope=Scope(scope), project=project)
-        return self.http.call(TokenCreated, "POST", "/v1/tokens", json=new.model_dump(mode="json"))
+        return self.http.call(TokenCreated, "POST", "/v1/tokens", json=new.model_dump(mode="json"), headers=_key())
 
     def tokens(self) -> list[TokenInfo]:
         """Users' tokens, without their secrets. Raises ForbiddenError without an admin's token."""
@@ -363,3 +374,8 @@ def _with_data_of_this_folder(content: str | bytes) -> str | None:
 
 def _is_of_path(error: InvalidRequestError) -> bool:
     return any(each.pointer == "/data/source/path" for each in error.problem.errors)
+
+
+def _key(given: str | None = None) -> dict[str, str]:
+    """The header by which a call may be repeated."""
+    return {"Idempotency-Key": given or uuid.uuid4().hex}

@@ -1,7 +1,9 @@
 """Calls of the HTTP API: retried, parsed into models, and turned into errors.
 
-Every call of this API may be repeated: reads by nature, a cancel because it ends in the same state, a submit by its
-`Idempotency-Key`. So a broken connection and a gateway's 502, 503 and 504 are tried again.
+Every call of this API may be repeated: reads by nature, most changes because they end in the same state, what makes
+something (a job, an upload, a token) by its `Idempotency-Key`. So a broken connection and a gateway's 502, 503 and 504
+are tried again. A DELETE that is repeated may say that nothing is there; a model that is read twice leaves an upload
+that expires.
 """
 
 from __future__ import annotations
@@ -166,6 +168,7 @@ class Http:
         file: BinaryIO,
         *,
         progress: Progress | None = None,
+        headers: Mapping[str, str] | None = None,
         **request: Any,
     ) -> M:
         """Send what is in `file`, a part in memory at a time, and read the answer as `model`. Raises as `call` does.
@@ -173,12 +176,12 @@ class Http:
         `progress` is told bytes sent and bytes in all; a second attempt begins at 0 again.
         """
         size = file.seek(0, os.SEEK_END)
-        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+        told = {"Content-Type": "application/octet-stream", "Content-Length": str(size), **(headers or {})}
 
         def attempt() -> httpx.Response:
             file.seek(0)
             return _accepted(
-                self._client.request(method, path, content=_chunks(file, size, progress), headers=headers, **request)
+                self._client.request(method, path, content=_chunks(file, size, progress), headers=told, **request)
             )
 
         return self._parsed(model, method, self._retried(attempt))

@@ -18,13 +18,11 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Call
 
 from weft.api.token import ALL_PROJECTS, Scope
-from weft_server.credentials import Credentials, Kind, is_credential
+from weft_server.credentials import PREFIX, Credentials, Kind, is_credential
 from weft_server.problems import problem, respond
 from weft_server.users import USER, User
 
 """Where a call's ASGI scope has its user."""
-PREFIX = "weft_"
-"""What users' secrets begin with, so that tools that look for leaked ones find them."""
 SECRET_BYTES = 32
 
 

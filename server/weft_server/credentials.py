@@ -18,6 +18,8 @@ from weft.api.agent import Orders, Registered
 
 KEY_FILE = "agents.key"
 KEY_BYTES = 32
+PREFIX = "weft_"
+"""What users' secrets begin with, so that tools that look for leaked ones find them."""
 
 Kind = Literal["agents", "allocations"]
 
@@ -60,6 +62,10 @@ class Credentials:
         """The same with a credential in each allocation."""
         told = [each.model_copy(update={"token": self.issue("allocations", each.id)}) for each in orders.allocations]
         return orders.model_copy(update={"allocations": told})
+
+    def secret(self, what: str, key: str) -> str:
+        """A user's secret that is made anew by the same call: by what it asks for and its idempotency key."""
+        return f"{PREFIX}{self._code('users', f'{what}.{key}')}"
 
     def _code(self, kind: str, identifier: str) -> str:
         return hmac.new(self._key, f"{kind}.{identifier}".encode(), hashlib.sha256).hexdigest()

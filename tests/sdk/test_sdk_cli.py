@@ -557,6 +557,9 @@ def test_jobs_are_removed_once_that_is_confirmed(run: Run) -> None:
 
 def test_removing_and_watching_tell_scripts_no_more_than_the_answer(run: Run) -> None:
     ended = job(state=JobState.SUCCEEDED)
+    asked = run(answers(ended), "rm", "job-1", "-o", "json")
+    assert (asked.exit_code, asked.stdout) == (2, "")
+    assert "-o json asks nothing: add --yes" in asked.stderr
     removed = run(answers(ended, httpx.Response(204)), "rm", "job-1", "-y", "-o", "json")
     assert json.loads(removed.stdout) == {"removed": ["job-1"]}
     watched = run(answers(job(), stream(sse(states("succeeded"))), ended), "watch", "job-1", "-o", "json")

@@ -13,7 +13,7 @@ from safetensors.numpy import load, save_file
 import weft
 from sdk_fakes import DRY, Script, answers, job, problem
 from weft.api.job import FromJob, FromUpload, Job, JobSpec, ParameterInfo, ParameterList
-from weft.api.values import Uploaded, ValuesSet
+from weft.api.values import Uploaded, UploadInfo, UploadList, ValuesSet, upload_id
 from weft.client import CHECKED_FIRST_BYTES
 from weft.http import UPLOAD_CHUNK_BYTES
 
@@ -126,6 +126,20 @@ def test_a_job_begins_with_a_file_which_is_uploaded_first(tmp_path: Path, as_tex
     assert (spec.init_from, spec.keep_state) == (FromUpload(upload="up-1"), True)
     upload = script.requests[0]
     assert (upload.method, upload.url.path, upload.content) == ("POST", "/v1/uploads", path.read_bytes())
+
+
+def test_values_of_a_submit_that_is_repeated_are_uploaded_once() -> None:
+    values = {"a": np.zeros(2, np.float32)}
+    kept = UploadInfo(id=upload_id("k"), size_bytes=8, expires_at=UPLOADED.expires_at)
+    uploaded = UPLOADED.model_copy(update={"id": kept.id})
+    for script, calls in (
+        (answers(UploadList(uploads=[]), uploaded, job()), 3),
+        (answers(UploadList(uploads=[kept]), job()), 2),
+    ):
+        script.client().submit_spec(b"{}", values=values, idempotency_key="k")
+        assert len(script.requests) == calls
+        assert script.body() == {"init_from": {"upload": upload_id("k")}}
+        assert {each.headers.get("Idempotency-Key", "k") for each in script.requests} == {"k"}
 
 
 def test_large_values_go_up_once_a_dry_run_has_accepted_the_job(tmp_path: Path) -> None:

@@ -203,6 +203,19 @@ def test_an_idempotency_key_brings_no_job_of_another_project(world: World) -> No
     assert made[0] == made[2] != made[1]
 
 
+def test_a_token_that_is_made_by_the_same_call_again_has_the_same_secret(world: World) -> None:
+    def made(name: str, key: str, scope: Scope = Scope.VIEWER) -> httpx.Response:
+        headers = bearer(ADMIN) | {"Idempotency-Key": key}
+        return world.client.post("/v1/tokens", json=new(scope, "red") | {"name": name}, headers=headers)
+
+    first = made("again", "k")
+    assert made("again", "k").json() == first.json()
+    assert world.call("GET", "/v1/jobs", first.json()["token"]).status_code == 200
+    for other in (made("again", "l"), made("again", "k", Scope.RUNNER)):
+        refused(other, 409, "wrong-state")
+    assert made("another", "k").json()["token"] != first.json()["token"]
+
+
 def test_agents_show_the_jobs_that_the_caller_sees(tmp_path: Path) -> None:
     with running(tmp_path / "server", token=ADMIN, agent_token=AGENTS) as client:
         world = World(client, tmp_path)

@@ -20,6 +20,7 @@ from server_hands import B, Hand, W, refused
 from server_running import DEADLINE_S, cast, eventually, running, state, submit
 from server_specs import CLASSES, FEATURES, save_rows, spec_json
 from weft.api.lifecycle import AllocationEvent
+from weft.api.values import upload_id
 from weft_server.refusals import FullError
 from weft_server.storage.uploads import Uploads
 
@@ -331,6 +332,14 @@ def test_uploads_expire_are_bounded_and_hostile_ones_are_refused(
         late = submit(client, {**document, "init_from": {"upload": upload}})
         assert refused(late, 422, "job-refused").errors[0].detail == f"there is no upload {upload!r}"
         assert client.post("/v1/uploads", content=save({"b": B})).status_code == 201, "expired ones make room"
+
+
+def test_an_upload_that_is_brought_again_replaces_the_first(tmp_path: Path) -> None:
+    content = save({"b": B})
+    with running(tmp_path / "server", uploads_bytes=len(content) * 3 // 2) as client:
+        made = [client.post("/v1/uploads", content=content, headers={"Idempotency-Key": "k"}).json() for _ in range(2)]
+        kept = client.get("/v1/uploads").json()["uploads"]
+        assert [each["id"] for each in kept] == [upload_id("k")] == [made[0]["id"]] == [made[1]["id"]]
 
 
 def test_one_project_leaves_room_for_the_uploads_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

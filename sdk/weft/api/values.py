@@ -18,6 +18,7 @@ state too, as tensors `weft.state/NAME/KEY`, where the job was submitted with `k
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime
 from typing import Final
 
@@ -41,6 +42,11 @@ def state_key(tensor: str) -> str:
 
 AVERAGE: Final = "weft.average"
 """The state that says how far a parameter's average is ahead of it, of a job that keeps averages."""
+
+
+def upload_id(key: str) -> str:
+    """The id of an upload that is brought with that `Idempotency-Key`: a second one replaces it."""
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
 class ValuesSet(Model):

@@ -355,6 +355,8 @@ def rm(
     """Delete jobs that have ended, with their results, snapshots and logs."""
     if (not ids) == (older_than is None):
         raise typer.BadParameter("give jobs' ids, or --older-than", param_hint="ID...")
+    if form is Format.JSON and not yes:
+        raise typer.BadParameter("-o json asks nothing: add --yes", param_hint="--yes")
     age = None if older_than is None else _duration(older_than, "--older-than")
     with Client(url) as client:
         if age is None:
@@ -374,7 +376,7 @@ def rm(
         what = f"{render.counted(len(found), 'job')} with results, snapshots and logs ({total})"
         if not yes:
             try:
-                typer.confirm(f"remove {what} for ever?", abort=True, err=form is Format.JSON)
+                typer.confirm(f"remove {what} for ever?", abort=True)
             except typer.Abort:
                 raise WeftError("nothing was removed; --yes removes without asking") from None
         client.remove(*found)

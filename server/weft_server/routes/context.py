@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Header, Path, Request
 
 from weft.api.job import Job
 from weft.api.problem import FieldError
@@ -84,6 +84,10 @@ Caller = Annotated[User, Depends(_user)]
 """Who calls; where no token is asked for, one who may do everything."""
 PathId = Annotated[str, Path(pattern=r"^[A-Za-z0-9\-]{1,64}$")]
 """An id of the server's in a path: of a job, which is the name of its directory too, an agent or an allocation."""
+
+
+IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
+"""By which a call that makes something may be repeated."""
 
 
 async def check_project(request: Request, use: Use, user: Caller) -> None:

@@ -21,15 +21,13 @@ from weft_server.control.memory import Scaling
 from weft_server.planning.estimate import Bounds
 from weft_server.problems import CHECKED, OF_JOB, ProblemError, sends
 from weft_server.routes.beginning import begun, check_fits
-from weft_server.routes.context import Caller, Context, PathId, Use
+from weft_server.routes.context import Caller, Context, IdempotencyKey, PathId, Use
 from weft_server.service import new_id
 from weft_server.storage.records import KeyReusedError
 from weft_server.submissions import check_scaled, check_submitted, dry_run_text, spec_text
 from weft_server.users import User
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
-
-IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
 
 
 @router.post(

@@ -12,9 +12,10 @@ from sqlalchemy.exc import IntegrityError
 from weft.api.token import NewToken, TokenCreated, TokenInfo, TokenList
 from weft_server.access import Tokens, digest, new_secret, told
 from weft_server.bodies import StrictRoute
+from weft_server.credentials import Credentials
 from weft_server.problems import ProblemError, sends
 from weft_server.refusals import UnknownError, WrongStateError
-from weft_server.routes.context import Caller, Context, Use
+from weft_server.routes.context import Caller, Context, IdempotencyKey, Use
 from weft_server.users import User
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=StrictRoute)
@@ -29,18 +30,23 @@ async def list_tokens(use: Use, caller: Caller) -> TokenList:
 
 
 @router.post("", status_code=HTTPStatus.CREATED, openapi_extra=sends("wrong-state", "records-unavailable"))
-async def create_token(new: NewToken, use: Use, caller: Caller) -> TokenCreated:
-    """Makes a token. Its secret is in this answer alone: the server keeps a hash."""
-    tokens = _asked_for(use)
+async def create_token(new: NewToken, use: Use, caller: Caller, idempotency_key: IdempotencyKey = None) -> TokenCreated:
+    """Makes a token. The server keeps a hash of its secret, which is in this answer alone, and in that to the same call
+    with the same `Idempotency-Key`."""
+    tokens, credentials = _asked_for(use)
     if not caller.sees(new.project):
         detail = f"a token of project {new.project} is made with one of it, or of all projects; {told(caller)}"
         raise ProblemError("scope-needed", detail)
-    secret = new_secret()
+    secret = new_secret() if idempotency_key is None else credentials.secret(new.model_dump_json(), idempotency_key)
     created = TokenCreated(**new.model_dump(), created_at=use.service.clock().at, token=secret)
     info = TokenInfo(**created.model_dump(exclude={"token"}))
+    records, threads = use.service.records, use.service.threads
     try:
-        users = await use.service.threads.write(use.service.records.add_token, info, digest(secret))
+        users = await threads.write(records.add_token, info, digest(secret))
     except IntegrityError as error:
+        if digest(secret) in dict(await threads.read(records.users)):
+            (known,) = [each for each in await threads.read(records.tokens) if each.name == new.name]
+            return TokenCreated(**known.model_dump(), token=secret)
         raise WrongStateError(f"there is a token {new.name!r} already; remove it, or take another name") from error
     tokens.load(users)
     _log.info("token %s of scope %s in project %s was made by %s", new.name, new.scope, new.project, caller.name)
@@ -54,7 +60,7 @@ async def create_token(new: NewToken, use: Use, caller: Caller) -> TokenCreated:
 )
 async def remove_token(name: Annotated[str, Path(max_length=128)], use: Use, caller: Caller) -> None:
     """The token opens nothing from now on. A stream of events that it has opened ends with the next event, or soon."""
-    tokens = _asked_for(use)
+    tokens, _ = _asked_for(use)
     if name not in [each.name for each in await _seen(use, caller)]:
         raise UnknownError("token", name)
     tokens.load(await use.service.threads.write(use.service.records.remove_token, name))
@@ -66,8 +72,8 @@ async def _seen(use: Context, caller: User) -> list[TokenInfo]:
     return [each for each in found if caller.sees(each.project)]
 
 
-def _asked_for(use: Context) -> Tokens:
-    if use.tokens is None:
+def _asked_for(use: Context) -> tuple[Tokens, Credentials]:
+    if use.tokens is None or use.credentials is None:
         detail = "this server asks for no token; start it with WEFT_SERVER_TOKEN, which is the first admin's"
         raise WrongStateError(detail)
-    return use.tokens
+    return use.tokens, use.credentials

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 from fastapi import APIRouter, Request
 
-from weft.api.values import Uploaded, UploadList
+from weft.api.values import Uploaded, UploadList, upload_id
 from weft_server.bodies import StrictRoute
 from weft_server.problems import DOCUMENT, sends
-from weft_server.routes.context import Caller, PathId, Use
+from weft_server.routes.context import Caller, IdempotencyKey, PathId, Use
 from weft_server.routes.documents import BODY
 from weft_server.users import user_of
 
@@ -19,10 +19,11 @@ router = APIRouter(prefix="/v1/uploads", tags=["values"], route_class=StrictRout
 
 
 @router.post("", status_code=HTTPStatus.CREATED, openapi_extra=BODY | sends(*DOCUMENT, "too-many-uploads"))
-async def create_upload(request: Request, use: Use, caller: Caller) -> Uploaded:
-    """Keeps a safetensors document for some hours, for jobs' `init_from`."""
-    service, uploads, identifier = use.service, use.uploads, uuid4().hex
-    start = partial(uploads.start, identifier, service.clock().at, caller.home)
+async def create_upload(request: Request, use: Use, caller: Caller, idempotency_key: IdempotencyKey = None) -> Uploaded:
+    """Keeps a safetensors document for some hours, for jobs' `init_from`. The same `Idempotency-Key` replaces it."""
+    service, uploads = use.service, use.uploads
+    identifier = uuid4().hex if idempotency_key is None else upload_id(idempotency_key)
+    start = partial(uploads.start, uuid4().hex, service.clock().at, caller.home)
     limit, user = use.settings.upload_bytes, user_of(request)
     async with use.incoming.received(request, start, uploads.discard, limit, user=user) as written:
         return await service.threads.on_files(uploads.keep, written, identifier, service.clock().at, caller.home)

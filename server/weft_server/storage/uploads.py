@@ -88,7 +88,7 @@ class Uploads:
         name = identifier if project == DEFAULT_PROJECT else f"{identifier}.{project}"
         target = self._folder / f"{name}{_SUFFIX}"
         with self._lock:
-            self._check_room(upload.path.stat().st_size, project, upload.path)
+            self._check_room(upload.path.stat().st_size, project, upload.path, target)
             upload.path.replace(target)
             self._coming.pop(upload.path, None)
         expires = self._expires(target)
@@ -129,11 +129,11 @@ class Uploads:
         """Oldest first."""
         return sorted(self._folder.glob(f"*{_SUFFIX}"), key=self._expires)
 
-    def _check_room(self, size: int, project: str | None = None, itself: Path | None = None) -> None:
+    def _check_room(self, size: int, project: str | None = None, *itself: Path) -> None:
         """Raises FullError unless one more of `size` bytes fits beside those that are kept and those that come, also
-        into what the project may have."""
-        kept = [(_project(path), path.stat().st_size) for path in self._kept()]
-        coming = [each for path, each in self._coming.items() if path != itself]
+        into what the project may have. `itself`: does not count, since it is that one or is replaced by it."""
+        kept = [(_project(path), path.stat().st_size) for path in self._kept() if path not in itself]
+        coming = [each for path, each in self._coming.items() if path not in itself]
         own = [nbytes for of, nbytes in kept if of == project]
         most, total = self._most_bytes, sum(nbytes for _, nbytes in (*kept, *coming))
         own_bytes = sum(nbytes for of, nbytes in (*kept, *coming) if of == project)
