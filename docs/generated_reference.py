@@ -336,8 +336,8 @@ def settings_page() -> str:
     """The environment variables and options of the daemons."""
     parts = [
         "# Settings of daemons",
-        "Each setting is an environment variable and an option: `WEFT_SERVER_PORT=80` is `python -m weft_server "
-        "--port 80`. An option goes before a variable. Times are in seconds, sizes in bytes.",
+        "Each setting is an environment variable; `--help` lists those that are options too: `WEFT_SERVER_PORT=80` is "
+        "`python -m weft_server --port 80`. An option goes before a variable. Times are in seconds, sizes in bytes.",
     ]
     for title, module, settings in (
         ("Server", "weft_server", ServerSettings),

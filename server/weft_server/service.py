@@ -190,14 +190,23 @@ class Service:
         """Raises UnknownError."""
         await self._handed_over(job)
         run = self._controller.run_of(job)
-        found = run.plan if run is not None else await self.threads.read(self.records.plan, job)
+        found = run.plan if run is not None else await self.threads.read_large(self.records.plan, job)
+        if found is None:
+            raise UnknownError("job", job)
+        return found
+
+    async def programs(self, job: str) -> str:
+        """The job's programs, as JSON. Raises UnknownError."""
+        await self._handed_over(job)
+        run = self._controller.run_of(job)
+        found = run.plan.programs_json if run is not None else await self.threads.read_large(self.records.programs, job)
         if found is None:
             raise UnknownError("job", job)
         return found
 
     async def spec(self, job: str) -> str:
         """What was submitted, as JSON. Raises UnknownError."""
-        found = await self.threads.read(self.records.spec, job)
+        found = await self.threads.read_large(self.records.spec, job)
         if found is None:
             raise UnknownError("job", job)
         return found
@@ -386,7 +395,7 @@ class Service:
                 return orders
             await notified(changed, remaining)
 
-    def programs(self, allocation: str, term: int, sha256: str) -> str:
+    def allocated_programs(self, allocation: str, term: int, sha256: str) -> str:
         """The document of that hash that the allocation runs. Raises a RefusalError."""
         plan = self._controller.plan_of(allocation, term)
         if plan.programs_sha256 != sha256:

@@ -48,6 +48,7 @@ class Settings(BaseSettings):
     """End when standard input closes, a pipe that the parent holds."""
 
     heartbeat_interval_s: float = Field(default=1.0, gt=0, le=10)
+    """How often workers and shards call the server."""
     suspected_after_s: float = Field(default=5.0, gt=0)
     """Silence after which an agent is suspected: it is given nothing new. Five heartbeats, since a busy machine is not
     silent. One whose process is seen to end is lost after this time at the latest."""
@@ -57,7 +58,9 @@ class Settings(BaseSettings):
     restart_grace_s: float = Field(default=10.0, ge=0)
     """From the server's start until the silence of agents that it knew before counts."""
     start_deadline_s: float = Field(default=60.0, gt=0)
+    """How long a job may take from being placed to its first step."""
     keep_deadline_s: float = Field(default=300.0, gt=0)
+    """How long the final parameters may take from the last step to the server's disk."""
     values_deadline_s: float = Field(default=30.0, gt=0)
     """How long a request that reads or sets a running job's values waits for the keeper."""
 

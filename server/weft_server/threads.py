@@ -13,6 +13,8 @@ _T = TypeVar("_T")
 
 READERS = 8
 """Threads that read from the database at the same time; the engine's pool has room for more."""
+LARGE_READERS = 2
+"""Threads that read from it what may be large, plans and graphs: queries that are soon done do not wait for them."""
 SNAPSHOT_THREADS = 4
 """Threads that look at and delete snapshots at the same time, however slow their place is."""
 FILE_THREADS = 8
@@ -25,6 +27,7 @@ class Threads:
     def __init__(self) -> None:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="records")
         self._readers = CapacityLimiter(READERS)
+        self._large = CapacityLimiter(LARGE_READERS)
         self._files = CapacityLimiter(FILE_THREADS)
         self._snapshots = CapacityLimiter(SNAPSHOT_THREADS)
 
@@ -36,6 +39,10 @@ class Threads:
     async def read(self, query: Callable[..., _T], *args: object) -> _T:
         """Runs a query of the records on one of the threads for that."""
         return await to_thread.run_sync(query, *args, limiter=self._readers)
+
+    async def read_large(self, query: Callable[..., _T], *args: object) -> _T:
+        """The same, for what may be large."""
+        return await to_thread.run_sync(query, *args, limiter=self._large)
 
     async def on_files(self, function: Callable[..., _T], *args: object) -> _T:
         """Runs what reads or writes jobs' files on one of the threads for that."""

@@ -93,6 +93,14 @@ def test_every_call_of_users_and_every_problem_is_listed(site: Path) -> None:
     assert {*KINDS} <= set(re.findall(r' id="([^"]+)"', page(site, "problems")))
 
 
+def test_every_setting_of_a_daemon_says_what_it_is(site: Path) -> None:
+    rows = re.findall(
+        r"<tr>\s*<td><code>(WEFT_\w+)</code></td>\s*<td>.*?</td>\s*<td>(.*?)</td>", page(site, "settings")
+    )
+    assert {f"WEFT_SERVER_{name.upper()}" for name in Settings.model_fields} <= {name for name, _ in rows}
+    assert not [name for name, said in rows if not said]
+
+
 def test_links_between_files_of_the_repository_lead_to_files_that_are_there() -> None:
     """Of pages that somebody reads without the site."""
     dead = []

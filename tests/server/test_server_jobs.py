@@ -24,6 +24,8 @@ from weft_graph.json_form import graph_schema
 from weft_server.planning.check import read_and_check
 from weft_server.planning.plan import JobPlan
 from weft_server.routes.context import SMALL_BYTES
+from weft_server.storage.records import Records
+from weft_server.threads import READERS
 
 
 @pytest.fixture
@@ -204,6 +206,27 @@ def test_parameters_are_listed_without_values(client: httpx.Client, document: di
         ("w", "float32", [FEATURES, CLASSES], True),
         ("b", "float32", [CLASSES], True),
     ]
+
+
+def test_what_is_soon_read_does_not_wait_for_what_is_large(
+    client: httpx.Client, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit(client, document).json()["id"]
+    client.post(f"/v1/jobs/{job}/cancel")
+    reading, go_on, programs = threading.Event(), threading.Event(), Records.programs
+
+    def slow(records: Records, job: str) -> str | None:
+        reading.set()
+        go_on.wait(DEADLINE_S)
+        return programs(records, job)
+
+    monkeypatch.setattr(Records, "programs", slow)
+    with ThreadPoolExecutor(READERS) as threads:
+        answers = [threads.submit(client.get, f"/v1/jobs/{job}/programs") for _ in range(READERS)]
+        assert reading.wait(DEADLINE_S)
+        assert client.get("/v1/jobs").status_code == 200
+        go_on.set()
+        assert {answer.result().json().keys() >= {"train", "keys"} for answer in answers} == {True}
 
 
 def test_programs_can_be_read_by_machines_and_by_people(client: httpx.Client, document: dict[str, Any]) -> None:

@@ -215,6 +215,7 @@ def test_records_that_do_not_answer_are_documented_of_each_call_that_needs_them(
 
     with running(tmp_path) as client, monkeypatch.context() as broken:
         broken.setattr(Threads, "read", locked)
+        broken.setattr(Threads, "read_large", locked)
         broken.setattr(Threads, "write", locked)
         found = codes(client, JSON)
     assert "internal-error" not in found.values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -117,6 +118,20 @@ def test_what_has_not_ended_is_found_again_with_its_plan(records: Records) -> No
         records.carry_out([log(identifier, 2), Save(job(identifier, state))])
     kept = records.unfinished()
     assert [(each.job.id, each.events, each.plan) for each in kept] == [("b", 2, plan()), ("c", 2, plan())]
+
+
+def test_programs_are_read_alone_also_those_of_releases_that_kept_them_as_an_object(
+    engine: Engine, records: Records
+) -> None:
+    add(records, "new")
+    add(records, "old")
+    whole = plan().programs_json
+    as_object = text("UPDATE plans SET plan = json_set(plan, '$.programs', json(:it), '$.programs_json', NULL)")
+    with engine.begin() as connection:
+        connection.execute(text(f"{as_object} WHERE job = 'old'"), {"it": whole})
+    assert records.programs("new") == whole
+    assert json.loads(records.programs("old") or "") == json.loads(whole)
+    assert records.programs("none") is None
 
 
 def test_a_metric_that_is_not_finite_is_kept(records: Records) -> None:

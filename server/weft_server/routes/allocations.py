@@ -14,7 +14,7 @@ from weft.api.base import Count
 from weft_server.bodies import StrictRoute
 from weft_server.problems import DOCUMENT, sends
 from weft_server.routes.context import PathId, Use
-from weft_server.routes.documents import BODY, document, document_answer
+from weft_server.routes.documents import BODY, InPieces, document, document_answer
 from weft_server.storage.job_files import Upload
 from weft_server.storage.parameter_file import largest_document, state_parameters
 
@@ -74,7 +74,7 @@ async def get_allocated_programs(
     allocation: PathId, sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")], use: Use, term: Term
 ) -> Response:
     """The programs of the job, in the JSON that has this hash."""
-    return Response(use.service.programs(allocation, term, sha256), media_type="application/json")
+    return InPieces(use.service.allocated_programs(allocation, term, sha256), media_type="application/json")
 
 
 @router.get("/{allocation}/given", responses=document_answer(), response_class=Response, openapi_extra=sends(*GIVES))

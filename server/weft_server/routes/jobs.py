@@ -22,6 +22,7 @@ from weft_server.planning.estimate import Bounds
 from weft_server.problems import CHECKED, OF_JOB, ProblemError, sends
 from weft_server.routes.beginning import begun, check_fits
 from weft_server.routes.context import Caller, Context, IdempotencyKey, PathId, Use
+from weft_server.routes.documents import InPieces
 from weft_server.service import new_id
 from weft_server.storage.records import KeyReusedError
 from weft_server.submissions import check_scaled, check_submitted, dry_run_text, spec_text
@@ -104,7 +105,7 @@ async def get_job_spec(
     """What was submitted, its graph included: with the job's values, all there is of its model."""
     text = await use.service.spec(job)
     told = await use.computed(request, len(text), spec_text, text, is_earlier(user_agent), low_priority=True)
-    return Response(told, media_type="application/json")
+    return InPieces(told, media_type="application/json")
 
 
 @router.post("/{job}/cancel", openapi_extra=sends(*OF_JOB, "wrong-state", "not-removed"))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import Response
 
 from weft_graph.json_form import graph_schema
 from weft_server.bodies import StrictRoute
 from weft_server.problems import CHECKED, OF_JOB, sends
 from weft_server.routes.context import PathId, Use
+from weft_server.routes.documents import InPieces
 from weft_server.submissions import passes_text, programs_text
 
 router = APIRouter(prefix="/v1", tags=["programs"], route_class=StrictRoute)
@@ -34,15 +35,15 @@ async def get_programs(
 ) -> Response:
     """The programs that workers run: as they get them, or as text for people; or what each pass of the converter did
     to the job's graph."""
-    plan = await use.service.plan(job)
     if format == "json":
-        return Response(plan.programs_json, media_type="application/json")
+        return InPieces(await use.service.programs(job), media_type="application/json")
+    plan = await use.service.plan(job)
     if format == "text":
         text = await use.computed(request, len(plan.programs_json), programs_text, plan, low_priority=True)
     else:
         spec, full = await use.service.spec(job), format == "passes-full"
         text = await use.computed(request, len(spec), passes_text, spec, plan, full, low_priority=True)
-    return PlainTextResponse(f"{text}\n")
+    return InPieces(f"{text}\n", media_type="text/plain")
 
 
 @router.get("/schemas/graph")

@@ -211,6 +211,13 @@ class Records:
             found = session.get(PlanRow, job)
             return None if found is None else JobPlan.model_validate_json(found.plan)
 
+    def programs(self, job: str) -> str | None:
+        """The programs of the job's plan, as JSON. SQLite reads them, not Python: they may be large."""
+        text = func.json_extract(PlanRow.plan, "$.programs_json")
+        earlier = func.json_extract(PlanRow.plan, "$.programs")
+        with Session(self._engine) as session:
+            return session.scalars(select(func.coalesce(text, earlier)).where(PlanRow.job == job)).one_or_none()
+
     def spec(self, job: str) -> str | None:
         """What was submitted, as JSON; None where there is no such job."""
         with Session(self._engine) as session:
