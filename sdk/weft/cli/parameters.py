@@ -100,7 +100,7 @@ def set_(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Set parameters of a job that has not ended, all after one step."""
+    """Set parameters of a job that has not ended, all between the same two steps."""
     values = dict(assigned(assignment) for assignment in assignments)
     if len(values) < len(assignments):
         raise ArgumentError("one of the names is given twice")
