@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pkgutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,13 +17,20 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
+from server_control import World
 from server_hands import B, Hand, W, refused
 from server_running import DEADLINE_S, cast, eventually, running, state, submit
 from server_specs import CLASSES, FEATURES, save_rows, spec_json
-from weft.api.lifecycle import AllocationEvent
+from weft.api.agent import AgentKind
+from weft.api.lifecycle import AllocationEvent, JobState
 from weft.api.values import upload_id
+from weft_server.control.instructions import Instruction
+from weft_server.keeper_values import KeeperSilentError, KeeperValues
+from weft_server.notify import Notifier
 from weft_server.refusals import FullError
+from weft_server.storage.job_files import JobFiles
 from weft_server.storage.uploads import Uploads
+from weft_server.threads import Threads
 
 
 @pytest.fixture
@@ -97,6 +105,39 @@ def test_a_keeper_that_does_not_set_in_time_is_named_and_the_order_taken_back(
         hand.report(mine, sets=[{"number": 1, "step": 4}])
         log = client.get(f"/v1/jobs/{job}/events", params={"format": "json"}).json()["events"]
         assert "has carried out set 1 though it was given up, at step 4" in log[-1]["body"]["message"]
+
+
+def test_who_waits_no_longer_for_values_of_a_running_job_takes_them_from_nobody_else(tmp_path: Path) -> None:
+    world = World()
+    world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    brought = tmp_path / "live.safetensors"
+
+    async def apply(instructions: Sequence[Instruction]) -> None:
+        world.carry_out(instructions)
+
+    async def scenario() -> None:
+        threads, notifier = Threads(), Notifier()
+        values = KeeperValues(
+            world.controller,
+            JobFiles(tmp_path),
+            threads=threads,
+            notifier=notifier,
+            apply=apply,
+            clock=lambda: world.now,
+        )
+        patient = asyncio.create_task(values.live("job", DEADLINE_S))
+        await asyncio.sleep(0)
+        with pytest.raises(KeeperSilentError):
+            await values.live("job", 0.001)
+        keeper = world.lease(AgentKind.WORKER, 0)
+        assert world.orders(keeper.agent).upload == [keeper.id]
+        await values.keep(keeper.id, keeper.term, 1, False, lambda: brought)
+        assert await patient == (brought, 1)
+        await threads.stop()
+
+    asyncio.run(scenario())
 
 
 def test_a_job_that_ends_while_values_are_to_be_set_says_so(client: httpx.Client, document: dict[str, Any]) -> None:
