@@ -59,21 +59,21 @@ class BucketPulls:
     has reached are not looked at. Who is answered is forgotten at once: what was pulled is held by nobody here; who has
     given up, now and then.
 
-    `_versions` are those of `_waits`, in order. `_added` counts the pulls that came since the last look for those that
+    `versions` are those of `_waits`, in order. `_added` counts the pulls that came since the last look for those that
     were given up.
     """
 
     def __init__(self, bucket: BucketState) -> None:
         self._bucket = bucket
         self._waits: dict[int, _Waits] = {}
-        self._versions: list[int] = []
+        self.versions: list[int] = []
         self._added = 0
         self._most = LEAST_WAITS
 
     @property
     def waits(self) -> list[PullWait]:
         """All of them, by version, and in the order in which they came."""
-        return [one for version in self._versions for one in self._waits[version].pulls.values()]
+        return [one for version in self.versions for one in self._waits[version].pulls.values()]
 
     def wait_for(self, wait: PullWait) -> None:
         """A pull that has open slices here."""
@@ -83,7 +83,7 @@ class BucketPulls:
         some = self._waits.get(version)
         if some is None:
             some = self._waits[version] = _Waits()
-            insort(self._versions, version)
+            insort(self.versions, version)
         some.pulls[id(wait)] = wait
         some.added.append((*wait.open[self._bucket.spec.number].span, id(wait)))
         some.spans = None
@@ -92,13 +92,13 @@ class BucketPulls:
     def waiting(self, first: int, stop: int) -> list[PullWait]:
         """The pulls that wait for any of these slices, and maybe a few others, unless for a version that none of them
         has reached."""
-        if not self._versions:
+        if not self.versions:
             return []
         steps, number = self._bucket.steps, self._bucket.spec.number
         reached = steps.version if self._bucket.spec.together or not steps.slots else steps.through
-        count = bisect_right(self._versions, greatest(reached[..., first:stop]))
+        count = bisect_right(self.versions, greatest(reached[..., first:stop]))
         found = []
-        for version in self._versions[:count]:
+        for version in self.versions[:count]:
             found += [one for one in self._waits[version].near(first, stop) if number in one.open]
         return found
 
@@ -111,11 +111,11 @@ class BucketPulls:
                 del some.pulls[id(one)]
                 if not some.pulls:
                     del self._waits[version]
-                    del self._versions[bisect_left(self._versions, version)]
+                    del self.versions[bisect_left(self.versions, version)]
 
     def _tidy(self) -> None:
         open_ = [one for one in self.waits if self._bucket.spec.number in one.open]
-        self._waits, self._versions, self._added = {}, [], 0
+        self._waits, self.versions, self._added = {}, [], 0
         self._most = max(2 * len(open_), LEAST_WAITS)
         for one in open_:
             self.wait_for(one)
@@ -128,16 +128,19 @@ class BucketPulls:
 
     def ready(self, wait: PullWait, first: int, stop: int) -> list[Range]:
         """The open slices among these that can answer."""
-        ranges = wait.open.get(self._bucket.spec.number)
+        bucket = self._bucket
+        ranges = wait.open.get(bucket.spec.number)
         found: list[Range] = []
         runs = ranges.overlaps(first, stop) if ranges is not None else []
         if len(runs) > FEW_WAITS and not self._is_reached(wait, first, stop):
             return found
+        alone = not (bucket.spec.together and bucket.steps.slots and bucket.sets.complete)
         for low, high in runs:
-            can = self._can(wait, low, high)
-            if high - low > 1:
-                found += ranges_where(can, low)
-            elif can[0]:
+            if alone or high - low > 1:
+                found += ranges_where(self._can(wait, low, high), low)
+                continue
+            seen = int(bucket.steps.version[low])  # As small keys are: the common case costs no work on arrays.
+            if seen == wait.version or (seen > wait.version and wait.reading is not Reading.EXACT):
                 found.append((low, high))
         return found
 
@@ -155,17 +158,19 @@ class BucketPulls:
 
     def answers(self, wait: PullWait, first: int, stop: int) -> list[Answer]:
         """What answers it for slices that are `ready`."""
-        seen = self._seen(wait, first, stop)
-        versions = np.full(stop - first, wait.version) if seen is None else np.maximum(seen, wait.version)
-        update = self._bucket.update
+        bucket, update = self._bucket, self._bucket.update
+        if bucket.spec.together and bucket.steps.slots:
+            seen: Array | None = bucket.steps.version[first:stop]
+        else:
+            seen = self._seen(wait, first, stop)
         found: list[Answer] = []
-        for low, high, version in ranges_alike(versions, first):
-            if (previous := self._previous(wait, low, high, version)) is not None:
+        for low, high, version in ((first, stop, wait.version),) if seen is None else ranges_alike(seen, first):
+            if update.previous is not None and (previous := self._previous(wait, low, high, version)) is not None:
                 found += self._pinned(0, previous, low, high, wait.version)
             elif wait.compressed and version and not wait.state and update.encoded is not None:
                 found += self._encoded(update.encoded, low, high, version)
             elif wait.state:
-                for number, name in enumerate(self._bucket.spec.state):
+                for number, name in enumerate(bucket.spec.state):
                     found += self._pinned(number, update.state[name], low, high, version)
             else:
                 found += self._pinned(0, update.values, low, high, version)
@@ -306,16 +311,13 @@ class PlainBucket:
     def laid(self, run: Run) -> Segment:
         """The elements of a run of slices; their memory is taken over where it is writable. Raises ProtocolError."""
         self.check_range(run.first, run.count, "Push.first")
-        if self.pushed is not None and run.payload_kind == PayloadKind.GRADIENT:
-            return Segment(run.first, run.stop, decoded(self.pushed, run, self.state.spec.named))
-        stop = run.first + run.count
-        self._check_bytes(run, run.payload.nbytes)
-        elements: Array = np.frombuffer(run.payload, self.state.update.values.dtype)
-        is_kept = elements.flags.writeable or run.arena is not None
-        if run.payload_kind == PayloadKind.GRADIENT and elements.nbytes >= STAYS_BYTES:
-            is_kept = True
-        usable = is_kept and elements.flags.aligned
-        return Segment(run.first, stop, elements if usable else elements.copy())
+        stop, payload, is_gradient = run.first + run.count, run.payload, run.payload_kind == PayloadKind.GRADIENT
+        if is_gradient and self.pushed is not None:
+            return Segment(run.first, stop, decoded(self.pushed, run, self.state.spec.named))
+        self._check_bytes(run, payload.nbytes)
+        elements: Array = np.frombuffer(payload, self.state.update.values.dtype)
+        is_kept = not payload.readonly or run.arena is not None or (is_gradient and payload.nbytes >= STAYS_BYTES)
+        return Segment(run.first, stop, elements if is_kept and elements.flags.aligned else elements.copy())
 
     def _check_bytes(self, run: Run, nbytes: int) -> None:
         bounds = self.state.spec.part.bounds

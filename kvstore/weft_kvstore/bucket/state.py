@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import Array, PendingSegments, Range, Segment, laid_as, ranges_alike
+from weft_kvstore.arrays import Array, PendingSegments, Range, Segment, laid_as, ranges_alike, span
 from weft_kvstore.bucket.steps import BucketSets, BucketSteps
 from weft_kvstore.bucket.sums import ArrivalOrder, BucketGate, BucketSums, MergeOrder, SlotOrder, Sum, sum_dtype
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues
@@ -90,6 +90,14 @@ class BucketState:
         """Of a slice."""
         return int(self.spec.part.priorities[first])
 
+    def push(self, slot: int, step: int, laid: Segment) -> list[Arrival]:
+        """Takes in a slot's gradients: see `check` and `accept`."""
+        place = self.steps.places.get(slot)
+        if place is not None and not self._early and self.steps.take_next(place, step, laid.first, laid.stop):
+            return [Arrival(place, self._lives[place], step, laid)]
+        self.check(slot, step, laid.first, laid.stop, pushes=True)
+        return self.accept(slot, step, laid)
+
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
         place = self.steps.places.get(slot)
@@ -162,48 +170,49 @@ class BucketState:
 
     def merging(self, arrival: Arrival) -> Changed:
         """Merges what has come, and makes the updates that are due. Raises RuleFailedError, MemoryError."""
-        if arrival.life != self._lives[arrival.place]:
-            return  # A newer incarnation fills the slot.
-        place, _, step, laid = arrival
-        if self.spec.together:
-            end, merged, version = self._alike(laid.first, laid.stop)
-            # As it is where slots come in order: what is next of all its slices need not wait first.
-            if end == laid.stop and version == step and self._order.is_next(place, version, merged):
-                self._add(place, step, laid)
-            else:
-                self._order.put(place, step, laid)
-            yield from self.advancing(laid.first, laid.stop)
-        else:
-            self._order.put(place, step, laid)
-            yield from self._alone(place, laid.first, laid.stop)
+        return self.advancing(arrival.laid.first, arrival.laid.stop, arrival)
 
-    def advancing(self, first: int, stop: int) -> Changed:
-        """Goes on with these slices as far as it can; raises as `merging` does."""
-        if not self.spec.together:
-            for place in range(len(self.spec.slots)):
+    def advancing(  # noqa: PLR0912  # the way of a step, told once
+        self, first: int, stop: int, arrival: Arrival | None = None
+    ) -> Changed:
+        """Goes on with these slices as far as it can, with what has come of them; raises as `merging` does."""
+        spec, order, known = self.spec, self._order, None
+        if arrival is not None:
+            place, life, step, laid = arrival
+            if life != self._lives[place]:
+                return  # A newer incarnation fills the slot.
+            end, merged, version = self._alike(first, stop)
+            # As it is where slots come in order: what is next of all its slices need not wait first.
+            if spec.together and end == stop and version == step and order.is_next(place, version, merged):
+                self._add(place, step, laid)
+                known = end, merged + 1, version
+            else:
+                order.put(place, step, laid)
+        if not spec.together:
+            for place in range(len(spec.slots)) if arrival is None else (arrival.place,):
                 yield from self._alone(place, first, stop)
             return
         todo = [(first, stop)]
         while todo:
             low, high = todo.pop()
-            end, merged, version = self._alike(low, high)
+            (end, merged, version), known = known or self._alike(low, high), None
             if end < high:
                 todo.append((end, high))
-            if merged < len(self.spec.slots):
-                for place, laid in self._order.next(version, merged, low, end):
+            if merged < len(spec.slots):
+                for place, laid in order.next(version, merged, low, end) if order.waiting else ():
                     self._add(place, version, laid)
                     todo.append((laid.first, laid.stop))
-            elif (not self.spec.is_whole or self._is_due(merged, version)) and (
+            elif (not spec.is_whole or self._is_due(merged, version)) and (
                 piece := self._first_piece(low, end)
             ) is not None:
                 if piece[1] < end:
                     todo.append((piece[1], end))
-                hold = self.spec.hold
-                if not (hold is not None and hold.holds(version)) and (
+                hold = spec.hold
+                if (hold is None or hold.held is None or not hold.holds(version)) and (
                     self._gate is None or self._gate.passes(version, *piece)
                 ):
                     self._complete(version, *piece)
-                    if self._order.holds(version + 1):
+                    if order.waiting and order.holds(version + 1):
                         todo.append(piece)
                     yield Change(*piece, bool(todo))
 
@@ -286,13 +295,15 @@ class BucketState:
         if laid.elements is not None and laid.elements.dtype != self._sum_dtype:
             laid = laid_as(laid, self._sum_dtype)
         self._sums.add(laid, last=last)
-        self._merged[laid.first : laid.stop] += 1
-        self.steps.through[place, laid.first : laid.stop] = step + 1
+        at = span(laid.first, laid.stop)
+        self._merged[at] += 1
+        self.steps.through[place, at] = step + 1
         if self.applied is not None and laid.elements is not None:
             self.applied(self.spec.slots[place], step, laid.first, laid.stop)
 
     def _complete(self, step: int, first: int, stop: int) -> None:
-        for low, high, contributors in ranges_alike(self._sums.contributors[first:stop].copy(), first):
+        alike = self._sums.contributors[first:stop]
+        for low, high, contributors in ranges_alike(alike if stop - first == 1 else alike.copy(), first):
             if not contributors:
                 self.update.without_gradient(low, high, step)
             sums = self._sums.take(low, high)
@@ -300,8 +311,9 @@ class BucketState:
                 sums = iter([Sum(_joined([one.total for one in sums]))])
             for total, addend in sums:
                 self.update.with_gradient(total, contributors, step, addend)
-        self._merged[first:stop] = 0
-        self.steps.version[first:stop] = step + 1
+        at = span(first, stop)
+        self._merged[at] = 0
+        self.steps.version[at] = step + 1
         if self.sets.ahead:
             self.sets.reached(step + 1, first, stop)
         if self.reached is not None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, greatest, least, ranges_where
+from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, greatest, least, ranges_where, span
 from weft_kvstore.bucket.update import BucketSpec, BucketValues
 from weft_kvstore.merging.steps import PushRefusedError, check_contributes, contradiction, numbers, waits
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING, STEPS_AHEAD
@@ -56,6 +56,22 @@ class BucketSteps:
     def number_of(self, slot: int) -> int | None:
         """The slot's number among those that contribute, if it does."""
         return self.places.get(slot)
+
+    def take_next(self, place: int, step: int, first: int, stop: int) -> bool:
+        """Takes in gradients of the next step of all of these slices, as nearly all are, where no slot is behind. False
+        where they are any other: nothing has changed then."""
+        if stop - first == 1:
+            those = self.came[:, first].tolist()
+            if those[place] != step or (self._together and step > min(those) + STEPS_AHEAD):
+                return False
+        else:
+            came = self.came[place, first:stop]
+            if not (came == step).all() or (self._together and step > self.came[:, first:stop].min() + STEPS_AHEAD):
+                return False
+        at = span(first, stop)
+        self.came[place, at] = step + 1
+        self._said[step % STEPS_SAID, place, at] = 2 * step
+        return True
 
     def check(self, place: int, step: int, first: int, stop: int, *, pushes: bool, where: Callable[[int], str]) -> None:
         """Raises PushRefusedError where gradients of a slot, or its word that it has none, contradict what is there.

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, exact_sum, ranges_where
+from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, exact_sum, ranges_where, span
 from weft_kvstore.bucket.update import BucketSpec
 from weft_kvstore.merging.steps import StepGate
 
@@ -17,7 +17,10 @@ from weft_kvstore.merging.steps import StepGate
 
 
 class MergeOrder(Protocol):
-    """Elements by contributing slot (its number) and step. `bounds` of a bucket are those of its pending segments."""
+    """Elements by contributing slot (its number) and step. `bounds` of a bucket are those of its pending segments;
+    `waiting` is what there is, in each one's own way."""
+
+    waiting: dict[Any, Any]
 
     def put(self, place: int, step: int, laid: Segment) -> None: ...
 
@@ -42,35 +45,35 @@ class SlotOrder:
 
     def __init__(self, bounds: Array) -> None:
         self._bounds = bounds
-        self._pendings: dict[tuple[int, int], PendingSegments] = {}
+        self.waiting: dict[tuple[int, int], PendingSegments] = {}
 
     def put(self, place: int, step: int, laid: Segment) -> None:
-        pending = self._pendings.get((place, step))
+        pending = self.waiting.get((place, step))
         if pending is None:
-            pending = self._pendings[place, step] = PendingSegments(self._bounds)
+            pending = self.waiting[place, step] = PendingSegments(self._bounds)
         pending.put(laid)
 
     def is_next(self, place: int, step: int, merged: int) -> bool:
         return place == merged
 
     def holds(self, step: int) -> bool:
-        return (0, step) in self._pendings
+        return (0, step) in self.waiting
 
     def has_all(self, step: int, merged: int, first: int, stop: int) -> bool:
-        return (merged, step) in self._pendings and len(self._pendings[merged, step]) == stop - first
+        return (merged, step) in self.waiting and len(self.waiting[merged, step]) == stop - first
 
     def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Segment]]:
-        pending = self._pendings.get((merged, step))
+        pending = self.waiting.get((merged, step))
         if pending is None:
             return []
         found = pending.take(first, stop)
         if not pending:
-            del self._pendings[merged, step]
+            del self.waiting[merged, step]
         return [(merged, laid) for laid in found]
 
     def forget(self, place: int) -> None:
-        for key in [key for key in self._pendings if key[0] == place]:
-            del self._pendings[key]
+        for key in [key for key in self.waiting if key[0] == place]:
+            del self.waiting[key]
 
 
 class ArrivalOrder:
@@ -78,27 +81,27 @@ class ArrivalOrder:
 
     def __init__(self, bounds: Array) -> None:
         self._bounds = bounds
-        self._arrived: dict[int, list[tuple[int, PendingSegments]]] = {}
+        self.waiting: dict[int, list[tuple[int, PendingSegments]]] = {}
 
     def put(self, place: int, step: int, laid: Segment) -> None:
         pending = PendingSegments(self._bounds)
         pending.put(laid)
-        self._arrived.setdefault(step, []).append((place, pending))
+        self.waiting.setdefault(step, []).append((place, pending))
 
     def is_next(self, place: int, step: int, merged: int) -> bool:
-        return step not in self._arrived
+        return step not in self.waiting
 
     def holds(self, step: int) -> bool:
-        return step in self._arrived
+        return step in self.waiting
 
     def has_all(self, step: int, merged: int, first: int, stop: int) -> bool:
-        return sum(len(pending) for _, pending in self._arrived.get(step, ())) >= stop - first
+        return sum(len(pending) for _, pending in self.waiting.get(step, ())) >= stop - first
 
     def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Segment]]:
         found: list[tuple[int, Segment]] = []
         left = Ranges()
         left.add(first, stop)
-        for place, pending in self._arrived.get(step, ()):
+        for place, pending in self.waiting.get(step, ()):
             taken = [laid for low, high in list(left) for laid in pending.take(low, high)]
             for laid in taken:  # Of each slice what came first; others may have another first one.
                 left.remove(laid.first, laid.stop)
@@ -110,14 +113,14 @@ class ArrivalOrder:
         return found
 
     def forget(self, place: int) -> None:
-        for step in list(self._arrived):
-            self._arrived[step] = [one for one in self._arrived[step] if one[0] != place]
+        for step in list(self.waiting):
+            self.waiting[step] = [one for one in self.waiting[step] if one[0] != place]
             self._tidy(step)
 
     def _tidy(self, step: int) -> None:
-        self._arrived[step] = [one for one in self._arrived[step] if one[1]]
-        if not self._arrived[step]:
-            del self._arrived[step]
+        self.waiting[step] = [one for one in self.waiting[step] if one[1]]
+        if not self.waiting[step]:
+            del self.waiting[step]
 
 
 # --- The sums of a bucket's steps that are being merged ---------------------------------------------------------------
@@ -169,7 +172,7 @@ class BucketSums:
             self._put_off(laid)
         else:
             self._add(laid)
-        self.contributors[laid.first : laid.stop] += 1
+        self.contributors[span(laid.first, laid.stop)] += 1
 
     def _put_off(self, laid: Segment) -> None:
         now: list[Segment] = []
@@ -217,7 +220,7 @@ class BucketSums:
 
     def take(self, first: int, stop: int) -> Iterator[Sum]:
         """The sums of these slices, where there are any; they begin anew."""
-        self.contributors[first:stop] = 0
+        self.contributors[span(first, stop)] = 0
         totals = self._totals.take(first, stop)
         addends = self._addends.take(first, stop) if self._addends.laid else []
         return _sums(self._totals, totals, addends) if addends else map(Sum, totals)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from weft_graph.program import Update
 from weft_kernels.blocks import CACHE_ELEMENTS, whole_blocks
 from weft_kernels.rules.record import Hyper, Rule, State
 from weft_kernels.run import KernelError
-from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, ranges_where
+from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, ranges_where, span
 from weft_kvstore.compression.description import Choice
 from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
 from weft_kvstore.description.records import KeyDescription, Merge, Mode
@@ -31,18 +31,34 @@ from weft_kvstore.wire.outbox import OneBuffer, Pinnable
 
 BLOCK_BYTES: Final = 1 << 23
 
+MOST_CUTS: Final = 1 << 12
+"""Runs of slices of which it is remembered how they lie in blocks: peers push and pull the same ones at each step."""
+
+
+class Cut(NamedTuple):
+    """Slices `low` to `high`, which lie in a block: the first is part `part` of it. `bounds` (slices + 1) int64: where
+    their bytes begin and end there; `elements`: where their elements are."""
+
+    low: int
+    high: int
+    block: int
+    part: int
+    bounds: Array
+    elements: slice
+
 
 class BucketValues:
     """Values (elements) whose slice i has elements `bounds[i]` to `bounds[i + 1]`. Where `changed` (slices, bool) is
     there, it is set for slices that are written."""
 
-    __slots__ = ("_block_of", "_blocks", "_edges", "bounds", "changed", "dtype")
+    __slots__ = ("_block_of", "_blocks", "_cuts", "_edges", "bounds", "changed", "dtype")
 
     def __init__(self, values: Array, bounds: Array, *, in_one: bool = False) -> None:
         """`in_one`: all of it is one block, for who writes it all at once."""
         self.bounds = bounds
         self.changed: Array | None = None
         self.dtype: np.dtype[Any] = values.dtype
+        self._cuts: dict[Range, list[Cut]] = {}
         self._edges = np.array([0, len(bounds) - 1]) if in_one else _edges(bounds * self.dtype.itemsize)
         self._block_of = np.repeat(np.arange(len(self._edges) - 1), np.diff(self._edges))
         source, itemsize = OneBuffer(bytes_of(values)), self.dtype.itemsize
@@ -56,11 +72,9 @@ class BucketValues:
         """Slices by blocks, each with which part of the block the first is, and where slices begin and end in its
         source: (slices + 1) int64 bytes."""
         found = []
-        for number in range(int(self._block_of[first]), int(self._block_of[stop - 1]) + 1):
-            edge, end = int(self._edges[number]), int(self._edges[number + 1])
-            low, high, held = max(edge, first), min(end, stop), self._blocks[number]
-            bounds: Array = (self.bounds[low : high + 1] - self.bounds[edge]) * self.dtype.itemsize + held.start
-            found.append((low, high, held, low - edge, bounds))
+        for low, high, block, part, bounds, _ in self._cuts.get((first, stop)) or self._cut(first, stop):
+            held = self._blocks[block]
+            found.append((low, high, held, part, bounds + held.start if held.start else bounds))
         return found
 
     def written(self, first: int, stop: int) -> list[tuple[int, int, Array]]:
@@ -68,21 +82,31 @@ class BucketValues:
         if self.changed is not None:
             self.changed[first:stop] = True
         found = []
-        for number in range(int(self._block_of[first]), int(self._block_of[stop - 1]) + 1):
-            edge = int(self._edges[number])
-            low, high = max(edge, first), min(int(self._edges[number + 1]), stop)
-            held = self._blocks[number]
-            if held.is_lent(low - edge, high - edge):
-                held = self._blocks[number] = held.copied()
-            start = self.bounds[edge]
-            found.append((low, high, held.array[self.bounds[low] - start : self.bounds[high] - start]))
+        for low, high, block, part, _, elements in self._cuts.get((first, stop)) or self._cut(first, stop):
+            held = self._blocks[block]
+            if held.pinned[part] if high - low == 1 else held.pinned[part : part + high - low].any():
+                held = self._blocks[block] = held.copied()
+            found.append((low, high, held.array[elements]))
         return found
 
     def elements(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
         """The elements of slices, to be read: by blocks, each with the slices that lie in it."""
-        for low, high, held, part, _ in self.pieces(first, stop):
-            start = self.bounds[low - part]
-            yield low, high, held.array[self.bounds[low] - start : self.bounds[high] - start]
+        for low, high, block, _, _, elements in self._cut(first, stop):
+            yield low, high, self._blocks[block].array[elements]
+
+    def _cut(self, first: int, stop: int) -> list[Cut]:
+        """How slices lie in blocks."""
+        found = []
+        for number in range(int(self._block_of[first]), int(self._block_of[stop - 1]) + 1):
+            edge, end = int(self._edges[number]), int(self._edges[number + 1])
+            low, high = max(edge, first), min(end, stop)
+            elements = self.bounds[low : high + 1] - self.bounds[edge]
+            some = slice(int(elements[0]), int(elements[-1]))
+            found.append(Cut(low, high, number, low - edge, elements * self.dtype.itemsize, some))
+        if len(self._cuts) >= MOST_CUTS:
+            self._cuts.clear()
+        self._cuts[first, stop] = found
+        return found
 
 
 def _edges(bounds: Array) -> Array:
@@ -317,7 +341,7 @@ class BucketUpdate:
                         at = one[1]
                 except RULE_ERRORS as error:  # A schedule's: what the rule itself raises is told by its slices.
                     raise self._failed(error, at, at, step) from error
-        self.updates[total.first : total.stop] += 1
+        self.updates[span(total.first, total.stop)] += 1
         if self.encoded is not None and spec.update is Update.GRADIENT:
             self.encoded.merged(step, total.first, total.stop, total.elements)
 

@@ -20,7 +20,7 @@ from weft_kvstore.merging.waiting import Answer, PullWait
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.job_shard import JobShard, Taken
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.snapshot import Captures, Held, MissedError, restore
 from weft_kvstore.sharding import routing_of
@@ -226,13 +226,12 @@ class LocalCore:
         wait = PullWait(pull, self._next(), pull.version, slot=slot, state=pull.names is not None, reading=pull.reading)
         self._open[wait.request] = wait
         self._deadlines.waiting.append((now + self._timeout_s, wait.request))
-        units: list[TableState] = []
-        if rows is None:
-            for bucket, first, count, _ in pull.asks(0):
-                units += self._shard.pulls.ask(wait, bucket, first, count, 0)
-        else:
-            units += self._shard.pulls.rows(wait, pull.asks(0)[0][0], rows)
-        self._merger.ask(wait, units, self._shard)
+        if rows is not None:
+            self._merger.take(Taken(self._shard.pulls.rows(wait, pull.asks(0)[0][0], rows), pull=wait))
+            return
+        for bucket, first, count, _ in pull.asks(0):
+            self._shard.pulls.ask(wait, bucket, first, count, 0)
+        self._merger.ask(wait, self._shard)
 
     def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
         """See `Answering`."""

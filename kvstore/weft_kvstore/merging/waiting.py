@@ -101,12 +101,12 @@ class PullWait:
         else:
             ranges.add(first, stop)
 
-    def answered(self, bucket: int, first: int, stop: int) -> None:
-        """These slices have."""
+    def answered(self, bucket: int, first: int, stop: int) -> bool:
+        """These slices have. Whether that was all of the pull."""
         ranges = self.open[bucket]
-        ranges.remove(first, stop)
-        if not ranges:
+        if ranges.remove(first, stop):
             del self.open[bucket]
+        return not self.open and not self.open_units
 
     @property
     def places(self) -> Array:

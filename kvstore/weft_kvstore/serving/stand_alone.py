@@ -25,7 +25,7 @@ from weft_kvstore.serving.daemon import ShardSettings
 from weft_kvstore.serving.metrics import metrics_served
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.shard.job_shard import OpenStoppedError
-from weft_kvstore.shard.peer import SHOWN_DIGITS
+from weft_kvstore.shard.links import SHOWN_DIGITS
 from weft_kvstore.sharding import holdings, size
 
 

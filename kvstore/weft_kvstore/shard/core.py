@@ -7,23 +7,28 @@ what is to be sent; `flush` adds acknowledgements and frames, as late as possibl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
 
 from weft_kvstore.arrays import Buffer
+from weft_kvstore.bucket.bucket import STAYS_BYTES, PlainBucket
 from weft_kvstore.errors import StoreError
-from weft_kvstore.hyper import ChangeRefusedError, Proposal
 from weft_kvstore.merging.steps import PushRefusedError
-from weft_kvstore.same_host.peers import Arenas
+from weft_kvstore.merging.waiting import PullWait
+from weft_kvstore.same_host.peers import Arenas, placed
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.merger import Merger
-from weft_kvstore.shard.peer import MAX_OPEN_MEASURES, Admission, Job, Peer, admit
-from weft_kvstore.shard.pushes import Answers, Links, Pushes, asked_pulls
-from weft_kvstore.wire.codec import ProtocolError, decode_request, encode, number_of
+from weft_kvstore.shard.agreements import HyperHandlers, StepHandlers, because, give_up
+from weft_kvstore.shard.job_shard import JobShard, Taken
+from weft_kvstore.shard.links import Handshake, Links
+from weft_kvstore.shard.merger import BATCH_BYTES, Merger
+from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_PULLS, Job, Peer
+from weft_kvstore.tables.state import TableState
+from weft_kvstore.wire.codec import ProtocolError, Run, decode_request, number_of, payload_bytes, runs_of
 from weft_kvstore.wire.messages import (
     Acknowledge,
     Barrier,
-    Because,
     Bye,
     Cancel,
     Commit,
@@ -31,244 +36,54 @@ from weft_kvstore.wire.messages import (
     FailureCode,
     Hello,
     Hyper,
-    HyperAnswer,
     HyperDecide,
-    HyperDecided,
-    HyperDoubt,
     HyperSettle,
     Measure,
-    Measured,
+    PayloadKind,
     Ping,
     Pong,
     Pull,
     Push,
+    PushRefused,
+    Reading,
     RefusalCode,
     Refused,
     Request,
-    Welcome,
     Why,
 )
 
-# --- How a connection begins: a Hello, and what is answered to it -----------------------------------------------------
+# --- What a client's frame carries, run by run ------------------------------------------------------------------------
 
 
-class Handshake:
-    """`boot` is 16 bytes drawn when the process starts."""
-
-    def __init__(self, links: Links, settings: LinkSettings, boot: bytes) -> None:
-        self._links = links
-        self._settings = settings
-        self._boot = boot
-
-    def hello(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
-        """Welcomes whoever says this, or refuses; the slot's connection so far, if there is one, is lost. Who says it
-        again, as message 1, has not heard the answer perhaps."""
-        links = self._links
-        known = links.peers.get(identity)
-        if number and known is not None:
-            if known.received == number and known.welcome is not None:
-                links.outgoing.append((identity, encode(known.welcome, None, number)))
-            return
-        verdict = admit(links.job, links.peers, identity, hello)
-        if not isinstance(verdict, Admission):
-            links.counts.refused += 1
-            links.lose(identity)
-            links.say(identity, verdict)
-            return
-        if verdict.supersedes is not None:
-            links.lose(verdict.supersedes)
-        _fill(verdict.job, hello)
-        peer = Peer(identity, hello, verdict.job, self._settings, now)
-        peer.parked = verdict.job.parked_of(hello.slot, hello.process)
-        peer.shared = links.counts.shared
-        links.peers[identity] = verdict.job.links[hello.slot] = peer
-        verdict.job.come(hello.slot, now)
-        listener = links.arenas.begin(peer)
-        if listener:
-            links.due(peer)
-        silence_ms = int(self._settings.silence_s * 1000)
-        peer.received = number
-        peer.welcome = Welcome(hello.session, self._boot, silence_ms, listener, peer.ticket)
-        links.counts.welcomed += 1
-        links.say(identity, peer.welcome)
+def own_run(shard: JobShard, run: Run) -> Run:
+    """The same run, copied out of the client's arena where more is done with its bytes than arithmetic: there they may
+    be others at each look. Raises ProtocolError for what may not lie there."""
+    if run.arena is None or shard.reads_in_place(run):
+        return run
+    if run.place:
+        raise ProtocolError(f"Push.place: 1 for a run of bucket {run.bucket}, which has to be copied")
+    own = memoryview(np.frombuffer(run.payload, np.uint8).copy())  # type: ignore[arg-type]  # an array is a buffer
+    return run._replace(payload=own, arena=None)
 
 
-def _fill(job: Job, hello: Hello) -> None:
-    """The slot is filled by this incarnation, newer or not; what an older one has pushed and is not merged is gone."""
-    if hello.incarnation > job.incarnations.get(hello.slot, -1):
-        if hello.slot in job.incarnations:
-            job.shard.replace(hello.slot)
-        job.incarnations[hello.slot] = hello.incarnation
+def _stays(shard: JobShard, push: Push) -> bool:
+    """Whether a payload is added up as it lies in its message: all of it are gradients, as they are."""
+    if any(push.payload_kind) or any(push.chunks):
+        return False
+    found = map(shard.buckets.get, {*push.bucket})
+    return all(bucket is not None and bucket.pushed is None for bucket in found)
 
 
-# --- What a shard answers to those who change hyper-parameters --------------------------------------------------------
+def writable(payload: memoryview) -> memoryview:
+    """A message's payload, copied: the memory is the shard's."""
+    own = np.frombuffer(payload, np.uint8).copy()
+    return memoryview(own)  # type: ignore[arg-type]  # an array is a buffer
 
 
-class HyperHandlers:
-    """On all connections; what a proposal has held is left to `work` once it holds it no more."""
+_READINGS: Final = {int(one): one for one in Reading}
 
-    def __init__(self, links: Links, work: Merger) -> None:
-        self._links = links
-        self._work = work
-
-    def take(self, peer: Peer, message: Hyper | HyperDecide | HyperSettle, now: float) -> None:
-        """Takes part in agreeing on a change. Raises ProtocolError for what cannot be meant."""
-        shard = peer.job.shard
-        agreement = shard.live.agreement
-        held = agreement.held
-        if isinstance(message, Hyper):
-            self._links.say(peer.identity, _proposed(shard, peer, message, now))
-        elif isinstance(message, HyperDecide):
-            version = agreement.decide(message.proposal, take=bool(message.take))
-            self._links.say(peer.identity, HyperDecided(message.request, message.proposal, version))
-        else:
-            agreement.settle(message.proposal, message.version)
-            peer.done.append(message.request)
-            self._links.due(peer)
-        if held is not None and agreement.held is None:
-            self._work.go_on(shard)
-
-    def doubt(self, job: Job, now: float, silence_s: float) -> None:
-        """A proposal whose proposer is gone, or takes long, holds its step for no longer than it must."""
-        agreement = job.shard.live.agreement
-        held = agreement.held
-        asked = _in_doubt(job, now, silence_s)
-        if asked is not None:
-            self._links.say(asked[0].identity, asked[1])
-        if held is not None and agreement.held is None:
-            self._work.go_on(job.shard)
-
-
-def _proposed(shard: JobShard, peer: Peer, message: Hyper, now: float) -> HyperAnswer:
-    """Holds a proposal, or says why not. Raises ProtocolError for what cannot be meant."""
-    if len(message.names) != len(message.numbers) or len(set(message.names)) != len(message.names):
-        raise ProtocolError(f"Hyper.names: {len(message.names)} with {len(message.numbers)} numbers, or one twice")
-    place, numbers = next(iter(message.key), None), dict(zip(message.names, message.numbers, strict=True))
-    shard.live.check(place, numbers)
-    try:
-        shard.live.agreement.propose(
-            Proposal(message.proposal, peer.slot, peer.hello.process, message.step, place, numbers, now)
-        )
-    except ChangeRefusedError as error:
-        return HyperAnswer(message.request, message.proposal, 0, error.step, str(error)[:2048])
-    return HyperAnswer(message.request, message.proposal, 1, message.step, "")
-
-
-def _in_doubt(job: Job, now: float, silence_s: float) -> tuple[Peer, HyperDoubt] | None:
-    """Whom to ask what became of a proposal that is held for too long, or whose proposer is gone; another one each
-    time. Shard 0 gives it up by itself."""
-    agreement = job.shard.live.agreement
-    held = agreement.held
-    linked = {slot: peer.hello.process for slot, peer in job.links.items()}
-    if held is None or not agreement.is_in_doubt(now, silence_s, linked):
-        return None
-    if agreement.decides:
-        agreement.decide(held.id, take=False)
-        return None
-    if not job.links:
-        return None
-    slots = sorted(job.links)
-    return job.links[slots[agreement.next_doubt() % len(slots)]], HyperDoubt(held.id)
-
-
-# --- What a shard answers of whole steps: barriers, what they amount to, and commits ----------------------------------
-
-
-class StepHandlers:
-    """On all connections; what may be merged then is left to `work`."""
-
-    def __init__(self, links: Links, work: Merger) -> None:
-        self._links = links
-        self._work = work
-
-    def barrier(self, peer: Peer, barrier: Barrier) -> None:
-        """The slot has nothing for some keys in a step."""
-        job = peer.job
-        try:
-            taken = job.shard.declare_nothing(peer.slot, barrier.step, barrier.nothing)
-        except PushRefusedError as error:
-            self._links.refuse_request(peer, barrier.request, error)
-            return
-        self._work.take(taken)
-        if peer.is_lost:
-            return
-        job.stragglers.came(peer.slot, barrier.step, peer.heard)
-        peer.done.append(barrier.request)
-        self._links.due(peer)
-
-    def measure(self, peer: Peer, measure: Measure) -> None:
-        """The slot's step is whole, and it asks what the step amounts to."""
-        if measure.request in peer.measures or len(peer.measures) >= MAX_OPEN_MEASURES:
-            raise ProtocolError(f"Measure.request: {measure.request} is open already, or {MAX_OPEN_MEASURES} are")
-        job = peer.job
-        peer.measures[measure.request] = measure.step
-        try:
-            job.shard.arrive(peer.slot, measure.step)
-        except PushRefusedError as error:
-            del peer.measures[measure.request]
-            self._links.refuse_request(peer, measure.request, error)
-            return
-        self.tell_measured(job, measure.step)
-
-    def tell_measured(self, job: Job, step: int) -> None:
-        """Answers who has asked of a step, if it is measured."""
-        gate = job.shard.gate
-        found = gate.measurement(step) if gate is not None else None
-        if found is None:
-            return
-        for peer in job.links.values():
-            for request in [one for one, of in peer.measures.items() if of == step]:
-                del peer.measures[request]
-                scale = found.loss_scale
-                measured = Measured(request, found.squares, int(found.finite), scale.scale, scale.good)
-                self._links.say(peer.identity, measured)
-
-    def commit(self, peer: Peer, commit: Commit) -> None:
-        """The slot says what all shards measured of a step."""
-        shard = peer.job.shard
-        try:
-            goes_on = shard.commit(commit.step, norm=commit.norm, finite=bool(commit.finite))
-        except PushRefusedError as error:
-            self._links.refuse_request(peer, commit.request, error)
-            return
-        if goes_on:
-            self._work.go_on(shard)
-        peer.done.append(commit.request)
-        self._links.due(peer)
-
-
-# --- What a connection's open requests wait for, and those that wait for slots that are not there ---------------------
-
-
-def because(shard: JobShard, peer: Peer, why: Why) -> Iterator[Because]:
-    """What those of the requests wait for that are open."""
-    for request in why.request:
-        wait = peer.pulls.get(request)
-        if wait is not None:
-            yield Because(request, shard.waits_for(wait)[0][:2048])
-        elif request in peer.measures:
-            yield Because(request, shard.step_waits_for(peer.measures[request])[0][:2048])
-
-
-def give_up(links: Links, job: Job, absent: Mapping[int, str]) -> None:
-    """Fails the job's requests that wait for slots that are absent, which says in words since when."""
-    for peer in job.links.values() if absent else ():
-        for failed in _in_vain(job.shard, peer, absent):
-            peer.cancel(failed.request)
-            links.say(peer.identity, failed)
-
-
-def _in_vain(shard: JobShard, peer: Peer, absent: Mapping[int, str]) -> list[Failed]:
-    waiting = [(request, shard.lacks(wait, absent)) for request, wait in peer.pulls.items()]
-    for request, step in peer.measures.items():
-        reason, missing = shard.step_waits_for(step)
-        waiting.append((request, (reason, [slot for slot in missing if slot in absent])))
-    return [
-        Failed(request, FailureCode.LOST, f"slot {found[1][0]} {absent[found[1][0]]}: {found[0]}"[:2048])
-        for request, found in waiting
-        if found is not None and found[1]
-    ]
-
+MAX_QUEUED_RUNS: Final = 1 << 16
+"""Runs of values that may wait for one connection, however few bytes they have: each costs the shard some time."""
 
 _log = logging.getLogger("weft.shard")
 
@@ -284,9 +99,8 @@ class ShardCore:
         self.links = Links(let_go)
         self.peers = self.links.peers
         self.counts = self.links.counts
-        self.work = Merger(Answers(self.links, self.close), priorities=settings.priorities)
+        self.work = Merger(self, priorities=settings.priorities)
         self._handshake = Handshake(self.links, settings, boot)
-        self._pushes = Pushes(self.links, self.work)
         self._steps = StepHandlers(self.links, self.work)
         self._hyper = HyperHandlers(self.links, self.work)
 
@@ -330,12 +144,13 @@ class ShardCore:
         try:
             message, payload = decode_request(parts)
             number, peer = number_of(parts), self.peers.get(identity)
-            if isinstance(message, Hello):
-                self._handshake.hello(identity, message, number, now)
-                return
-            if peer is None:
-                self.counts.unknown_links += 1
-                self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, "no Hello came on this connection"))
+            kind = type(message)
+            if peer is None or kind is Hello:
+                if isinstance(message, Hello):
+                    self._handshake.hello(identity, message, number, now)
+                else:
+                    self.counts.unknown_links += 1
+                    self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, "no Hello came on this connection"))
                 return
             peer.heard = peer.job.heard[peer.slot] = now
             if number == peer.received + 1:
@@ -344,8 +159,13 @@ class ShardCore:
                 if number > peer.received:
                     self._miss(peer, number)
                 return
-            if type(message) is Push:
+            if isinstance(message, Push):
                 self._push(peer, message, payload, now)
+            elif isinstance(message, Acknowledge):
+                for frame in message.frame:
+                    peer.arrived(frame, now)
+                if peer.outbox.queued_slices:
+                    self.links.waiting[identity] = peer
             else:
                 self._handle(peer, message, now)
         except ProtocolError as error:
@@ -364,8 +184,6 @@ class ShardCore:
             case Pull():
                 self._pull(peer, message)
                 self.links.due(peer)
-            case Acknowledge():
-                self._arrived(peer, message.frame, now)
             case Barrier():
                 self._steps.barrier(peer, message)
             case Measure():
@@ -386,30 +204,175 @@ class ShardCore:
                 self.lose(peer.identity)
                 peer.job.leave(peer.slot, now)
 
+    # --- Frames of gradients, values and ids
+
     def _push(self, peer: Peer, push: Push, payload: memoryview, now: float) -> None:
+        """Takes in a frame, run by run: each is refused for itself. Raises ProtocolError for what nobody may say."""
         for frame in push.acknowledge:
             peer.arrived(frame, now)
         pull = push.pull
         if pull is not None and any(push.chunks):  # Its ids may be in this frame.
             self._pull(peer, pull)
             pull = None
-        if not peer.is_lost:
-            self._pushes.take(peer, push, payload)
-        if pull is not None and not peer.is_lost:  # Last: what has been merged by now is answered at once.
+            if peer.is_lost:
+                return
+        self.counts.frames_received += 1
+        for number, run in enumerate(self._runs(peer, push, payload)):
+            try:
+                self.work.take(self._taken(peer, run))
+            except PushRefusedError as error:
+                self._refuse(peer, push, number, str(error))
+            if peer.is_lost:  # By an answer.
+                return
+        peer.acknowledge.append(push.frame)
+        self.links.waiting[peer.identity] = peer
+        if push.payload_kind[-1] == PayloadKind.GRADIENT:
+            peer.job.stragglers.came(peer.slot, push.step[-1], peer.heard)
+        if pull is not None:  # Last: what has been merged by now is answered at once.
             self._pull(peer, pull)
 
-    def _arrived(self, peer: Peer, frames: Sequence[int], now: float) -> None:
-        """The client has frames of values."""
-        for frame in frames:
-            peer.arrived(frame, now)
-        self.links.due(peer)
+    def _runs(self, peer: Peer, push: Push, payload: memoryview) -> list[Run]:
+        """What a frame carries; nothing where its bytes are in an arena that the client has not brought."""
+        shard, arena = peer.job.shard, None
+        if push.at is None and not push.place:
+            if payload.readonly and (payload.nbytes < STAYS_BYTES or not _stays(shard, push)):
+                payload = writable(payload)
+            return runs_of(push, payload)
+        arena = self.links.arenas.hold(peer, push.frame)
+        if arena is None:
+            for number in range(len(push.nbytes)):
+                self._refuse(peer, push, number, "its bytes are in an arena that was not brought")
+            peer.released.append(push.frame)
+            return []
+        peer.shared.received += sum(push.nbytes) - payload.nbytes
+        if push.at is None:
+            if payload.readonly and (payload.nbytes < STAYS_BYTES or not _stays(shard, push)):
+                payload = writable(payload)
+            return runs_of(push, payload, arena)
+        payload = memoryview(placed(arena, (push.at, push.at + payload_bytes(push))))  # type: ignore[arg-type]
+        # What is checked, and then taken in, are the same bytes.
+        return [own_run(shard, run) for run in runs_of(push, payload, arena)]
+
+    def _taken(self, peer: Peer, run: Run) -> Taken:
+        """Takes in a run of a frame.
+
+        Raises ProtocolError where it contradicts the description, PushRefusedError where it contradicts what is there.
+        """
+        shard = peer.job.shard
+        if run.arena is not None:
+            run = own_run(shard, run)
+        kind = run.payload_kind
+        if kind == PayloadKind.GRADIENT:
+            return shard.accept_chunks(peer.slot, run) if run.chunks else shard.accept(peer.slot, run)
+        if kind == PayloadKind.IDS:
+            return self._ids(peer, run)
+        origin = (peer.hello.process, run.request)
+        if kind == PayloadKind.VALUE:
+            return (shard.sets.chunks if run.chunks else shard.sets.slices)(peer.slot, run, origin)
+        if kind == PayloadKind.RESTORED:
+            return shard.sets.restored(peer.slot, run, origin)
+        raise ProtocolError(f"Push.payload_kind: {kind} is none that there is")
+
+    def _ids(self, peer: Peer, run: Run) -> Taken:
+        wait = peer.pulls.get(run.request)
+        if wait is None:
+            return Taken()  # It was given up meanwhile.
+        before = wait.ids_bytes
+        taken = peer.job.shard.pulls.ids(wait, run)
+        peer.ids_bytes += wait.ids_bytes - before
+        if peer.ids_bytes > MAX_IDS_BYTES:
+            raise ProtocolError(f"Push.request: {peer.ids_bytes} bytes of ids wait already")
+        return taken
+
+    def _refuse(self, peer: Peer, push: Push, number: int, reason: str) -> None:
+        self.counts.refused += 1
+        self.links.say(peer.identity, PushRefused(push.frame, number, reason[:2048]))
+
+    # --- Pulls, and what answers them: see `Answering`
 
     def _pull(self, peer: Peer, pull: Pull) -> None:
+        """Opens the pulls of a message, one for each request, and answers them as far as it can be now. Raises
+        ProtocolError."""
         shard = peer.job.shard
-        for wait, units in asked_pulls(shard, peer, pull):
-            self.work.ask(wait, units, shard)
+        asked: dict[int, PullWait] = {}
+        for at, request in enumerate(pull.request):
+            version, state, reading = pull.version[at], pull.state[at], pull.reading[at]
+            wait = asked.get(request)
+            if wait is None:
+                if reading not in _READINGS:
+                    raise ProtocolError(f"Pull.reading: {reading} is none that there is")
+                if request in peer.pulls:
+                    raise ProtocolError(f"Pull.request: {request} is open already")
+                wait = PullWait(
+                    peer,
+                    request,
+                    version,
+                    slot=peer.slot,
+                    state=bool(state),
+                    reading=_READINGS[reading],
+                    compressed=bool(pull.compressed[at]),
+                )
+                wait.priority = pull.priority
+                asked[request] = peer.pulls[request] = wait
+            same = (
+                wait.version == version and wait.state == bool(state) and wait.compressed == bool(pull.compressed[at])
+            )
+            if not same or wait.reading != reading:
+                raise ProtocolError(f"Pull.request: {request} asks in two ways")
+            if peer.open_entries >= MAX_OPEN_PULLS:
+                raise ProtocolError(f"Pull.request: {request}: {MAX_OPEN_PULLS} runs are asked for already")
+            wait.entries += 1
+            peer.open_entries += 1
+            if pull.place and pull.place[at]:
+                wait.place = True
+            shard.pulls.ask(wait, pull.bucket[at], pull.first[at], pull.count[at], pull.chunks[at])
+        for wait in asked.values() if peer.parked else ():
+            if not wait.chunks:
+                peer.answer_again(wait)
+        for wait in asked.values():
+            self.work.ask(wait, shard)
             if peer.is_lost:  # It has asked for too much.
                 return
+        self.links.waiting[peer.identity] = peer
+
+    def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
+        """A table's answer to a pull."""
+        peer: Peer = wait.link
+        if not self._may_queue(peer):
+            return
+        for _ in peer.answer(wait, unit):
+            self.links.due(peer)
+            yield
+        if not wait.dropped:
+            self.links.due(peer)
+
+    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
+        """What slices of a bucket answer to a pull."""
+        peer: Peer = wait.link
+        if self._may_queue(peer):
+            peer.answer_range(wait, bucket, first, stop)
+            if not peer.is_lost:
+                self.links.waiting[peer.identity] = peer
+
+    def refuse(self, wait: PullWait, reason: str) -> None:
+        """A pull that can never be answered."""
+        peer: Peer = wait.link
+        peer.cancel(wait.request)
+        self.links.say(peer.identity, Failed(wait.request, FailureCode.PASSED, reason[:2048]))
+
+    def fail(self, reason: str) -> None:
+        """The job cannot go on."""
+        self.close(reason)
+
+    def _may_queue(self, peer: Peer) -> bool:
+        """Whether the peer may have more values wait for it; one that may not is no peer any more."""
+        nbytes, runs = peer.outbox.queued_bytes, peer.outbox.queued_runs
+        if nbytes <= peer.job.most_queued + BATCH_BYTES and runs < MAX_QUEUED_RUNS:
+            return True
+        told = f"Pull.request: {nbytes} bytes of values in {runs} runs wait to be fetched already"
+        self.links.refuse(peer.identity, ProtocolError(told))
+        peer.close()
+        return False
 
     def lose(self, identity: bytes) -> None:
         """The connection is gone, or is to be forgotten."""

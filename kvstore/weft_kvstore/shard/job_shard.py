@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
 from weft_kernels.rules.record import Rule
@@ -109,28 +108,24 @@ class JobPulls:
         self._parts = parts
         self._shard = shard
 
-    def ask(self, wait: PullWait, bucket: int, first: int, count: int, chunks: int) -> list[TableState]:
-        """Takes in an entry of a pull: the units that have to answer it. Slices of plain buckets are open in it then.
+    def ask(self, wait: PullWait, bucket: int, first: int, count: int, chunks: int) -> None:
+        """Takes in an entry of a pull: slices of plain buckets are open in it then.
 
         A pull of a table waits for `chunks` chunks of ids first; no other pull has any.
         """
         unit = self._parts.units.get(bucket)
-        if isinstance(unit, TableState):
+        if unit is not None:
             check_chunks(unit.cut.rows_on(self._shard), unit.cut.ids_up, chunks, unit.spec.key)
             if wait.open or wait.open_units:
                 raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
             wait.expect(bucket, chunks)
-            return []
+            return
         if chunks:
             raise ProtocolError(f"Pull.chunks: {chunks} of bucket {bucket}, which is no table")
-        if wait.chunks or bucket in wait.open_units:
-            raise ProtocolError(f"Pull.bucket: {bucket} is asked for twice, or beside a table")
-        if unit is not None:
-            wait.open_units.add(bucket)
-            return [unit]
-        self._parts.plain(bucket).check_range(first, count, "Pull.first")
+        if wait.chunks:
+            raise ProtocolError(f"Pull.bucket: {bucket} is asked for beside a table")
+        (self._parts.buckets.get(bucket) or self._parts.plain(bucket)).check_range(first, count, "Pull.first")
         wait.want(bucket, first, first + count)
-        return []
 
     def ids(self, wait: PullWait, run: Run) -> Taken:
         """Takes in a run of the ids of a pull."""
@@ -331,11 +326,9 @@ class JobShard:
         Raises ProtocolError for a run that this shard does not have, and PushRefusedError where the push contradicts
         what is there.
         """
-        bucket = self.parts.plain(run.bucket)
+        bucket = self.buckets.get(run.bucket) or self.parts.plain(run.bucket)
         laid = bucket.laid_apart(run, self.places.gradients[run.bucket]) if run.place else bucket.laid(run)
-        bucket.state.check(slot, run.step, laid.first, laid.stop, pushes=True)
-        arrivals = bucket.state.accept(slot, run.step, laid)
-        return Taken(arrivals=list(zip(repeat(bucket), arrivals)))
+        return Taken(arrivals=[(bucket, one) for one in bucket.state.push(slot, run.step, laid)])
 
     def accept_chunks(self, slot: int, run: Run) -> Taken:
         """Takes in a run of chunks of a push of rows. Raises as `accept` does."""

@@ -93,7 +93,7 @@ class Merger:
             self._put(taken.units)
         for bucket, arrival in taken.arrivals:
             laid = arrival.laid
-            self._add_bucket(bucket, laid.first, laid.stop, bucket.state.merging(arrival))
+            self._add_bucket(bucket, laid.first, laid.stop, bucket.state.advancing(laid.first, laid.stop, arrival))
         if taken.changed:
             for one in taken.units:
                 self._answer_waiting(one)
@@ -108,8 +108,8 @@ class Merger:
             if bucket.state.spec.slots:
                 self._add_bucket(bucket, 0, len(bucket.state), bucket.state.advancing(0, len(bucket.state)))
 
-    def ask(self, wait: PullWait, units: Sequence[TableState], shard: JobShard) -> None:
-        """Answers a pull, as far as it can be now; for the rest it waits."""
+    def ask(self, wait: PullWait, shard: JobShard) -> None:
+        """Answers what a pull asks of buckets, as far as it can be now; for the rest it waits."""
         for number in list(wait.open):
             bucket = shard.buckets[number]
             self._answer_or_refuse(bucket, wait, 0, bucket.state.count)
@@ -117,8 +117,6 @@ class Merger:
                 return
             if number in wait.open:
                 bucket.pulls.wait_for(wait)
-        if units:
-            self._answer_units(wait, units)
 
     def clear(self) -> None:
         """Forgets all work."""
@@ -187,11 +185,13 @@ class Merger:
             self._hands.fail(f"no memory to merge bucket {bucket.state.spec.number}: {error}")
 
     def _answer_range(self, bucket: PlainBucket, first: int, stop: int) -> None:
-        waiting = bucket.pulls.waiting(first, stop)
+        pulls = bucket.pulls
+        waiting = pulls.waiting(first, stop) if pulls.versions else ()
         for wait in waiting:
             if not wait.dropped:  # An answer may lose the connection of those behind it.
                 self._answer_or_refuse(bucket, wait, first, stop)
-        bucket.pulls.tidy(waiting)
+        if waiting:
+            pulls.tidy(waiting)
 
     def _answer_or_refuse(self, bucket: PlainBucket, wait: PullWait, first: int, stop: int) -> None:
         for low, high in bucket.pulls.ready(wait, first, stop):

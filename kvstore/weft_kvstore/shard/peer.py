@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
@@ -24,8 +24,6 @@ from weft_kvstore.wire.messages import (
     Acknowledge,
     Done,
     Hello,
-    RefusalCode,
-    Refused,
     Released,
     Values,
     Welcome,
@@ -152,9 +150,9 @@ class Peer:
         place = wait.place and not wait.state
         for part in bucket.pulls.answers(wait, first, stop):
             self._put(wait, part, place=place)
-        wait.answered(bucket.state.spec.number, first, stop)
-        if not wait.open and not wait.open_units:
-            self._forget(wait)
+        if wait.answered(bucket.state.spec.number, first, stop) and self.pulls.pop(wait.request, None) is not None:
+            self.ids_bytes -= wait.ids_bytes
+            self.open_entries -= wait.entries
 
     def receipts(self) -> Iterator[list[Buffer]]:
         """Says what was taken in since the last time; that frames have arrived is said by a frame, or last of all."""
@@ -183,12 +181,18 @@ class Peer:
         if frame is None:
             return None
         for piece in frame.pieces:
-            if piece.run.sent == piece.run.count:
-                self._has_left(piece.run)
-        if self.memory is None:
-            receipts = self._receipts() if self.acknowledge else []
-            return self._numbered(_values(frame, receipts, None, placed=False), frame.payload())
-        return self._shared(frame, self.memory)
+            run = piece.run
+            if run.sent == run.count:  # Nothing of it waits any more. A frame may have several pieces of it.
+                runs = self._answers.get(run.entry.request)
+                if runs is not None:
+                    runs.pop(run.seq, None)
+                    if not runs:
+                        del self._answers[run.entry.request]
+        if self.memory is not None:
+            return self._shared(frame, self.memory)
+        receipts = self._receipts() if self.acknowledge else []
+        self.sent += 1
+        return encode(_values(frame, receipts, None, placed=False), frame.payload(), self.sent)
 
     def _shared(self, frame: OutFrame[AnswerEntry, Pin], memory: PeerMemory) -> list[Buffer]:
         """A frame whose bytes are copied to where the client has them at once; so no array stays lent."""
@@ -231,19 +235,8 @@ class Peer:
             owner=Pin(part.held, part.part, len(part.bounds) - 1),
             priorities=priorities,
         )
-        self._enter(run)
-
-    def _enter(self, run: OutRun[AnswerEntry, Pin]) -> None:
         self.outbox.put(run)
-        self._answers.setdefault(run.entry.request, {})[run.seq] = run
-
-    def _has_left(self, run: OutRun[AnswerEntry, Pin]) -> None:
-        """Nothing of a run waits any more. A frame may have several pieces of it."""
-        runs = self._answers.get(run.entry.request)
-        if runs is not None:
-            runs.pop(run.seq, None)
-            if not runs:
-                del self._answers[run.entry.request]
+        self._answers.setdefault(wait.request, {})[run.seq] = run
 
     def _look(self, wait: PullWait) -> None:
         if wait.is_answered:
@@ -288,7 +281,8 @@ class Peer:
                 if asked is not None and not wait.state:
                     for low, high in asked.overlaps(run.first, run.first + run.count):
                         wait.answered(run.entry.bucket, low, high)
-                    self._enter(run)
+                    self.outbox.put(run)
+                    self._answers.setdefault(wait.request, {})[run.seq] = run
         self._look(wait)
 
     def _owed_to(self, request: int) -> list[OutRun[AnswerEntry, Pin]]:
@@ -362,25 +356,31 @@ class Peer:
 
 
 def _values(frame: OutFrame[AnswerEntry, Pin], acknowledge: list[int], at: int | None, *, placed: bool) -> Values:
+    if len(frame.pieces) == 1:
+        piece = frame.pieces[0]
+        one = piece.run.entry
+        return Values(
+            frame.number,
+            [one.request],
+            [one.array],
+            [one.bucket],
+            [one.version],
+            [piece.run.first + piece.first],
+            [piece.count],
+            [frame.nbytes],
+            [one.compressed],
+            at,
+            [1] if placed and one.place else [],
+            acknowledge,
+        )
     entries, first, count, nbytes = zip(*frame.runs(), strict=True)
     request, array, bucket, version, compressed, place = map(list, zip(*entries, strict=True))
-    return Values(
-        frame.number,
-        request,
-        array,
-        bucket,
-        version,
-        list(first),
-        list(count),
-        list(nbytes),
-        compressed,
-        at,
-        [int(one) for one in place] if placed and any(place) else [],
-        acknowledge,
-    )
+    places = [int(one) for one in place] if placed and any(place) else []
+    columns = (request, array, bucket, version, list(first), list(count), list(nbytes), compressed)
+    return Values(frame.number, *columns, at, places, acknowledge)
 
 
-# --- Who may speak with a shard: what a Hello must agree with ---------------------------------------------------------
+# --- The job of a shard -----------------------------------------------------------------------------------------------
 
 
 MAX_QUEUED_COPIES: Final = 16
@@ -388,9 +388,6 @@ MAX_QUEUED_COPIES: Final = 16
 
 MAX_QUEUED_TABLES: Final = 2
 """The same for its tables, whose rows are copied when they are asked for."""
-
-SHOWN_DIGITS: Final = 12
-"""Of a description's digest, where people compare two."""
 
 
 @dataclass(slots=True)
@@ -456,51 +453,3 @@ class Job:
             if now - at > silence_s:
                 told[slot] = f"has been silent for {now - at:.1f} s"
         return told
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """The Hello is good. `supersedes` is the identity of the slot's connection so far."""
-
-    job: Job
-    supersedes: bytes | None
-
-
-def admit(job: Job | None, peers: Mapping[bytes, Peer], identity: bytes, hello: Hello) -> Admission | Refused:
-    """Whether the shard talks with whoever says this Hello."""
-    term = job.shard.description.term if job is not None and job.name == hello.job else None
-    if term is not None and term > hello.term:
-        text = f"job {hello.job!r} is in term {term} here, term {hello.term} is over"
-        return Refused(RefusalCode.STALE_TERM, text)
-    if job is None or term != hello.term:
-        return Refused(RefusalCode.UNKNOWN_JOB, f"job {hello.job!r}, term {hello.term} is not open on this shard")
-    if hello.description != job.digest:
-        text = (
-            f"job {hello.job!r}: the client has another description of the store than shard {job.shard.shard} "
-            f"(digests {hello.description.hex()[:SHOWN_DIGITS]} and {job.digest.hex()[:SHOWN_DIGITS]}, as --check says "
-            "of a file): connect with the file that the shard was started with, or restart the shards with this one"
-        )
-        return Refused(RefusalCode.OTHER_DESCRIPTION, text)
-    if hello.slot >= job.shard.description.slots:
-        text = f"slot {hello.slot}: job {hello.job!r} has slots 0 to {job.shard.description.slots - 1}"
-        return Refused(RefusalCode.NO_SUCH_SLOT, text)
-    newest = job.incarnations.get(hello.slot, hello.incarnation)
-    if hello.incarnation < newest:
-        text = f"slot {hello.slot}: incarnation {hello.incarnation} was replaced by {newest}"
-        return Refused(RefusalCode.STALE_INCARNATION, text)
-    return _against_link(job, peers.get(identity), hello)
-
-
-def _against_link(job: Job, same: Peer | None, hello: Hello) -> Admission | Refused:
-    held = job.links.get(hello.slot)
-    if held is not None and held.hello.incarnation == hello.incarnation:
-        if held.hello.process != hello.process:
-            told = f"slot {hello.slot} is taken by another process that is alive, as incarnation {hello.incarnation}"
-            text = f"{told}; use another slot, or a higher incarnation= to replace it"
-            return Refused(RefusalCode.BUSY, text)
-        if held.hello.session > hello.session:
-            text = f"slot {hello.slot}: connection {hello.session} was replaced by {held.hello.session}"
-            return Refused(RefusalCode.STALE_INCARNATION, text)
-    if same is not None and same is not held:
-        return Refused(RefusalCode.MALFORMED, f"slot {hello.slot}: this connection belongs to slot {same.slot}")
-    return Admission(job, held.identity if held is not None else None)

@@ -75,8 +75,8 @@ def _decode(parts: Sequence[Buffer], reader: Reader[_M]) -> tuple[_M, memoryview
     payload = memoryview(parts[1]) if len(parts) == 2 else _NO_PAYLOAD
     if header.nbytes > MAX_HEADER_BYTES:
         raise ProtocolError(f"header: {header.nbytes} bytes, more than {MAX_HEADER_BYTES}")
-    begin = bytes(header[: len(_PREFIX)])
-    if begin != _PREFIX:
+    if header[: len(_PREFIX)] != _PREFIX:
+        begin = bytes(header[: len(_PREFIX)])
         if not begin.startswith(MAGIC):
             raise ProtocolError(f"header: begins with {begin[:4]!r}, not {MAGIC!r}")
         found = header[4] if header.nbytes > len(MAGIC) else None
@@ -86,12 +86,13 @@ def _decode(parts: Sequence[Buffer], reader: Reader[_M]) -> tuple[_M, memoryview
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"header: {error}") from error
     kind = type(message)
-    if kind in _COLUMNS:
-        _check_columns(message)
     if kind is Push or kind is Values:
-        _check_payload(message, payload, whole=len(parts) == 2)  # type: ignore[arg-type]  # it is one of both
+        _check_columns(message)  # type: ignore[arg-type]  # it is one of both
+        _check_payload(message, payload, whole=len(parts) == 2)  # type: ignore[arg-type]  # as above
     elif len(parts) == 2:
         raise ProtocolError(f"payload: {kind.__name__} has none, {payload.nbytes} bytes came")
+    elif kind is Pull:
+        _check_columns(message)  # type: ignore[arg-type]  # as above
     return message, payload
 
 
@@ -102,16 +103,14 @@ decode_reply = partial(_decode, reader=_replies)
 """What a shard says: see `_decode`."""
 
 
-def _check_columns(message: object) -> None:
-    columns = _COLUMNS[type(message)](message)
-    lengths = list(map(len, columns))
-    length = lengths[0]
-    if lengths.count(length) != len(lengths):
+def _check_columns(message: Push | Values | Pull) -> None:
+    columns, place = _COLUMNS[type(message)](message), message.place
+    length = len(columns[0])
+    if len({*map(len, columns)}) > 1:
         name, fields = type(message).__name__, _NAMES[type(message)]
         wrong = next(at for at, column in enumerate(columns) if len(column) != length)
         told = f"{name}.{fields[wrong]} has {len(columns[wrong])} entries, {name}.{fields[0]} has {length}"
         raise ProtocolError(f"header: {told}")
-    place = getattr(message, "place", ())
     if place and len(place) != length:
         raise ProtocolError(f"header: {type(message).__name__}.place has {len(place)} entries, not {length} or none")
     if type(message) is Push and message.pull is not None:

@@ -11,7 +11,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, Buffer, bytes_of, greatest
+from weft_kvstore.arrays import Array, Buffer, bytes_of, span
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import MAX_RUNS
@@ -157,10 +157,6 @@ class Pinnable:
         self.start = start
         self.pinned = np.zeros(parts, np.int32)
 
-    def is_lent(self, first: int, stop: int) -> bool:
-        """Whether any of these parts is."""
-        return greatest(self.pinned[first:stop]) > 0
-
     def copied(self) -> Pinnable:
         """The same elsewhere, lent to nobody."""
         return lendable(self.array.copy(), len(self.pinned))
@@ -175,7 +171,7 @@ class Pin:
         self.held = held
         self._first = first
         if held is not None:
-            held.pinned[first : first + count] += 1
+            held.pinned[span(first, first + count)] += 1
 
     def part(self, first: int) -> Pin:
         """The pin of its parts from `first` on, which stay pinned as often as they are."""
@@ -186,7 +182,7 @@ class Pin:
     def give_back(self, first: int, count: int) -> None:
         """So many of the pin's parts have arrived, or never left; numbered from 0 in it."""
         if self.held is not None:
-            self.held.pinned[self._first + first : self._first + first + count] -= 1
+            self.held.pinned[span(self._first + first, self._first + first + count)] -= 1
 
 
 def lendable(array: Array, parts: int) -> Pinnable:

@@ -67,7 +67,8 @@ class Ends:
             self.merger.take(self.shard.accept(slot, run))
 
     def pull(self, wait: PullWait) -> None:
-        self.merger.ask(wait, self.shard.pulls.ask(wait, 0, 0, 1, 0), self.shard)
+        self.shard.pulls.ask(wait, 0, 0, 1, 0)
+        self.merger.ask(wait, self.shard)
 
     def work(self) -> None:
         while self.merger.work_once():

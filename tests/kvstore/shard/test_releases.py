@@ -10,10 +10,10 @@ import pytest
 
 from store_cluster import key_of, store_of
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard import pushes as links
+from weft_kvstore.shard import links
 from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.links import PeerArenas
 from weft_kvstore.shard.peer import Job, Peer
-from weft_kvstore.shard.pushes import PeerArenas
 from weft_kvstore.wire.codec import decode_reply
 from weft_kvstore.wire.messages import Hello, Released
 

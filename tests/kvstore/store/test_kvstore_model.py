@@ -34,7 +34,7 @@ from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.merging.steps import AsyncSteps
 from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.pushes import Answers
+from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.messages import Reading
 
@@ -527,7 +527,7 @@ def carry_out_logged(program: Program, choose: random.Random, trouble: Trouble) 
 
 def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, logs: Logs) -> None:
     """At the moment of each answer: the asking slot's own steps are in, and no slot is further behind than it may."""
-    answer, answer_range = Answers.answer, Answers.answer_range
+    answer, answer_range = ShardCore.answer, ShardCore.answer_range
 
     def check_answer(wait: PullWait, key: KeyDescription, through: dict[int, int]) -> None:
         logs.answered += 1
@@ -539,20 +539,20 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
             staleness = description.staleness if key.staleness is None else key.staleness
             assert min(through.values()) >= wait.version - staleness, "staler than it may be"
 
-    def of_range(answers: Answers, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
+    def of_range(core: ShardCore, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
         steps, part = bucket.state.steps, bucket.state.spec.part
         for number in range(first, stop):
             through = dict(zip(steps.slots, steps.through[:, number].tolist(), strict=True))
             check_answer(wait, description.keys[int(part.places[number])], through)
-        answer_range(answers, wait, bucket, first, stop)
+        answer_range(core, wait, bucket, first, stop)
 
-    def of_unit(answers: Answers, wait: PullWait, unit: TableState) -> Any:
+    def of_unit(core: ShardCore, wait: PullWait, unit: TableState) -> Any:
         key = next(one for one in description.keys if one.key == unit.spec.key)
         check_answer(wait, key, dict(unit.steps._through))  # type: ignore[attr-defined]
-        return answer(answers, wait, unit)
+        return answer(core, wait, unit)
 
-    patched.setattr(Answers, "answer_range", of_range)
-    patched.setattr(Answers, "answer", of_unit)
+    patched.setattr(ShardCore, "answer_range", of_range)
+    patched.setattr(ShardCore, "answer", of_unit)
 
 
 @quick

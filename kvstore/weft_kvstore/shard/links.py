@@ -1,0 +1,287 @@
+"""The connections of a shard: who may speak with it, what is to leave, and the arenas that its host's clients brought.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeAlias
+
+from weft_kvstore.arrays import Array, Buffer
+from weft_kvstore.merging.steps import PushRefusedError
+from weft_kvstore.same_host.peers import Arenas, PeerMemory
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.peer import Job, Peer
+from weft_kvstore.statistics import SharedBytes
+from weft_kvstore.wire.codec import ProtocolError, encode
+from weft_kvstore.wire.messages import Failed, FailureCode, Hello, Message, RefusalCode, Refused, Welcome
+
+Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
+
+
+# --- The arenas that clients of a shard's host have brought, by connection --------------------------------------------
+
+
+class PeerArenas:
+    """`listener` is where they are brought; None where the shard shares no memory. `wake` is called when bytes of one
+    are let go, on whatever thread that happens; `settle` is for the shard's own thread, where anything is in `gone`.
+
+    What a slot's lost connection has brought may be read for as long as before. Until it is not, the next connection is
+    told nothing: what it sends again may be in the same bytes. Invariant: `_lost` has no slot without a connection of
+    which something is read; a connection's `Peer.earlier` is its slot's list, if there was one when it began.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.listener: Arenas | None = None
+        self._wake = wake
+        self.gone: deque[tuple[Peer, int]] = deque()
+        self._lost: dict[int, list[Peer]] = {}
+
+    def begin(self, peer: Peer) -> bytes:
+        """A new connection gets a ticket, and is told first that nothing of earlier ones is read; the listener's name,
+        which is empty where there is none."""
+        if self.listener is None:
+            return b""
+        peer.ticket = self.listener.expect(peer.job.shard.places.nbytes)
+        peer.earlier = self._lost.get(peer.slot, [])
+        peer.released.append(0)
+        return self.listener.name
+
+    def lose(self, peer: Peer) -> None:
+        """A connection is gone."""
+        if self.listener is not None:
+            self.listener.forget(peer.ticket)
+            peer.memory = None
+            if peer.holds:
+                self._lost.setdefault(peer.slot, []).append(peer)
+
+    def look(self, peer: Peer) -> PeerMemory | None:
+        """The arena that a client has brought, if it has."""
+        found = self.listener.arena(peer.ticket) if self.listener is not None and peer.ticket else None
+        peer.outbox.shared = found is not None
+        if found is None:
+            peer.memory = None
+        elif peer.memory is None or peer.memory.memory is not found:
+            peer.memory = PeerMemory(found, peer.job.shard.places)
+        return peer.memory
+
+    def hold(self, peer: Peer, frame: int) -> Array | None:
+        """All of a client's arena, to be read for a frame; None where it has brought none."""
+        memory = self.look(peer)
+        if memory is None:
+            return None
+        found = memory.hold(partial(self._let_go, peer, frame))
+        peer.holds += 1
+        return found
+
+    def settle(self, due: Callable[[Peer], None]) -> None:
+        """Calls `due` with the connections that can be told that bytes were let go."""
+        while self.gone:
+            peer, frame = self.gone.popleft()
+            peer.holds -= 1
+            peer.released.append(frame)
+            if not peer.holds:
+                self._forget(peer)
+            here = peer.job.links.get(peer.slot)
+            if here is not None:
+                due(here)
+
+    def _forget(self, peer: Peer) -> None:
+        """Nothing of a connection is read any more. That of a slot of which nothing is left has no entry."""
+        of_slot = self._lost.get(peer.slot, [])
+        if peer in of_slot:
+            of_slot.remove(peer)
+            if not of_slot:
+                del self._lost[peer.slot]
+
+    def _let_go(self, peer: Peer, frame: int) -> None:
+        self.gone.append((peer, frame))
+        self._wake()
+
+
+# --- The connections of a shard's job, and what is to leave on them ---------------------------------------------------
+
+
+@dataclass(slots=True)
+class Counts:
+    """What `ShardStatistics` tells."""
+
+    frames_sent: int = 0
+    frames_received: int = 0
+    malformed: int = 0
+    refused: int = 0
+    welcomed: int = 0
+    unknown_links: int = 0
+    bytes_received: int = 0
+    shared: SharedBytes = field(default_factory=SharedBytes)
+
+
+class Links:
+    """`peers`, by the identity that the socket gives them, have said Hello to the `job`. `outgoing` collects what is to
+    be sent at once; `waiting` are the connections that may have values or receipts besides."""
+
+    def __init__(self, let_go: Callable[[], None]) -> None:
+        self.job: Job | None = None
+        self.peers: dict[bytes, Peer] = {}
+        self.outgoing: list[Outgoing] = []
+        self.waiting: dict[bytes, Peer] = {}
+        self.counts = Counts()
+        self.arenas = PeerArenas(let_go)
+
+    def say(self, identity: bytes, message: Message) -> None:
+        """Sends a message before all values that have not left."""
+        peer = self.peers.get(identity)
+        if peer is None or type(message) is Refused:  # It ends the connection, whatever else was lost.
+            self.outgoing.append((identity, encode(message)))
+        else:
+            peer.sent += 1
+            self.outgoing.append((identity, encode(message, None, peer.sent)))
+
+    def due(self, peer: Peer) -> None:
+        """It may have something to be sent, unless it is lost: by its own message, or with its job."""
+        if not peer.is_lost:
+            self.waiting[peer.identity] = peer
+
+    def lose(self, identity: bytes) -> None:
+        """The connection is gone, or is to be forgotten. No harm if it is none."""
+        self.waiting.pop(identity, None)
+        peer = self.peers.pop(identity, None)
+        if peer is None:
+            return
+        peer.is_lost = True
+        job = peer.job
+        is_slots = job.links.get(peer.slot) is peer
+        if is_slots:
+            peer.park()
+        else:
+            peer.close()
+        self.arenas.lose(peer)
+        if is_slots:
+            job.parked[peer.slot] = peer
+            del job.links[peer.slot]
+
+    def drop(self, job: Job, reason: str) -> None:
+        """The job is gone, and its connections are told and lost."""
+        self.job = None
+        for peer in list(job.links.values()):
+            self.say(peer.identity, Refused(RefusalCode.CLOSED, reason[:2048]))
+            self.lose(peer.identity)
+
+    def refuse(self, identity: bytes, error: ProtocolError) -> None:
+        """What a peer said is none of this format, or asks for too much: it is told, and forgotten."""
+        self.counts.malformed += 1
+        self.say(identity, Refused(RefusalCode.MALFORMED, str(error)[:2048]))
+        self.lose(identity)
+
+    def refuse_request(self, peer: Peer, request: int, error: PushRefusedError) -> None:
+        """What a request asks for contradicts what is there."""
+        self.counts.refused += 1
+        self.say(peer.identity, Failed(request, FailureCode.REFUSED, str(error)[:2048]))
+
+
+# --- Who may speak with a shard: what a Hello must agree with, and what is answered to it -----------------------------
+
+
+SHOWN_DIGITS: Final = 12
+"""Of a description's digest, where people compare two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The Hello is good. `supersedes` is the identity of the slot's connection so far."""
+
+    job: Job
+    supersedes: bytes | None
+
+
+def admit(job: Job | None, peers: Mapping[bytes, Peer], identity: bytes, hello: Hello) -> Admission | Refused:
+    """Whether the shard talks with whoever says this Hello."""
+    term = job.shard.description.term if job is not None and job.name == hello.job else None
+    if term is not None and term > hello.term:
+        text = f"job {hello.job!r} is in term {term} here, term {hello.term} is over"
+        return Refused(RefusalCode.STALE_TERM, text)
+    if job is None or term != hello.term:
+        return Refused(RefusalCode.UNKNOWN_JOB, f"job {hello.job!r}, term {hello.term} is not open on this shard")
+    if hello.description != job.digest:
+        text = (
+            f"job {hello.job!r}: the client has another description of the store than shard {job.shard.shard} "
+            f"(digests {hello.description.hex()[:SHOWN_DIGITS]} and {job.digest.hex()[:SHOWN_DIGITS]}, as --check says "
+            "of a file): connect with the file that the shard was started with, or restart the shards with this one"
+        )
+        return Refused(RefusalCode.OTHER_DESCRIPTION, text)
+    if hello.slot >= job.shard.description.slots:
+        text = f"slot {hello.slot}: job {hello.job!r} has slots 0 to {job.shard.description.slots - 1}"
+        return Refused(RefusalCode.NO_SUCH_SLOT, text)
+    newest = job.incarnations.get(hello.slot, hello.incarnation)
+    if hello.incarnation < newest:
+        text = f"slot {hello.slot}: incarnation {hello.incarnation} was replaced by {newest}"
+        return Refused(RefusalCode.STALE_INCARNATION, text)
+    return _against_link(job, peers.get(identity), hello)
+
+
+def _against_link(job: Job, same: Peer | None, hello: Hello) -> Admission | Refused:
+    held = job.links.get(hello.slot)
+    if held is not None and held.hello.incarnation == hello.incarnation:
+        if held.hello.process != hello.process:
+            told = f"slot {hello.slot} is taken by another process that is alive, as incarnation {hello.incarnation}"
+            text = f"{told}; use another slot, or a higher incarnation= to replace it"
+            return Refused(RefusalCode.BUSY, text)
+        if held.hello.session > hello.session:
+            text = f"slot {hello.slot}: connection {hello.session} was replaced by {held.hello.session}"
+            return Refused(RefusalCode.STALE_INCARNATION, text)
+    if same is not None and same is not held:
+        return Refused(RefusalCode.MALFORMED, f"slot {hello.slot}: this connection belongs to slot {same.slot}")
+    return Admission(job, held.identity if held is not None else None)
+
+
+class Handshake:
+    """`boot` is 16 bytes drawn when the process starts."""
+
+    def __init__(self, links: Links, settings: LinkSettings, boot: bytes) -> None:
+        self._links = links
+        self._settings = settings
+        self._boot = boot
+
+    def hello(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
+        """Welcomes whoever says this, or refuses; the slot's connection so far, if there is one, is lost. Who says it
+        again, as message 1, has not heard the answer perhaps."""
+        links = self._links
+        known = links.peers.get(identity)
+        if number and known is not None:
+            if known.received == number and known.welcome is not None:
+                links.outgoing.append((identity, encode(known.welcome, None, number)))
+            return
+        verdict = admit(links.job, links.peers, identity, hello)
+        if not isinstance(verdict, Admission):
+            links.counts.refused += 1
+            links.lose(identity)
+            links.say(identity, verdict)
+            return
+        if verdict.supersedes is not None:
+            links.lose(verdict.supersedes)
+        _fill(verdict.job, hello)
+        peer = Peer(identity, hello, verdict.job, self._settings, now)
+        peer.parked = verdict.job.parked_of(hello.slot, hello.process)
+        peer.shared = links.counts.shared
+        links.peers[identity] = verdict.job.links[hello.slot] = peer
+        verdict.job.come(hello.slot, now)
+        listener = links.arenas.begin(peer)
+        if listener:
+            links.due(peer)
+        silence_ms = int(self._settings.silence_s * 1000)
+        peer.received = number
+        peer.welcome = Welcome(hello.session, self._boot, silence_ms, listener, peer.ticket)
+        links.counts.welcomed += 1
+        links.say(identity, peer.welcome)
+
+
+def _fill(job: Job, hello: Hello) -> None:
+    """The slot is filled by this incarnation, newer or not; what an older one has pushed and is not merged is gone."""
+    if hello.incarnation > job.incarnations.get(hello.slot, -1):
+        if hello.slot in job.incarnations:
+            job.shard.replace(hello.slot)
+        job.incarnations[hello.slot] = hello.incarnation
