@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from pydantic import ValidationError
@@ -14,75 +16,27 @@ from weft_kvstore.encryption.key_files import make_key_files
 from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.daemon import ShardSettings, serve
 
+VARIABLES_ALONE: Final = {"token", "credit_bytes", "frame_bytes", "silence_s", "alive_file"}
+"""Settings that are no options: a secret, and what nobody sets by hand."""
+
 
 def main(
     *,
-    description: Annotated[
-        Path | None, typer.Option(help="A store's description, TOML or JSON: serves it alone, without a server.")
-    ] = None,
-    shard: Annotated[int | None, typer.Option(help="Which shard of the description this is, from 0.")] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Say what each shard of the description will hold, and start nothing.")
-    ] = False,
-    bind: Annotated[
-        str | None,
-        typer.Option(help="Where to listen: tcp://*:5555, port 0: any; or tcp://*:8471-8570 (WEFT_SHARD_BIND)."),
-    ] = None,
-    server: Annotated[str | None, typer.Option(help="The server's URL (WEFT_SHARD_SERVER).")] = None,
-    name: Annotated[str | None, typer.Option(help="What people call it (WEFT_SHARD_NAME).")] = None,
-    advertise: Annotated[str | None, typer.Option(help="The host by which workers reach this machine.")] = None,
     new_curve_keys: Annotated[
         Path | None, typer.Option(metavar="NAME", help="Make CURVE keys: NAME.key and NAME.key_secret; start nothing.")
     ] = None,
-    curve_keys: Annotated[
-        Path | None, typer.Option(help="This shard's NAME.key_secret: links are encrypted (WEFT_SHARD_CURVE_KEYS).")
-    ] = None,
-    curve_clients: Annotated[
-        Path | None,
-        typer.Option(help="A directory with the NAME.key of the clients that are let in (WEFT_SHARD_CURVE_CLIENTS)."),
-    ] = None,
-    table_directory: Annotated[
-        Path | None, typer.Option(help="Where rows of tables lie that have no place in memory.")
-    ] = None,
-    table_memory: Annotated[
-        str | None, typer.Option(help="How much memory the rows of one table may take, as 4GiB.")
-    ] = None,
-    apply_threads: Annotated[int | None, typer.Option(help="Threads that help with updates.")] = None,
-    job_memory: Annotated[
-        str | None, typer.Option(help="The most private memory that a job's process may take, as 4GiB.")
-    ] = None,
-    metrics_port: Annotated[
-        int | None, typer.Option(help="Serves Prometheus metrics over HTTP here; 0: any free port.")
-    ] = None,
-    metrics_host: Annotated[
-        str | None, typer.Option(help="The address for metrics; this machine alone if left out.")
-    ] = None,
-    exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="End when standard input closes.")
+    check: Annotated[
+        bool, typer.Option("--check", help="Say what each shard of the description will hold, and start nothing.")
     ] = False,
+    **given: Any,
 ) -> None:
     """Serves one shard of a store that is used alone, or parameters for a weft server.
 
     Every setting is also a variable WEFT_SHARD_...
     """
-    given: dict[str, Any] = {
-        "server": server,
-        "name": name,
-        "bind": bind,
-        "advertise": advertise,
-        "description": description,
-        "shard": shard,
-        "curve_keys": curve_keys,
-        "curve_clients": curve_clients,
-        "table_directory": table_directory,
-        "table_memory": table_memory,
-        "apply_threads": apply_threads,
-        "job_memory": job_memory,
-        "metrics_port": metrics_port,
-        "metrics_host": metrics_host,
-        "exit_with_parent": exit_with_parent or None,
-    }
-    if new_curve_keys is not None and any(value is not None for value in given.values()):
+    given = {name: value for name, value in given.items() if value not in {None, False}}
+    description = Path(given["description"]) if "description" in given else None
+    if new_curve_keys is not None and given:
         raise typer.BadParameter("--new-curve-keys starts nothing: give it alone")
     if check and description is None:
         raise typer.BadParameter("--check needs --description, the file to be checked")
@@ -92,7 +46,7 @@ def main(
         elif check and description is not None:
             from weft_kvstore.serving.stand_alone import show_holdings  # Daemons do without what it imports.
 
-            show_holdings(description, shard)
+            show_holdings(description, int(given["shard"]) if "shard" in given else None)
         else:
             _serve(_settings(given))
     except (ForkError, StoreError, ValueError, OSError, MemoryError) as error:
@@ -118,10 +72,10 @@ def _make_keys(name: Path) -> None:
 
 def _settings(given: dict[str, Any]) -> ShardSettings:
     try:
-        settings = ShardSettings(**{field: value for field, value in given.items() if value is not None})
+        settings = ShardSettings(**given)
     except ValidationError as error:
         raise typer.BadParameter("; ".join(_told(one, given) for one in error.errors())) from error
-    if given["metrics_host"] is not None and settings.metrics_port is None:
+    if "metrics_host" in given and settings.metrics_port is None:
         raise typer.BadParameter("--metrics-host needs --metrics-port: without a port no metrics are served")
     return settings
 
@@ -133,8 +87,31 @@ def _told(error: ErrorDetails, given: dict[str, Any]) -> str:
         return text
     name = str(error["loc"][0])
     option = "--" + name.replace("_", "-")
-    return f"{f'WEFT_SHARD_{name.upper()}' if given.get(name) is None else option}: {text}"
+    return f"{f'WEFT_SHARD_{name.upper()}' if name not in given else option}: {text}"
 
+
+def _options() -> Iterator[Parameter]:
+    """An option for each setting, which says what the setting does; what it is given is checked with the others."""
+    for name, field in ShardSettings.model_fields.items():
+        if name in VARIABLES_ALONE:
+            continue
+        flag = "--" + name.replace("_", "-")
+        if field.annotation is bool:
+            annotation: Any = Annotated[bool, typer.Option(flag, help=field.description)]
+            yield Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        else:
+            annotation = Annotated[str | None, typer.Option(flag, help=field.description)]
+            yield Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _with_options(function: Callable[..., None]) -> None:
+    *own, _ = signature(function, eval_str=True).parameters.values()
+    every = [*own, *_options()]
+    function.__signature__ = Signature(every)  # type: ignore[attr-defined]  # what typer reads
+    function.__annotations__ = {one.name: one.annotation for one in every}
+
+
+_with_options(main)
 
 if __name__ == "__main__":
     typer.run(main)

@@ -6,5 +6,6 @@ of this works on runs of slices at once, and none of it has sockets, threads or 
 
 Read `bucket` (a bucket made from the description, and the pulls that wait for it), `state` (the way of a step), then
 its parts: `steps` (what is in, and values that were set), `sums` (gradients added in order) and `update` (the arrays,
-plain and encoded, and the rule).
+plain and encoded, and the rule). `gate` (steps that all shards commit together) and `waiting` (a pull and its answers;
+long work, cut so that the socket is served between two pieces) are for tables too.
 """

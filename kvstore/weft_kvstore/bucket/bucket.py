@@ -12,10 +12,10 @@ import numpy as np
 from weft_kvstore.arrays import Array, Range, Segment, greatest, laid_apart, ranges_alike, ranges_where
 from weft_kvstore.bucket.state import BucketState
 from weft_kvstore.bucket.update import BucketSpec, BucketValues, EncodedValues
+from weft_kvstore.bucket.waiting import Answer, PullWait
 from weft_kvstore.compression.codecs import PayloadError
 from weft_kvstore.compression.slices import SliceCodec
 from weft_kvstore.description.records import Mode, StoreDescription, first_elements, is_given
-from weft_kvstore.merging.waiting import Answer, PullWait
 from weft_kvstore.same_host.layout import BucketPlaces
 from weft_kvstore.same_host.peers import placed
 from weft_kvstore.sharding import Routing

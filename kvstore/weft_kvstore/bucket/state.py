@@ -13,11 +13,11 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array, PendingSegments, Range, Segment, laid_as, ranges_alike, span
+from weft_kvstore.bucket.gate import PushRefusedError, contradiction
 from weft_kvstore.bucket.steps import BucketSets, BucketSteps
 from weft_kvstore.bucket.sums import ArrivalOrder, BucketGate, BucketSums, MergeOrder, SlotOrder, Sum, sum_dtype
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues
 from weft_kvstore.description.records import Merge
-from weft_kvstore.merging.steps import PushRefusedError, contradiction
 
 
 class Change(NamedTuple):

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, greatest, least, ranges_where, span
+from weft_kvstore.bucket.gate import PushRefusedError, check_contributes, contradiction, numbers, waits
 from weft_kvstore.bucket.update import BucketSpec, BucketValues
-from weft_kvstore.merging.steps import PushRefusedError, check_contributes, contradiction, numbers, waits
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING, STEPS_AHEAD
 
 # --- Which steps of a bucket's slices are in and merged, by slot: numbers alone, over any run of slices at once -------

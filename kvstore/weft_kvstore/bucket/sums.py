@@ -10,8 +10,8 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, exact_sum, ranges_where, span
+from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.update import BucketSpec
-from weft_kvstore.merging.steps import StepGate
 
 # --- Gradients that are in and not merged, and which of them is added next --------------------------------------------
 

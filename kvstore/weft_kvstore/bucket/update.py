@@ -15,12 +15,12 @@ from weft_kernels.blocks import CACHE_ELEMENTS, whole_blocks
 from weft_kernels.rules.record import Hyper, Rule, State
 from weft_kernels.run import KernelError
 from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, ranges_where, span
+from weft_kvstore.bucket.gate import StepGate
+from weft_kvstore.bucket.waiting import Computing
 from weft_kvstore.compression.description import Choice
 from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
 from weft_kvstore.description.records import KeyDescription, Merge, Mode
 from weft_kvstore.hyper import HyperAgreement, KeyHyper
-from weft_kvstore.merging.steps import StepGate
-from weft_kvstore.merging.waiting import Computing
 from weft_kvstore.sharding import BucketPart
 from weft_kvstore.wire.outbox import OneBuffer, Pinnable
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from weft_kvstore.bucket.bucket import PlainBucket
+from weft_kvstore.bucket.gate import PushRefusedError
+from weft_kvstore.bucket.waiting import Answer, PullWait
 from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation, outcome_of
 from weft_kvstore.client.keys import PushPull
 from weft_kvstore.client.operation import Operation, PullOperation, SendOperation, SentRun
@@ -15,8 +17,6 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import Deadlines, OtherThread
 from weft_kvstore.hyper import ChangeRefusedError, Proposal
-from weft_kvstore.merging.steps import PushRefusedError
-from weft_kvstore.merging.waiting import Answer, PullWait
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import LinkSettings

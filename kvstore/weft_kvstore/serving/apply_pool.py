@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft_kvstore.merging.waiting import Task
+from weft_kvstore.bucket.waiting import Task
 from weft_kvstore.statistics import ApplyStatistics
 
 

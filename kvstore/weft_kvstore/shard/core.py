@@ -14,9 +14,9 @@ import numpy as np
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.bucket.bucket import STAYS_BYTES, PlainBucket
+from weft_kvstore.bucket.gate import PushRefusedError
+from weft_kvstore.bucket.waiting import PullWait
 from weft_kvstore.errors import StoreError
-from weft_kvstore.merging.steps import PushRefusedError
-from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.same_host.peers import Arenas, placed
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.agreements import HyperHandlers, StepHandlers, because, give_up

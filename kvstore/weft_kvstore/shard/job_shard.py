@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeAlias
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array, Range, Ranges, Segment
 from weft_kvstore.bucket.bucket import PlainBucket
+from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.state import Arrival
+from weft_kvstore.bucket.waiting import Computing, InTurn, PullWait
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
-from weft_kvstore.merging.steps import StepGate
-from weft_kvstore.merging.waiting import Computing, InTurn, PullWait
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows, is_ascending
 from weft_kvstore.same_host.layout import ShardPlaces, shard_places

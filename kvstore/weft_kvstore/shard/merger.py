@@ -12,7 +12,7 @@ from weft_kvstore.arrays import FEW
 from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.bucket.state import Changed
 from weft_kvstore.bucket.update import RuleFailedError
-from weft_kvstore.merging.waiting import PIECE_BYTES, PullWait, Work
+from weft_kvstore.bucket.waiting import PIECE_BYTES, PullWait, Work
 from weft_kvstore.shard.job_shard import JobShard, Taken
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.messages import Reading

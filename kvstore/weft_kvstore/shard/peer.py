@@ -9,10 +9,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.bucket.bucket import PlainBucket
+from weft_kvstore.bucket.waiting import Answer, PullWait
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import Mode
 from weft_kvstore.errors import StoreError
-from weft_kvstore.merging.waiting import Answer, PullWait
 from weft_kvstore.same_host.peers import PeerMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard

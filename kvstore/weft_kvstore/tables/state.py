@@ -9,15 +9,23 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array, bytes_of
+from weft_kvstore.bucket.waiting import PIECE_BYTES, PIECE_ELEMENTS, Answer, PullWait, Work
 from weft_kvstore.description.records import Mode, Sparse
-from weft_kvstore.merging.steps import AsyncSteps, Complete, Steps, SyncSteps
-from weft_kvstore.merging.waiting import PIECE_BYTES, PIECE_ELEMENTS, Answer, PullWait, Work
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.rows.rows import Rows, merged
+from weft_kvstore.rows.rows import Rows
 from weft_kvstore.rows.storage import Draw, HeldRows
 from weft_kvstore.sharding import RowCut, chunks_of
-from weft_kvstore.tables.steps import ChunkRun, RowPushes, RowsAhead, TableGate, TableSets, Taken, WaitingPulls
-from weft_kvstore.tables.values import KeyRules, MakeRows, TableValues
+from weft_kvstore.tables.steps import (
+    ChunkRun,
+    RowPushes,
+    RowsAhead,
+    TableGate,
+    TableSets,
+    TableSteps,
+    Taken,
+    WaitingPulls,
+)
+from weft_kvstore.tables.values import Complete, KeyRules, MakeRows, TableValues
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import OneBuffer
 
@@ -71,11 +79,8 @@ class TableState(Work):
         self.spec = spec
         self.cut = cut
         self.shard = shard
-        self.steps: Steps[Rows] = (
-            SyncSteps(spec.slots, spec.merge, merged)
-            if spec.mode is Mode.SYNC
-            else AsyncSteps(spec.slots, spec.staleness if spec.mode is Mode.STALE else None)
-        )
+        staleness = spec.staleness if spec.mode is Mode.STALE else None
+        self.steps = TableSteps(spec.slots, spec.merge, together=spec.mode is Mode.SYNC, staleness=staleness)
         a_piece = max(PIECE_ELEMENTS // max(cut.width, 1), 1)
         self.sets = TableSets(spec, self.steps, partial(RowsAhead, cut.width, cut.dtype, cut.id_dtype, a_piece=a_piece))
         self.waits = WaitingPulls()
@@ -215,8 +220,7 @@ class TableState(Work):
         """Has a unit that nobody has pushed to begin at a version, after so many updates. Steps are of all slots."""
         self.updates = updates
         if self.spec.slots:
-            assert isinstance(self.steps, SyncSteps)
-            self.steps.begin_at(version)
+            self.steps.counts.begin_at(version, 0, 1)
 
     def answered_version(self, wait: PullWait) -> int:
         """The version that an answer to a pull tells."""
@@ -354,7 +358,7 @@ class TableState(Work):
     def _put(self, value: Rows) -> None:
         self._table.put(value, self._moment(self.version))
 
-    def _apply(self, complete: Complete[Rows]) -> Iterator[None]:
+    def _apply(self, complete: Complete) -> Iterator[None]:
         return self._table.apply(complete, self._moment(complete.step), self.updates + 1)
 
     def _moment(self, step: int) -> int:

@@ -1,5 +1,5 @@
-"""On the way of a table's steps: pushes of rows put together from chunks, the gate at which sums are measured, pulls
-that wait, and values that were set: at once, or for a version that is still to come. Pure.
+"""A table's steps, and what is on their way: pushes of rows put together from chunks, the gate at which sums are
+measured, pulls that wait, and values that were set: at once, or for a version that is still to come. Pure.
 """
 
 from __future__ import annotations
@@ -18,20 +18,164 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array, exact_sum
-from weft_kvstore.description.records import Mode
-from weft_kvstore.merging.steps import (
-    Complete,
-    PushRefusedError,
-    StepGate,
-    Steps,
-    contradiction,
-)
-from weft_kvstore.merging.waiting import PIECE_ELEMENTS, PullWait
+from weft_kvstore.bucket.gate import PushRefusedError, StepGate, contradiction
+from weft_kvstore.bucket.steps import BucketSteps
+from weft_kvstore.bucket.waiting import PIECE_ELEMENTS, PullWait
+from weft_kvstore.description.records import Merge, Mode
 from weft_kvstore.rows.index import IdIndex
 from weft_kvstore.rows.memory import GrowingArray
-from weft_kvstore.rows.rows import Rows, is_ascending
+from weft_kvstore.rows.rows import Rows, is_ascending, merged
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
-from weft_kvstore.tables.values import KeyRules
+from weft_kvstore.tables.values import Complete, KeyRules
+
+# --- Which steps of a table are in, merged and applied: all slots together, or each by itself -------------------------
+# Where slots go together gradients are added as a bucket's are: in slot order the longest complete prefix at once,
+# while later ones wait, so that the sum is the same bits for any order of arrival; or in the order of arrival.
+
+
+class TableSteps:
+    """`counts` are a table's steps as those of a bucket of one slice. `_waiting` has what came and is not merged, by
+    number of its slot and step, in order of arrival; `_arrived` what of it is an update of its own, and comes next in
+    its slot. `_merged` slots are in the sum of the next step, of `_contributors` gradients."""
+
+    def __init__(
+        self, slots: tuple[int, ...], merge: Merge, *, together: bool = True, staleness: int | None = None
+    ) -> None:
+        """`staleness`: how many steps a slot may see of its own that others are not through with; None: any number."""
+        self.counts = BucketSteps(slots, 1, together=together)
+        self._together = together
+        self._by_slot = merge is Merge.SLOT
+        self._staleness = staleness
+        self._waiting: dict[tuple[int, int], Rows | None] = {}
+        self._arrived: deque[tuple[int, int]] = deque()
+        self._merged = 0
+        self._contributors = 0
+        self._total: Rows | None = None
+
+    @property
+    def version(self) -> int:
+        """How many steps every slot is through with."""
+        return int(self.counts.version[0])
+
+    @property
+    def newest(self) -> int:
+        """How many steps the slot is through with that is furthest ahead: no pull sees a later version."""
+        return self.version if self._together else int(self.counts.through.max(initial=0))
+
+    @property
+    def begun(self) -> int:
+        """The first step of which nothing has come of any slot, nor of a later one."""
+        return max([int(self.counts.came.max(initial=0)), *(step + 1 for _, step in self._waiting)])
+
+    def check(self, slot: int, step: int, where: str, *, pushes: bool) -> None:
+        """Raises PushRefusedError where a slot's gradient, or its word that it has none, contradicts what is there."""
+        place = self.counts.place_of(slot, where)
+        self.counts.check(place, step, 0, 1, pushes=pushes, where=lambda _: where)
+        if (place, step) in self._waiting and (self._waiting[place, step] is not None) != pushes:  # It came early.
+            raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
+
+    def is_over(self, slot: int, step: int) -> bool:
+        """Whether what the slot may still say of this step changes nothing."""
+        place = self.counts.places[slot]
+        return step < self.counts.came[place, 0] or (place, step) in self._waiting
+
+    def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
+        """Takes in what `check` lets pass: a slot's gradient, or None for nothing. True if it may be due at once. What
+        was in before changes nothing: exactly once holds."""
+        if self.is_over(slot, step):
+            return False
+        place, first = self.counts.places[slot], step
+        self._waiting[place, step] = gradient
+        while (place, step) in self._waiting and self.counts.came[place, 0] == step:  # and what came before it was due
+            self.counts.accept(place, step, 0, 1, pushes=self._waiting[place, step] is not None)
+            if not self._together:
+                self._arrived.append((place, step))
+            step += 1
+        return first == self.version if self._together else step > first
+
+    def merge_next(self) -> int | None:
+        """Adds the next gradient that has come and can be added: how many elements. None where there is none."""
+        step = self.version
+        if not self._together:
+            return None  # Each gradient is an update of its own.
+        place = self._merged if self._by_slot else next((place for place, of in self._waiting if of == step), -1)
+        if (place, step) not in self._waiting:
+            return None
+        gradient = self._waiting.pop((place, step))
+        self._merged += 1
+        self.counts.through[place] = step + 1
+        if gradient is None:
+            return 0
+        self._contributors += 1
+        if self._total is None:
+            self._total = gradient
+            return 0
+        self._total = merged(self._total, gradient)
+        return self._total.size
+
+    def due(self) -> Complete | None:
+        """The next update, once `merge_next` has completed it. It stays the next one until `advance`."""
+        slots = self.counts.slots
+        if self._together:
+            is_due = 0 < len(slots) == self._merged
+            return Complete(self.version, self._contributors, self._total) if is_due else None
+        if not self._arrived:
+            return None
+        place, step = self._arrived[0]
+        gradient = self._waiting[place, step]
+        return Complete(step, 0 if gradient is None else 1, gradient, slots[place])
+
+    def advance(self) -> None:
+        """The update that is due was applied."""
+        counts = self.counts
+        if self._together:
+            self._merged, self._contributors, self._total = 0, 0, None
+            counts.version += 1
+            return
+        place, step = self._arrived.popleft()
+        del self._waiting[place, step]
+        counts.through[place] = step + 1
+        counts.version[0] = counts.through.min()
+
+    def replace(self, slot: int, *, keep_due: bool = False) -> None:
+        """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten. `keep_due`: the
+        update that is due is being applied."""
+        place = self.counts.number_of(slot)
+        if place is None:
+            return
+        due = self._arrived[0] if keep_due and self._arrived else None
+        self._waiting = {one: rows for one, rows in self._waiting.items() if one[0] != place or one == due}
+        self._arrived = deque(one for one in self._arrived if one in self._waiting)
+        self.counts.forget(place)
+        if due is not None and due[0] == place:
+            self.counts.accept(place, due[1], 0, 1, pushes=self._waiting[due] is not None)
+
+    def seen(self, slot: int, *, settled: bool) -> int:
+        """The version that a pull of this slot can have."""
+        place = None if self._together or settled else self.counts.number_of(slot)
+        return self.version if place is None else int(self.counts.through[place, 0])
+
+    def is_at(self, version: int, slot: int, *, settled: bool) -> bool:
+        """Whether a pull of `version` can be answered. A key to which nobody contributes is at every version."""
+        if not self.counts.slots:
+            return True
+        if self._together:
+            return self.version >= version
+        if (settled or slot in self.counts.places) and self.seen(slot, settled=settled) < version:
+            return False
+        return settled or self._staleness is None or self.version >= version - self._staleness
+
+    def missing(self, version: int, slot: int, *, settled: bool) -> tuple[str, list[int]]:
+        """What a pull of a version still waits for, in words, and the slots that have not pushed it."""
+        if self._together:
+            return self.counts.missing(0, version, None)
+        if self._staleness is not None and not settled:
+            place = self.counts.number_of(slot)
+            if place is None or self.counts.through[place, 0] >= version:
+                return self.missing(version - self._staleness, slot, settled=True)
+        of = [place for place, one in enumerate(self.counts.slots) if settled or one == slot]
+        return self.counts.missing(0, version, of)
+
 
 # --- Values that were set for a version that is still to come: of one place the last one ------------------------------
 
@@ -106,7 +250,7 @@ class TableSets:
 
     __slots__ = ("_ahead", "_is_ending", "_late", "_nothing_ahead", "_spec", "_steps", "_taken", "reached")
 
-    def __init__(self, spec: KeyRules, steps: Steps[Any], nothing_ahead: Callable[[], RowsAhead]) -> None:
+    def __init__(self, spec: KeyRules, steps: TableSteps, nothing_ahead: Callable[[], RowsAhead]) -> None:
         """`nothing_ahead` makes the place where values of one version wait."""
         self._spec = spec
         self._steps = steps
@@ -303,7 +447,7 @@ class TableGate:
         self._spec = spec
         self._measured = _NEVER
 
-    def passing(self, complete: Complete[Rows]) -> Generator[None, None, Complete[Rows] | None]:
+    def passing(self, complete: Complete) -> Generator[None, None, Complete | None]:
         """The update as the slots have agreed on it: clipped, or without a gradient where the step is skipped. None
         before they have; the first time what it amounts to is measured. The gradient is written."""
         step, total = complete.step, complete.total

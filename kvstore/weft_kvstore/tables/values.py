@@ -15,11 +15,11 @@ from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Array
+from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.update import RULE_ERRORS, RuleFailedError
+from weft_kvstore.bucket.waiting import PIECE_ELEMENTS
 from weft_kvstore.description.records import Merge, Mode, Sparse
 from weft_kvstore.hyper import HyperAgreement, KeyHyper
-from weft_kvstore.merging.steps import Complete, StepGate
-from weft_kvstore.merging.waiting import PIECE_ELEMENTS
 from weft_kvstore.rows.arrays import RowHistory
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows
@@ -84,6 +84,17 @@ class KeyRules:
         except RULE_ERRORS as error:
             told = f"rule {self.rule.name!r} failed on {self.at_step(step)}: {error}"
             raise RuleFailedError(told) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """An update that is due: of job step `step`, the sum of `contributors` gradients; None where there was none. `slot`
+    is whose gradient it is, where each is applied by itself."""
+
+    step: int
+    contributors: int
+    total: Rows | None
+    slot: int | None = None
 
 
 # --- First values of a table's rows, of which those that were shown last are not made again ---------------------------
@@ -251,7 +262,7 @@ class TableValues:
         arrays.put(numbers, value.values)
         history.saw_all(numbers)
 
-    def apply(self, complete: Complete[Rows], moment: int, update: int) -> Iterator[None]:
+    def apply(self, complete: Complete, moment: int, update: int) -> Iterator[None]:
         """Makes the table's update of that number, the first is 1; stops after each piece. Raises RuleFailedError,
         MemoryError."""
         if complete.total is None:

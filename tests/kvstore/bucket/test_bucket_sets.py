@@ -15,10 +15,10 @@ from store_cluster import given as given_key
 from store_cluster import key_of, store_of
 from weft_kvstore.arrays import Segment, ranges_alike
 from weft_kvstore.bucket import steps as bucket_steps
+from weft_kvstore.bucket.gate import PushRefusedError
 from weft_kvstore.bucket.steps import BucketSets, BucketSteps
 from weft_kvstore.bucket.update import BucketValues
 from weft_kvstore.description.records import Mode
-from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
 from weft_kvstore.shard.job_shard import JobShard
 

@@ -14,11 +14,11 @@ import pytest
 from store_cluster import key_of, store_of
 from store_simulation import Simulation
 from weft_kvstore.bucket.bucket import BucketPulls
+from weft_kvstore.bucket.waiting import PullWait
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.core import QUIET_S, TOLD_AFTER_S
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard

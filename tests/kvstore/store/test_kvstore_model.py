@@ -28,14 +28,14 @@ from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
 from weft_kvstore.bucket.bucket import BucketPulls, PlainBucket
+from weft_kvstore.bucket.waiting import PullWait
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.description.records import CommitDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.merging.steps import AsyncSteps
-from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.tables.state import TableState
+from weft_kvstore.tables.steps import TableSteps
 from weft_kvstore.wire.messages import Reading
 
 RATE, MOMENTUM = 0.1, 0.9
@@ -548,7 +548,9 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
 
     def of_unit(core: ShardCore, wait: PullWait, unit: TableState) -> Any:
         key = next(one for one in description.keys if one.key == unit.spec.key)
-        check_answer(wait, key, dict(unit.steps._through))  # type: ignore[attr-defined]
+        check_answer(
+            wait, key, dict(zip(unit.steps.counts.slots, unit.steps.counts.through[:, 0].tolist(), strict=True))
+        )
         return answer(core, wait, unit)
 
     patched.setattr(ShardCore, "answer_range", of_range)
@@ -608,7 +610,7 @@ def race(mode: Mode, keys: list[KeyDescription]) -> Logs:
     return logs
 
 
-def unbound_is_at(steps: AsyncSteps[Any], version: int, slot: int, *, settled: bool) -> bool:
+def unbound_is_at(steps: TableSteps, version: int, slot: int, *, settled: bool) -> bool:
     return steps.seen(slot, settled=settled) >= version
 
 
@@ -619,7 +621,7 @@ def test_the_watch_tells_a_store_without_its_bound_apart(kind: str) -> None:
     assert race(Mode.STALE, keys).answered > 0
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(BucketPulls, "_bound", lambda *_: None)
-        patched.setattr(AsyncSteps, "is_at", unbound_is_at)
+        patched.setattr(TableSteps, "is_at", unbound_is_at)
         with pytest.raises(AssertionError, match="staler than it may be"):
             race(Mode.STALE, keys)
 

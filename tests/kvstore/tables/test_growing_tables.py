@@ -18,6 +18,7 @@ from store_simulation import Simulation
 from weft_graph.ir import Initializer
 from weft_kernels.id_draws import rows_of_ids, uniform_of_ids
 from weft_kvstore.arrays import Array
+from weft_kvstore.bucket.waiting import PullWait
 from weft_kvstore.description.check import DescriptionError, check_description, hyper_of, rule_of
 from weft_kvstore.description.records import (
     EvictionDescription,
@@ -28,7 +29,6 @@ from weft_kvstore.description.records import (
     first_table_rows,
 )
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.merging.waiting import PullWait
 from weft_kvstore.rows.rows import Rows, check_ids, merged, summed_rows
 from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.shard.job_shard import JobShard

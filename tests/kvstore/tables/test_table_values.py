@@ -13,12 +13,11 @@ from store_cluster import given as given_key
 from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.description.records import GrowthDescription, KeyDescription, Sparse
-from weft_kvstore.merging.steps import Complete
 from weft_kvstore.rows import arrays as rows_arrays
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.tables.values import TableValues
+from weft_kvstore.tables.values import Complete, TableValues
 
 ROWS, WIDTH = 12, 2
 RATE = 0.5

@@ -13,12 +13,13 @@ import pytest
 from store_cluster import key_of, store_of
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array
+from weft_kvstore.bucket.gate import StepGate
+from weft_kvstore.bucket.waiting import PIECE_ELEMENTS
 from weft_kvstore.description.records import CommitDescription, LossScaling
-from weft_kvstore.merging.steps import Complete, StepGate
-from weft_kvstore.merging.waiting import PIECE_ELEMENTS
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables.steps import TableGate
+from weft_kvstore.tables.values import Complete
 
 NORM = 5.0
 """Of the gradient (3, 4)."""

@@ -11,8 +11,8 @@ import pytest
 
 from store_cluster import given as given_key
 from store_cluster import key_of, store_of
+from weft_kvstore.bucket.gate import PushRefusedError
 from weft_kvstore.description.records import KeyDescription, Mode
-from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables import steps as tables_steps

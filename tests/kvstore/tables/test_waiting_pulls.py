@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft_kvstore.merging.waiting import PullWait
+from weft_kvstore.bucket.waiting import PullWait
 from weft_kvstore.tables.steps import LEAST_WAITS, WaitingPulls
 from weft_kvstore.wire.messages import Reading
 
