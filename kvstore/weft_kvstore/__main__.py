@@ -32,7 +32,7 @@ def main(
 ) -> None:
     """Serves one shard of a store that is used alone, or parameters for a weft server.
 
-    Every setting is also a variable WEFT_SHARD_...
+    Every setting is also an environment variable, which its option names.
     """
     given = {name: value for name, value in given.items() if value not in {None, False}}
     description = Path(given["description"]) if "description" in given else None
@@ -95,12 +95,12 @@ def _options() -> Iterator[Parameter]:
     for name, field in ShardSettings.model_fields.items():
         if name in VARIABLES_ALONE:
             continue
-        flag = "--" + name.replace("_", "-")
+        flag, told = "--" + name.replace("_", "-"), f"{field.description} WEFT_SHARD_{name.upper()}."
         if field.annotation is bool:
-            annotation: Any = Annotated[bool, typer.Option(flag, help=field.description)]
+            annotation: Any = Annotated[bool, typer.Option(flag, help=told)]
             yield Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
         else:
-            annotation = Annotated[str | None, typer.Option(flag, help=field.description)]
+            annotation = Annotated[str | None, typer.Option(flag, help=told)]
             yield Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

@@ -89,7 +89,7 @@ class OwnTables:
         found = last_rows(ids.copy(), rows.reshape(len(ids), table.cut.width).copy())
         self._sets += 1
         try:
-            table.check_set(0, version, self._sets)
+            table.sets.check(0, version, self._sets)
         except PushRefusedError as error:
             raise StoreRefusedError(str(error)) from None
         table.accept_set(version, self._placed(table, found), self._sets)

@@ -164,7 +164,11 @@ class BucketPulls:
         else:
             seen = self._seen(wait, first, stop)
         found: list[Answer] = []
-        for low, high, version in ((first, stop, wait.version),) if seen is None else ranges_alike(seen, first):
+        if seen is None:
+            alike = [(first, stop, wait.version)]
+        else:
+            alike = ranges_alike(seen, first) if stop - first > 1 else [(first, stop, int(seen[0]))]
+        for low, high, version in alike:
             if update.previous is not None and (previous := self._previous(wait, low, high, version)) is not None:
                 found += self._pinned(0, previous, low, high, wait.version)
             elif wait.compressed and version and not wait.state and update.encoded is not None:
@@ -262,7 +266,7 @@ class BucketPulls:
             return None
         if wait.settled:
             return list(range(len(bucket.steps.slots)))
-        place = bucket.steps.number_of(wait.slot)
+        place = bucket.steps.places.get(wait.slot)
         return [] if place is None else [place]
 
     def _encoded(self, encoded: EncodedValues, first: int, stop: int, version: int) -> Iterator[Answer]:
@@ -304,20 +308,22 @@ class PlainBucket:
 
     def check_range(self, first: int, count: int, named: str) -> None:
         """Raises ProtocolError for slices that are not here."""
-        if not first + count <= self.state.count or not count:
+        if not 0 < count <= self.state.count - first:
             told = f"slices {first} to {first + count - 1} of bucket {self.state.spec.number}"
             raise ProtocolError(f"{named}: {told}; this shard has 0 to {len(self.state) - 1}")
 
     def laid(self, run: Run) -> Segment:
         """The elements of a run of slices; their memory is taken over where it is writable. Raises ProtocolError."""
-        self.check_range(run.first, run.count, "Push.first")
-        stop, payload, is_gradient = run.first + run.count, run.payload, run.payload_kind == PayloadKind.GRADIENT
+        first, stop, payload = run.first, run.first + run.count, run.payload
+        if not 0 < run.count <= self.state.count - first:
+            self.check_range(first, run.count, "Push.first")
+        is_gradient = run.payload_kind == PayloadKind.GRADIENT
         if is_gradient and self.pushed is not None:
-            return Segment(run.first, stop, decoded(self.pushed, run, self.state.spec.named))
+            return Segment(first, stop, decoded(self.pushed, run, self.state.spec.named))
         self._check_bytes(run, payload.nbytes)
         elements: Array = np.frombuffer(payload, self.state.update.values.dtype)
         is_kept = not payload.readonly or run.arena is not None or (is_gradient and payload.nbytes >= STAYS_BYTES)
-        return Segment(run.first, stop, elements if is_kept and elements.flags.aligned else elements.copy())
+        return Segment(first, stop, elements if is_kept and elements.flags.aligned else elements.copy())
 
     def _check_bytes(self, run: Run, nbytes: int) -> None:
         bounds = self.state.spec.part.bounds

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import Array, PendingSegments, Range, Segment, laid_as, ranges_alike, span
+from weft_kvstore.arrays import Array, PendingSegments, Range, Segment, laid_as, ranges_alike
 from weft_kvstore.bucket.gate import PushRefusedError, contradiction
 from weft_kvstore.bucket.steps import BucketSets, BucketSteps
 from weft_kvstore.bucket.sums import ArrivalOrder, BucketGate, BucketSums, MergeOrder, SlotOrder, Sum, sum_dtype
@@ -81,15 +81,6 @@ class BucketState:
         """Of the values."""
         return int(self.spec.part.bounds[-1])
 
-    @property
-    def elements(self) -> Array:
-        """Where slices begin and end (slices + 1), elements."""
-        return self.bounds
-
-    def priority(self, first: int) -> int:
-        """Of a slice."""
-        return int(self.spec.part.priorities[first])
-
     def push(self, slot: int, step: int, laid: Segment) -> list[Arrival]:
         """Takes in a slot's gradients: see `check` and `accept`."""
         place = self.steps.places.get(slot)
@@ -100,9 +91,7 @@ class BucketState:
 
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
-        place = self.steps.places.get(slot)
-        if place is None:
-            place = self.steps.place_of(slot, self._where(slot, step, first))
+        place = self.steps.place_of(slot, self._where(slot, step, first))
         self.steps.check(place, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
         early = self._early.get((place, step)) if self._early else None
         for laid in early.within(first, stop) if early is not None else ():
@@ -203,7 +192,11 @@ class BucketState:
                     self._add(place, version, laid)
                     todo.append((laid.first, laid.stop))
             elif (not spec.is_whole or self._is_due(merged, version)) and (
-                piece := self._first_piece(low, end)
+                piece := (
+                    (low, end)
+                    if end - low == 1 and self.sets.complete and not spec.is_whole
+                    else self._first_piece(low, end)
+                )
             ) is not None:
                 if piece[1] < end:
                     todo.append((piece[1], end))
@@ -225,7 +218,7 @@ class BucketState:
 
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten."""
-        place = self.steps.number_of(slot)
+        place = self.steps.places.get(slot)
         if place is None:
             return
         self._lives[place] += 1
@@ -295,7 +288,7 @@ class BucketState:
         if laid.elements is not None and laid.elements.dtype != self._sum_dtype:
             laid = laid_as(laid, self._sum_dtype)
         self._sums.add(laid, last=last)
-        at = span(laid.first, laid.stop)
+        at = laid.first if laid.stop - laid.first == 1 else slice(laid.first, laid.stop)
         self._merged[at] += 1
         self.steps.through[place, at] = step + 1
         if self.applied is not None and laid.elements is not None:
@@ -311,7 +304,7 @@ class BucketState:
                 sums = iter([Sum(_joined([one.total for one in sums]))])
             for total, addend in sums:
                 self.update.with_gradient(total, contributors, step, addend)
-        at = span(first, stop)
+        at = first if stop - first == 1 else slice(first, stop)
         self._merged[at] = 0
         self.steps.version[at] = step + 1
         if self.sets.ahead:
@@ -333,7 +326,7 @@ class BucketState:
             low, high, step = ranges_alike(self.steps.through[place, piece[0] : piece[1]], piece[0])[0]
             if high < piece[1]:
                 todo.append((high, piece[1]))
-            if self.spec.is_held(step):
+            if self.spec.hold is not None and self.spec.hold.holds(step):
                 continue
             if self.spec.is_whole and not self._order.has_all(step, place, low, high):
                 continue

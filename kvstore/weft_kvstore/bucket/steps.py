@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, greatest, least, ranges_where, span
+from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, greatest, least, ranges_where
 from weft_kvstore.bucket.gate import PushRefusedError, check_contributes, contradiction, numbers, waits
 from weft_kvstore.bucket.update import BucketSpec, BucketValues
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING, STEPS_AHEAD
@@ -53,10 +53,6 @@ class BucketSteps:
             check_contributes(slot, self.slots, where)
         return self.places[slot]
 
-    def number_of(self, slot: int) -> int | None:
-        """The slot's number among those that contribute, if it does."""
-        return self.places.get(slot)
-
     def take_next(self, place: int, step: int, first: int, stop: int) -> bool:
         """Takes in gradients of the next step of all of these slices, as nearly all are, where no slot is behind. False
         where they are any other: nothing has changed then."""
@@ -68,7 +64,7 @@ class BucketSteps:
             came = self.came[place, first:stop]
             if not (came == step).all() or (self._together and step > self.came[:, first:stop].min() + STEPS_AHEAD):
                 return False
-        at = span(first, stop)
+        at = first if stop - first == 1 else slice(first, stop)
         self.came[place, at] = step + 1
         self._said[step % STEPS_SAID, place, at] = 2 * step
         return True
@@ -196,7 +192,7 @@ class BucketSets:
         """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
         if self._holds_at_once:
             return
-        for low, high in self._new(first, stop, origin):
+        for low, high in self.new(first, stop, origin):
             now = self._steps.version[low:high]
             if version == 0 and not self._given[low:high].all():
                 at = low + int((~self._given[low:high]).argmax())
@@ -217,7 +213,7 @@ class BucketSets:
     def accept(self, version: int, laid: Segment, origin: Hashable) -> list[Range]:
         """Takes in what `check` lets pass, once. The ranges for which pulls or a merge may have waited."""
         pending, changed = PendingSegments(self._values.bounds), []
-        for low, high in self._new(laid.first, laid.stop, origin):
+        for low, high in self.new(laid.first, laid.stop, origin):
             now = self._steps.version[low:high]
             if not self._holds_at_once:
                 at_once, later = now == version, now < version
@@ -233,10 +229,6 @@ class BucketSets:
                 ahead.put(pending.part(laid, first, stop))
         self._know(laid.first, laid.stop, origin)
         return changed
-
-    def new(self, first: int, stop: int, origin: Hashable) -> list[Range]:
-        """What of a range is not known to have been restored by that call before."""
-        return self._new(first, stop, origin)
 
     def restore(self, laid: Segment, origin: Hashable, *, is_value: bool) -> None:
         """Something of these slices was restored by a call: `is_value`, this is their value."""
@@ -286,8 +278,8 @@ class BucketSets:
             self._lacking[laid.first : laid.stop] = False
             self.complete = not self._lacking.any()
 
-    def _new(self, first: int, stop: int, origin: Hashable) -> list[Range]:
-        """What of a range has not been set by that call before."""
+    def new(self, first: int, stop: int, origin: Hashable) -> list[Range]:
+        """What of a range has not been set, or restored, by that call before."""
         known = self._taken.get(origin)
         if known is None:
             return [(first, stop)]

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, exact_sum, ranges_where, span
+from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, exact_sum, ranges_where
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.update import BucketSpec
 
@@ -171,8 +171,12 @@ class BucketSums:
         elif last and self._bounds[laid.stop] - self._bounds[laid.first] >= LATE_ELEMENTS:
             self._put_off(laid)
         else:
-            self._add(laid)
-        self.contributors[span(laid.first, laid.stop)] += 1
+            total = None if laid.parts else self._totals.elements_of(laid.first, laid.stop)
+            if total is not None and total.flags.writeable:
+                np.add(total, laid.elements, out=total)
+            else:
+                self._add(laid)
+        self.contributors[laid.first if laid.stop - laid.first == 1 else slice(laid.first, laid.stop)] += 1
 
     def _put_off(self, laid: Segment) -> None:
         now: list[Segment] = []
@@ -220,7 +224,7 @@ class BucketSums:
 
     def take(self, first: int, stop: int) -> Iterator[Sum]:
         """The sums of these slices, where there are any; they begin anew."""
-        self.contributors[span(first, stop)] = 0
+        self.contributors[first if stop - first == 1 else slice(first, stop)] = 0
         totals = self._totals.take(first, stop)
         addends = self._addends.take(first, stop) if self._addends.laid else []
         return _sums(self._totals, totals, addends) if addends else map(Sum, totals)

@@ -14,7 +14,7 @@ from weft_graph.program import Update
 from weft_kernels.blocks import CACHE_ELEMENTS, whole_blocks
 from weft_kernels.rules.record import Hyper, Rule, State
 from weft_kernels.run import KernelError
-from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, ranges_where, span
+from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, ranges_where
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.waiting import Computing
 from weft_kvstore.compression.description import Choice
@@ -213,10 +213,6 @@ class BucketSpec:
         """The names of the state arrays."""
         return tuple(self.rule.state) if self.update is Update.RULE else ()
 
-    def is_held(self, step: int) -> bool:
-        """Whether a step may not be applied yet."""
-        return self.hold is not None and self.hold.holds(step)
-
     def numbers(self, step: int, first: int, stop: int) -> Iterator[tuple[int, int, Hyper]]:
         """The hyper-parameters of a step for slices, by ranges of them: those of keys that have their own apart."""
         for low, high, place in ranges_alike(self.part.places[first:stop], first):
@@ -341,7 +337,7 @@ class BucketUpdate:
                         at = one[1]
                 except RULE_ERRORS as error:  # A schedule's: what the rule itself raises is told by its slices.
                     raise self._failed(error, at, at, step) from error
-        self.updates[span(total.first, total.stop)] += 1
+        self.updates[total.first if total.stop - total.first == 1 else slice(total.first, total.stop)] += 1
         if self.encoded is not None and spec.update is Update.GRADIENT:
             self.encoded.merged(step, total.first, total.stop, total.elements)
 

@@ -42,10 +42,14 @@ class ApplyPool:
     def run(self, tasks: Sequence[Task]) -> None:
         """Carries out all of them, in any order, and returns when all have ended. Raises what one of them raised; where
         nobody helps, the others are not begun then."""
-        left = deque(tasks)
         if self._helpers is None or len(tasks) == 1:
-            self._carry_out(left, self._own)
+            started, counts = time.perf_counter(), self._own
+            for number, task in enumerate(tasks, counts.pieces + 1):
+                counts.pieces = number
+                task()
+            counts.busy_s += time.perf_counter() - started
             return
+        left = deque(tasks)
         helping = [self._helpers.submit(self._help, left) for _ in range(min(self.lanes, len(tasks)) - 1)]
         try:
             self._carry_out(left, self._own)

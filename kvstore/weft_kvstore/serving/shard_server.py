@@ -374,6 +374,7 @@ class ShardServer:
                         self._has_come = True
                     elif listener is not None and one == listener.fileno():
                         listener.receive(self._clock())
+                        self._core.look_at_arenas()
                     else:
                         self._wakeup.clear()
         except Exception as error:  # noqa: BLE001  # the thread's outermost frame: whoever runs the shard must hear of it
@@ -432,6 +433,7 @@ class ShardServer:
         self._core.tick(now)
         if self._listener is not None:
             self._listener.tick(now)
+            self._core.look_at_arenas()
 
     def _let_go(self) -> None:
         """Bytes of an arena are read no more; whoever waits for them is told in the next round."""

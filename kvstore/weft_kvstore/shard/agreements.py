@@ -28,17 +28,17 @@ from weft_kvstore.wire.messages import (
     Why,
 )
 
-# --- What a shard answers to those who change hyper-parameters --------------------------------------------------------
+# --- Hyper-parameters that change, and whole steps: barriers, what they amount to, and commits ------------------------
 
 
-class HyperHandlers:
-    """On all connections; what a proposal has held is left to `work` once it holds it no more."""
+class Agreements:
+    """On all connections; what may be merged then, or is held no more, is left to `work`."""
 
     def __init__(self, links: Links, work: Merger) -> None:
         self._links = links
         self._work = work
 
-    def take(self, peer: Peer, message: Hyper | HyperDecide | HyperSettle, now: float) -> None:
+    def change(self, peer: Peer, message: Hyper | HyperDecide | HyperSettle, now: float) -> None:
         """Takes part in agreeing on a change. Raises ProtocolError for what cannot be meant."""
         shard = peer.job.shard
         agreement = shard.live.agreement
@@ -64,49 +64,6 @@ class HyperHandlers:
             self._links.say(asked[0].identity, asked[1])
         if held is not None and agreement.held is None:
             self._work.go_on(job.shard)
-
-
-def _proposed(shard: JobShard, peer: Peer, message: Hyper, now: float) -> HyperAnswer:
-    """Holds a proposal, or says why not. Raises ProtocolError for what cannot be meant."""
-    if len(message.names) != len(message.numbers) or len(set(message.names)) != len(message.names):
-        raise ProtocolError(f"Hyper.names: {len(message.names)} with {len(message.numbers)} numbers, or one twice")
-    place, numbers = next(iter(message.key), None), dict(zip(message.names, message.numbers, strict=True))
-    shard.live.check(place, numbers)
-    try:
-        shard.live.agreement.propose(
-            Proposal(message.proposal, peer.slot, peer.hello.process, message.step, place, numbers, now)
-        )
-    except ChangeRefusedError as error:
-        return HyperAnswer(message.request, message.proposal, 0, error.step, str(error)[:2048])
-    return HyperAnswer(message.request, message.proposal, 1, message.step, "")
-
-
-def _in_doubt(job: Job, now: float, silence_s: float) -> tuple[Peer, HyperDoubt] | None:
-    """Whom to ask what became of a proposal that is held for too long, or whose proposer is gone; another one each
-    time. Shard 0 gives it up by itself."""
-    agreement = job.shard.live.agreement
-    held = agreement.held
-    linked = {slot: peer.hello.process for slot, peer in job.links.items()}
-    if held is None or not agreement.is_in_doubt(now, silence_s, linked):
-        return None
-    if agreement.decides:
-        agreement.decide(held.id, take=False)
-        return None
-    if not job.links:
-        return None
-    slots = sorted(job.links)
-    return job.links[slots[agreement.next_doubt() % len(slots)]], HyperDoubt(held.id)
-
-
-# --- What a shard answers of whole steps: barriers, what they amount to, and commits ----------------------------------
-
-
-class StepHandlers:
-    """On all connections; what may be merged then is left to `work`."""
-
-    def __init__(self, links: Links, work: Merger) -> None:
-        self._links = links
-        self._work = work
 
     def barrier(self, peer: Peer, barrier: Barrier) -> None:
         """The slot has nothing for some keys in a step."""
@@ -162,6 +119,38 @@ class StepHandlers:
             self._work.go_on(shard)
         peer.done.append(commit.request)
         self._links.due(peer)
+
+
+def _proposed(shard: JobShard, peer: Peer, message: Hyper, now: float) -> HyperAnswer:
+    """Holds a proposal, or says why not. Raises ProtocolError for what cannot be meant."""
+    if len(message.names) != len(message.numbers) or len(set(message.names)) != len(message.names):
+        raise ProtocolError(f"Hyper.names: {len(message.names)} with {len(message.numbers)} numbers, or one twice")
+    place, numbers = next(iter(message.key), None), dict(zip(message.names, message.numbers, strict=True))
+    shard.live.check(place, numbers)
+    try:
+        shard.live.agreement.propose(
+            Proposal(message.proposal, peer.slot, peer.hello.process, message.step, place, numbers, now)
+        )
+    except ChangeRefusedError as error:
+        return HyperAnswer(message.request, message.proposal, 0, error.step, str(error)[:2048])
+    return HyperAnswer(message.request, message.proposal, 1, message.step, "")
+
+
+def _in_doubt(job: Job, now: float, silence_s: float) -> tuple[Peer, HyperDoubt] | None:
+    """Whom to ask what became of a proposal that is held for too long, or whose proposer is gone; another one each
+    time. Shard 0 gives it up by itself."""
+    agreement = job.shard.live.agreement
+    held = agreement.held
+    linked = {slot: peer.hello.process for slot, peer in job.links.items()}
+    if held is None or not agreement.is_in_doubt(now, silence_s, linked):
+        return None
+    if agreement.decides:
+        agreement.decide(held.id, take=False)
+        return None
+    if not job.links:
+        return None
+    slots = sorted(job.links)
+    return job.links[slots[agreement.next_doubt() % len(slots)]], HyperDoubt(held.id)
 
 
 # --- What a connection's open requests wait for, and those that wait for slots that are not there ---------------------

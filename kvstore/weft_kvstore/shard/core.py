@@ -19,7 +19,7 @@ from weft_kvstore.bucket.waiting import PullWait
 from weft_kvstore.errors import StoreError
 from weft_kvstore.same_host.peers import Arenas, placed
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.agreements import HyperHandlers, StepHandlers, because, give_up
+from weft_kvstore.shard.agreements import Agreements, because, give_up
 from weft_kvstore.shard.job_shard import JobShard, Taken
 from weft_kvstore.shard.links import Handshake, Links
 from weft_kvstore.shard.merger import BATCH_BYTES, Merger
@@ -101,8 +101,7 @@ class ShardCore:
         self.counts = self.links.counts
         self.work = Merger(self, priorities=settings.priorities)
         self._handshake = Handshake(self.links, settings, boot)
-        self._steps = StepHandlers(self.links, self.work)
-        self._hyper = HyperHandlers(self.links, self.work)
+        self._agreements = Agreements(self.links, self.work)
 
     @property
     def job(self) -> Job | None:
@@ -118,6 +117,11 @@ class ShardCore:
     def arenas(self, listener: Arenas | None) -> None:
         self.links.arenas.listener = listener
 
+    def look_at_arenas(self) -> None:
+        """A client may have brought its arena, or let it go."""
+        for peer in self.peers.values():
+            self.links.arenas.look(peer)
+
     def open(self, shard: JobShard) -> None:
         """Serves a job from now on. Raises StoreError where it has one. May be called on any thread."""
         if self.links.job is not None:
@@ -126,7 +130,7 @@ class ShardCore:
             )
         job = Job(shard)
         if shard.gate is not None:
-            shard.gate.tell = lambda step: self._steps.tell_measured(job, step)
+            shard.gate.tell = lambda step: self._agreements.tell_measured(job, step)
         self.links.job = job
 
     def close(self, reason: str) -> None:
@@ -185,13 +189,13 @@ class ShardCore:
                 self._pull(peer, message)
                 self.links.due(peer)
             case Barrier():
-                self._steps.barrier(peer, message)
+                self._agreements.barrier(peer, message)
             case Measure():
-                self._steps.measure(peer, message)
+                self._agreements.measure(peer, message)
             case Commit():
-                self._steps.commit(peer, message)
+                self._agreements.commit(peer, message)
             case Hyper() | HyperDecide() | HyperSettle():
-                self._hyper.take(peer, message, now)
+                self._agreements.change(peer, message, now)
             case Cancel():
                 peer.cancel_all(message.request)
             case Why():
@@ -349,7 +353,9 @@ class ShardCore:
     def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
         """What slices of a bucket answer to a pull."""
         peer: Peer = wait.link
-        if self._may_queue(peer):
+        outbox = peer.outbox
+        few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
+        if few or self._may_queue(peer):
             peer.answer_range(wait, bucket, first, stop)
             if not peer.is_lost:
                 self.links.waiting[peer.identity] = peer
@@ -398,8 +404,6 @@ class ShardCore:
         for identity, peer in waiting.items():
             if peer.done or peer.released:
                 outgoing += [(identity, parts) for parts in peer.receipts()]
-            if peer.ticket:
-                links.arenas.look(peer)
             while peer.outbox.queued_slices and (frame := peer.next_frame(now)) is not None:
                 self.counts.frames_sent += 1
                 outgoing.append((identity, frame))
@@ -420,5 +424,5 @@ class ShardCore:
             self.lose(peer.identity)
         job = self.links.job
         if job is not None:
-            self._hyper.doubt(job, now, silence_s)
+            self._agreements.doubt(job, now, silence_s)
             give_up(self.links, job, job.absent(now, silence_s))

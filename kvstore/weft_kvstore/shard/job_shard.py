@@ -65,7 +65,7 @@ class JobSets:
     def waiting(self) -> int:
         """Parts that were set for versions that are still to come; may be asked on any thread."""
         in_buckets = sum(one.state.sets.waiting for one in list(self._parts.buckets.values()))
-        return in_buckets + sum(one.waiting_sets for one in list(self._parts.units.values()))
+        return in_buckets + sum(one.sets.waiting for one in list(self._parts.units.values()))
 
     def slices(self, slot: int, run: Run, origin: Hashable) -> Taken:
         """Sets a run of slices."""
@@ -87,14 +87,14 @@ class JobSets:
         table = self._parts.table(run.bucket)
         chunks = list(enumerate(chunks_apart(rows_of(table, run), table.cut.rows_up), run.first))
         for index, _ in chunks:  # all before any
-            table.check_set(slot, run.step, (origin, index))
+            table.sets.check(slot, run.step, (origin, index))
         changed = [table.accept_set(run.step, part, (origin, index)) for index, part in chunks]
         return Taken([table] if any(changed) else [], changed=True)
 
     def rows(self, slot: int, bucket: int, version: int, rows: Rows, origin: Hashable) -> Taken:
         """Sets rows by their places, where there is one shard."""
         table = self._parts.table(bucket)
-        table.check_set(slot, version, origin)
+        table.sets.check(slot, version, origin)
         return Taken([table] if table.accept_set(version, rows, origin) else [], changed=True)
 
 

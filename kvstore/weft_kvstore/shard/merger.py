@@ -228,7 +228,7 @@ class Merger:
         except RuleFailedError as error:
             self._hands.fail(str(error))
         except MemoryError as error:
-            self._hands.fail(f"no memory to merge {one.at_step(one.version)}: {error}")
+            self._hands.fail(f"no memory to merge {one.spec.at_step(one.version)}: {error}")
 
     def _answering(self, wait: PullWait, one: TableState) -> Iterator[None]:
         if wait.dropped:

@@ -190,7 +190,7 @@ class Peer:
                         del self._answers[run.entry.request]
         if self.memory is not None:
             return self._shared(frame, self.memory)
-        receipts = self._receipts() if self.acknowledge else []
+        receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
         self.sent += 1
         return encode(_values(frame, receipts, None, placed=False), frame.payload(), self.sent)
 

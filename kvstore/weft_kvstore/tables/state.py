@@ -103,11 +103,6 @@ class TableState(Work):
         return self.steps.version
 
     @property
-    def waiting_sets(self) -> int:
-        """Parts that were set for versions that are still to come."""
-        return self.sets.waiting
-
-    @property
     def piece_bytes(self) -> int:
         is_long = self._changing or len(self.todo) > int(self.merge_is_due)  # beside a merge there are long answers
         return PIECE_BYTES if is_long else min(self.nbytes, PIECE_BYTES)
@@ -116,14 +111,6 @@ class TableState(Work):
         """The first step of which nothing has come, nor of a later one; and in words what has of the one before it."""
         step = max(self.steps.begun, self._pushes.begun)
         return step, f"step {step - 1} of key {self.spec.key!r} has begun"
-
-    def where(self, slot: int, step: int) -> str:
-        """The words by which an error names it, a slot and a step."""
-        return self.spec.where(slot, step)
-
-    def at_step(self, step: int) -> str:
-        """The words by which an error names it and a step of its own."""
-        return self.spec.at_step(step)
 
     def check(self, slot: int, step: int, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradient, or its word that it has none, contradicts what is there."""
@@ -152,12 +139,8 @@ class TableState(Work):
         rows = self._pushes.add(slot, step, new, chunks)
         return rows is not None and self.accept(slot, step, rows)
 
-    def check_set(self, slot: int, version: int, origin: Hashable) -> None:
-        """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
-        self.sets.check(slot, version, origin)
-
     def accept_set(self, version: int, value: Rows, origin: Hashable) -> bool:
-        """Takes in what `check_set` lets pass, once. True if pulls or a merge may have waited for it."""
+        """Takes in what `sets.check` lets pass, once. True if pulls or a merge may have waited for it."""
         value = self._own(value)
         taken = self.sets.accept(version, value, origin, is_changing=self._changing)
         if taken is Taken.NOW:

@@ -140,7 +140,7 @@ class TableSteps:
     def replace(self, slot: int, *, keep_due: bool = False) -> None:
         """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten. `keep_due`: the
         update that is due is being applied."""
-        place = self.counts.number_of(slot)
+        place = self.counts.places.get(slot)
         if place is None:
             return
         due = self._arrived[0] if keep_due and self._arrived else None
@@ -152,7 +152,7 @@ class TableSteps:
 
     def seen(self, slot: int, *, settled: bool) -> int:
         """The version that a pull of this slot can have."""
-        place = None if self._together or settled else self.counts.number_of(slot)
+        place = None if self._together or settled else self.counts.places.get(slot)
         return self.version if place is None else int(self.counts.through[place, 0])
 
     def is_at(self, version: int, slot: int, *, settled: bool) -> bool:
@@ -170,7 +170,7 @@ class TableSteps:
         if self._together:
             return self.counts.missing(0, version, None)
         if self._staleness is not None and not settled:
-            place = self.counts.number_of(slot)
+            place = self.counts.places.get(slot)
             if place is None or self.counts.through[place, 0] >= version:
                 return self.missing(version - self._staleness, slot, settled=True)
         of = [place for place, one in enumerate(self.counts.slots) if settled or one == slot]

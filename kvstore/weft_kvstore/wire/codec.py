@@ -113,8 +113,10 @@ def _check_columns(message: Push | Values | Pull) -> None:
         raise ProtocolError(f"header: {told}")
     if place and len(place) != length:
         raise ProtocolError(f"header: {type(message).__name__}.place has {len(place)} entries, not {length} or none")
-    if type(message) is Push and message.pull is not None:
-        _check_columns(message.pull)
+    if type(message) is Push and (pull := message.pull) is not None:
+        lengths = {*map(len, _COLUMNS[Pull](pull)), len(pull.place or pull.request)}
+        if len(lengths) > 1:
+            _check_columns(pull)
 
 
 def _check_payload(message: Push | Values, payload: memoryview, *, whole: bool) -> None:

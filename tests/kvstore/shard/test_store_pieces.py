@@ -302,7 +302,7 @@ def test_a_refused_run_of_chunks_changes_nothing(payload_kind: int) -> None:
     payload = np.concatenate([first, second]).astype(np.int64).tobytes() + 2 * values.tobytes()
     if payload_kind:
         held = shard.job.parts.table(0)
-        check = held.check_set
+        check = held.sets.check
         refused = PushRefusedError("the second chunk")
 
         def check_set(slot: int, version: int, origin: Any) -> None:
@@ -311,9 +311,9 @@ def test_a_refused_run_of_chunks_changes_nothing(payload_kind: int) -> None:
                 raise refused
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(type(held), "check_set", lambda _self, *given: check_set(*given))
+            patched.setattr(type(held.sets), "check", lambda _self, *given: check_set(*given))
             shard.say(push_of(0, [len(payload)], payload_kind=1, step=1, count=2, chunks=2, request=5), payload)
-        assert held.waiting_sets == 0
+        assert held.sets.waiting == 0
         assert not held.sets._taken
     else:
         shard.say(push_of(0, [len(payload)], count=2, chunks=3), payload)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.outbox import OneBuffer, Outbox, OutFrame, OutRun
-from weft_kvstore.wire.rate import (
+from weft_kvstore.wire.outbox import (
     CREDIT_BASE_BYTES,
     CREDIT_TIME_S,
     FIRST_CREDIT_BYTES,
@@ -24,6 +23,10 @@ from weft_kvstore.wire.rate import (
     LOOPBACK_TIMES,
     MAX_AUTO_CREDIT_BYTES,
     MAX_AUTO_FRAME_BYTES,
+    OneBuffer,
+    Outbox,
+    OutFrame,
+    OutRun,
 )
 
 Run = OutRun[Any, Any]
