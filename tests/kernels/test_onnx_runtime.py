@@ -113,7 +113,7 @@ def test_a_convolution_and_its_gradients_are_those_of_their_bodies(
         Node("ConvWeightGrad", "weights", ("g", "x", "w"), ("dw",), attributes, WEFT_DOMAIN),
     )
     (y,) = run_node(KernelContext(""), nodes[0], [arrays[name] for name in "xwb"])
-    arrays["g"] = draw.standard_normal(y.shape).astype(np.float32)
+    arrays["g"] = np.asarray(draw.standard_normal(y.shape), np.float32)
     types = types_of(**{name: array.shape for name, array in arrays.items()}, y=y.shape, dx=x.shape, dw=w.shape)
     into = Lowered(types)
     is_lowered = [lowered(node, into) for node in nodes]

@@ -34,6 +34,8 @@ def parts_of(step: ScheduledStep, most: int) -> tuple[ScheduledStep, ...]:
     """The step cut into `most` parts in order, or as many as it has samples: each with its rows, the place of the first
     in the global batch and its share of the loss."""
     count = min(most, len(step.rows))
+    if count == 1:
+        return (step,)
     cuts = (part(len(step.rows), number, count) for number in range(count))
     return tuple(
         replace(

@@ -12,22 +12,24 @@ from weft_kernels.kernel import Array, KernelContext
 from weft_worker.errors import ValueMismatchError
 from weft_worker.plan import Plan
 
+Calls = dict[int, tuple[KernelContext, bool]]
+"""What kernels are told, by the identity of their nodes, and whether what they make lies at the same places in every
+run."""
+
 
 class ValueTable:
     """An array for each place of a plan, from when it is made until its last reader is done. Safe between threads.
 
     Who may read a place when is the engine's business: a place is put once, before anybody takes it. `arena` has the
     arrays of an arena that the plan's values lie in, by place; a value that it lacks has memory of its own.
-    `arrays` has the values by place, `readers` how many are still to read them, and `calls` what kernels are told, by
-    the identity of their nodes: it is kept from run to run together with the arena.
+    `arrays` has the values by place, `readers` how many are still to read them; `calls` is kept from run to run
+    together with the arena.
     """
 
-    def __init__(
-        self, plan: Plan, arena: Mapping[int, Array] | None = None, calls: dict[int, KernelContext] | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, arena: Mapping[int, Array] | None = None, calls: Calls | None = None) -> None:
         self._plan = plan
         self._arena = arena or {}
-        self.calls = {} if calls is None else calls
+        self.calls: Calls = {} if calls is None else calls
         self.arrays: list[Array | None] = [None] * len(plan.names)
         self.readers = list(plan.readers)
         self._lock = threading.Lock()

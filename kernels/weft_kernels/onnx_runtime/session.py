@@ -45,16 +45,13 @@ class Session:
         self._body = body
         self._lock = threading.Lock()
         try:
-            model, moved = _model(body, types, threads)
+            model, seen = _model(body, types, threads)
             self._session = onnxruntime.InferenceSession(
                 model.SerializeToString(), _options(threads), providers=["CPUExecutionProvider"]
             )
             self._binding = self._session.io_binding()
             read, made = self._binding.bind_input, self._binding.bind_output
-            self._read = [
-                _Bound(types[name], [(f"i{number}", types[name].static_shape), *moved[name]], read)
-                for number, name in enumerate(body.inputs)
-            ]
+            self._read = [_Bound(types[name], seen[name], read) for name in body.inputs]
             self._made = [
                 _Bound(types[name], [(f"o{number}", types[name].static_shape)], made)
                 for number, name in enumerate(body.outputs)
@@ -125,7 +122,7 @@ def _listed(nodes: Sequence[Node], shown: int = 3) -> str:
 
 
 def _model(body: Subgraph, types: Types, threads: int) -> tuple[onnx.ModelProto, Mapping[str, list[tuple[str, Shape]]]]:
-    """(the body as a model, further inputs by the input of the body whose elements they have in another shape)."""
+    """(the body as a model; under which names the model has each input of the body, and in which shapes)."""
     into = Lowered(types, constants=list(body.constants), threads=threads)
     for node in body.nodes:
         if not lowered(node, into):
@@ -138,23 +135,24 @@ def _model(body: Subgraph, types: Types, threads: int) -> tuple[onnx.ModelProto,
     renamed = {new: types[name] for name, new in names.items() if name in types}
     writer = NodeWriter(OPSET, FreshNames(names.values()), renamed, {})
     proto = onnx.GraphProto(name="segment")
-    proto.input.extend(value_info(names[name], types[name]) for name in body.inputs)
-    moved: dict[str, list[tuple[str, Shape]]] = {name: [] for name in body.inputs}
-    source = {name: name for name in body.inputs}
+    source, read = {name: name for name in body.inputs}, set[str]()
     for node in into.nodes:
         made = node.outputs[0]
         if node.op_type in MOVES and node.inputs[0] in source and made in types and made not in body.outputs:
-            # onnxruntime would copy it: what a session is given, it does not see in another shape.
+            # An input of its own, bound to the same memory: onnxruntime would copy what it is given.
             source[made] = source[node.inputs[0]]
-            moved[source[made]].append((names[made], types[made].static_shape))
-            proto.input.append(value_info(names[made], types[made]))
         else:
             proto.node.extend(writer.protos(node, names))
+            read.update(node.inputs)
+    seen: dict[str, list[tuple[str, Shape]]] = {name: [] for name in body.inputs}
+    for name in filter(read.__contains__, source):
+        seen[source[name]].append((names[name], types[name].static_shape))
+        proto.input.append(value_info(names[name], types[name]))
     proto.output.extend(value_info(names[name], types[name]) for name in body.outputs)
     proto.initializer.extend(tensor_proto(names[constant.name], constant.array) for constant in into.constants)
     proto.initializer.extend(tensor_proto(constant.name, constant.array) for constant in writer.constants)
     model = onnx.ModelProto(ir_version=IR_VERSION, graph=proto, opset_import=[onnx.helper.make_opsetid("", OPSET)])
-    return model, moved
+    return model, seen
 
 
 def _options(threads: int) -> Any:

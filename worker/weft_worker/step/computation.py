@@ -26,7 +26,9 @@ def run_nodes(run: StepRun, nodes: Sequence[BoundNode]) -> None:
     for bound in nodes:
         begin_ns = 0 if trace is None else trace.now()
         try:
-            context = calls.get(id(bound)) or _context_of(run, bound)
+            context, lies_still = calls.get(id(bound)) or _context_of(run, bound)
+            if not lies_still:
+                context.placed = table.wanted(xp, bound.outputs)
             context.seed, context.step, context.first_sample = step.seed, step.step, step.first_sample
             inputs = [None if place is None else arrays[place] for place in bound.inputs]
             outputs = bound.kernel(context, inputs, bound.attributes)  # type: ignore[misc]  # these have one
@@ -39,6 +41,8 @@ def run_nodes(run: StepRun, nodes: Sequence[BoundNode]) -> None:
                 elif place is not None:
                     table.settle(xp, place, array, wanted, inputs)
             table.release(bound.inputs)
+            if not lies_still:
+                context.placed = ()  # Whoever reads an output drops it.
         except Exception as error:  # a kernel of any kind: the error names it
             name, said = run.name_of(bound), _bad_row(run, bound, error)
             raise PartError(name, described(table.take(bound.inputs)), error, said=said) from error
@@ -46,21 +50,21 @@ def run_nodes(run: StepRun, nodes: Sequence[BoundNode]) -> None:
             trace.add(SpanKind.COMPUTE, f"{bound.node.op_type} {bound.node.name}", step.step + 1, begin_ns)
 
 
-def _context_of(run: StepRun, bound: BoundNode) -> KernelContext:
-    """What a node's kernel is told: once for all runs of the plan, where its outputs lie in the arena in each."""
+def _context_of(run: StepRun, bound: BoundNode) -> tuple[KernelContext, bool]:
+    """What a node's kernel is told, once for all runs of the plan, and whether its outputs lie at the same places in
+    each."""
     node, table, runtime = bound.node, run.table, run.runtime
-    wanted = table.wanted(runtime.device.xp, bound.outputs)
+    lies_still = table.keeps(bound.outputs)
     context = KernelContext(
         node.name,
         runtime.device.xp,
         samples=run.plan.dims.get(BATCH),
         asked=node.outputs,
         checkpoint=runtime.checkpoint,
-        placed=wanted,
+        placed=table.wanted(runtime.device.xp, bound.outputs) if lies_still else (),
     )
-    if table.keeps(bound.outputs):
-        table.calls[id(bound)] = context
-    return context
+    known = table.calls[id(bound)] = context, lies_still
+    return known
 
 
 def _bad_row(run: StepRun, bound: BoundNode, error: Exception) -> str | None:

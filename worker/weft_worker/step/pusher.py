@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND
-from weft_kernels.kernel import Array, KernelContext
+from weft_kernels.kernel import Array
 from weft_kvstore.store import Readable
 from weft_worker.arena import Arenas
 from weft_worker.engine.serial import SerialEngine
@@ -20,9 +20,9 @@ from weft_worker.step.computation import compute
 from weft_worker.step.inline import OwnValues, push_inline
 from weft_worker.step.run import COMPUTE, IO, Runtime, StepRun
 from weft_worker.step.values import Ending, LateFeed, PushedStep, StepContext
-from weft_worker.table import ValueTable
+from weft_worker.table import Calls, ValueTable
 
-_Memory = tuple[dict[int, Array], dict[int, KernelContext]]
+_Memory = tuple[dict[int, Array], Calls]
 """The arrays of a plan's values that have a place of their own in every run, and what kernels are told: see
 `ValueTable`."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Final
 
 from weft.agent.trace import TraceRecorder
 from weft.api.trace import SpanKind
@@ -17,6 +18,9 @@ from weft_worker.table import ValueTable
 
 Locate = Callable[[int, Collection[str]], str | None]
 """Where the data has this number: `row 7 of column 'y'`. The columns of the named inputs are looked at first."""
+
+
+_UNTRACED: Final = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +40,12 @@ class StepContext:
     trace: TraceRecorder | None = None
     goes_on: bool = False
 
-    @contextmanager
-    def span(self, kind: SpanKind, name: str, of: Sequence[str] = ()) -> Iterator[None]:
+    def span(self, kind: SpanKind, name: str, of: Sequence[str] = ()) -> AbstractContextManager[None]:
         """Notes what is done within it, where the step is traced."""
-        trace = self.trace
-        if trace is None:
-            yield
-            return
+        return _UNTRACED if self.trace is None else self._span(self.trace, kind, name, of)
+
+    @contextmanager
+    def _span(self, trace: TraceRecorder, kind: SpanKind, name: str, of: Sequence[str]) -> Iterator[None]:
         begin_ns = trace.now()
         yield
         trace.add(kind, f"{name} {', '.join(of)}" if of else name, self.step + 1, begin_ns)
