@@ -322,8 +322,14 @@ def _transposed(node: Node, into: Lowered, value: str) -> str:
 # whole batch is faster: six times for a layer of ResNet-18's last stage on images of 32 x 32.
 
 
-_FEW_WINDOWS: Final = 4
-"""Windows of an image up to which one product is faster than an image each."""
+_FEW_WINDOWS: Final = 16
+"""Windows of an image up to which one product over as many images is faster than one for each."""
+
+_FEW_WINDOWS_APART: Final = 4
+"""The same for the gradient of an input whose windows do not begin next to each other: zeros go between."""
+
+_MANY_COLUMNS: Final = 1 << 22
+"""Elements of columns above which a body that makes them in blocks is faster, and takes less memory."""
 
 _FEW_WEIGHTS: Final = 1 << 16
 """Weights that a product turns faster than it reads a wide matrix across."""
@@ -367,7 +373,7 @@ class _Convolution:
     @property
     def is_one_product(self) -> bool:
         """Whether one product over the batch is faster than what onnxruntime does."""
-        return self.group == 1 and self.count <= _FEW_WINDOWS and bool(self.taps)
+        return self.group == 1 and self.count <= min(_FEW_WINDOWS, self.batch) and bool(self.taps)
 
     @property
     def count(self) -> int:
@@ -395,14 +401,15 @@ class _Convolution:
         return begins, [begin + span for begin, span in zip(begins, spans, strict=True)]
 
     def columns(self, node: Node, into: Lowered, data: str) -> str:
-        """(channels * places of the kernel, batch * windows): what one product convolves."""
+        """(channels * places of the kernel, windows * batch): what one product convolves. The batch goes last, so that
+        what is moved lies in long runs however narrow the images are."""
         windows, parts = self.windows, []
-        value = into.emit(node, "Transpose", (data,), perm=(1, 0, 2, 3))
+        value = into.emit(node, "Transpose", (data,), perm=(1, 2, 3, 0))
         spans, shift = [self.seen(place) for place in self.places], (0, 0)
         if any(begin < 0 or end > size for span in spans for begin, end, size in zip(*span, windows.size, strict=True)):
-            pads, shift = (0, 0, *windows.begin, 0, 0, *windows.end), (windows.begin[0], windows.begin[1])
+            pads, shift = (0, *windows.begin, 0, 0, *windows.end, 0), (windows.begin[0], windows.begin[1])
             value = into.emit(node, "Pad", (value, into.numbers(node, *pads)))
-        axes, strides = into.numbers(node, 2, 3), into.numbers(node, *windows.strides)
+        axes, strides = into.numbers(node, 1, 2), into.numbers(node, *windows.strides)
         for span in spans:
             begins, ends = (into.numbers(node, at[0] + shift[0], at[1] + shift[1]) for at in span)
             parts.append(into.emit(node, "Slice", (value, begins, ends, axes, strides)))
@@ -430,8 +437,8 @@ class _Convolution:
         return found.reshape(1, -1)
 
     def rows(self, node: Node, into: Lowered, output: str) -> str:
-        """(features, batch * windows), from (batch, features, windows ...)."""
-        turned = into.emit(node, "Transpose", (output,), perm=(1, 0, 2, 3))
+        """(features, windows * batch), from (batch, features, windows ...)."""
+        turned = into.emit(node, "Transpose", (output,), perm=(1, 2, 3, 0))
         return into.reshape(node, turned, self.features, -1)
 
 
@@ -443,8 +450,8 @@ def _conv(node: Node, into: Lowered) -> bool:
     reads = [convolution.matrix(node, into, weights), convolution.columns(node, into, data)]
     reads += [into.reshape(node, each, -1, 1) for each in bias if each]
     made = into.emit(node, "Gemm", reads)
-    made = into.reshape(node, made, convolution.features, convolution.batch, *convolution.windows.count)
-    into.emit(node, "Transpose", (made,), node.outputs[0], perm=(1, 0, 2, 3))
+    made = into.reshape(node, made, convolution.features, *convolution.windows.count, convolution.batch)
+    into.emit(node, "Transpose", (made,), node.outputs[0], perm=(3, 0, 1, 2))
     return True
 
 
@@ -455,7 +462,8 @@ def _conv_input_grad(node: Node, into: Lowered) -> bool:
     if convolution is None:
         return False
     windows = convolution.windows
-    if not convolution.is_one_product or (set(windows.strides) != {1} and convolution.count > 1):
+    is_apart = set(windows.strides) != {1}
+    if not convolution.is_one_product or (is_apart and convolution.count > _FEW_WINDOWS_APART):
         missing = tuple(
             size + begin + end - ((count - 1) * stride + extent)
             for size, begin, end, count, stride, extent in zip(
@@ -482,11 +490,17 @@ def _conv_input_grad(node: Node, into: Lowered) -> bool:
     added = []
     for place, part in zip(places, parts, strict=True):
         begins, _ = convolution.seen(place)
-        ends = [size - at - n for size, at, n in zip(windows.size, begins, windows.count, strict=True)]
-        image = into.reshape(node, part, channels, batch, *windows.count)
-        added.append(into.emit(node, "Pad", (image, into.numbers(node, 0, 0, *begins, 0, 0, *ends))))
+        image, count = into.reshape(node, part, channels, *windows.count, batch), windows.count
+        if is_apart and convolution.count > 1:
+            image = into.reshape(node, image, channels, count[0], 1, count[1], 1, batch)
+            down, across = windows.strides
+            image = into.emit(node, "Pad", (image, into.numbers(node, *(0,) * 8, down - 1, 0, across - 1, 0)))
+            count = count[0] * windows.strides[0], count[1] * windows.strides[1]
+            image = into.reshape(node, image, channels, *count, batch)
+        ends = [size - at - n for size, at, n in zip(windows.size, begins, count, strict=True)]
+        added.append(into.emit(node, "Pad", (image, into.numbers(node, 0, *begins, 0, 0, *ends, 0))))
     total = into.emit(node, "Sum", added)
-    into.emit(node, "Transpose", (total,), node.outputs[0], perm=(1, 0, 2, 3))
+    into.emit(node, "Transpose", (total,), node.outputs[0], perm=(3, 0, 1, 2))
     return True
 
 
@@ -495,9 +509,7 @@ def _conv_weight_grad(node: Node, into: Lowered) -> bool:
     where it is large."""
     gradient, data, weights = node.inputs
     convolution = _Convolution.of(node, into, data, weights)
-    if convolution is None or convolution.group != 1 or convolution.elements > _MANY_ELEMENTS:
-        return False
-    if set(convolution.windows.strides) != {1} and convolution.count > _FEW_WINDOWS:
+    if convolution is None or convolution.group != 1 or convolution.elements > _MANY_COLUMNS:
         return False
     columns, rows = convolution.columns(node, into, data), convolution.rows(node, into, gradient)
     shape = into.shape(weights)
