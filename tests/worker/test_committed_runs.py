@@ -144,6 +144,6 @@ def test_a_run_in_float16_skips_the_steps_that_overflow_and_recovers(tmp_path: P
 
 def test_a_worker_does_not_go_on_with_another_scale_than_the_shards() -> None:
     scale = StepLossScale(LossScaling(4.0, 2))
-    assert scale.told(StepOutcome(0, 1.0, finite=True, loss_scale=4.0)) is None
+    assert scale.follow(StepOutcome(0, 1.0, finite=True, loss_scale=4.0)) is None
     with pytest.raises(WorkerError, match=r"step 2: the shards divided by the loss scale 2\.0, .* 4\.0"):
-        scale.told(StepOutcome(1, 1.0, finite=True, loss_scale=2.0))
+        scale.follow(StepOutcome(1, 1.0, finite=True, loss_scale=2.0))

@@ -19,7 +19,7 @@ from weft_worker.engine.work import Variable
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class ArrayLayout:
     """How a value lies in memory without gaps: as an array of `sizes` in C's order, whose dimensions are then `axes`
     (None where they stay). `offset` and `nbytes` are where in the arena; offset None is memory of its own.
     """
@@ -32,7 +32,7 @@ class Lying:
     offset: int | None
 
     @classmethod
-    def of(cls, type_: TensorType, strides: Strides, offset: int | None) -> Lying:
+    def of(cls, type_: TensorType, strides: Strides, offset: int | None) -> ArrayLayout:
         shape = type_.static_shape
         order = order_of(shape, strides)
         assert order is not None, f"{type_} with strides {strides} has gaps, and no kernel makes it so"
@@ -43,14 +43,14 @@ class Lying:
 
     def array(self, xp: Any, arena: Array | None) -> Array:
         """The value's array in the arena; a new one without an arena."""
-        lying: Array
+        array: Array
         if arena is None or self.offset is None:
-            lying = xp.empty(self.sizes, dtype=self.dtype)
+            array = xp.empty(self.sizes, dtype=self.dtype)
         else:
-            lying = arena[self.offset : self.offset + self.nbytes].view(self.dtype).reshape(self.sizes)
-        return lying if self.axes is None else lying.transpose(self.axes)
+            array = arena[self.offset : self.offset + self.nbytes].view(self.dtype).reshape(self.sizes)
+        return array if self.axes is None else array.transpose(self.axes)
 
-    def is_of(self, array: Array) -> bool:
+    def matches(self, array: Array) -> bool:
         """Whether the array, of this type, lies so."""
         size = self.dtype.itemsize
         return same_places(tuple(array.shape), tuple(step // size for step in array.strides), self.strides)
@@ -60,11 +60,11 @@ class Lying:
 class Placement:
     """A layout by the places of a plan's value table.
 
-    `lying` has the values that kernels make in memory of a known size, `views` those that lie in another's memory.
+    `values` has those that kernels make in memory of a known size, `views` those that lie in another's memory.
     """
 
     layout: Layout
-    lying: Mapping[int, Lying]
+    values: Mapping[int, ArrayLayout]
     views: frozenset[int]
 
     @classmethod
@@ -72,7 +72,7 @@ class Placement:
         return cls(
             layout,
             {
-                places[name]: Lying.of(types[name], strides, layout.offsets.get(name))
+                places[name]: ArrayLayout.of(types[name], strides, layout.offsets.get(name))
                 for name, strides in layout.strides.items()
             },
             frozenset(places[name] for name in layout.views),
@@ -80,11 +80,11 @@ class Placement:
 
     def arrays(self, xp: Any, arena: Array) -> dict[int, Array]:
         """The arrays of the values in an arena, by place."""
-        return {place: lying.array(xp, arena) for place, lying in self.lying.items() if lying.offset is not None}
+        return {place: value.array(xp, arena) for place, value in self.values.items() if value.offset is not None}
 
     def largest(self, names: Sequence[str], shown: int = 3) -> str:
         """The values that take most of the arena, for messages."""
-        sizes = {names[place]: lying.nbytes for place, lying in self.lying.items() if lying.offset is not None}
+        sizes = {names[place]: value.nbytes for place, value in self.values.items() if value.offset is not None}
         largest = sorted(sizes, key=lambda name: -sizes[name])[:shown]
         return ", ".join(f"{name!r} of {sizes[name]} bytes" for name in largest)
 

@@ -36,18 +36,18 @@ class AveragedStore(Readable):
 
 def _joined(value: Future[Array], state: Future[Mapping[str, Array]]) -> Future[Array]:
     """Ends with the weight and how far its average is ahead, added up."""
-    told: Future[Array] = Future()
-    told.set_running_or_notify_cancel()  # Only its end ends it, so that it can always be set.
+    averaged: Future[Array] = Future()
+    averaged.set_running_or_notify_cancel()  # Only its end ends it, so that it can always be set.
 
     def then(future: Future[Any], go_on: Callable[[Any], None]) -> None:
         def done(ended: Future[Any]) -> None:
             error = ended.exception()
             if error is not None:
-                told.set_exception(error)
+                averaged.set_exception(error)
             else:
                 go_on(ended.result())
 
         future.add_done_callback(done)
 
-    then(value, lambda array: then(state, lambda arrays: told.set_result(array + arrays[AVERAGE])))
-    return told
+    then(value, lambda array: then(state, lambda arrays: averaged.set_result(array + arrays[AVERAGE])))
+    return averaged

@@ -83,7 +83,7 @@ def bind(
         outputs=outputs,
         constants=_placed(constants, nodes, device),
         placement=placement,
-        lent=placement.views | frozenset(place for place in fetched if place is not None),
+        aliased=placement.views | frozenset(place for place in fetched if place is not None),
         sent={key: place for key, place in sent.items() if place is not None},
     )
 

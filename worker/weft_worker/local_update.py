@@ -29,8 +29,7 @@ from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Store
 from weft_worker.device import Device
-from weft_worker.local_key import LocalKey
-from weft_worker.local_keys import LocalKeys
+from weft_worker.local_keys import LocalKey, LocalKeys
 from weft_worker.updating import Updating
 from weft_worker.version_waits import Begin, End, Give, Instruction, VersionWaits
 
@@ -93,12 +92,12 @@ class LocalUpdateStore:
         self._thread = threading.Thread(target=self._run, name="local-update", daemon=True)
         self._thread.start()
 
-    def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
-        """Calls `told` with copies of the keys that this worker updates, and of the rule's arrays, at version `step`,
+    def capture(self, step: int, done: Callable[[Held | MissedError], None]) -> None:
+        """Calls `done` with copies of the keys that this worker updates, and of the rule's arrays, at version `step`,
         once all of them have been at it; it has to be quick. May be called on any thread."""
 
         def begin() -> None:
-            self._capture = _Capture(step, told, dict.fromkeys(self._keys))
+            self._capture = _Capture(step, done, dict.fromkeys(self._keys))
             for key in self._keys:
                 self._take(key)
 
@@ -192,9 +191,9 @@ class LocalUpdateStore:
 
     def _once_at(self, keys: Sequence[str], version: int, call: Callable[[], Future[R]]) -> Future[R]:
         """Ends as the future does that `call` returns, which is called once the keys are at the version."""
-        told: Future[R] = Future()
-        self._wait(keys, version, told, lambda: call().add_done_callback(lambda ended: _hand_on(ended, told)))
-        return told
+        future: Future[R] = Future()
+        self._wait(keys, version, future, lambda: call().add_done_callback(lambda ended: _hand_on(ended, future)))
+        return future
 
     def _wait(self, keys: Sequence[str], version: int, future: Future[Any], give: Callable[[], None]) -> None:
         future.set_running_or_notify_cancel()  # Only its end ends it, so that it can always be set.
@@ -292,7 +291,7 @@ class LocalUpdateStore:
             return
         if version > capture.step:
             self._capture = None
-            capture.told(MissedError(f"key {key!r} is at version {version} already"))
+            capture.done(MissedError(f"key {key!r} is at version {version} already"))
             return
         of = self._keys[key]
         updates: Array = np.full(self._slices[key], version, np.int64)
@@ -302,7 +301,7 @@ class LocalUpdateStore:
         ]
         if all(parts is not None for parts in capture.parts.values()):
             self._capture = None
-            capture.told(Held(lambda: [part for parts in capture.parts.values() for part in parts or ()]))
+            capture.done(Held(lambda: [part for parts in capture.parts.values() for part in parts or ()]))
 
     def _restore(self, snapshot: Snapshot) -> None:
         with SnapshotReader(snapshot) as reader, self._updating.device.use():
@@ -319,7 +318,7 @@ class _Capture:
     """What somebody wants of all keys at version `step`, as far as it is there."""
 
     step: int
-    told: Callable[[Held | MissedError], None]
+    done: Callable[[Held | MissedError], None]
     parts: dict[str, list[Part] | None]
 
 
@@ -331,9 +330,9 @@ def _error_of(key: str, ended: Future[Any]) -> StoreError | None:
     return error if error is None or isinstance(error, StoreError) else StoreError(f"key {key!r}: {error}")
 
 
-def _hand_on(ended: Future[R], told: Future[R]) -> None:
+def _hand_on(ended: Future[R], future: Future[R]) -> None:
     error = StoreLostError("the store gave it up") if ended.cancelled() else ended.exception()
     if error is not None:
-        told.set_exception(error)
+        future.set_exception(error)
     else:
-        told.set_result(ended.result())
+        future.set_result(ended.result())

@@ -94,9 +94,9 @@ class OwnTables:
             raise StoreRefusedError(str(error)) from None
         table.accept_set(version, self._placed(table, found), self._sets)
 
-    def capture(self, step: int, told: Callable[[Held | MissedError], None], since: int | None) -> None:
+    def capture(self, step: int, done: Callable[[Held | MissedError], None], since: int | None) -> None:
         """See `OwnStore.capture`."""
-        self._captures.begin(self._shard, step, told, since=since)
+        self._captures.begin(self._shard, step, done, since=since)
 
     def statistics(self) -> ClientStatistics:
         return ClientStatistics(rows_pushed=self._pushed, rows_pulled=self._pulled)

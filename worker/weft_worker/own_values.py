@@ -29,7 +29,7 @@ from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, Snapshot
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 from weft_worker.device import CPU, CpuDevice, Device
-from weft_worker.local_key import AdjacentKeys, LocalKey, hyper_of_key
+from weft_worker.local_keys import AdjacentKeys, LocalKey, hyper_of_key
 from weft_worker.own_tables import OwnTables
 from weft_worker.patience import result_of
 from weft_worker.updating import on_host, updating_on
@@ -138,8 +138,8 @@ class OwnStore:
                 self._put(key, value)
             self._version = step + 1
             if self._capture is not None and self._capture[0] == self._version:
-                told, self._capture = self._capture[1], None
-                told(self._held())
+                done, self._capture = self._capture[1], None
+                done(self._held())
             if not self._waits:
                 return
             reached = [(wait[2], _outcome(wait[3])) for wait in self._waits if wait[0] <= self._version]
@@ -147,22 +147,22 @@ class OwnStore:
         for future, outcome in reached:
             _end(future, outcome)
 
-    def capture(self, step: int, told: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
-        """Calls `told` with all values and the rule's arrays at version `step`, once they are at it; it has to be
+    def capture(self, step: int, done: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
+        """Calls `done` with all values and the rule's arrays at version `step`, once they are at it; it has to be
         quick. What it is given is to be released. May be called on any thread. `since`: of tables what has changed
         since the capture at that step, if that is known."""
         with self._lock:
             if self._tables is not None:
-                both = Together(2, told)
+                both = Together(2, done)
                 self._tables.capture(step, both.told, since)
-                told = both.told
+                done = both.told
             if self._version > step:
-                told(MissedError(f"the values are at version {self._version} already"))
+                done(MissedError(f"the values are at version {self._version} already"))
             elif self._version == step:
                 with self._device.use():
-                    told(self._held())
+                    done(self._held())
             else:
-                self._capture = step, told
+                self._capture = step, done
 
     def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
         first = self._first

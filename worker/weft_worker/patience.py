@@ -35,13 +35,13 @@ def patiently(
     `tell` hears once why it takes long. Raises the last StoreTimeoutError, and other StoreErrors at once.
     """
     end = clock() + deadline_s
-    told = False
+    is_told = False
     while True:
         try:
             return result_of(ask(), what, timeout_s)
         except StoreTimeoutError as error:
             if clock() >= end:
                 raise
-            if not told:
-                told = True
+            if not is_told:
+                is_told = True
                 tell(f"{what}, for up to {deadline_s:g} s: {error}")

@@ -56,8 +56,8 @@ class Plan:
 
     A value's place is its index in `names`, `types` and `readers`. `readers` counts who still reads a value: nodes, and
     the job for each output that it takes; a value whose last reader is done is dropped. `constants` are the graph's own
-    values, by place. `placement` says where in memory the values lie. `work` is what the engine schedules. `lent` are
-    the places of values that lie in memory of others: what is fetched, and views.
+    values, by place. `placement` says where in memory the values lie. `work` is what the engine schedules. `aliased`
+    are the places of values that lie in memory of others: what is fetched, and views.
     """
 
     role: Role
@@ -71,7 +71,7 @@ class Plan:
     outputs: Mapping[str, int]
     constants: Mapping[int, Array]
     placement: Placement
-    lent: frozenset[int]
+    aliased: frozenset[int]
     sent: Mapping[str, int]
     """The place of each key's gradient."""
 

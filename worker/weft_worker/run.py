@@ -137,7 +137,7 @@ READ_AHEAD_BYTES = 1 << 20
 """Of a batch: one that is larger is read while the step before it computes, on a thread of its own."""
 
 Capture = Callable[[int, Callable[[Held | MissedError], None]], None]
-"""capture(step, told): that of a store."""
+"""capture(step, done): that of a store."""
 
 
 def captures_of(store: Store, task: Task, since: int | None) -> list[Capture]:
@@ -218,25 +218,25 @@ class Run:
         """Asks for all values that this process keeps, as they are after `step` steps, to be written to a folder; of
         tables what has changed since another step, if that is known. What becomes of it is reported."""
 
-        def told(outcome: Held | MissedError) -> None:
+        def done(outcome: Held | MissedError) -> None:
             if isinstance(outcome, MissedError):
                 self._reporter.report(snapshot=SnapshotDone(step=step, error=str(outcome), missed=True))
             else:
                 writing = partial(self._write, folder, step, outcome)
                 threading.Thread(target=writing, name="write-snapshot").start()
 
-        self._capture(step, since, told)
+        self._capture(step, since, done)
 
-    def _capture(self, step: int, since: int | None, told: Callable[[Held | MissedError], None]) -> None:
+    def _capture(self, step: int, since: int | None, done: Callable[[Held | MissedError], None]) -> None:
         """Captures all that this process keeps."""
         if self._captures is None:
-            told(MissedError("the run has not begun"))
+            done(MissedError("the run has not begun"))
             return
         captures = self._captures(since)
         if not captures:
-            told(Held(list))
+            done(Held(list))
             return
-        together = Together(len(captures), told)
+        together = Together(len(captures), done)
         for capture in captures:
             capture(step, together.told)
 
@@ -279,7 +279,7 @@ class Run:
                 training.run()
                 self._write_last()
         except Exception as error:  # noqa: BLE001  # the outermost frame of a run: the error becomes its reason
-            event, reason = AllocationEvent.FAILED, _told(error)
+            event, reason = AllocationEvent.FAILED, _message_of(error)
             lost = _is_loss(error)
             if isinstance(error, SnapshotError) and self._allocation.snapshot is not None:
                 lost = True  # The job may begin with an earlier one.
@@ -396,7 +396,7 @@ class Run:
         return ThreadedEngine(lanes, name=f"slot{self._allocation.slot}")
 
 
-def _told(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """The error for people: those of this room say enough without their class."""
     return out_of_memory(error) or (
         str(error)

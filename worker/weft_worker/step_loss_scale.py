@@ -30,14 +30,14 @@ class StepLossScale:
     def scale(self) -> float:
         return self._now.scale
 
-    def told(self, outcome: StepOutcome) -> str | None:
+    def follow(self, outcome: StepOutcome) -> str | None:
         """A step has ended. What people are to hear of it, if anything. Raises WorkerError where the shards have
         divided by another scale: gradients would be wrong by a factor."""
         if self._scaling is None:
             return None
         if outcome.loss_scale != self.scale:
-            told = f"step {outcome.step + 1}: the shards divided by the loss scale {outcome.loss_scale}"
-            raise WorkerError(f"{told}, this worker multiplied by {self.scale}")
+            message = f"step {outcome.step + 1}: the shards divided by the loss scale {outcome.loss_scale}"
+            raise WorkerError(f"{message}, this worker multiplied by {self.scale}")
         self._now = self._now.after(finite=outcome.finite, scaling=self._scaling)
         if outcome.finite:
             return None

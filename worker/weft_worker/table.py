@@ -51,13 +51,15 @@ class ValueTable:
         fitting = {
             place: array
             for place, array in arrays.items()
-            if (lying := placement.lying.get(place)) is not None and lying.axes is None and place not in placement.views
+            if (value := placement.values.get(place)) is not None
+            and value.axes is None
+            and place not in placement.views
         }
         self._arena, self.calls = {**self._arena, **fitting}, {}
 
     def keep_copies(self, places: Iterable[int]) -> None:
         """Of these values, those that lie in memory of others are copied: it is about to be written."""
-        for place in self._plan.lent.intersection(places):
+        for place in self._plan.aliased.intersection(places):
             self.arrays[place] = self.get(place).copy()
 
     def wanted(self, xp: Any, places: Iterable[int | None]) -> tuple[Array | None, ...]:
@@ -68,14 +70,16 @@ class ValueTable:
             array = None
             if place is not None:
                 array = self._arena.get(place)
-                if array is None and (lying := self._plan.placement.lying.get(place)) is not None:
-                    array = lying.array(xp, None)
+                if array is None and (value := self._plan.placement.values.get(place)) is not None:
+                    array = value.array(xp, None)
             found.append(array)
         return tuple(found)
 
     def keeps(self, places: Iterable[int | None]) -> bool:
         """Whether what `wanted` gives for these places is the same in every run with this arena."""
-        return all(place is None or place in self._arena or place not in self._plan.placement.lying for place in places)
+        return all(
+            place is None or place in self._arena or place not in self._plan.placement.values for place in places
+        )
 
     def settle(self, xp: Any, place: int, array: Array, wanted: Array | None, inputs: Iterable[Array | None]) -> None:
         """Keeps what a kernel gave, where and as the plan has it: with or without an arena it lies alike, so that sums
@@ -89,9 +93,9 @@ class ValueTable:
             return
         placement = self._plan.placement
         if not _is_at(xp, array, wanted) and place not in placement.views:
-            lying = placement.lying.get(place)
+            layout = placement.values.get(place)
             in_arena = place in self._arena
-            if in_arena or not _is_own(xp, array, inputs) or (lying is not None and not lying.is_of(array)):
+            if in_arena or not _is_own(xp, array, inputs) or (layout is not None and not layout.matches(array)):
                 wanted = xp.empty(array.shape, dtype=array.dtype) if wanted is None else wanted
                 wanted[...] = array
                 array = wanted

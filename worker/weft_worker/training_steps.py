@@ -166,21 +166,21 @@ class TrainingSteps:
             return
         if outcome.finite:
             self.sums.note(GRADIENT_NORM, outcome.norm)
-        told = self.scale.told(outcome)
+        message = self.scale.follow(outcome)
         commit = self.task.description.commit
         if commit is not None and commit.skip and self.scale.is_fixed:
             if not outcome.finite:
                 self.sums.drop()
                 self.skipped.append(outcome.step + 1)
-                told = _told_skipped(self.skipped)
+                message = _skipped_message(self.skipped)
             self.sums.note(SKIPPED, len(self.skipped))
-        if told is not None and self.task.allocation.keeper:
-            self.reports.log("warning", told)
+        if message is not None and self.task.allocation.keeper:
+            self.reports.log("warning", message)
         if not self.scale.is_fixed:
             self.sums.note(LOSS_SCALE_METRIC, self.scale.scale)
 
 
-def _told_skipped(skipped: list[int]) -> str | None:
+def _skipped_message(skipped: list[int]) -> str | None:
     """A line at the first step that is skipped, the second, the fourth, ...: there may be as many as steps."""
     count = len(skipped)
     if count & (count - 1):

@@ -33,8 +33,8 @@ def run_nodes(run: StepRun, nodes: Sequence[BoundNode]) -> None:
             inputs = [None if place is None else arrays[place] for place in bound.inputs]
             outputs = bound.kernel(context, inputs, bound.attributes)  # type: ignore[misc]  # these have one
             if len(outputs) < len(bound.outputs):
-                told = f"the kernel gave {len(outputs)} outputs, the node names {len(bound.outputs)}"
-                raise ValueMismatchError(told)
+                message = f"the kernel gave {len(outputs)} outputs, the node names {len(bound.outputs)}"
+                raise ValueMismatchError(message)
             for place, array, wanted in zip(bound.outputs, outputs, context.placed, strict=False):
                 if array is wanted and place is not None and readers[place] > 0:
                     arrays[place] = array

@@ -102,7 +102,7 @@ class OwnValues:
             run.part.accumulation.add(bound.key, gradient, run.runtime.device.xp)
         else:
             # It may lie in a value that is written before it is read.
-            self._gradients[bound.key] = gradient.copy() if place in run.plan.lent else gradient
+            self._gradients[bound.key] = gradient.copy() if place in run.plan.aliased else gradient
         run.table.release(bound.inputs)
 
     def send_rows(self, run: StepRun, bound: BoundNode) -> None:

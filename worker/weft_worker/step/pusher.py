@@ -115,15 +115,15 @@ class StepPusher:
         found: dict[int, Array] = {}
         for bound in plan.nodes:
             place = bound.inputs[0] if bound.node.op_type == SEND else None
-            lying = None if place is None else plan.placement.lying.get(place)
-            if place in plan.outputs.values() or lying is None or lying.offset is not None:
+            layout = None if place is None else plan.placement.values.get(place)
+            if place in plan.outputs.values() or layout is None or layout.offset is not None:
                 continue
             assert place is not None
             array = store.gradient(bound.key)
-            if array is None or not lying.is_of(array):
+            if array is None or not layout.matches(array):
                 array = self._gradients.get(bound.key)
-                if array is None or array.shape != plan.types[place].shape or not lying.is_of(array):
-                    array = self._gradients[bound.key] = lying.array(self._runtime.device.xp, None)
+                if array is None or array.shape != plan.types[place].shape or not layout.matches(array):
+                    array = self._gradients[bound.key] = layout.array(self._runtime.device.xp, None)
             found[place] = array
         return found
 
