@@ -134,13 +134,6 @@ Of 2^19 to 2^22 and of no bound this is the fastest for ResNet's layers at batch
 five of them take 1.32 s of processor time, 1.72 without a bound, and 1.08 the matrix products alone.
 """
 
-SMALL_PRODUCT: Final = 1 << 20
-"""Multiplications of a product that OpenBLAS does without copying its operands, and that fits a core's cache. Where
-there are few weights, blocks are no larger: the copies would take longer than the product."""
-
-FEW_WEIGHTS: Final = 1 << 9
-"""With more weights blocks would be so small that calling NumPy takes longer."""
-
 DEVICE_ELEMENTS: Final = 1 << 27
 """The same on a device, which wants large products: half a gigabyte of float32."""
 
@@ -204,7 +197,7 @@ def weights_gradient(
     features = shape[0]
     # The columns first, which are the larger: the other way round they would be read across.
     result: Array = xp.zeros((group, math.prod(shape[1:]), features // group), dtype=gradient.dtype)
-    for part in _blocks(xp, data, windows, result, features // group):
+    for part in _blocks(xp, data, windows, result):
         lowered = columns(xp, data[part], windows, group)
         output = gradient[part].swapaxes(0, 1).reshape(group, features // group, lowered.shape[2]).swapaxes(1, 2)
         if group == 1:
@@ -241,14 +234,11 @@ def _is_plain(windows: Windows) -> bool:
     return windows.size == windows.count and math.prod(windows.kernel) == 1 and not any(windows.begin)
 
 
-def _blocks(xp: Any, data: Array, windows: Windows, kernels: Array, features: int = 0) -> Iterator[slice]:
-    """Images in blocks; all at once where their columns are the data itself. Each element of the columns is multiplied
-    by as many `features`, where products may be small."""
+def _blocks(xp: Any, data: Array, windows: Windows, kernels: Array) -> Iterator[slice]:
+    """Images in blocks; all at once where their columns are the data itself."""
     batch = data.shape[0]
     each = max(1, data.shape[1] * math.prod(windows.kernel) * math.prod(windows.count))
     most = max(HOST_ELEMENTS if xp is np else DEVICE_ELEMENTS, kernels.size)
-    if features and xp is np and kernels.size <= FEW_WEIGHTS:
-        most = SMALL_PRODUCT // features
     if _is_plain(windows) and data.swapaxes(0, 1).flags.c_contiguous:
         most = each * max(batch, 1)
     step = max(1, most // each)
