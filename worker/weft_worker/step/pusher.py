@@ -129,10 +129,10 @@ class StepPusher:
 
     def _outputs_of(self, plan: Plan) -> dict[int, Array]:
         """Memory for the outputs, by place: where each run has ended before the next begins, they have been read."""
-        lying = {place: plan.placement.lying.get(place) for place in plan.outputs.values()}
+        layouts = {place: plan.placement.values.get(place) for place in plan.outputs.values()}
         return {
             place: each.array(self._runtime.device.xp, None)
-            for place, each in lying.items()
+            for place, each in layouts.items()
             if each is not None and each.offset is None
         }
 
