@@ -328,7 +328,7 @@ class ShardServer:
             queued_bytes=sum(peer.outbox.queued_bytes for peer in peers),
             in_flight_bytes=sum(peer.outbox.in_flight_bytes for peer in peers),
             waiting_pulls=sum(len(peer.pulls) for peer in peers),
-            waiting_sets=0 if job is None else job.shard.waiting_sets,
+            waiting_sets=0 if job is None else job.shard.sets.waiting,
             apply_threads=tuple(self._pool.statistics()),
             arenas=listener.arenas if listener is not None else 0,
             arena_refusals=listener.refused if listener is not None else 0,

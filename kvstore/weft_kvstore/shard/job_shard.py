@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array, Range, Ranges, Segment
 from weft_kvstore.bucket.bucket import PlainBucket
@@ -154,74 +156,6 @@ Reason: TypeAlias = tuple[str, list[int]]
 """What is waited for, in words, and the slots that are missing."""
 
 
-def pull_waits_for(parts: ShardParts, wait: PullWait) -> Reason:
-    """What an open pull waits for; no slot is missing where all was answered."""
-    for number in wait.open:
-        text, missing = parts.buckets[number].pulls.waits_for(wait)
-        if missing:
-            return text, missing
-    for number in sorted(wait.open_units):
-        unit = parts.units[number]
-        if _lacks_ids(unit, wait):
-            return f"the ids of key {unit.spec.key!r} have not all come", []
-        if not unit.can_answer(wait):
-            return unit.waits_for(wait)
-    for number in wait.open:
-        return parts.buckets[number].pulls.waits_for(wait)
-    return "every slice was answered", []
-
-
-def pull_lacks(parts: ShardParts, gate: StepGate | None, wait: PullWait, absent: Collection[int]) -> Reason | None:
-    """What an open pull waits for of slots that are `absent`, and which; None where nothing. There may be many pulls:
-    of parts only those are looked at to which such a slot contributes, and all where a gate lets any slot hold them."""
-    for number in wait.open:
-        bucket = parts.buckets[number]
-        if gate is not None or _both(bucket.state.spec.slots, absent):
-            text, missing = bucket.pulls.waits_for(wait)
-            if lost := _both(missing, absent):
-                return text, lost
-    for number in wait.open_units:
-        unit = parts.units[number]
-        if (gate is not None or _both(unit.spec.slots, absent)) and not _lacks_ids(unit, wait):
-            text, missing = unit.waits_for(wait)
-            if lost := _both(missing, absent):
-                return text, lost
-    return None
-
-
-def step_waits_for(parts: ShardParts, gate: StepGate, step: int) -> Reason:
-    """What a step that is not measured waits for."""
-    text, missing = gate.missing(step)
-    if missing:
-        return text, missing
-    for unit in parts.units.values():
-        if unit.spec.slots and unit.version <= step:
-            behind = unit.steps.missing(step + 1, 0, settled=True)
-            if behind[1]:
-                return f"key {unit.spec.key!r} {behind[0]}", behind[1]
-    for bucket in parts.buckets.values():
-        found = _bucket_waits_for(bucket, step)
-        if found is not None:
-            return found
-    return text, missing
-
-
-def _bucket_waits_for(bucket: PlainBucket, step: int) -> Reason | None:
-    """What a step waits for at the first slice of a bucket that has not merged it."""
-    if not bucket.state.spec.slots:
-        return None
-    behind = bucket.state.steps.came.min(axis=0) <= step
-    if not behind.any():
-        return None
-    at = int(behind.argmax())
-    text, missing = bucket.state.steps.missing(at, step + 1, None)
-    return f"{bucket.state.spec.key_named(at)} {text}", missing
-
-
-def _lacks_ids(unit: TableState, wait: PullWait) -> bool:
-    return wait.ids is None and isinstance(unit, TableState)
-
-
 def _both(some: Iterable[int], others: Collection[int]) -> list[int]:
     return [one for one in some if one in others]
 
@@ -311,11 +245,6 @@ class JobShard:
         return self.parts.nbytes
 
     @property
-    def waiting_sets(self) -> int:
-        """Parts that were set for versions that are still to come."""
-        return self.sets.waiting
-
-    @property
     def units(self) -> Iterable[TableState]:
         """What merges as one here."""
         return self.parts.units.values()
@@ -391,16 +320,58 @@ class JobShard:
             unit.replace(slot)
 
     def waits_for(self, wait: PullWait) -> Reason:
-        """What an open pull waits for."""
-        return pull_waits_for(self.parts, wait)
+        """What an open pull waits for; no slot is missing where all was answered."""
+        for number in wait.open:
+            text, missing = self.buckets[number].pulls.waits_for(wait)
+            if missing:
+                return text, missing
+        for number in sorted(wait.open_units):
+            unit = self.parts.units[number]
+            if wait.ids is None:
+                return f"the ids of key {unit.spec.key!r} have not all come", []
+            if not unit.can_answer(wait):
+                return unit.waits_for(wait)
+        for number in wait.open:
+            return self.buckets[number].pulls.waits_for(wait)
+        return "every slice was answered", []
 
     def lacks(self, wait: PullWait, absent: Collection[int]) -> Reason | None:
-        """What an open pull waits for of slots that are absent, and which of them; None where nothing."""
-        return pull_lacks(self.parts, self.gate, wait, absent)
+        """What an open pull waits for of slots that are `absent`, and which; None where nothing. There may be many
+        pulls: only those parts are looked at to which such a slot contributes, and all where a gate lets any slot hold
+        them."""
+        every = self.gate is not None
+        for number in wait.open:
+            bucket = self.buckets[number]
+            if every or _both(bucket.state.spec.slots, absent):
+                text, missing = bucket.pulls.waits_for(wait)
+                if lost := _both(missing, absent):
+                    return text, lost
+        for number in wait.open_units:
+            unit = self.parts.units[number]
+            if (every or _both(unit.spec.slots, absent)) and wait.ids is not None:
+                text, missing = unit.waits_for(wait)
+                if lost := _both(missing, absent):
+                    return text, lost
+        return None
 
     def step_waits_for(self, step: int) -> Reason:
         """What a step that is not measured waits for. Raises ProtocolError where steps are not committed."""
-        return step_waits_for(self.parts, self._gate("Measure"), step)
+        text, missing = self._gate("Measure").missing(step)
+        if missing:
+            return text, missing
+        for unit in self.units:
+            if unit.spec.slots and unit.version <= step:
+                behind = unit.steps.missing(step + 1, 0, settled=True)
+                if behind[1]:
+                    return f"key {unit.spec.key!r} {behind[0]}", behind[1]
+        for bucket in self.buckets.values():
+            steps = bucket.state.steps
+            late = steps.came.min(axis=0) <= step if steps.slots else np.zeros(0, np.bool_)
+            if late.any():  # The first slice that has not merged it.
+                at = int(late.argmax())
+                text, missing = steps.missing(at, step + 1, None)
+                return f"{bucket.state.spec.key_named(at)} {text}", missing
+        return text, missing
 
     def _gate(self, message: str) -> StepGate:
         if self.gate is None:
