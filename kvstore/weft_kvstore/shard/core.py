@@ -21,7 +21,7 @@ from weft_kvstore.same_host.peers import Arenas, placed
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.agreements import Agreements, because, give_up
 from weft_kvstore.shard.job_shard import JobShard, Taken
-from weft_kvstore.shard.links import Handshake, Links
+from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import BATCH_BYTES, Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_PULLS, Job, Peer
 from weft_kvstore.tables.state import TableState
@@ -96,11 +96,10 @@ class ShardCore:
 
     def __init__(self, boot: bytes, settings: LinkSettings, *, let_go: Callable[[], None] = lambda: None) -> None:
         self.settings = settings
-        self.links = Links(let_go)
+        self.links = Links(settings, boot, let_go)
         self.peers = self.links.peers
         self.counts = self.links.counts
         self.work = Merger(self, priorities=settings.priorities)
-        self._handshake = Handshake(self.links, settings, boot)
         self._agreements = Agreements(self.links, self.work)
 
     @property
@@ -151,7 +150,7 @@ class ShardCore:
             kind = type(message)
             if peer is None or kind is Hello:
                 if isinstance(message, Hello):
-                    self._handshake.hello(identity, message, number, now)
+                    self.links.hello(identity, message, number, now)
                 else:
                     self.counts.unknown_links += 1
                     self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, "no Hello came on this connection"))

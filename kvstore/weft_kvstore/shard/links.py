@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
@@ -124,13 +124,47 @@ class Links:
     """`peers`, by the identity that the socket gives them, have said Hello to the `job`. `outgoing` collects what is to
     be sent at once; `waiting` are the connections that may have values or receipts besides."""
 
-    def __init__(self, let_go: Callable[[], None]) -> None:
+    def __init__(self, settings: LinkSettings, boot: bytes, let_go: Callable[[], None]) -> None:
+        """`boot` is 16 bytes drawn when the process starts."""
+        self._settings = settings
+        self._boot = boot
         self.job: Job | None = None
         self.peers: dict[bytes, Peer] = {}
         self.outgoing: list[Outgoing] = []
         self.waiting: dict[bytes, Peer] = {}
         self.counts = Counts()
         self.arenas = PeerArenas(let_go)
+
+    def hello(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
+        """Welcomes whoever says this, or refuses; the slot's connection so far, if there is one, is lost. Who says it
+        again, as message 1, has not heard the answer perhaps."""
+        known = self.peers.get(identity)
+        if number and known is not None:
+            if known.received == number and known.welcome is not None:
+                self.outgoing.append((identity, encode(known.welcome, None, number)))
+            return
+        job = admitted(self.job, known, hello)
+        if isinstance(job, Refused):
+            self.counts.refused += 1
+            self.lose(identity)
+            self.say(identity, job)
+            return
+        before = job.links.get(hello.slot)
+        if before is not None:
+            self.lose(before.identity)
+        job.come(hello, now)
+        peer = Peer(identity, hello, job, self._settings, now)
+        peer.parked = job.parked_of(hello.slot, hello.process)
+        peer.shared = self.counts.shared
+        self.peers[identity] = job.links[hello.slot] = peer
+        listener = self.arenas.begin(peer)
+        if listener:
+            self.due(peer)
+        peer.received = number
+        silence_ms = int(self._settings.silence_s * 1000)
+        peer.welcome = Welcome(hello.session, self._boot, silence_ms, listener, peer.ticket)
+        self.counts.welcomed += 1
+        self.say(identity, peer.welcome)
 
     def say(self, identity: bytes, message: Message) -> None:
         """Sends a message before all values that have not left."""
@@ -183,23 +217,15 @@ class Links:
         self.say(peer.identity, Failed(request, FailureCode.REFUSED, str(error)[:2048]))
 
 
-# --- Who may speak with a shard: what a Hello must agree with, and what is answered to it -----------------------------
+# --- Who may speak with a shard: what a Hello must agree with ---------------------------------------------------------
 
 
 SHOWN_DIGITS: Final = 12
 """Of a description's digest, where people compare two."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """The Hello is good. `supersedes` is the identity of the slot's connection so far."""
-
-    job: Job
-    supersedes: bytes | None
-
-
-def admit(job: Job | None, peers: Mapping[bytes, Peer], identity: bytes, hello: Hello) -> Admission | Refused:
-    """Whether the shard talks with whoever says this Hello."""
+def admitted(job: Job | None, same: Peer | None, hello: Hello) -> Job | Refused:
+    """The job of whoever says this Hello, on a connection that has said one before where it is that of `same`."""
     term = job.shard.description.term if job is not None and job.name == hello.job else None
     if term is not None and term > hello.term:
         text = f"job {hello.job!r} is in term {term} here, term {hello.term} is over"
@@ -220,10 +246,6 @@ def admit(job: Job | None, peers: Mapping[bytes, Peer], identity: bytes, hello: 
     if hello.incarnation < newest:
         text = f"slot {hello.slot}: incarnation {hello.incarnation} was replaced by {newest}"
         return Refused(RefusalCode.STALE_INCARNATION, text)
-    return _against_link(job, peers.get(identity), hello)
-
-
-def _against_link(job: Job, same: Peer | None, hello: Hello) -> Admission | Refused:
     held = job.links.get(hello.slot)
     if held is not None and held.hello.incarnation == hello.incarnation:
         if held.hello.process != hello.process:
@@ -235,53 +257,4 @@ def _against_link(job: Job, same: Peer | None, hello: Hello) -> Admission | Refu
             return Refused(RefusalCode.STALE_INCARNATION, text)
     if same is not None and same is not held:
         return Refused(RefusalCode.MALFORMED, f"slot {hello.slot}: this connection belongs to slot {same.slot}")
-    return Admission(job, held.identity if held is not None else None)
-
-
-class Handshake:
-    """`boot` is 16 bytes drawn when the process starts."""
-
-    def __init__(self, links: Links, settings: LinkSettings, boot: bytes) -> None:
-        self._links = links
-        self._settings = settings
-        self._boot = boot
-
-    def hello(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
-        """Welcomes whoever says this, or refuses; the slot's connection so far, if there is one, is lost. Who says it
-        again, as message 1, has not heard the answer perhaps."""
-        links = self._links
-        known = links.peers.get(identity)
-        if number and known is not None:
-            if known.received == number and known.welcome is not None:
-                links.outgoing.append((identity, encode(known.welcome, None, number)))
-            return
-        verdict = admit(links.job, links.peers, identity, hello)
-        if not isinstance(verdict, Admission):
-            links.counts.refused += 1
-            links.lose(identity)
-            links.say(identity, verdict)
-            return
-        if verdict.supersedes is not None:
-            links.lose(verdict.supersedes)
-        _fill(verdict.job, hello)
-        peer = Peer(identity, hello, verdict.job, self._settings, now)
-        peer.parked = verdict.job.parked_of(hello.slot, hello.process)
-        peer.shared = links.counts.shared
-        links.peers[identity] = verdict.job.links[hello.slot] = peer
-        verdict.job.come(hello.slot, now)
-        listener = links.arenas.begin(peer)
-        if listener:
-            links.due(peer)
-        silence_ms = int(self._settings.silence_s * 1000)
-        peer.received = number
-        peer.welcome = Welcome(hello.session, self._boot, silence_ms, listener, peer.ticket)
-        links.counts.welcomed += 1
-        links.say(identity, peer.welcome)
-
-
-def _fill(job: Job, hello: Hello) -> None:
-    """The slot is filled by this incarnation, newer or not; what an older one has pushed and is not merged is gone."""
-    if hello.incarnation > job.incarnations.get(hello.slot, -1):
-        if hello.slot in job.incarnations:
-            job.shard.replace(hello.slot)
-        job.incarnations[hello.slot] = hello.incarnation
+    return job

@@ -435,8 +435,14 @@ class Job:
         earlier, last.parked = last.parked, []
         return [each for each in (*earlier, last) if each.owes]
 
-    def come(self, slot: int, now: float) -> None:
-        """The slot is here, for the first time or again."""
+    def come(self, hello: Hello, now: float) -> None:
+        """The slot is here, for the first time or again; what an older incarnation has pushed and is not merged is
+        gone."""
+        slot = hello.slot
+        if hello.incarnation > self.incarnations.get(slot, -1):
+            if slot in self.incarnations:
+                self.shard.replace(slot)
+            self.incarnations[slot] = hello.incarnation
         self.left.pop(slot, None)
         self.heard[slot] = now
 
