@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,10 @@ def loop() -> None:
         pass
 
 
+def sleep() -> None:
+    threading.Event().wait()
+
+
 def read(path: Path) -> None:
     with waiting_for(str(path)):
         os.close(os.open(path, os.O_RDONLY))
@@ -75,4 +80,5 @@ def prepare() -> None:
 
 
 def main(channel: socket.socket) -> None:
-    answer(channel, {each.__name__: each for each in (echo, forker, refuse, forge, loop, read, end, take, divide, lie)})
+    called = (echo, forker, refuse, forge, loop, sleep, read, end, take, divide, lie)
+    answer(channel, {each.__name__: each for each in called})

@@ -96,7 +96,7 @@ def _add_gates(
 ) -> None:
     """The one added last is passed first: Host, then Origin, then token, then the body's pace and size, then whether
     there is room for it."""
-    submitted = BodyLimit("check", settings.submitted_bytes, of_one_bytes=settings.submitted_bytes // 2)
+    submitted = BodyLimit("check", settings.submitted_bytes)
     app.add_middleware(SubmissionGate, bodies=submitted, checks=checks, most_bytes=settings.job_bytes)
     app.add_middleware(BodyGate, limit=_body_limit(settings))
     app.add_middleware(PaceGate, grace_s=settings.body_grace_s)

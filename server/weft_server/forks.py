@@ -22,6 +22,7 @@ from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from functools import cache
 from inspect import signature
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_type_hints
 
 from anyio import to_thread
@@ -40,6 +41,8 @@ LOOK_S: Final = 0.25
 """Between two looks at whether the caller of what runs is still there."""
 STOP_S: Final = 1.0
 """For a thread to end that is stopped: what it computes in C, it computes to the end."""
+_OWN_FAULT: Final = 0.5
+"""Part of its time that a fork has to have computed before it is told that it takes too long."""
 _NAMED: Final = 300
 """Characters of what a fork says that it waits for."""
 _PASSED_ON: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "HOME", "TMPDIR")
@@ -111,7 +114,7 @@ class Forks:
         try:
             while not (await asyncio.wait({task}, timeout=_pause(until, loop.time())))[0]:
                 if until is not None and loop.time() >= until:
-                    raise LimitError(f"{limits.seconds:g} s", call.waits_for)
+                    raise call.lateness(limits.seconds or 0.0)
                 if await has_left():
                     raise CallerLeftError
         finally:
@@ -164,6 +167,10 @@ class _OnThread:
         except _StoppedError:
             raise RuntimeError("it was stopped") from None
 
+    def lateness(self, seconds: float) -> Exception:
+        """What it means that there is no answer after so long."""
+        return LimitError(f"{seconds:g} s", self.waits_for)
+
     def stop(self) -> None:
         """The thread raises within milliseconds, or after what it waits for or computes in C."""
         with self._lock:
@@ -208,6 +215,13 @@ class _InFork:
         except (ValidationError, StopIteration, UnicodeDecodeError) as error:
             raise ForkFailedError(f"{self._function.__name__}: its fork's answer is none") from error
 
+    def lateness(self, seconds: float) -> Exception:
+        """As of a thread; a machine that has given it little of its processors says nothing about the call."""
+        had = _processor_seconds(self._child.process) if self._child is not None else 0.0
+        if not self.waits_for and had is not None and had < seconds * _OWN_FAULT:
+            return NoProcessError(f"the machine is busy: in {seconds:g} s it had {had:.1f} s of processor time for it")
+        return LimitError(f"{seconds:g} s", self.waits_for)
+
     def stop(self) -> None:
         self._was_stopped = True
         if self._child is not None:
@@ -228,6 +242,17 @@ class _InFork:
                 return LimitError(f"{self._limits.seconds:g} s")
         logged = f"; its log ended with: {child.last_logged}" if child.last_logged else ""
         return ForkFailedError(f"{self._function.__name__} in a fork: {child.ending}{logged}")
+
+
+def _processor_seconds(process: int) -> float | None:
+    """Of a child, 0 where it is not forked yet; None where it has ended or the system does not tell."""
+    if not process:
+        return 0.0
+    try:
+        columns = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(columns[11]) + int(columns[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # --- Values as frames -------------------------------------------------------------------------------------------------

@@ -116,30 +116,26 @@ class FairQueue:
 
 
 class BodyLimit:
-    """Bodies that arrive, wait and are worked on: so many, of so many bytes together. Belongs to one event loop."""
+    """Bodies that arrive, wait and are worked on: so many, of so many bytes together. Belongs to one event loop.
 
-    def __init__(self, noun: str, most_bytes: int, *, most: int | None = None, of_one_bytes: int | None = None) -> None:
-        """`of_one_bytes`: what one user's take together."""
+    One user's take at most half of the bytes, and leave room for one body of another's.
+    """
+
+    def __init__(self, noun: str, most_bytes: int, *, most: int | None = None) -> None:
         self._noun = noun
         self._most = most
         self._most_bytes = most_bytes
-        self._of_one_bytes = most_bytes if of_one_bytes is None else of_one_bytes
         self._held: Counter[str] = Counter()
         self._held_bytes: Counter[str] = Counter()
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no body is taken, of whatever size."""
-        return self._most is not None and self._held.total() >= self._most
-
     @contextmanager
-    def reserve(self, nbytes: int, user: str = "") -> Iterator[None]:
+    def reserve(self, nbytes: int, user: str) -> Iterator[None]:
         """Held within the block, for a body of at most so many bytes. Raises FullError.
 
         One that is alone, or its user's only one while others leave room, has a bound of its own.
         """
-        if self.is_full:
-            raise FullError(self._noun, self._held.total())
+        if (count := self._too_many(user)) is not None:
+            raise FullError(self._noun, count)
         if (held := self._in_the_way(nbytes, user)) is not None:
             raise FullError(self._noun, held, unit="bytes of ")
         self._held[user] += 1
@@ -152,15 +148,24 @@ class BodyLimit:
                 if not each[user]:
                     del each[user]
 
-    def has_room(self, nbytes: int, user: str = "") -> bool:
+    def has_room(self, nbytes: int, user: str) -> bool:
         """Whether such a body would be taken."""
-        return not self.is_full and self._in_the_way(nbytes, user) is None
+        return self._too_many(user) is None and self._in_the_way(nbytes, user) is None
+
+    def _too_many(self, user: str) -> int | None:
+        """How many there are, where one more would be too many."""
+        if self._most is None:
+            return None
+        for held, most in ((self._held.total(), self._most), (self._held[user], max(1, self._most - 1))):
+            if held >= most:
+                return held
+        return None
 
     def _in_the_way(self, nbytes: int, user: str) -> int | None:
         """Bytes that are too many beside such a body."""
         for held, most in (
             (self._held_bytes.total(), self._most_bytes),
-            (self._held_bytes[user], self._of_one_bytes),
+            (self._held_bytes[user], self._most_bytes // 2),
         ):
             if held and held + nbytes > most:
                 return held

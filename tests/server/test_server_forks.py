@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import forked_checks
-from forked_checks import Seen, divide, echo, end, forge, forker, lie, loop, read, refuse, take
+from forked_checks import Seen, divide, echo, end, forge, forker, lie, loop, read, refuse, sleep, take
 from server_running import eventually
 from server_specs import save_rows, spec_json
 from weft.agent.children import NO_LIMITS, ProcessLimits
@@ -183,10 +183,13 @@ def test_what_takes_too_much_is_told_by_its_limit(
         asyncio.run(forks.run(limits, there, function, *arguments))
 
 
-@pytest.mark.parametrize(("seconds", "has_left", "error"), [(2.0, there, LimitError), (60.0, gone, CallerLeftError)])
+@pytest.mark.parametrize(
+    ("seconds", "has_left", "error"), [(2.0, there, (LimitError, NoProcessError)), (60.0, gone, CallerLeftError)]
+)
 def test_a_fork_ends_with_its_time_or_its_caller(
     forks: Forks, capfd: pytest.CaptureFixture[str], seconds: float, has_left: HasLeft, error: type[Exception]
 ) -> None:
+    """Which of the first two it is depends on what else this machine does."""
     told: list[str] = []
 
     async def left_once_begun() -> bool:
@@ -197,6 +200,11 @@ def test_a_fork_ends_with_its_time_or_its_caller(
         asyncio.run(forks.run(replace(LIMITS, seconds=seconds), left_once_begun, loop))
     told.extend(capfd.readouterr().err.split())
     eventually(lambda: not Path(f"/proc/{told[0]}").exists(), "the process has ended")
+
+
+def test_a_fork_that_got_no_processor_in_its_time_is_to_be_asked_again(forks: Forks) -> None:
+    with pytest.raises(NoProcessError, match=r"busy: in 1 s it had 0\.\d s of processor time for it; send it again"):
+        asyncio.run(forks.run(replace(LIMITS, seconds=1.0), there, sleep))
 
 
 def test_a_forkserver_that_was_killed_fails_what_it_had_and_is_started_again(

@@ -252,7 +252,7 @@ def coming(folder: Path) -> int:
 
 def test_a_place_is_taken_before_the_body_is_read(tmp_path: Path) -> None:
     whole = perceptron().SerializeToString()
-    with running(tmp_path, lost_after_s=30, waiting_models=1) as client, ExitStack() as held:
+    with running(tmp_path, lost_after_s=30, waiting_models=2) as client, ExitStack() as held:
         for number in range(2):
             held.enter_context(half_sent(client, 100))
             eventually(lambda: coming(tmp_path) == number + 1, "the body comes")  # noqa: B023
@@ -264,8 +264,8 @@ def test_a_place_is_taken_before_the_body_is_read(tmp_path: Path) -> None:
         assert send(client, whole).status_code == 201
 
 
-def test_bodies_that_come_have_a_bound_together(tmp_path: Path) -> None:
-    with running(tmp_path, lost_after_s=30, models_bytes=1000) as client, half_sent(client, 900):
+def test_one_users_bodies_that_come_have_a_bound_together(tmp_path: Path) -> None:
+    with running(tmp_path, lost_after_s=30, models_bytes=2000) as client, half_sent(client, 900):
         eventually(lambda: coming(tmp_path) == 1, "the body comes")
         assert "900 bytes of models" in refusal(send(client, bytes(101)), 503, "too-many-models")
         assert "no ONNX model" in refusal(send(client, bytes(100)))

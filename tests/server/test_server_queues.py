@@ -154,7 +154,7 @@ def test_a_user_who_fills_the_queue_makes_room_for_others() -> None:
 
 
 def test_bodies_are_limited_in_bytes_together_and_for_each_user() -> None:
-    bodies = BodyLimit("check", 100, of_one_bytes=50)
+    bodies = BodyLimit("check", 100)
     with bodies.reserve(60, "ann"):  # alone, so the bound of one body is another's business
         assert not bodies.has_room(1, "ann")
         with bodies.reserve(40, "ben"):
@@ -165,3 +165,14 @@ def test_bodies_are_limited_in_bytes_together_and_for_each_user() -> None:
     with bodies.reserve(30, "ann"), bodies.reserve(20, "ann"):
         assert not bodies.has_room(1, "ann")
     assert bodies.has_room(50, "ann")
+
+
+def test_one_user_leaves_room_for_a_body_of_another() -> None:
+    bodies = BodyLimit("model", 1000, most=3)
+    with bodies.reserve(1, "ann"), bodies.reserve(1, "ann"):
+        with pytest.raises(FullError, match="2 models"), bodies.reserve(1, "ann"):
+            raise AssertionError
+        with bodies.reserve(1, "ben"):
+            assert not bodies.has_room(1, "cleo")
+    alone = BodyLimit("model", 1000, most=1)
+    assert alone.has_room(1000, "ann")

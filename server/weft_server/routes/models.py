@@ -57,9 +57,10 @@ async def read_model(
     identifier = uuid4().hex
     folder = use.settings.models_folder / identifier
     on_files = use.service.threads.on_files
-    if use.model_bodies.is_full:
+    nbytes, user = declared_bytes(request.headers, use.settings.model_bytes), user_of(request)
+    if not use.model_bodies.has_room(nbytes, user):
         await use.models.drop_disconnected()
-    with use.model_bodies.reserve(declared_bytes(request.headers, use.settings.model_bytes)):
+    with use.model_bodies.reserve(nbytes, user):
         try:
             async with _arrived(use, request, folder) as written:
                 await on_files(written.close)
