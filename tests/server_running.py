@@ -20,7 +20,7 @@ from weft.agent.reporter import Reporter, UploadError
 from weft.api.agent import AgentKind, Allocation, MetricReport, Orders, Registration, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_server.app import create_app
-from weft_server.serving import Server, listening
+from weft_server.serving import Server, listening, locked
 from weft_server.settings import Settings
 
 DEADLINE_S = 60.0
@@ -34,8 +34,9 @@ def running(directory: Path, **settings: Any) -> Iterator[httpx.Client]:
     chosen = Settings(directory=directory, **{**quick, **settings})
     stop = threading.Event()
     app = create_app(chosen)
-    with listening(chosen.host, chosen.port) as listener:
-        server = Server(app, chosen, stop)
+    directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory) as lock, listening(chosen.host, chosen.port) as listener:
+        server = Server(app, chosen, stop, lock)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server")
         thread.start()
         try:

@@ -16,11 +16,12 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
+from weft.agent.held_files import FileLock
 from weft.agent.private import make_directory
 from weft.api.lifecycle import AgentState
 from weft.client import Client
 from weft.errors import ClusterError, WeftError
-from weft.exclusive import LOCK_FILE, check_port_is_free, hold_directory
+from weft.exclusive import LOCK_FILE, check_port_is_free, hold_directory, holder
 from weft.http import Retry
 from weft.process import Command, Process, begin_anew
 
@@ -105,6 +106,8 @@ class Cluster:
         self._agents_token = os.environ.get("WEFT_SERVER_AGENT_TOKEN", self._token)
         self._progress = progress
         self._held = ExitStack()
+        self._lock: FileLock | None = None
+        """Of a directory that outlives the cluster."""
         self._reported: set[Process] = set()
         self._untold: dict[int, Process] = {}
         """Agents that have ended, by process id, of which the server was not told."""
@@ -189,6 +192,21 @@ class Cluster:
         self._reported.discard(old)
         return self.processes[place]
 
+    def hold_directory(self) -> bool:
+        """Makes the directory again, and locks it, where somebody has deleted it. Whether that was done now.
+
+        The server writes its own files again. Raises ClusterError where another cluster has the directory meanwhile:
+        both go on, since jobs' files have names of their own. Raises OSError.
+        """
+        is_taken = False
+        if self._lock is not None and self._lock.is_deleted:
+            make_directory(self.directory)
+            is_taken = self._lock.take()
+            if not is_taken and (process := holder(self.directory)) is not None:
+                raise ClusterError(f"the cluster of process {process} has it now")
+        make_directory(self.directory / LOGS)
+        return is_taken
+
     def bound_logs(self) -> None:
         """Begins logs anew that are large."""
         for process in self.processes:
@@ -235,7 +253,7 @@ class Cluster:
         directory = Path(self._wanted_directory).resolve()
         try:
             make_directory(directory, own=(LOGS, LOCK_FILE))
-            self._held.enter_context(hold_directory(directory))
+            self._lock = self._held.enter_context(hold_directory(directory))
         except OSError as error:
             raise ClusterError(f"the directory {directory} cannot be used: {error.strerror or error}") from None
         return directory

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
-from weft.agent.private import opener
+from weft.agent.held_files import FileLock, lock
 from weft.command_line import command
 from weft.errors import ClusterError
 
@@ -38,28 +35,27 @@ def check_port_is_free(host: str, port: int) -> None:
 
 
 @contextmanager
-def hold_directory(directory: Path) -> Iterator[None]:
+def hold_directory(directory: Path) -> Iterator[FileLock]:
     """Locks the directory for this process. Raises ClusterError, naming the process that has it."""
-    with open(directory / LOCK_FILE, "a+", opener=opener) as lock:
-        if not _locked(lock):
-            raise ClusterError(
-                f"a cluster runs in {directory} already, started by process {_owner(lock) or 'unknown'}; "
-                f"`{command('down')}` ends it. Another cluster needs --port and --directory of its own"
-            )
-        lock.seek(0)
-        lock.truncate()
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        yield
+    held = FileLock(directory / LOCK_FILE)
+    if not held.take():
+        raise ClusterError(
+            f"a cluster runs in {directory} already, started by process {_owner(held.path) or 'unknown'}; "
+            f"`{command('down')}` ends it. Another cluster needs --port and --directory of its own"
+        )
+    try:
+        yield held
+    finally:
+        held.release()
 
 
 def holder(directory: Path) -> int | None:
     """The process that holds the directory; None where none does. Raises OSError, ClusterError where it is unknown."""
     try:
-        with open(directory / LOCK_FILE) as lock:
-            if _locked(lock):
+        with open(directory / LOCK_FILE) as file:
+            if lock(file):
                 return None
-            owner = _owner(lock)
+        owner = _owner(directory / LOCK_FILE)
     except (FileNotFoundError, NotADirectoryError):
         return None
     if owner is None:
@@ -67,15 +63,6 @@ def holder(directory: Path) -> int | None:
     return owner
 
 
-def _locked(lock: TextIO) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _owner(lock: TextIO) -> int | None:
-    lock.seek(0)
-    text = lock.read().strip()
+def _owner(path: Path) -> int | None:
+    text = path.read_text().strip()
     return int(text) if text.isdecimal() else None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from weft.cluster import SERVER, Cluster
 from weft.command_line import command
+from weft.errors import ClusterError
 from weft.http import Retry
 from weft.process import Process
 
@@ -70,6 +72,8 @@ LOST = f"""\
 Jobs go on: another worker takes the place of one that ended, and after a shard they go on from their newest snapshot.
 See how they do: {command("jobs")}"""
 
+DELETED = "It is made again, and jobs go on; results, snapshots and logs that were in it are gone"
+
 AWAY = "Meanwhile running jobs train on; no job starts, and none ends"
 
 
@@ -95,17 +99,33 @@ class Tending:
         self._revivals = Revivals(limits, always=(SERVER,))
         self._clock = clock
         self._awaited: Process | None = None
+        self._not_held = ""
+        """Why the directory is not this cluster's, as it was told."""
 
     def look(self) -> list[Told]:
         """Starts what is due, and tells what happened since the last look. To be called a few times a second."""
+        told = self._held()
         self._cluster.bound_logs()
-        told = [told for process in self._cluster.ended() for told in self._mourned(process)]
+        told += [told for process in self._cluster.ended() for told in self._mourned(process)]
         for name in self._revivals.due(self._clock()):
             told += self._started(name)
         if self._awaited is not None and self._cluster.listens():
             self._awaited = None
             told.append(Told(f"the server listens again at {self._cluster.url}"))
         return told
+
+    def _held(self) -> list[Told]:
+        """What is told of a directory that was deleted. One that another cluster took is taken when that has ended."""
+        before = self._not_held
+        try:
+            is_made, self._not_held = self._cluster.hold_directory(), ""
+        except (ClusterError, OSError) as error:
+            self._not_held = str(error)
+            if self._not_held == before:
+                return []
+            text = f"the directory {self._cluster.directory} was deleted, and cannot be made again: {error}. Jobs go on"
+            return [Told(f"{text}; `kill {os.getpid()}` ends this cluster", is_bad=True)]
+        return [Told(f"the directory {self._cluster.directory} was deleted. {DELETED}", is_bad=True)] if is_made else []
 
     def _mourned(self, process: Process) -> list[Told]:
         pause_s = self._revivals.died(process.name, process.lived_s, self._clock())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -33,15 +34,17 @@ class Credentials:
 
     def load(self) -> None:
         """Reads the key, or makes one. Blocks; raises OSError, ValueError where the file is damaged."""
-        try:
-            with open(self._file, "xb", opener=opener) as file:
-                file.write(secrets.token_hex(KEY_BYTES).encode())
-        except FileExistsError:
-            pass
+        self._key = secrets.token_bytes(KEY_BYTES)
+        self.keep()
         key = bytes.fromhex(self._file.read_text("ascii").strip())
         if len(key) != KEY_BYTES:
             raise ValueError(f"{self._file} is damaged: delete it, and agents register anew")
         self._key = key
+
+    def keep(self) -> None:
+        """Writes the key where there is no file of one. Blocks; raises OSError."""
+        with suppress(FileExistsError), open(self._file, "xb", opener=opener) as file:
+            file.write(self._key.hex().encode())
 
     def issue(self, kind: Kind, identifier: str) -> str:
         return f"{kind}.{identifier}.{self._code(kind, identifier)}"

@@ -181,6 +181,12 @@ KINDS: Final[Mapping[str, Kind]] = {
         "The detail says which state that is and what can be done. `GET /v1/jobs/{job}` shows the job.",
         "job 4f1c2a9be07d4e11 has succeeded, so it cannot be cancelled",
     ),
+    "values-deleted": Kind(
+        HTTPStatus.GONE,
+        "The job has succeeded, and the file of its values was deleted from the server's disk.",
+        "Put the file back. `weft resume` trains a job longer that still has its snapshot.",
+        "the values of job 4f1c2a9be07d4e11 are not on the server's disk any more: their file was deleted",
+    ),
     "values-not-set": Kind(
         HTTPStatus.CONFLICT,
         "The worker that was to set the job's parameters could not. Nothing was changed.",

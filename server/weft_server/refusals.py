@@ -6,6 +6,7 @@ RefusalError
 +-- IllegalReportError   the lifecycle knows no such event in this state
 +-- NotKeeperError       parameters from an allocation that is not to bring any, or of a step that is not asked for
 +-- WrongStateError      the job is in a state in which this cannot be done
++-- ValuesDeletedError   the job has succeeded, and somebody has deleted the file of its values
 +-- FullError            as many jobs, agents or sets as the server holds are there
 +-- NotSetError          the keeper could not set a job's parameters
 +-- NotRemovedError      the place of a job's snapshots does not answer
@@ -61,6 +62,15 @@ class NotKeeperError(RefusalError):
 
 class WrongStateError(RefusalError):
     code = "wrong-state"
+
+
+class ValuesDeletedError(RefusalError):
+    """The file of a job's final values was deleted, with its folder say."""
+
+    code = "values-deleted"
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"the values of job {job} are not on the server's disk any more: their file was deleted")
 
 
 class FullError(RefusalError):

@@ -58,6 +58,7 @@ from weft_server.refusals import (
     NotWrittenError,
     RefusalError,
     UnknownError,
+    ValuesDeletedError,
     WrongStateError,
 )
 from weft_server.storage.job_files import JobFiles
@@ -175,9 +176,14 @@ class Service:
 
     async def final(self, job: str) -> Path | None:
         """The job's final parameters, if they are there. One that was placed anew since they came has none yet. Raises
-        UnknownError."""
+        UnknownError, or ValuesDeletedError for one that has succeeded."""
         found = await self.threads.on_files(self.files.final, job)
-        return found if (await self.job(job)).state in {JobState.FINISHING, JobState.SUCCEEDED} else None
+        state = (await self.job(job)).state
+        if found is None and state is JobState.SUCCEEDED:
+            found = await self.threads.on_files(self.files.final, job)  # it may have come since
+            if found is None:
+                raise ValuesDeletedError(job)
+        return found if state in {JobState.FINISHING, JobState.SUCCEEDED} else None
 
     async def recorded(self, job: str) -> Job:
         """The job as the records hold it, with every event of its log up to there. Raises UnknownError."""

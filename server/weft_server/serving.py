@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -11,11 +10,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import uvicorn
 from fastapi import FastAPI
 
+from weft.agent.held_files import FileLock
 from weft.agent.private import make_directory
 from weft_server.connections import BACKLOG, Listener, Seldom, bounded, most_connections
 from weft_server.settings import Settings
@@ -24,8 +23,12 @@ from weft_server.storage.job_files import JobFiles
 from weft_server.storage.records import Records
 from weft_server.storage.snapshot_files import MANIFEST
 
+_log = logging.getLogger("weft.server")
+
 GRACE_S = 3
 """What open calls have to come to their end."""
+LOOK_TICKS = 10
+"""Of a tenth of a second, between two looks at whether the directory was deleted."""
 KEEP_ALIVE_S = 30
 """How long a connection without a call is kept: agents call every second."""
 
@@ -37,7 +40,8 @@ class DirectoryInUseError(Exception):
 class Server(uvicorn.Server):
     """A uvicorn server that leaves signals to the daemon, tells where it listens, and ends waiting calls at its end."""
 
-    def __init__(self, app: FastAPI, settings: Settings, stop: threading.Event) -> None:
+    def __init__(self, app: FastAPI, settings: Settings, stop: threading.Event, lock: FileLock) -> None:
+        """`lock` holds the settings' directory."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -56,6 +60,10 @@ class Server(uvicorn.Server):
         self._app = app
         self._address_file = settings.directory / "server.json"
         self._stop = stop
+        self._lock = lock
+        self._is_unwritten = False
+        """Whether the directory was deleted, and is held again without the files that tell of this server."""
+        self._listener: socket.socket | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -64,15 +72,36 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started and sockets:
-            write_address(self._address_file, sockets[0])
+            self._listener = sockets[0]
+            write_address(self._address_file, self._listener)
 
     async def on_tick(self, counter: int) -> bool:
+        if counter % LOOK_TICKS == 0 and (self._is_unwritten or self._lock.is_deleted):
+            self._make_again()
         return await super().on_tick(counter) or self._stop.is_set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._address_file.unlink(missing_ok=True)
         self._app.state.context.service.begin_closing()
         await super().shutdown(sockets)
+
+    def _make_again(self) -> None:
+        """The directory was deleted: it is held again, and has the address. The service writes what else was in it."""
+        directory = self._lock.path.parent
+        try:
+            make_directory(directory)
+            if self._lock.is_deleted and not self._lock.take():
+                return  # Another server has it. It is tried again until that has ended.
+            self._is_unwritten = True
+            if (credentials := self._app.state.context.credentials) is not None:
+                credentials.keep()
+            if self._listener is not None:
+                write_address(self._address_file, self._listener)
+        except OSError as error:
+            _log.error("%s was deleted, and cannot be made again: %s", directory, error)
+            return
+        self._is_unwritten = False
+        _log.warning("%s was deleted, and is made again", directory)
 
 
 def serve(app: FastAPI, settings: Settings, stop: threading.Event) -> None:
@@ -81,10 +110,10 @@ def serve(app: FastAPI, settings: Settings, stop: threading.Event) -> None:
     Raises what `check_directory` raises too, also where the database can be read and not written.
     """
     make_directory(settings.directory)
-    with locked(settings.directory), listening(settings.host, settings.port) as listener:
+    with locked(settings.directory) as lock, listening(settings.host, settings.port) as listener:
         check_directory(settings.directory)
         try:
-            Server(app, settings, stop).run(sockets=[listener])
+            Server(app, settings, stop, lock).run(sockets=[listener])
         except SystemExit:
             if isinstance(refused := getattr(app.state, "refused", None), DatabaseRefusedError):
                 raise refused from None
@@ -111,18 +140,15 @@ def write_address(path: Path, listener: socket.socket) -> None:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[FileLock]:
     """Holds the directory. Raises DirectoryInUseError where another process does."""
-    with (directory / "server.lock").open("a") as file:
-        _lock(file, directory)
-        yield
-
-
-def _lock(file: IO[str], directory: Path) -> None:
+    lock = FileLock(directory / "server.lock")
+    if not lock.take():
+        raise DirectoryInUseError(f"another server works in {directory}")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise DirectoryInUseError(f"another server works in {directory}") from error
+        yield lock
+    finally:
+        lock.release()
 
 
 class UnknownJobsError(Exception):

@@ -19,9 +19,11 @@ import pytest
 
 import weft
 from acceptance_processes import alive, await_that, descendants
+from weft.agent.held_files import FileLock
 from weft.api.lifecycle import AgentState, JobState
+from weft.errors import ClusterError
 from weft.exclusive import hold_directory
-from weft.tending import AWAY, RevivalLimits, Revivals, Tending, Told
+from weft.tending import AWAY, DELETED, RevivalLimits, Revivals, Tending, Told
 
 LIMITS = RevivalLimits(first_s=1.0, longest_s=3.0, most=4, healthy_s=60.0)
 
@@ -62,10 +64,14 @@ class FakeCluster:
     """Whatever is started ends at once, but for what is in `lives`."""
 
     url = "http://127.0.0.1:1"
+    directory = Path("/state")
 
     def __init__(self, *names: str) -> None:
         self.lives: set[str] = set()
         self.refuses = False
+        self.is_deleted = False
+        self.has_it: str | None = None
+        """Who has the directory."""
         self.started: list[str] = []
         self._ended = [FakeProcess(name) for name in names]
 
@@ -84,6 +90,12 @@ class FakeCluster:
 
     def bound_logs(self) -> None:
         pass
+
+    def hold_directory(self) -> bool:
+        if self.has_it is not None:
+            raise ClusterError(self.has_it)
+        is_deleted, self.is_deleted = self.is_deleted, False
+        return is_deleted
 
     def listens(self) -> bool:
         return "server" in self.lives
@@ -165,6 +177,31 @@ def test_a_start_that_fails_counts_as_a_death() -> None:
     cluster = FakeCluster("worker-0")
     cluster.refuses = True
     assert "worker-0 cannot be started: no more processes\nworker-0 has ended 5 times" in tend(cluster, 60)[-1].text
+
+
+def test_a_deleted_directory_is_told_once_also_while_another_cluster_has_it() -> None:
+    cluster = FakeCluster()
+    tending = Tending(cluster)  # type: ignore[arg-type]  # a fake
+    cluster.is_deleted, cluster.has_it = True, "the cluster of process 7 has it now"
+    told = [each.text for _ in range(3) for each in tending.look()]
+    assert told == [
+        "the directory /state was deleted, and cannot be made again: the cluster of process 7 has it now. Jobs go on; "
+        f"`kill {os.getpid()}` ends this cluster"
+    ]
+    cluster.has_it = None
+    assert [each.text for _ in range(3) for each in tending.look()] == [f"the directory /state was deleted. {DELETED}"]
+
+
+def test_a_deleted_lock_is_taken_again_unless_another_has_taken_it(tmp_path: Path) -> None:
+    first, second = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
+    assert (first.take(), second.take(), first.is_deleted) == (True, False, False)
+    first.path.unlink()
+    assert first.is_deleted
+    assert (second.take(), first.take(), first.is_deleted) == (True, False, True)
+    second.release()
+    assert (first.take(), first.is_deleted) == (True, False)
+    assert first.path.read_text() == f"{os.getpid()}\n"
+    first.release()
 
 
 @pytest.fixture
@@ -293,9 +330,17 @@ def test_weft_up_in_the_background_starts_what_ends_again_and_ends_with_weft_dow
         log = state / "logs" / "up.log"
         await_that(lambda: f"the server listens again at {url}" in log.read_text(), "another server", 20)
         await_that(lambda: pids(url) == first, "the agents to find the server again", 20)
+        server = server_pid(state)
+        shutil.rmtree(state)
+        told = f"the directory {state} was deleted. {DELETED}"
+        await_that(lambda: log.exists() and told in log.read_text(), "the directory", 20)
+        await_that((state / "server.json").exists, "the server's address", 20)
+        assert json.loads((state / "server.json").read_text()) == {"url": url, "pid": server}
+        assert int((state / "up.lock").read_text()) == process
         kill(first["worker-0"])
         await_that(lambda: pids(url).get("worker-0") not in {None, first["worker-0"]}, "another worker-0", 20)
         assert "worker-0 ended with signal SIGKILL" in log.read_text()
+        assert (state / "logs" / "server.log").stat().st_size
         below = descendants(process)
         assert len(below) == 5  # The server, two agents, and what each of them forks its children from.
     finally:

@@ -28,6 +28,7 @@ from server_running import DEADLINE_S, eventually, running, submit
 from server_specs import save_rows, spec_json
 from weft.agent.startup import ORPHANED_EXIT_CODE, watch_parent
 from weft_server.__main__ import main
+from weft_server.serving import DirectoryInUseError, locked
 from weft_server.storage.database import open_database
 
 
@@ -197,13 +198,20 @@ def test_a_server_whose_database_was_moved_is_not_ready(tmp_path: Path) -> None:
 
 def test_records_outlive_the_folder_that_they_are_in(tmp_path: Path) -> None:
     directory = tmp_path / "server"
-    with running(directory) as client:
+    kept = [directory / name for name in ("server.json", "agents.key", "server.lock")]
+    with running(directory, token="a-secret-of-users") as client:
+        client.headers["Authorization"] = "Bearer a-secret-of-users"
+        before = [path.read_text() for path in kept]
         document = spec_json(save_rows(tmp_path / "rows.npz"))
         first = submit(client, document).json()["id"]
         for _ in range(2):
             shutil.rmtree(directory)
             eventually((directory / "weft.db").exists, "the database is written again")
             assert submit(client, document).status_code == 201
+            eventually(kept[0].exists, "the server tells its address again")
+            assert [path.read_text() for path in kept] == before
+            with pytest.raises(DirectoryInUseError), locked(directory):
+                pass
         with ThreadPoolExecutor(9) as threads:  # each has a connection of its own
             answers = list(threads.map(lambda _: client.get(f"/v1/jobs/{first}/spec").status_code, range(18)))
         assert set(answers) == {200}

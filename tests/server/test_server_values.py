@@ -285,6 +285,10 @@ def test_a_job_begins_with_the_values_of_one_that_has_succeeded_also_when_those_
     mine = hand.start()
     assert mine["given"] == ["w", "b"]
     np.testing.assert_array_equal(load(hand.get(mine, "given").content)["w"], W)
+    says = f"the values of job {source} are not on the server's disk any more: their file was deleted"
+    assert refused(client.get(f"/v1/jobs/{source}/values"), 410, "values-deleted").detail == says
+    third = refused(submit(client, {**document, "init_from": {"job": source}}), 422, "job-refused")
+    assert [(error.pointer, error.detail) for error in third.errors] == [("/init_from/job", says)]
 
 
 def test_a_job_begins_with_what_a_running_one_has_now(client: httpx.Client, document: dict[str, Any]) -> None:

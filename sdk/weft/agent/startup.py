@@ -8,8 +8,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, MutableMapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
+from weft.agent.held_files import OwnLog
 from weft.agent.printable import escaped
 from weft.agent.private import UMASK
 
@@ -47,7 +48,7 @@ def log_to_stderr(name: str, level: int = logging.INFO) -> None:
         if tty
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
@@ -70,6 +71,18 @@ def log_to_stderr(name: str, level: int = logging.INFO) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes to stderr, also where that is a file which somebody has deleted."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self._log = OwnLog()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.reopen()
+        super().emit(record)
 
 
 def stop_on_signals(stop: threading.Event) -> None:

@@ -19,6 +19,7 @@ import typer
 from pydantic import ValidationError
 from rich.text import Text
 
+from weft.agent.held_files import OwnLog
 from weft.agent.private import opener
 from weft.api.job import Job
 from weft.api.lifecycle import JobState
@@ -259,9 +260,10 @@ def _greet(cluster: Cluster, url: str, directory: Path, form: Format, *, detache
 
 def _look_after(err: Console, cluster: Cluster) -> Never:
     """Tells of each daemon that ends, and starts it again."""
-    never, tending = threading.Event(), Tending(cluster)
+    never, tending, log = threading.Event(), Tending(cluster), OwnLog()
     while True:
         for told in tending.look():
+            log.reopen()
             for line in told.text.splitlines():
                 with contextlib.suppress(OSError):  # A full disk takes no log, and the cluster goes on.
                     err.print(Text(_fitted(line, err), "red" if told.is_bad else "green"))

@@ -25,7 +25,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["values"], route_class=StrictRoute)
     "/{job}/values",
     responses=document_answer(STEP_HEADER, "How many steps were finished when the values held"),
     response_class=Response,
-    openapi_extra=sends(*OF_JOB, "unknown-parameter", "wrong-state", "keeper-silent"),
+    openapi_extra=sends(*OF_JOB, "unknown-parameter", "wrong-state", "values-deleted", "keeper-silent"),
 )
 async def get_values(
     job: PathId,
