@@ -145,7 +145,8 @@ class StoreFuture(Future[T]):
                 for waiter in self._waiters:
                     (waiter.add_result if self._exception is None else waiter.add_exception)(self)
                 condition.notify_all()
-        self._failure_hooks.clear()
+        if self._failure is None:  # Else one that has just been put in is its thread's to call.
+            self._failure_hooks.clear()
         while self._hooks and (hook := _taken(self._hooks)) is not None:
             try:
                 hook(self)

@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import Any
+from threading import Event, Thread
+from typing import Any, SupportsIndex
 
 import numpy as np
 import pytest
@@ -154,6 +155,33 @@ def test_a_failure_is_known_before_anybody_sees_the_push_fail() -> None:
     push.hook_failure(lambda _: seen.append(push.done() or log.failed("w", 1) is None))
     push.set_exception(StoreRefusedError("far"))
     assert seen == [False]
+
+
+def test_a_failure_hook_that_comes_as_the_future_fails_is_called() -> None:
+    """It is put in after the last look for hooks, and its thread goes on once the future has ended."""
+    push, put, ended, seen = StoreFuture[None](), Event(), Event(), list[BaseException]()
+    other = Thread(target=lambda: push.hook_failure(seen.append))
+
+    class Hooks(list[Any]):
+        def pop(self, at: SupportsIndex = -1) -> Any:
+            try:
+                return super().pop(at)
+            except IndexError:
+                other.start()
+                assert put.wait(WAIT_S)
+                raise
+
+        def append(self, hook: Any) -> None:
+            super().append(hook)
+            put.set()
+            assert ended.wait(WAIT_S)
+
+    push._failure_hooks = Hooks()
+    error = StoreRefusedError("far")
+    push.set_exception(error)
+    ended.set()
+    other.join(WAIT_S)
+    assert seen == [error]
 
 
 class Looked(StoreFuture[None]):
