@@ -158,6 +158,8 @@ def begin_anew(log: Path) -> bool:
         with log.open("rb") as source, open(older[0], "wb", opener=opener) as copy:
             shutil.copyfileobj(source, copy)
         os.truncate(log, 0)
+    except FileNotFoundError:  # nobody has begun it, or somebody has deleted it: the older ones stay
+        return False
     except OSError:
         for each in older:  # so there is room for it the next time
             with contextlib.suppress(OSError):

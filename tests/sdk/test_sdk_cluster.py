@@ -142,6 +142,9 @@ def test_a_log_that_is_large_is_begun_anew_while_its_daemon_writes_to_it(
     kept = [path.read_text() for path in (log, log.with_name("it.log.1"), log.with_name("it.log.2"))]
     assert kept == ["4\n", "four\n", "three\n"]
     assert process.log_tail() == ["4"]
+    log.unlink()
+    process.bound_log()
+    assert [log.with_name(f"it.log.{number}").read_text() for number in (1, 2)] == ["four\n", "three\n"]
 
 
 def test_a_signal_is_named(daemon) -> None:  # type: ignore[no-untyped-def]
