@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from store_cluster import WAIT_S
-from weft.agent.children import CRASHED, Child, Forkserver, ProcessLimits
+from weft.agent.children import CRASHED, Child, ForkError, Forkserver, ProcessLimits
 
 MAIN = """
 import json, os, resource, signal, socket, sys, threading, time
@@ -225,6 +226,36 @@ def test_children_end_with_the_daemon(forkserver: Forkserver) -> None:
     assert next(said) == {"begun": True}
     forkserver.close()
     assert list(said) == []  # Its end of the channel is closed: it has ended.
+
+
+def test_nothing_is_started_for_a_forkserver_that_is_closed(forkserver: Forkserver) -> None:
+    child, said = begun(forkserver, "endless")
+    assert next(said) == {"begun": True}
+    forkserver.close()
+    child.kill()
+    forkserver.signal(child.process, signal.SIGKILL)
+    assert forkserver._process is None
+    assert list(said) == []
+    with pytest.raises(ForkError, match="is closed"):
+        forkserver.fork()
+
+
+def test_a_fork_that_the_system_refuses_ends_no_other_child(
+    forkserver: Forkserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, said = begun(forkserver, "answer")
+    next(said)
+
+    def refused(*_: object) -> int:
+        raise OSError(errno.ETOOMANYREFS, "too many references")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "send_fds", refused)
+        with pytest.raises(ForkError, match="too many references"):
+            forkserver.fork()
+    child.send({"ask": 1})
+    assert next(said) == {"answer": 2}
+    stopped(child, said)
 
 
 @pytest.mark.parametrize("is_awaited", [True, False])

@@ -172,6 +172,7 @@ class Forkserver:
         self._environment = environment
         self._lock = threading.Lock()
         """Held while a request is sent, and while the process is started."""
+        self._is_closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
@@ -210,11 +211,14 @@ class Forkserver:
 
     def signal(self, process: int, number: int) -> None:
         """Sends a signal to a child, unless it has ended: the forkserver alone knows that its number is still its."""
-        with contextlib.suppress(ForkError):
-            self._send({"signal": number, "process": process})
+        line = json.dumps({"signal": number, "process": process}).encode()
+        with self._lock, contextlib.suppress(ConnectionError):  # its children have ended with it
+            if self._control is not None:
+                self._control.send(line)
 
     def close(self) -> None:
         with self._lock:
+            self._is_closed = True
             self._drop()
 
     def _send(self, request: dict[str, Any], *descriptors: int) -> None:
@@ -223,14 +227,18 @@ class Forkserver:
             for last in (False, True):
                 try:
                     socket.send_fds(self._started(), [line], descriptors)
-                except OSError as error:
+                except ConnectionError as error:
                     if last:
                         raise ForkError(f"the forkserver has ended: {error}") from error
                     self._drop()
+                except OSError as error:  # it lives, and its children with it
+                    raise ForkError(f"no process can be started for the job: {error}") from error
                 else:
                     return
 
     def _started(self) -> socket.socket:
+        if self._is_closed:
+            raise ForkError("the forkserver is closed")
         if self._control is None:
             ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             command = [sys.executable, "-m", __name__, self._module, str(its.fileno())]
