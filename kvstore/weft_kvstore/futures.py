@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
-from concurrent.futures import CancelledError, Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import CancelledError, Future, InvalidStateError, wait
 from typing import Any, Final, Protocol, TypeVar
 
 from weft_kvstore.errors import StoreLostError
@@ -184,6 +183,13 @@ def on_end(future: Future[Any], hook: Callable[[Future[Any]], None]) -> None:
         future.add_done_callback(hook)
 
 
+def error_of(future: Future[Any]) -> BaseException | None:
+    """Why a future that has ended has no result; None where it has one."""
+    if isinstance(future, StoreFuture):
+        return future._exception  # `exception` would make the lock of each.
+    return CancelledError("it was given up") if future.cancelled() else future.exception()
+
+
 def driver_of(*futures: Future[Any]) -> Driver | None:
     """What brings the first of them that has one to its end."""
     for one in futures:
@@ -254,14 +260,14 @@ def then(future: Future[T], begin: Callable[[T], Future[R]]) -> Future[R]:
     result: StoreFuture[R] = StoreFuture(driver_of(future))
 
     def pass_on(later: Future[R]) -> None:
-        error = CancelledError("it was given up") if later.cancelled() else later.exception()
+        error = error_of(later)
         if error is not None:
             result.set_exception(error)
         else:
             result.set_result(later.result())
 
     def ended(first: Future[T]) -> None:
-        error = first.exception()
+        error = error_of(first)
         if error is None:
             try:
                 later = begin(first.result())
@@ -302,7 +308,7 @@ class _Join:
 
     def watch(self, future: Future[Any]) -> None:
         """What it does when it fails is all that counts."""
-        error = future.exception()
+        error = error_of(future)
         if error is not None and (parts := self._take()) is not None:
             parts[0].set_exception(error)
 
@@ -354,6 +360,6 @@ class OtherThread:
 
         self.soon(run)
         while not self._is_over():
-            with suppress(TimeoutError):
-                return future.result(LOOK_S)
+            if wait([future], LOOK_S).done:
+                return future.result()
         raise StoreLostError("the store was closed")

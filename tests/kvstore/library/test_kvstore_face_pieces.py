@@ -17,7 +17,7 @@ from store_cluster import constant, key_of, store_of
 from weft_kvstore import KVStore, StoreRefusedError
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.form import store_name, user_key
-from weft_kvstore.futures import StoreFuture, finished, joined, then
+from weft_kvstore.futures import OtherThread, StoreFuture, finished, joined, then
 from weft_kvstore.library.key_registry import StepCounts
 from weft_kvstore.store import Pulled
 
@@ -97,8 +97,21 @@ def test_what_follows_a_future_fails_with_it_or_by_itself() -> None:
         then(finished(0), lambda value: finished(1 // value)).result(0)
     given_up = Future[int]()
     assert given_up.cancel()
-    with pytest.raises(CancelledError):
-        then(finished(0), lambda _: given_up).result(0)
+    ways = [then(finished(0), lambda _: given_up), then(given_up, finished)]
+    for future in (*ways, joined([given_up], sum), joined([Future[int]()], sum, [given_up])):
+        with pytest.raises(CancelledError):
+            future.result(0)
+
+
+def test_work_of_another_thread_that_took_too_long_is_its_callers_error() -> None:
+    """It is asked at most twice whether the other thread is there: before the work is done, and after."""
+    looks = iter([False, False])
+    with pytest.raises(TimeoutError, match="the link"):
+        OtherThread(lambda work: work(), lambda: next(looks)).do(late)
+
+
+def late() -> None:
+    raise TimeoutError("the link")
 
 
 class ManyStore:
