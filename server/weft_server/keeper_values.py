@@ -108,7 +108,9 @@ class KeeperValues:
                 return ValuesSet(names=given.names, step=0)
             number, instructions = self._controller.ask_set(job, given, self._clock())
         except BaseException:
-            await self._threads.write(self._files.drop, job, given.file)
+            run = self._controller.run_of(job)
+            if run is None or run.values.given != given:  # what the controller has is written once the records can
+                await self._threads.write(self._files.drop, job, given.file)
             raise
         done: asyncio.Future[SetDone] = asyncio.get_running_loop().create_future()
         self._setting[job, number] = done

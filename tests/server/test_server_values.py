@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import numpy as np
@@ -165,6 +166,20 @@ def test_values_set_while_a_job_is_pending_become_its_first_ones_and_add_up(
     np.testing.assert_array_equal(given["b"], 3 * B)
     stale = client.get(f"/v1/allocations/{mine['id']}/given", params={"term": mine["term"] + 1})
     refused(stale, 409, "stale-term")
+
+
+def test_first_values_that_the_records_refuse_for_a_moment_are_kept(
+    client: httpx.Client, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit(client, document).json()["id"]
+    with monkeypatch.context() as patched:
+        patched.setattr("weft_server.storage.records.Records.carry_out", Mock(side_effect=OSError("no room")))
+        refused(put(client, job, save({"b": B})), 503, "records-unavailable")
+    eventually(lambda: put(client, job, save({"w": W})).status_code == 200, "the records take values again")
+    hand = Hand(client)
+    given = load(hand.get(hand.start(), "given").content)
+    np.testing.assert_array_equal(given["w"], W)
+    np.testing.assert_array_equal(given["b"], B)
 
 
 @contextmanager
