@@ -458,11 +458,14 @@ class Service:
         now = asyncio.get_running_loop().time()
         if not self.records.is_deleted or now < self._put_back_at:
             return
+        self._put_back_at = now + PUT_BACK_S
         try:
-            await self.threads.write(self.records.put_back)
-            _log.warning("the database was deleted; it is written again")
+            if await self.threads.write(self.records.put_back):
+                self._put_back_at = now
+                _log.warning("the database was deleted; it is written again")
+            else:
+                _log.error("the database was deleted, and another one is in its place: see /readyz")
         except OSError as error:
-            self._put_back_at = now + PUT_BACK_S
             _log.error("the database was deleted, and cannot be written again: %s", error)
 
     async def _apply(self, instructions: Sequence[Instruction]) -> bool:

@@ -30,6 +30,7 @@ from weft.agent.startup import ORPHANED_EXIT_CODE, watch_parent
 from weft_server.__main__ import main
 from weft_server.serving import DirectoryInUseError, locked
 from weft_server.storage.database import open_database
+from weft_server.storage.records import Records
 
 
 @contextmanager
@@ -194,6 +195,21 @@ def test_a_server_whose_database_was_moved_is_not_ready(tmp_path: Path) -> None:
         assert "put it back" in refused(submit(client, job), 503, "records-unavailable").detail
         (tmp_path / "away.db").replace(tmp_path / "weft.db")
         assert client.get("/readyz").status_code == 200
+
+
+def test_a_deleted_database_is_written_again_once_no_other_is_in_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "weft.db"
+    engine = open_database(path)
+    records = Records(engine)
+    records.hold()
+    for each in tmp_path.glob("weft.db*"):
+        each.unlink()
+    path.write_bytes(b"another")
+    assert (records.put_back(), path.read_bytes()) == (False, b"another")
+    path.unlink()
+    assert (records.put_back(), records.is_deleted, records.is_moved) == (True, False, False)
+    records.release()
+    engine.dispose()
 
 
 def test_records_outlive_the_folder_that_they_are_in(tmp_path: Path) -> None:

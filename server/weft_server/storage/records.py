@@ -90,13 +90,13 @@ class Records:
             self._held[1].close()
             self._held = None
 
-    def put_back(self) -> None:
+    def put_back(self) -> bool:
         """Writes the database again that was deleted, with its folder say, unless there is another one in its place.
 
-        Raises OSError.
+        Whether it was written. Raises OSError.
         """
         if self._held is None or not self.is_deleted or self._path.exists():
-            return
+            return False
         make_directory(self._path.parent)
         again = self._path.with_suffix(".again")
         again.unlink(missing_ok=True)
@@ -112,6 +112,7 @@ class Records:
         self.release()
         self.hold()
         self._file = _identity(self._path)
+        return True
 
     def submitted(self, project: str, key: str, digest: str) -> Job | None:
         """The project's job submitted under that key. Raises KeyReusedError where the body was another."""
