@@ -96,7 +96,10 @@ def test_the_state_is_kept_beside_the_averages_where_both_are_asked_for(job: Job
 
 
 class Halves:
-    """A store of one key, whose state never comes."""
+    """A store of one key, whose state comes in another shape, or never."""
+
+    def __init__(self, state: Array | StoreLostError) -> None:
+        self.state = state
 
     def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
         future: Future[Array] = Future()
@@ -105,11 +108,17 @@ class Halves:
 
     def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
         future: Future[Mapping[str, Array]] = Future()
-        future.set_exception(StoreLostError("shard 0 is gone"))
+        if isinstance(self.state, StoreLostError):
+            future.set_exception(self.state)
+        else:
+            future.set_result({AVERAGE: self.state})
         return future
 
 
-def test_a_store_that_fails_fails_the_average(job: Job) -> None:
+@pytest.mark.parametrize(
+    ("state", "says"), [(StoreLostError("shard 0 is gone"), "shard 0 is gone"), (np.ones(3), "broadcast")]
+)
+def test_a_store_that_fails_fails_the_average(job: Job, state: Array | StoreLostError, says: str) -> None:
     keys = {key.key: key for key in description_from_json(job.store_spec().model_dump(mode="json")).keys}
-    with pytest.raises(StoreLostError, match="shard 0 is gone"):
-        AveragedStore(Halves(), keys).pull("w1", 0).result(1)  # type: ignore[arg-type]
+    with pytest.raises((StoreLostError, ValueError), match=says):
+        AveragedStore(Halves(state), keys).pull("w1", 0).result(1)  # type: ignore[arg-type]

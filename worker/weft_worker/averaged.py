@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -10,6 +10,7 @@ from weft_graph.program import Update
 from weft_kernels.averaging import AVERAGE
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import KeyDescription
+from weft_kvstore.futures import joined
 from weft_kvstore.store import Readable, Store
 
 
@@ -25,29 +26,16 @@ class AveragedStore(Readable):
         value = self._store.pull(key, version, settled=settled)
         if key not in self._averaged:
             return value
-        return _joined(value, self._store.pull_state(key, version, settled=settled))
+        return _average(value, self._store.pull_state(key, version, settled=settled))
 
     def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
         rows = self._store.pull_rows(key, ids, version, settled=settled)
         if key not in self._averaged:
             return rows
-        return _joined(rows, self._store.pull_state_rows(key, ids, version, settled=settled))
+        return _average(rows, self._store.pull_state_rows(key, ids, version, settled=settled))
 
 
-def _joined(value: Future[Array], state: Future[Mapping[str, Array]]) -> Future[Array]:
+def _average(value: Future[Array], state: Future[Mapping[str, Array]]) -> Future[Array]:
     """Ends with the weight and how far its average is ahead, added up."""
-    averaged: Future[Array] = Future()
-    averaged.set_running_or_notify_cancel()  # Only its end ends it, so that it can always be set.
-
-    def then(future: Future[Any], go_on: Callable[[Any], None]) -> None:
-        def done(ended: Future[Any]) -> None:
-            error = ended.exception()
-            if error is not None:
-                averaged.set_exception(error)
-            else:
-                go_on(ended.result())
-
-        future.add_done_callback(done)
-
-    then(value, lambda array: then(state, lambda arrays: averaged.set_result(array + arrays[AVERAGE])))
-    return averaged
+    both: list[Future[Any]] = [value, state]
+    return joined(both, lambda found: found[0] + found[1][AVERAGE])
