@@ -21,6 +21,7 @@ ANY_PATH = {"not-found", "method-not-allowed", "malformed-request", "wrong-host"
     "wrong-credential",
     "unknown-encoding",
     "too-large",
+    "too-many-calls",
 }
 """What a path is answered that is not in the documents."""
 

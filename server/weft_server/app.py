@@ -13,10 +13,11 @@ from weft.agent.private import make_directory
 from weft_server import pages
 from weft_server.access import TokenGate, Tokens
 from weft_server.bodies import Incoming
+from weft_server.connections import most_connections
 from weft_server.control.clock import Clock, ProcessClock
 from weft_server.credentials import Credentials
 from weft_server.forks import Forks
-from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, OriginGate, PaceGate, SubmissionGate
+from weft_server.gate import LOOPBACK_NAMES, BodyGate, CallGate, HostGate, OriginGate, PaceGate, SubmissionGate
 from weft_server.openapi import ROUTERS
 from weft_server.problems import add_handlers
 from weft_server.queues import BodyLimit, FairQueue
@@ -100,6 +101,7 @@ def _add_gates(
     app.add_middleware(SubmissionGate, bodies=submitted, checks=checks, most_bytes=settings.job_bytes)
     app.add_middleware(BodyGate, limit=_body_limit(settings))
     app.add_middleware(PaceGate, grace_s=settings.body_grace_s)
+    app.add_middleware(CallGate, most=max(1, most_connections(settings.most_connections) // 4))
     if settings.token is not None and credentials is not None and known is not None:
         agent_token = (settings.agent_token or settings.token).get_secret_value()
         app.add_middleware(TokenGate, tokens=known, agent_token=agent_token, credentials=credentials)

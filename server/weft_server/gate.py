@@ -7,6 +7,7 @@ Plain ASGI: every request passes here before any of it is read.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
@@ -22,6 +23,8 @@ SLOWEST = 16 << 10
 """Bytes a second that a body has to come at in the long run: a tenth of a poor mobile link."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
+OF_AGENTS = ("/v1/agents", "/v1/allocations")
+"""Where the paths of agents' calls begin."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -98,6 +101,33 @@ class BodyGate:
             await respond(error.problem, error.headers)(scope, receive, send)
             return
         await self._app(scope, _counted(receive, limit), send)
+
+
+class CallGate:
+    """Refuses calls of a user who has `most` under way: a stream of events, or an answer that nobody reads, holds a
+    connection that agents and other users need. Agents' calls pass."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = most
+        self._under_way: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].startswith(OF_AGENTS):
+            await self._app(scope, receive, send)
+            return
+        user = user_of(Request(scope))
+        if self._under_way[user] >= self._most:
+            error = FullError("call", self._most, user=user or "one user")
+            await respond(problem(error.code, error.message))(scope, receive, send)
+            return
+        self._under_way[user] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._under_way[user] -= 1
+            if not self._under_way[user]:
+                del self._under_way[user]
 
 
 class SubmissionGate:

@@ -308,6 +308,12 @@ KINDS: Final[Mapping[str, Kind]] = {
             ("agent", 4096, "As many agents are registered as the server takes.", "Stop agents that are not needed."),
             ("set", 16, "Too many changes of this job's parameters wait.", "Wait for the answers, then send the next."),
             (
+                "call",
+                4096,
+                "As many calls of one user are being answered as the server takes; a stream of events is one.",
+                "Close streams and answers that nobody reads; then send the same request again.",
+            ),
+            (
                 "upload",
                 1024,
                 "The server holds as many uploads, or as many bytes of them, as it takes.",

@@ -78,8 +78,8 @@ class FullError(RefusalError):
     their bytes.
     """
 
-    def __init__(self, noun: str, most: int, *, unit: str = "", project: str | None = None) -> None:
-        of = "" if project is None else f" of project {project}"
+    def __init__(self, noun: str, most: int, *, unit: str = "", project: str | None = None, user: str = "") -> None:
+        of = f" of project {project}" if project is not None else f" of {user}" if user else ""
         super().__init__(f"there are {most} {unit}{noun}s{of} already, as many as this server holds; try again later")
         self.code = f"too-many-{noun}s"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from server_running import eventually, running
+from server_specs import save_rows, spec_json
 from weft.api.agent import AgentKind
 from weft_server.access import TokenGate, Tokens
 from weft_server.credentials import Credentials
@@ -68,6 +70,28 @@ def test_an_agent_with_the_token_is_a_member(tmp_path: Path) -> None:
         actor = Actor(client, AgentKind.WORKER, "worker-0", token=TOKEN)
         eventually(lambda: actor.orders, "the agent gets orders")
         actor.end()
+
+
+def test_streams_of_one_user_leave_room_for_others_and_for_agents(tmp_path: Path) -> None:
+    with (
+        running(tmp_path / "server", token=TOKEN, most_connections=16, data_roots=[tmp_path]) as client,
+        ExitStack() as held,
+    ):
+        admin = {"Authorization": f"Bearer {TOKEN}"}
+        asked = {"name": "ann", "scope": "viewer"}
+        ann = {"Authorization": f"Bearer {client.post('/v1/tokens', json=asked, headers=admin).json()['token']}"}
+        job = client.post("/v1/jobs", json=spec_json(save_rows(tmp_path / "rows.npz")), headers=admin).json()["id"]
+        for _ in range(4):
+            stream = held.enter_context(client.stream("GET", f"/v1/jobs/{job}/events", headers=ann))
+            assert stream.status_code == 200
+        refused = client.get("/v1/jobs", headers=ann)
+        assert (refused.status_code, refused.json()["code"]) == (503, "too-many-calls")
+        assert "4 calls of ann" in refused.json()["detail"]
+        assert client.get("/v1/jobs", headers=admin).status_code == 200
+        agent = {"kind": "worker", "name": "worker-0", "pid": 1}
+        assert client.post("/v1/agents", json=agent, headers=admin).status_code == 201
+        held.close()
+        eventually(lambda: client.get("/v1/jobs", headers=ann).status_code == 200, "who has left is not counted")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8470", "127.0.0.1.evil.example", ""])
