@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -219,6 +221,45 @@ def test_a_step_reads_the_arrays_that_the_update_writes(store):
     assert np.shares_memory(store.value("w1"), before)
     assert not np.array_equal(pulled, before)
     assert not np.shares_memory(store.pull("w1", 1).result(WAIT_S), before)
+
+
+class Asked:
+    """First values that come when the test says so."""
+
+    def __init__(self) -> None:
+        self.pulls: Queue[tuple[str, Future[Array]]] = Queue()
+
+    def pull(self, key: str, version: int) -> Future[Array]:
+        future = Future[Array]()
+        self.pulls.put((key, future))
+        return future
+
+    def close(self) -> None:
+        """The test ends what is asked for."""
+
+
+@pytest.mark.parametrize("error", [None, StoreLostError("the store was closed")], ids=["late", "closed"])
+def test_of_two_threads_that_wait_for_the_first_values_one_takes_them_over(store, error):
+    """The other's come once a step has updated them, or not at all."""
+    made, asked = store._first, Asked()
+    with made, ThreadPoolExecutor(2) as pool:
+        first = {key: made.pull(key, 0).result(WAIT_S) for key in ("w1", "b1", "w2", "b2")}
+        store._first, callers = asked, []
+        for _ in range(2):
+            caller = pool.submit(store.value, "w1")
+            callers.append((caller, [asked.pulls.get(timeout=WAIT_S) for _ in first]))
+        for number, (caller, pulls) in enumerate(callers):
+            for key, future in pulls:
+                if number and error is not None:
+                    future.set_exception(error)
+                else:
+                    future.set_result(first[key].copy())
+            caller.result(WAIT_S)
+            if number == 0:
+                store.update(0, {key: np.ones_like(value) for key, value in first.items()})
+                updated = store.pull("w1", 1).result(WAIT_S)
+    assert not np.array_equal(updated, first["w1"])
+    np.testing.assert_array_equal(store.pull("w1", 1).result(WAIT_S), updated)
 
 
 @pytest.mark.parametrize("rule", RULES)

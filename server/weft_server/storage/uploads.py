@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -49,8 +50,8 @@ class Uploads:
         if at_start:
             for path in self._folder.glob(f"{_TEMPORARY}*"):
                 path.unlink(missing_ok=True)
-        for path in self._folder.glob(f"*{_SUFFIX}"):
-            if self._expires(path) <= now:
+        for path, found in self._kept():
+            if self._expires(found) <= now:
                 path.unlink(missing_ok=True)
 
     def start(self, identifier: str, now: datetime, project: str = DEFAULT_PROJECT) -> Upload:
@@ -88,11 +89,11 @@ class Uploads:
         name = identifier if project == DEFAULT_PROJECT else f"{identifier}.{project}"
         target = self._folder / f"{name}{_SUFFIX}"
         with self._lock:
-            self._check_room(upload.path.stat().st_size, project, upload.path, target)
+            written = upload.path.stat()
+            self._check_room(written.st_size, project, upload.path, target)
             upload.path.replace(target)
             self._coming.pop(upload.path, None)
-        expires = self._expires(target)
-        return Uploaded(id=identifier, names=names, size_bytes=target.stat().st_size, expires_at=expires)
+        return Uploaded(id=identifier, names=names, size_bytes=written.st_size, expires_at=self._expires(written))
 
     def discard(self, upload: Upload) -> None:
         """Deletes what was not kept. Idempotent."""
@@ -104,17 +105,17 @@ class Uploads:
 
     def describe(self, now: datetime, project: str = ALL_PROJECTS) -> UploadList:
         """Those of the project that have not expired, oldest first."""
-        kept = [(each, each.stat()) for each in self._kept() if project in {ALL_PROJECTS, _project(each)}]
         shown = [
-            UploadInfo(id=each.stem.partition(".")[0], size_bytes=stat.st_size, expires_at=self._expires(each))
-            for each, stat in kept
+            UploadInfo(id=path.stem.partition(".")[0], size_bytes=found.st_size, expires_at=self._expires(found))
+            for path, found in self._kept()
+            if project in {ALL_PROJECTS, _project(path)}
         ]
         return UploadList(uploads=[each for each in shown if each.expires_at > now])
 
     def find(self, identifier: str, now: datetime, project: str = ALL_PROJECTS) -> Path:
         """The document. Raises UnknownError, also for one that has expired or is another project's."""
-        for path in self._folder.glob(f"{identifier}.*"):
-            if project in {ALL_PROJECTS, _project(path)} and self._expires(path) > now:
+        for path, found in self._kept(f"{identifier}.*"):
+            if project in {ALL_PROJECTS, _project(path)} and self._expires(found) > now:
                 return path
         raise UnknownError("upload", identifier)
 
@@ -125,14 +126,18 @@ class Uploads:
         except FileNotFoundError as error:
             raise UnknownError("upload", identifier) from error
 
-    def _kept(self) -> Sequence[Path]:
-        """Oldest first."""
-        return sorted(self._folder.glob(f"*{_SUFFIX}"), key=self._expires)
+    def _kept(self, pattern: str = f"*{_SUFFIX}") -> list[tuple[Path, os.stat_result]]:
+        """Those of such a name, oldest first. One that another thread deletes meanwhile is left out."""
+        kept = []
+        for path in self._folder.glob(pattern):
+            with suppress(FileNotFoundError):
+                kept.append((path, path.stat()))
+        return sorted(kept, key=lambda each: each[1].st_mtime)
 
     def _check_room(self, size: int, project: str | None = None, *itself: Path) -> None:
         """Raises FullError unless one more of `size` bytes fits beside those that are kept and those that come, also
         into what the project may have. `itself`: does not count, since it is that one or is replaced by it."""
-        kept = [(_project(path), path.stat().st_size) for path in self._kept() if path not in itself]
+        kept = [(_project(path), found.st_size) for path, found in self._kept() if path not in itself]
         coming = [each for path, each in self._coming.items() if path not in itself]
         own = [nbytes for of, nbytes in kept if of == project]
         most, total = self._most_bytes, sum(nbytes for _, nbytes in (*kept, *coming))
@@ -146,12 +151,8 @@ class Uploads:
         if project is not None and own_bytes + size > _of_project(most):
             raise FullError("upload", own_bytes, unit="bytes of ", project=project)
 
-    def _expires(self, path: Path) -> datetime:
-        try:
-            written = path.stat().st_mtime
-        except FileNotFoundError:
-            return datetime.fromtimestamp(0, UTC)
-        return datetime.fromtimestamp(written, UTC) + self._lifetime
+    def _expires(self, found: os.stat_result) -> datetime:
+        return datetime.fromtimestamp(found.st_mtime, UTC) + self._lifetime
 
 
 def _project(path: Path) -> str:
