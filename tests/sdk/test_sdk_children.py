@@ -59,6 +59,10 @@ def main(channel):
                 channel.sendall(f'{{"frames": [{asked["forged"]}]}}\\nshort'.encode())
             else:
                 write_message(channel, {}, asked["frames"])
+        case "odd":
+            for line in ('[' * 100_000, '{"exit": "0"}', '{"exit": 1e3}', f'{{"exit": {1 << 70}}}', '{"exit": -1}',
+                         '{"exit": 127}', '{"forked": "me"}', '{"exit": null}'):
+                channel.sendall(line.encode() + b"\\n")
         case "endless":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             say(begun=True)
@@ -196,6 +200,12 @@ def test_frames_go_both_ways_as_they_are_and_those_that_are_not_whole_are_left_o
         child, said = begun(forkserver, "frames")
         child.send({"forged": forged})
         assert list(said) == []
+
+
+def test_a_child_that_says_what_nobody_understands_is_heard_until_its_end(forkserver: Forkserver) -> None:
+    child, said = begun(forkserver, "odd")
+    assert [*map(list, said)] == [["exit"]] * 5 + [["forked"], ["exit"]]
+    assert (child.ending, child.was_killed) == ("its process ended with status 0", False)
 
 
 def test_of_a_hundred_children_one_after_the_other_nothing_stays(forkserver: Forkserver) -> None:

@@ -20,7 +20,7 @@ from server_specs import save_rows, spec_json
 from weft.agent.children import Forkserver
 from weft.agent.daemon import AgentDaemon
 from weft.agent.membership import Membership
-from weft.agent.state import AnyAllocation
+from weft.agent.state import AnyAllocation, Lease
 from weft.api.agent import AgentKind, Registration, WorkerAllocation
 from weft_worker.settings import WorkerSettings
 
@@ -33,11 +33,11 @@ def prepare():
 def main(channel):
     reader = channel.makefile("rb")
     task = json.loads(reader.readline())
-    for facts in task["says"]:
-        channel.sendall(json.dumps({"report": facts}).encode() + b"\\n")
+    for line in task["says"]:
+        channel.sendall(json.dumps(line).encode() + b"\\n")
     reader.read()
 """
-RUNS = ({"event": "ready"}, {"event": "running", "step": 0})
+RUNS = ({"report": {"event": "ready"}}, {"report": {"event": "running", "step": 0}})
 
 
 class Counted(httpx.BaseTransport):
@@ -64,7 +64,7 @@ class Counted(httpx.BaseTransport):
 
 @dataclass
 class Agent:
-    """A worker's daemon whose children say `says`, as reports."""
+    """A worker's daemon whose children say `says`. It understands reports alone."""
 
     url: str
     says: tuple[dict[str, Any], ...] = RUNS
@@ -81,6 +81,7 @@ class Agent:
             Forkserver("agents_child"),
             self._task,
             at_once=1,
+            heard=self._heard,
             join=lambda registration, holder: Membership(self.url, registration, holder, transport=self.network),
         )
         self._stop = threading.Event()
@@ -91,6 +92,10 @@ class Agent:
         assert isinstance(allocation, WorkerAllocation)
         self.allocations.append(allocation)
         return {"says": self.says}
+
+    def _heard(self, lease: Lease, line: dict[str, Any] | None) -> None:
+        if line is not None:
+            raise LookupError(f"{line} of {lease}")
 
     def kill_child(self) -> None:
         (carried,) = self.daemon._carried.values()
@@ -152,13 +157,14 @@ def test_programs_are_fetched_once_by_their_hash_and_an_idle_second_brings_no_by
     ("says", "reason"),
     [
         (
-            [{"event": "ready", "endpoint": "tcp://127.0.0.1:1"}],
+            [{"report": {"event": "ready", "endpoint": "tcp://127.0.0.1:1"}}],
             "the server refused a report of this process, 422: .*`endpoint` belongs to a shard's report",
         ),
-        ([{"event": "running"}], "its process said what it cannot say now: .* 'assigned' knows no event 'running'"),
-        ([{"event": "ready"}, {"event": "swimming"}], "its process said what is no report: .*swimming"),
+        ([RUNS[1]], "its process said what it cannot say now: .* 'assigned' knows no event 'running'"),
+        ([RUNS[0], {"report": {"event": "swimming"}}], "its process said what is no report: .*swimming"),
+        ([RUNS[0], {"statistics": "odd"}], "its process said what is no report: .*odd"),
     ],
-    ids=["refused by the server", "out of order", "no report"],
+    ids=["refused by the server", "out of order", "no report", "not heard"],
 )
 def test_a_report_that_cannot_be_taken_fails_the_job_with_its_reason(
     client: httpx.Client, tmp_path: Path, says: list[dict[str, Any]], reason: str

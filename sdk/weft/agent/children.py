@@ -54,6 +54,9 @@ TOLD_CHARACTERS: Final = 1000
 CRASHED: Final = 70
 """Exit status of a child that raised what nobody caught; the traceback is in the log."""
 
+MOST_STATUS: Final = 0xFFFF
+"""That `waitpid` gives."""
+
 LINE_BYTES: Final = 1 << 24
 """Of a message, without its frames. What is longer is no message."""
 
@@ -129,7 +132,7 @@ def messages(reader: BinaryIO) -> Iterator[dict[str, Any]]:
         while line := reader.readline(LINE_BYTES):
             try:
                 message = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(message, dict):
                 if "frames" in message:
@@ -307,18 +310,18 @@ class Child:
         try:
             with self._channel.makefile("rb") as reader:
                 for message in messages(reader):
-                    if "forked" in message:
-                        self.process = self.process or message["forked"]
-                        self._known.set()
-                        if self._is_unwanted:
-                            self.kill()
-                    elif "exit" in message:
-                        self.status = message["exit"]
-                        self.ending = ending(message["exit"])
-                        self.was_killed = os.WIFSIGNALED(message["exit"])
-                        return
-                    else:
-                        yield message
+                    match message:
+                        case {"forked": int(process)}:
+                            self.process = self.process or process
+                            self._known.set()
+                            if self._is_unwanted:
+                                self.kill()
+                        case {"exit": int(status)} if _is_of_an_end(status):
+                            self.status, self.ending = status, ending(status)
+                            self.was_killed = os.WIFSIGNALED(status)
+                            return
+                        case _:
+                            yield message
         finally:
             self._log.join(LOG_WAIT_S)
             self._ended.set()
@@ -358,6 +361,11 @@ _CAUSES: Final[Mapping[int, str]] = {
     "another name",
 }
 """What the usual cause of a signal is, and what to do."""
+
+
+def _is_of_an_end(status: int) -> bool:
+    """Whether `waitpid` gives it for a process that has ended; a child may say any number."""
+    return 0 <= status <= MOST_STATUS and (os.WIFEXITED(status) or os.WIFSIGNALED(status))
 
 
 def ending(status: int) -> str:

@@ -13,8 +13,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from pydantic import ValidationError
-
 from weft.agent.alive import AliveFile, Question
 from weft.agent.children import TOLD_CHARACTERS, Child, ForkError, Forkserver, ProcessLimits
 from weft.agent.machine import memory_bytes
@@ -100,7 +98,8 @@ class AgentDaemon:
     """One queue of stimuli, handled on the thread that calls `run`; a thread for each child hears what it says.
 
     A child's first line is what `task` makes of its allocation. It says `{"report": {...}}`, the facts of a `Report`;
-    `heard` gets whatever else it says, and None once it has ended, on its thread. It is told `{"upload": true}`,
+    `heard` gets whatever else it says, and None once it has ended, on its thread; what it raises of a line fails the
+    allocation. It is told `{"upload": true}`,
     `{"set": number}` and `{"snapshot": {"step": number, "folder": where}}`.
     """
 
@@ -263,12 +262,12 @@ class AgentDaemon:
 
     def _listen(self, lease: Lease, carried: Carried, child: Child) -> None:
         for line in child.lines():
-            if "report" not in line:
-                self._heard(lease, line)
-                continue
             try:
+                if "report" not in line:
+                    self._heard(lease, line)
+                    continue
                 facts = Report.model_validate({"term": lease.term, "seq": 0, **line["report"]})
-            except (TypeError, ValidationError) as error:
+            except Exception as error:  # noqa: BLE001  # whatever it says, it has to be heard until it has ended
                 reason = f"its process said what is no report: {error}"
                 facts = Report(term=lease.term, seq=0, event=AllocationEvent.FAILED, reason=reason[:TOLD_CHARACTERS])
             self._stimuli.put(Said(lease, facts))
