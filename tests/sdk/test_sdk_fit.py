@@ -38,6 +38,11 @@ class Scores(nn.Module):  # type: ignore[misc, name-defined]
         return self.out(x if shift is None else x + shift)
 
 
+class Shifted(Scores):
+    def forward(self, x: Any, shift: Any) -> Any:
+        return super().forward(x, shift)
+
+
 def write(path: Path, **columns: Any) -> str:
     rows = {"x": np.ones((20, 4), np.float32), "y": np.arange(20) % 3, "shift": np.ones((20, 4), np.float32)}
     np.savez(path, **{name: rows[kind] if isinstance(kind, str) else kind for name, kind in columns.items()})
@@ -104,6 +109,46 @@ def test_losses_of_pytorch_are_wefts(tmp_path: Path, loss: Any, operator: str) -
         path = write(tmp_path / "points.npz", x="x", y=np.ones((20, 3), np.float32))
     sent = submitted(Scores(), path, loss=loss)
     assert operator in {node["op_type"] for node in sent["graph"]["nodes"]}
+
+
+@pytest.mark.parametrize(
+    ("module", "written", "mapped", "fed"),
+    [
+        (Shifted, "shift x1 y", {"x": "x1"}, {"x": "x1", "shift": "shift", "labels": "y"}),
+        (Scores, "x second y", {"shift": "second"}, {"x": "x", "shift": "second", "labels": "y"}),
+        (
+            Scores,
+            "x shift y",
+            {"shift": "x", "x": "x", "labels": "y"},
+            {"x": "x", "shift": "x", "labels": "y"},
+        ),  # as asked
+        (Scores, "y points", {"labels": "y"}, {"x": "points", "labels": "y"}),
+        (
+            Scores,
+            "other x1 y",
+            {"shift": "x1"},
+            "none of the name of the input 'x'; an input that columns={...} does not map",
+        ),
+    ],
+)
+def test_an_input_that_columns_do_not_map_takes_the_column_of_its_name(
+    tmp_path: Path, module: type[Scores], written: str, mapped: dict[str, str], fed: dict[str, str] | str
+) -> None:
+    path = write(tmp_path / "points.npz", **{name: "y" if name == "y" else "x" for name in written.split()})
+    data = weft.numpy_data(path, columns=mapped)
+    if isinstance(fed, str):
+        with pytest.raises(weft.ArgumentError, match=re.escape(fed)):
+            submitted(module(), data, loss=nn.CrossEntropyLoss())
+    else:
+        assert submitted(module(), data, loss=nn.CrossEntropyLoss())["data"]["columns"] == fed
+
+
+@pytest.mark.parametrize(("argument", "value"), [("inputs", "shift"), ("target", "w")])
+def test_a_column_that_two_arguments_say_differently_is_refused(tmp_path: Path, argument: str, value: str) -> None:
+    path = write(tmp_path / "points.npz", x="x", shift="shift", y="y", w="y")
+    data = weft.numpy_data(path, columns={"x": "x", "labels": "y"})
+    with pytest.raises(weft.ArgumentError, match=f"{argument}: input .* takes column '{value}', and columns=.* maps"):
+        submitted(Scores(), data, loss=nn.CrossEntropyLoss(), **{argument: value})
 
 
 def test_an_onnx_file_and_an_expression_are_fitted_too(tmp_path: Path) -> None:

@@ -252,13 +252,21 @@ class OwnStore:
             work()
 
     def _begin(self) -> None:
-        """Takes over the first values. Raises StoreError where they are not there in time."""
+        """Takes over the first values, unless another thread does so meanwhile. Raises StoreError where they are not
+        there in time."""
         first = self._first
         if first is None:
             return
         pulled = {key: first.pull(key, 0) for key in sorted(self._names)}
-        values = {key: result_of(each, f"the first value of key {key!r}", TIMEOUT_S) for key, each in pulled.items()}
+        try:
+            values = {key: result_of(one, f"the first value of key {key!r}", TIMEOUT_S) for key, one in pulled.items()}
+        except StoreError:
+            if self._first is first:
+                raise
+            return  # Who has taken them over has closed it.
         with self._lock, self._device.use():
+            if self._first is not first:
+                return  # They may have been updated since.
             for key, value in values.items():
                 if key in self._ruled:
                     self._ruled[key].begin(value)
