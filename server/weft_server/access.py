@@ -190,7 +190,11 @@ class TokenGate:
         if is_credential(token):
             detail = "the server does not know this credential: it has another key now; register again"
             return respond(problem("unknown-credential", detail))
-        detail = "the call needs the header 'Authorization: Bearer TOKEN' with a token that this server knows"
+        detail = "the server does not know the call's token; weft sends that of WEFT_TOKEN"
+        if not token:
+            detail = (
+                "the call has no token: it needs the header 'Authorization: Bearer TOKEN'; for weft, set WEFT_TOKEN"
+            )
         return respond(problem("unauthorized", detail))
 
 

@@ -87,7 +87,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         "The server asks for a token, and the request has none or a wrong one.",
         "Send the header `Authorization: Bearer TOKEN` with the server's token. The SDK and the command line read it "
         "from WEFT_TOKEN.",
-        "the call needs the header 'Authorization: Bearer TOKEN' with this server's token",
+        "the call has no token: it needs the header 'Authorization: Bearer TOKEN'; for weft, set WEFT_TOKEN",
     ),
     "unknown-credential": Kind(
         HTTPStatus.UNAUTHORIZED,

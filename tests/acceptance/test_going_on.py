@@ -48,7 +48,7 @@ def test_a_job_that_has_succeeded_is_trained_longer_to_the_bits_of_one_of_that_l
     longer.wait(timeout_s=60)
     whole.wait(timeout_s=60)
     assert bits(longer) == bits(whole)
-    with pytest.raises(weft.InvalidRequestError, match="20 steps in all were asked for"):
+    with pytest.raises(weft.InvalidRequestError, match="goes on from step 20, and it has no more steps; give more"):
         client.resume(short)
 
 

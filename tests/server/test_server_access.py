@@ -291,7 +291,10 @@ def test_the_command_makes_lists_and_removes_tokens(tmp_path: Path, monkeypatch:
         assert http.get("/v1/jobs", headers=bearer(secret)).status_code == 200
         assert weft("ls").splitlines()[-1].split()[:3] == ["ci", "runner", "team-a"]
         weft("rm", "ci")
-        refused(http.get("/v1/jobs", headers=bearer(secret)), 401, "unauthorized")
+        wrong = refused(http.get("/v1/jobs", headers=bearer(secret)), 401, "unauthorized")
+        assert wrong.detail == "the server does not know the call's token; weft sends that of WEFT_TOKEN"
+        missing = refused(http.get("/v1/jobs", headers={"Authorization": ""}), 401, "unauthorized")
+        assert str(missing.detail).startswith("the call has no token: ")
 
 
 def test_a_server_without_tokens_makes_none(tmp_path: Path) -> None:

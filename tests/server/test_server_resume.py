@@ -116,6 +116,23 @@ def test_what_cannot_be_resumed_is_refused_by_its_field(client: httpx.Client, do
     assert (both.status_code, "give either init_from or resume" in both.text) == (422, True)
 
 
+@pytest.mark.parametrize(
+    ("lr", "steps", "told"),
+    [
+        ({"schedule": "cosine", "start": 0.1, "steps": 5, "warmup": {"steps": 2}}, 20, "from step 7 of 20 on"),
+        ({"schedule": "cosine", "start": 0.1, "steps": 5, "warmup": {"steps": 2}}, 7, None),
+        ({"schedule": "linear", "start": 0.1, "end": 0.01, "steps": 5}, 20, None),
+        ({"schedule": "cosine", "start": 0.1, "steps": 5, "warmup": {"steps": 30}}, 20, None),
+        (0.1, 20, None),
+    ],
+)
+def test_a_job_says_from_which_step_on_its_schedule_leaves_it_without_a_learning_rate(
+    client: httpx.Client, document: dict[str, Any], lr: object, steps: int, told: str | None
+) -> None:
+    job = submit(client, {**document, "optimizer": {"name": "sgd", "lr": lr}, "run": {"steps": steps}}).json()
+    assert job.get("beginning") == (told and f"trains with lr 0 {told}, where its schedule ends")
+
+
 def test_a_job_that_has_ended_is_removed_with_all_that_is_kept_of_it_and_no_other(
     client: httpx.Client, document: dict[str, Any], tmp_path: Path
 ) -> None:

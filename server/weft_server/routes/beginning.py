@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
 from weft.api.agent import Snapshot
-from weft.api.job import FromJob, FromUpload, JobSpec, ParameterInfo
+from weft.api.job import FromJob, FromUpload, JobSpec, Mode, ParameterInfo
 from weft.api.lifecycle import JobState
 from weft.api.problem import FieldError
 from weft.api.values import STATE
 from weft_graph.ir import GIVEN
+from weft_graph.rules.schedule import Schedule, hyper_from_json
 from weft_server.planning.plan import Given, JobPlan
 from weft_server.planning.rule_planning import without_numbers
 from weft_server.refusals import (
@@ -56,12 +58,12 @@ async def begun(
         told = f"goes on from step {snapshot.step} of job {spec.resume}, with all that it had then"
         if is_other_data(plan, before):
             told += ", but with other data: the source holds other values than when that job was submitted"
-        yield plan.model_copy(update={"resume": snapshot, "beginning": told})
+        yield plan.model_copy(update={"resume": snapshot, "beginning": _with_end(told, plan)})
         return
     if spec.init_from is None:
         if keep:
             check_given(plan, ())
-        yield plan
+        yield plan.model_copy(update={"beginning": _with_end(None, plan)})
         return
     threads, files = use.service.threads, use.service.files
     try:
@@ -70,7 +72,7 @@ async def begun(
         names = await threads.on_files(_fitting, path, plan.parameters)
         check_given(plan, names)
         given = Given(names=names, file=name)
-        yield plan.model_copy(update={"given": given, "beginning": _told(spec.init_from, plan, names)})
+        yield plan.model_copy(update={"given": given, "beginning": _with_end(_told(spec.init_from, plan, names), plan)})
     except Exception:
         # Not where the caller went away: the job may have been kept. If not, the next start of the server tidies up.
         keep = False
@@ -95,6 +97,19 @@ def _told(source: FromJob | FromUpload, plan: JobPlan, names: Collection[str]) -
     if rest:
         return f"{told}; {listed(rest)} {'is' if len(rest) == 1 else 'are'} initialized as the graph says"
     return None if isinstance(source, FromUpload) else told
+
+
+def _with_end(told: str | None, plan: JobPlan) -> str | None:
+    """The sentence, and that the learning rate is 0 for the last steps of the job, where its schedule ends before."""
+    lr = hyper_from_json(plan.hyper.get("lr", 1.0))
+    # In async mode a schedule counts each worker's own steps, of which no plan says how many there will be.
+    if not isinstance(lr, Schedule) or plan.mode is not Mode.SYNC or lr.warmup_steps >= plan.steps:
+        return told
+    first = bisect_left(range(plan.steps), True, lo=lr.warmup_steps, key=lambda step: lr.at(step) == 0)
+    if first == plan.steps:
+        return told
+    ends = f"trains with lr 0 from step {first} of {plan.steps} on, where its schedule ends"
+    return ends if told is None else f"{told}; it {ends}"
 
 
 def check_given(plan: JobPlan, names: Collection[str]) -> None:
@@ -167,9 +182,9 @@ def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldE
         detail = f"{plan.slice_bytes}: that job's slices are of {before.slice_bytes} bytes"
         yield FieldError(pointer="/parallelism/slice_bytes", detail=detail)
     if plan.steps <= step:
-        detail = (
-            f"the job goes on from step {step}, and {plan.steps} steps in all were asked for; give more steps or epochs"
-        )
+        same = plan.steps == before.steps
+        asked = "it has no more steps" if same else f"{plan.steps} steps in all were asked for"
+        detail = f"the job goes on from step {step}, and {asked}; give more steps or epochs, the first job's included"
         yield FieldError(pointer="/run", detail=detail)
 
 
