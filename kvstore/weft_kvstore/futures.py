@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError, wait
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from weft_kvstore.errors import StoreLostError
@@ -259,20 +260,13 @@ def then(future: Future[T], begin: Callable[[T], Future[R]]) -> Future[R]:
     """What `begin` begins with the future's result, on the thread that ends the latter."""
     result: StoreFuture[R] = StoreFuture(driver_of(future))
 
-    def pass_on(later: Future[R]) -> None:
-        error = error_of(later)
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(later.result())
-
     def ended(first: Future[T]) -> None:
         error = error_of(first)
         if error is None:
             try:
                 later = begin(first.result())
                 result.driver = result.driver or driver_of(later)
-                on_end(later, pass_on)
+                on_end(later, partial(hand_on, result))
                 return
             except Exception as raised:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it
                 error = raised
@@ -280,6 +274,15 @@ def then(future: Future[T], begin: Callable[[T], Future[R]]) -> Future[R]:
 
     on_end(future, ended)
     return result
+
+
+def hand_on(future: Future[R], ended: Future[R]) -> None:
+    """The future ends as the other has."""
+    error = error_of(ended)
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(ended.result())
 
 
 _Parts = tuple[Future[Any], Sequence[Future[Any]], Callable[[list[Any]], Any]]

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, PriorityQueue
 from typing import Any, Final, TypeVar
 
@@ -22,6 +23,7 @@ import numpy as np
 from weft.api.store import gradient_key
 from weft_kvstore.arrays import Array
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
+from weft_kvstore.futures import hand_on
 from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.sharding import slices_of
 from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader
@@ -192,7 +194,7 @@ class LocalUpdateStore:
     def _once_at(self, keys: Sequence[str], version: int, call: Callable[[], Future[R]]) -> Future[R]:
         """Ends as the future does that `call` returns, which is called once the keys are at the version."""
         future: Future[R] = Future()
-        self._wait(keys, version, future, lambda: call().add_done_callback(lambda ended: _hand_on(ended, future)))
+        self._wait(keys, version, future, lambda: call().add_done_callback(partial(hand_on, future)))
         return future
 
     def _wait(self, keys: Sequence[str], version: int, future: Future[Any], give: Callable[[], None]) -> None:
@@ -328,11 +330,3 @@ def _error_of(key: str, ended: Future[Any]) -> StoreError | None:
         return StoreLostError(f"key {key!r}: the store gave it up")
     error = ended.exception()
     return error if error is None or isinstance(error, StoreError) else StoreError(f"key {key!r}: {error}")
-
-
-def _hand_on(ended: Future[R], future: Future[R]) -> None:
-    error = StoreLostError("the store gave it up") if ended.cancelled() else ended.exception()
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(ended.result())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from itertools import groupby
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from weft.api.trace import SpanKind
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array
-from weft_kvstore.futures import then
+from weft_kvstore.futures import error_of, then
 from weft_worker.engine.errors import PartError
 from weft_worker.engine.work import OnComplete, Variable
 from weft_worker.pace import waiting_ids
@@ -260,7 +260,7 @@ def completing(on_complete: OnComplete, keep: Callable[[Any], None] | None = Non
     """A future's callback that hands its value to `keep` and its end to `on_complete`."""
 
     def done(future: Future[Any]) -> None:
-        error = CancelledError("the store gave it up") if future.cancelled() else future.exception()
+        error = error_of(future)
         if error is None and keep is not None:
             try:
                 keep(future.result())
@@ -284,7 +284,7 @@ def together(futures: Sequence[Future[Any]], name_of: Callable[[int], str]) -> F
             if left:
                 return
         for number, future in enumerate(futures):
-            error = CancelledError("the store gave it up") if future.cancelled() else future.exception()
+            error = error_of(future)
             if error is not None:
                 ended.set_exception(PartError(name_of(number), None, error))
                 return
