@@ -69,7 +69,8 @@ def fit(
     - `loss`: PyTorch's, such as `nn.CrossEntropyLoss()` or `functional.mse_loss`, or what `Model.with_loss` takes.
       Not for an expression or `model.with_loss(...)`.
     - `inputs`: the columns that feed the model, in the order of its inputs. Where left out, an input takes the column
-      of its name; if none has its name, inputs take the columns in the order of the file.
+      that the data's own `columns` map it to, else the column of its name; if none is mapped and none has its name,
+      inputs take the columns in the order of the file.
     - `target`: the column that the loss compares with. Where left out, it is the only one that feeds no input.
     - `metrics`: "accuracy" and the like, as for `Model.with_loss`; for an expression, expressions by name.
     - `example`: inputs of a module, as for `weft.from_torch`, where this machine cannot read the data.
@@ -204,24 +205,44 @@ class _Columns:
                 self.check("inputs", column)
             if len(listed) != len(names):
                 raise ArgumentError(f"inputs is {listed}, and the model has {len(names)} inputs: {', '.join(names)}")
-            return dict(zip(names, listed, strict=True))
+            self.check_mapped(fed := dict(zip(names, listed, strict=True)), "inputs")
+            return fed
         given = {name: self.data.columns[name] for name in names if name in self.data.columns}
         for column in given.values():
             self.check("columns", column)
         named = [name for name in names if name not in given]
-        if self.found is None or all(name in self.found for name in named):
-            return {**{name: name for name in named}, **given}
-        left = [name for name in self.found if name != target and name not in given.values()]
-        if not any(name in self.found for name in named) and len(left) == len(named) + (target is None):
-            return {**dict(zip(named, left, strict=False)), **given}
+        missing = [name for name in named if self.found is not None and name not in self.found]
+        if not missing:
+            return {name: given.get(name, name) for name in names}  # in the order of the inputs
+        if given:
+            raise ArgumentError(
+                f"{self}, none of the name of the input {' or '.join(map(repr, missing))}; an input that "
+                "columns={...} does not map takes the column of its name: map it too"
+            )
+        mapped = set(self.data.columns.values())
+        left = [name for name in self.found or {} if name != target and name not in mapped]
+        if missing == names and len(left) == len(names) + (target is None and not mapped):
+            return dict(zip(names, left, strict=False))
         raise ArgumentError(
             f"{self}; say which of them feed the model's inputs {', '.join(names)}, in this order: inputs=(...)"
         )
 
+    def check_mapped(self, feeding: Mapping[str, str], argument: str) -> None:
+        """Raises ArgumentError where an argument and the data's own `columns` have another column for one input."""
+        for name, column in feeding.items():
+            if self.data.columns.get(name, column) != column:
+                raise ArgumentError(
+                    f"{argument}: input {name!r} takes column {column!r}, and columns={{...}} maps it to "
+                    f"{self.data.columns[name]!r}; leave one of the two out"
+                )
+
     def target(self, name: str, feeding: Mapping[str, str], asked: str | None) -> str | None:
         """The column that the loss's input `name` takes; None where the data's own `columns` say it."""
-        if asked is not None or name in self.data.columns:
+        if asked is not None:
+            self.check_mapped({name: asked}, "target")
             return asked
+        if name in self.data.columns:
+            return None
         left = [column for column in self.found or {} if column not in feeding.values()]
         if self.found is None or name in left:
             return name
@@ -298,12 +319,14 @@ def _exported(
                 "the column with .astype('float32')"
             ) from None
         raise
+    if set(model.inputs) == set(feeding):
+        return model, feeding
     return model, dict(zip(model.inputs, feeding.values(), strict=True))
 
 
 def _arguments(module: Any, source: _Columns, inputs: str | Sequence[str] | None) -> tuple[list[str], bool]:
     """(the arguments of `forward` that are fed, whether by name): as many as `inputs`, else those without a default,
-    and others that have a column of their name."""
+    and others that have a column of their name or are mapped to one."""
     count = None if inputs is None else 1 if isinstance(inputs, str) else len(inputs)
     found = list(inspect.signature(module.forward).parameters.values())
     if any(each.kind is each.VAR_POSITIONAL for each in found):
@@ -312,7 +335,8 @@ def _arguments(module: Any, source: _Columns, inputs: str | Sequence[str] | None
     if count is not None:
         return [each.name for each in usual[:count]], False
     needed = [each.name for each in usual if each.default is each.empty]
-    more = [each.name for each in usual if each.name not in needed and each.name in (source.found or {})]
+    known = {*(source.found or {}), *source.data.columns}
+    more = [each.name for each in usual if each.name not in needed and each.name in known]
     return needed + more, bool(more)
 
 

@@ -39,6 +39,8 @@ class Scores(nn.Module):  # type: ignore[misc, name-defined]
 
 
 class Shifted(Scores):
+    """The shift is needed."""
+
     def forward(self, x: Any, shift: Any) -> Any:
         return super().forward(x, shift)
 
