@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 from fastapi import FastAPI
 from safetensors.numpy import save
+from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
 from server_hands import B, refused
@@ -203,11 +205,17 @@ def test_an_idempotency_key_brings_no_job_of_another_project(world: World) -> No
     assert made[0] == made[2] != made[1]
 
 
-def test_a_token_that_is_made_by_the_same_call_again_has_the_same_secret(world: World) -> None:
+def test_a_token_that_is_made_by_the_same_call_again_has_the_same_secret(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def made(name: str, key: str, scope: Scope = Scope.VIEWER) -> httpx.Response:
         headers = bearer(ADMIN) | {"Idempotency-Key": key}
         return world.client.post("/v1/tokens", json=new(scope, "red") | {"name": name}, headers=headers)
 
+    with monkeypatch.context() as patched:  # kept, but not answered
+        locked = OperationalError("SELECT", {}, Exception("database is locked"))
+        patched.setattr("weft_server.storage.records.Records.users", Mock(side_effect=locked))
+        refused(made("again", "k"), 503, "records-unavailable")
     first = made("again", "k")
     assert made("again", "k").json() == first.json()
     assert world.call("GET", "/v1/jobs", first.json()["token"]).status_code == 200

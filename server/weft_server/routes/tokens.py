@@ -44,7 +44,9 @@ async def create_token(new: NewToken, use: Use, caller: Caller, idempotency_key:
     try:
         users = await threads.write(records.add_token, info, digest(secret))
     except IntegrityError as error:
-        if digest(secret) in dict(await threads.read(records.users)):
+        users = await threads.write(records.users)  # in order with those that add and remove
+        if digest(secret) in dict(users):
+            tokens.load(users)  # the first call may have failed after it was kept
             (known,) = [each for each in await threads.read(records.tokens) if each.name == new.name]
             return TokenCreated(**known.model_dump(), token=secret)
         raise WrongStateError(f"there is a token {new.name!r} already; remove it, or take another name") from error
