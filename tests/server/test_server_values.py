@@ -28,7 +28,7 @@ from weft.api.values import upload_id
 from weft_server.control.instructions import Instruction
 from weft_server.keeper_values import KeeperSilentError, KeeperValues
 from weft_server.notify import Notifier
-from weft_server.refusals import FullError
+from weft_server.refusals import FullError, UnknownError
 from weft_server.storage.job_files import JobFiles
 from weft_server.storage.uploads import Uploads
 from weft_server.threads import Threads
@@ -438,6 +438,17 @@ def test_one_project_leaves_others_places_to_bring_uploads(tmp_path: Path, monke
     for upload in coming:
         uploads.discard(upload)
     uploads.discard(uploads.start("d", now, "one"))
+
+
+def test_an_upload_that_is_deleted_as_uploads_are_looked_at_is_left_out(tmp_path: Path) -> None:
+    uploads, now = Uploads(tmp_path, 1.0, 1 << 30), datetime.now(UTC)
+    upload = uploads.start("a", now)
+    upload.file.write(save({"b": B}))
+    (tmp_path / "uploads" / "gone.safetensors").symlink_to("nowhere")  # it is listed, and then it is not there
+    kept = uploads.keep(upload, "a", now)
+    assert [each.id for each in uploads.describe(now).uploads] == [kept.id]
+    with pytest.raises(UnknownError):
+        uploads.find("gone", now)
 
 
 def test_uploads_that_have_not_expired_make_room_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
