@@ -22,7 +22,6 @@ from weft_server.credentials import PREFIX, Credentials, Kind, is_credential
 from weft_server.problems import problem, respond
 from weft_server.users import USER, User
 
-"""Where a call's ASGI scope has its user."""
 SECRET_BYTES = 32
 
 
@@ -209,5 +208,5 @@ def new_secret() -> str:
 
 
 def digest(token: str) -> str:
-    """SHA-256, hexadecimal: secrets are drawn at random, so nothing slower is needed."""
+    """SHA-256, hexadecimal: no secret can be guessed, so nothing slower is needed."""
     return hashlib.sha256(token.encode()).hexdigest()

@@ -146,7 +146,7 @@ class SubmissionRow(Base):
 
 
 class TokenRow(Base):
-    """A user's token; its secret is nowhere."""
+    """A user's token; its secret is in no table."""
 
     __tablename__ = "tokens"
 
