@@ -90,6 +90,18 @@ def test_a_job_goes_on_with_other_numbers_of_an_optimizer_that_is_a_graph(
     assert "that job's optimizer is another" in problem.detail
 
 
+def test_a_job_goes_on_with_another_optimizer_that_keeps_the_same_state(
+    client: httpx.Client, document: dict[str, Any]
+) -> None:
+    job, _ = cancelled(client, {**document, "optimizer": {"name": "adam"}}, Hand(client))
+    for same in ({"name": "adam", "weight_decay": 0.1}, {"name": "adamw"}):
+        answer = submit(client, {**document, "optimizer": same, "resume": job})
+        assert answer.status_code == 201, answer.text
+    for other in ({"name": "adam", "amsgrad": True}, {"name": "lamb"}):
+        problem = refused(submit(client, {**document, "optimizer": other, "resume": job}), 422, "job-refused")
+        assert "that job's optimizer is another" in problem.detail
+
+
 def test_what_cannot_be_resumed_is_refused_by_its_field(client: httpx.Client, document: dict[str, Any]) -> None:
     hand = Hand(client)
     job, step = cancelled(client, document, hand)

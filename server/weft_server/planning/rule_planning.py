@@ -74,11 +74,6 @@ def plan_rule(spec: OptimizerSpec) -> RulePlan:
     return RulePlan(document, hyper, graph, stretches)
 
 
-def without_numbers(rule: StoredRule) -> StoredRule:
-    """What two rules have in common that differ in their hyper-parameters alone."""
-    return rule if isinstance(rule, str) else {name: part for name, part in rule.items() if name != "hyper"}
-
-
 def updated_by_rule(keys: Iterable[KeyPlan]) -> list[KeyPlan]:
     """The keys that the rule updates."""
     return [key for key in keys if key.update is Update.RULE]

@@ -14,9 +14,9 @@ from weft.api.lifecycle import JobState
 from weft.api.problem import FieldError
 from weft.api.values import STATE
 from weft_graph.ir import GIVEN
+from weft_graph.rules.built_in import states_of
 from weft_graph.rules.schedule import Schedule, hyper_from_json
 from weft_server.planning.plan import Given, JobPlan
-from weft_server.planning.rule_planning import without_numbers
 from weft_server.refusals import (
     JobRefusedError,
     KeeperSilentError,
@@ -173,7 +173,9 @@ def _resume_errors(plan: JobPlan, before: JobPlan, step: int) -> Iterator[FieldE
             was, is_now = (f"{each.sparse} by rows" if each.rows else "updated whole" for each in (old, key))
             detail = f"parameter {key.key!r} is {is_now}, that job's is {was}"
             yield FieldError(pointer="/resume", detail=detail, node=key.key)
-    if without_numbers(plan.rule) != without_numbers(before.rule):
+    # Of the same names alone it may mean another thing: LARS has the learning rate in its momentum.
+    is_cut_alike = all(key.whole == held[key.key].whole for key in plan.keys if key.key in held)
+    if states_of(plan.rule).keys() != states_of(before.rule).keys() or not is_cut_alike:
         detail = "that job's optimizer is another, with state of its own; init_from takes its values alone"
         yield FieldError(pointer="/optimizer", detail=detail)
     if plan.average is not None and before.average is None:

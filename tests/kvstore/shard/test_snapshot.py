@@ -14,6 +14,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from weft_graph.rules.graph import rule_graph_to_json
+from weft_graph.rules.torch_variants import variant
 from weft_kvstore import Key, StoreDescription, describe
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.store_client import StoreClient
@@ -180,6 +182,17 @@ def test_a_run_that_goes_on_from_a_snapshot_comes_to_the_same_bits(
         for step in range(5, 8):
             done(resumed.step(step))
         assert resumed.all_at(8) == expected
+
+
+def test_another_rule_that_keeps_arrays_of_the_same_names_goes_on_with_them(tmp_path: Path) -> None:
+    with cluster({"rule": "adam", "lr": 0.01}, 1) as before:
+        told = before.capture(1)
+        done(before.step(0))
+        snapshot = before.written(told, 1, tmp_path / "snapshot")
+        expected = before.all_at(1)
+    with cluster({"rule": rule_graph_to_json(variant("adam_l2")), "weight_decay": 0.1}, 1, snapshot) as after:
+        assert after.all_at(1) == expected
+        done(after.step(1))
 
 
 @pytest.mark.parametrize("shards", [2, 3])
