@@ -10,22 +10,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import load
 
+from server_hands import refused
 from server_running import DEADLINE_S, cast, eventually, running, state, submit
 from server_specs import CLASSES, FEATURES, save_rows, spec_json
 from weft.api.job import Job, JobPage, JobSpec, ParameterList
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.json_form import graph_schema
+from weft_server.forks import LimitError
 from weft_server.planning.check import read_and_check
 from weft_server.planning.plan import JobPlan
 from weft_server.routes.context import SMALL_BYTES
 from weft_server.storage.records import Records
-from weft_server.threads import READERS
+from weft_server.threads import LARGE_READERS, READERS
 
 
 @pytest.fixture
@@ -213,20 +216,31 @@ def test_what_is_soon_read_does_not_wait_for_what_is_large(
 ) -> None:
     job = submit(client, document).json()["id"]
     client.post(f"/v1/jobs/{job}/cancel")
-    reading, go_on, programs = threading.Event(), threading.Event(), Records.programs
+    reading, go_on, programs = threading.Semaphore(0), threading.Event(), Records.programs
 
     def slow(records: Records, job: str) -> str | None:
-        reading.set()
-        go_on.wait(DEADLINE_S)
+        reading.release()
+        go_on.wait(2 * DEADLINE_S)  # longer than a call takes to fail
         return programs(records, job)
 
     monkeypatch.setattr(Records, "programs", slow)
     with ThreadPoolExecutor(READERS) as threads:
         answers = [threads.submit(client.get, f"/v1/jobs/{job}/programs") for _ in range(READERS)]
-        assert reading.wait(DEADLINE_S)
+        for _ in range(LARGE_READERS):  # all that are let begin
+            assert reading.acquire(timeout=DEADLINE_S)
         assert client.get("/v1/jobs").status_code == 200
         go_on.set()
         assert {answer.result().json().keys() >= {"train", "keys"} for answer in answers} == {True}
+
+
+def test_a_job_that_is_not_read_in_time_is_not_refused(
+    client: httpx.Client, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit(client, document).json()["id"]
+    monkeypatch.setattr("weft_server.forks.Forks.run", AsyncMock(side_effect=LimitError("60 s")))
+    told = refused(client.get(f"/v1/jobs/{job}/spec"), 503, "no-process")
+    assert "reading the job takes more than 60 s" in told.detail
+    assert refused(submit(client, document), 422, "job-refused").errors[0].pointer == "/graph"
 
 
 def test_programs_can_be_read_by_machines_and_by_people(client: httpx.Client, document: dict[str, Any]) -> None:

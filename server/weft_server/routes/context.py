@@ -15,7 +15,7 @@ from weft_server.bodies import Incoming
 from weft_server.credentials import Credentials
 from weft_server.forks import Forks, LimitError
 from weft_server.queues import BodyLimit, FairQueue
-from weft_server.refusals import JobRefusedError, UnknownError
+from weft_server.refusals import JobRefusedError, NoProcessError, UnknownError
 from weft_server.service import Service
 from weft_server.settings import Settings
 from weft_server.storage.uploads import Uploads
@@ -63,6 +63,8 @@ class Context:
             try:
                 return await self.forks.run(limits, has_left, function, *arguments, is_small=nbytes <= SMALL_BYTES)
             except LimitError as error:
+                if request.method == "GET":  # of a job that was taken: nothing is wrong with it
+                    raise NoProcessError(f"reading the job {error}") from error
                 pointer, hint = ("/data/source", "") if error.waits_for else ("/graph", ": a smaller graph takes less")
                 raise JobRefusedError(
                     [FieldError(pointer=pointer, detail=f"checking the job {error}{hint}")]
