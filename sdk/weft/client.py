@@ -148,12 +148,12 @@ class Client:
     ) -> FromUpload:
         """Upload a safetensors file, to be `init_from` of a job. The server keeps it for some hours.
 
-        `progress` is called with the bytes sent and the total. With the `idempotency_key` of an upload that the server
-        keeps, nothing is sent. Raises InvalidRequestError for a file of another format, OSError for one that cannot be
-        read.
+        `progress` is called with the bytes sent and the total. With the `idempotency_key` of an upload of the same
+        content that the server keeps, nothing is sent. Raises InvalidRequestError for a file of another format, OSError
+        for one that cannot be read.
         """
         if idempotency_key is not None:
-            kept = upload_id(idempotency_key)
+            kept = upload_id(idempotency_key, path)
             if any(each.id == kept for each in self.http.call(UploadList, "GET", "/v1/uploads").uploads):
                 return FromUpload(upload=kept)
         headers = _key(idempotency_key)
@@ -181,7 +181,7 @@ class Client:
         idempotency_key: str | None = None,
     ) -> JobHandle:
         """Submit what `weft.job_spec` returned, or JSON. The same `idempotency_key` returns the first job again, and
-        uploads `values` no second time.
+        uploads the same `values` no second time. With others it raises InvalidRequestError.
 
         A relative path of data is that of a file in this folder, if there is one and the server can read it; else it
         starts from where the cluster was started. `values`, arrays by name or a safetensors file, are uploaded as the

@@ -16,6 +16,7 @@ from weft.api.job import FromJob, FromUpload, Job, JobSpec, ParameterInfo, Param
 from weft.api.values import Uploaded, UploadInfo, UploadList, ValuesSet, upload_id
 from weft.client import CHECKED_FIRST_BYTES
 from weft.http import UPLOAD_CHUNK_BYTES
+from weft.parameter_file import save_values
 
 LISTED = ParameterList(
     parameters=[
@@ -128,17 +129,19 @@ def test_a_job_begins_with_a_file_which_is_uploaded_first(tmp_path: Path, as_tex
     assert (upload.method, upload.url.path, upload.content) == ("POST", "/v1/uploads", path.read_bytes())
 
 
-def test_values_of_a_submit_that_is_repeated_are_uploaded_once() -> None:
-    values = {"a": np.zeros(2, np.float32)}
-    kept = UploadInfo(id=upload_id("k"), size_bytes=8, expires_at=UPLOADED.expires_at)
+def test_values_of_a_submit_that_is_repeated_are_uploaded_once_and_others_are_uploaded(tmp_path: Path) -> None:
+    zeros, ones = ({"a": make(2, np.float32)} for make in (np.zeros, np.ones))
+    save_values(zeros, tmp_path / "zeros")
+    kept = UploadInfo(id=upload_id("k", tmp_path / "zeros"), size_bytes=8, expires_at=UPLOADED.expires_at)
     uploaded = UPLOADED.model_copy(update={"id": kept.id})
-    for script, calls in (
-        (answers(UploadList(uploads=[]), uploaded, job()), 3),
-        (answers(UploadList(uploads=[kept]), job()), 2),
+    for script, values, sent, upload in (
+        (answers(UploadList(uploads=[]), uploaded, job()), zeros, 3, kept.id),
+        (answers(UploadList(uploads=[kept]), job()), zeros, 2, kept.id),
+        (answers(UploadList(uploads=[kept]), UPLOADED, job()), ones, 3, UPLOADED.id),
     ):
         script.client().submit_spec(b"{}", values=values, idempotency_key="k")
-        assert len(script.requests) == calls
-        assert script.body() == {"init_from": {"upload": upload_id("k")}}
+        assert len(script.requests) == sent
+        assert script.body() == {"init_from": {"upload": upload}}
         assert {each.headers.get("Idempotency-Key", "k") for each in script.requests} == {"k"}
 
 

@@ -191,7 +191,7 @@ def held_up(monkeypatch: pytest.MonkeyPatch, place: str) -> Iterator[tuple[threa
     def slow(*arguments: Any) -> Any:
         if not reached.is_set():
             reached.set()
-            go_on.wait(DEADLINE_S)
+            go_on.wait(2 * DEADLINE_S)  # longer than a call takes to fail
         return really(*arguments)
 
     monkeypatch.setattr(place, slow)
@@ -394,12 +394,17 @@ def test_uploads_expire_are_bounded_and_hostile_ones_are_refused(
         assert client.post("/v1/uploads", content=save({"b": B})).status_code == 201, "expired ones make room"
 
 
-def test_an_upload_that_is_brought_again_replaces_the_first(tmp_path: Path) -> None:
-    content = save({"b": B})
+def test_an_upload_that_is_brought_again_replaces_the_first_and_one_of_other_values_does_not(tmp_path: Path) -> None:
+    first, other = save({"b": B}), save({"w": W})
+    (tmp_path / "first").write_bytes(first)
     with running(tmp_path / "server") as client:
-        made = [client.post("/v1/uploads", content=content, headers={"Idempotency-Key": "k"}).json() for _ in range(2)]
-        kept = client.get("/v1/uploads").json()["uploads"]
-        assert [each["id"] for each in kept] == [upload_id("k")] == [made[0]["id"]] == [made[1]["id"]]
+        made = [
+            client.post("/v1/uploads", content=each, headers={"Idempotency-Key": "k"}).json()["id"]
+            for each in (first, first, other)
+        ]
+        assert made[:2] == [upload_id("k", tmp_path / "first")] * 2
+        assert {each["id"] for each in client.get("/v1/uploads").json()["uploads"]} == set(made)
+        assert len(set(made)) == 2
 
 
 def test_one_project_leaves_room_for_the_uploads_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ state too, as tensors `weft.state/NAME/KEY`, where the job was submitted with `k
 from __future__ import annotations
 
 import hashlib
+import os
 from datetime import datetime
 from typing import Final
 
@@ -44,9 +45,12 @@ AVERAGE: Final = "weft.average"
 """The state that says how far a parameter's average is ahead of it, of a job that keeps averages."""
 
 
-def upload_id(key: str) -> str:
-    """The id of an upload that is brought with that `Idempotency-Key`: a second one replaces it."""
-    return hashlib.sha256(key.encode()).hexdigest()[:32]
+def upload_id(key: str, path: str | os.PathLike[str]) -> str:
+    """The id of the document in a file, all of which is read, once it is brought with that `Idempotency-Key`: the same
+    document replaces it. Raises OSError."""
+    with open(path, "rb") as file:
+        document = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(f"{document} {key}".encode()).hexdigest()[:32]
 
 
 class ValuesSet(Model):
