@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -145,10 +145,11 @@ def watch(events: Iterable[Event | Notice], job: Job, console: Console | None = 
     so_far = f": {job.state.value}, step {job.progress.step}/{job.progress.steps}" if runs else ""
     console.print(f"job {job.id} ({job.name}){so_far}", markup=False, highlight=False, soft_wrap=True)
     try:
+        told = _with_count(events, job.id)
         if console.is_terminal:
-            _watch_bar(events, view, console)
+            _watch_bar(told, view, console)
         else:
-            _watch_lines(events, view, console)
+            _watch_lines(told, view, console)
     except KeyboardInterrupt:
         console.print(
             f"job {job.id} goes on; {command(f'watch {job.id}')} shows it",
@@ -158,6 +159,18 @@ def watch(events: Iterable[Event | Notice], job: Job, console: Console | None = 
         )
         raise KeyboardInterrupt from None  # without the frames of whatever was waited for
     return view
+
+
+def _with_count(events: Iterable[Event | Notice], job: str) -> Iterator[Event | Notice]:
+    """The events; before the first of them how many came earlier."""
+    is_first = True
+    for event in events:
+        if is_first and isinstance(event, Event):
+            is_first, earlier = False, event.seq - 1
+            if earlier:
+                are = "event is" if earlier == 1 else "events are"
+                yield Notice(f"{earlier} earlier {are} left out; {command(f'logs {job} --all')} prints all")
+        yield event
 
 
 def _log_line(line: LogLine) -> str:

@@ -606,6 +606,12 @@ def test_a_job_that_ended_shows_how_to_go_on(run: Run) -> None:
     assert "train it longer: weft resume job-1 --steps 20\n" in run(answers(done, SPEC), "show", "job-1").stdout
     of_epochs = JobSpec.model_validate({**JOB, "run": {"epochs": 2}})
     assert "train it longer: weft resume job-1 --epochs 4\n" in run(answers(done, of_epochs), "show", "job-1").stdout
+    lr = {"schedule": "cosine", "start": 0.1, "steps": 8, "warmup": {"steps": 2}}
+    spent = JobSpec.model_validate({**JOB, "optimizer": {"name": "sgd", "lr": lr}})
+    out = run(answers(done, spent), "show", "job-1").stdout
+    assert "train it longer, its schedule has ended: weft resume job-1 --steps 20 --lr LR\n" in out
+    assert "cosine, start 0.1, end 0, steps 8, begin 0, warmup (steps 2, start 0)" in out
+    assert re.search(r"snapshot +step 10 *$", out, re.MULTILINE), "none of its own, so of no size"
 
 
 def test_when_a_job_stops_is_said_with_metric_and_patience(run: Run, tmp_path: Path) -> None:

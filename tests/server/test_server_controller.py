@@ -425,6 +425,11 @@ def test_progress_is_that_of_the_slowest_worker_about_once_a_second(world: World
     world.tick(1.0, alive=everybody)
     assert world.jobs["job"].progress.step == 4
     assert world.jobs["job"].progress.epoch == 2
+    world.tick(0.01, alive=everybody)
+    world.all_report(WORKER, AllocationEvent.DONE, step=6)
+    last = [each.body for each in world.events["job"] if isinstance(each.body, StepDone)][-1]
+    # 20 rows less the 8 of the first two steps, in 1.01 s; in the moment since step 4 they would be 800 a second.
+    assert (last.step, last.samples_per_second) == (6, pytest.approx(12 / 1.01))
 
 
 def test_the_last_step_is_always_told(world: World) -> None:

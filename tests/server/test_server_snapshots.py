@@ -547,10 +547,11 @@ def test_a_job_is_scaled_at_its_next_snapshot_as_the_same_job(world: World) -> N
     ((step, _),) = set(ordered(world).values())
     for shard in range(2):
         world.report(world.lease(SHARD, shard), snapshot=written(shard, step))
-    world.all_report(WORKER, None, step=step + 7)  # type: ignore[arg-type]
+    world.all_report(WORKER, None, step=step + 7, traffic={"sent_bytes": 5, "received_bytes": 3})  # type: ignore[arg-type]
     world.tick()
     checked(world, world.to_check[-1].snapshot)
     job = world.jobs["job"]
+    assert job.traffic.sent_bytes == 10, "of both workers, whose places others have from now on"
     assert (job.workers, job.shards, job.restarts, "scaling" in world.parts["job"]) == (3, 1, 0, False)
     assert f"the job {told} step {step}: 7 steps are done again" in world.said()
     assert [each.plan.workers for each in world.replanned] == [3]
@@ -558,6 +559,9 @@ def test_a_job_is_scaled_at_its_next_snapshot_as_the_same_job(world: World) -> N
     world.bring_to(JobState.RUNNING)
     (allocation,) = world.orders(world.lease(WORKER, 2).agent).allocations
     assert (allocation.snapshot.step, len(allocation.store.shards), allocation.store.slots) == (step, 1, 3)
+    world.report(world.lease(WORKER, 0), traffic={"sent_bytes": 1, "received_bytes": 1})
+    world.carry_out(world.controller.cancel("job", "by alice", world.now))
+    assert world.jobs["job"].traffic.model_dump() == {"sent_bytes": 11, "received_bytes": 7}
 
 
 def test_a_job_that_is_lost_before_its_snapshot_goes_on_with_the_new_numbers(world: World) -> None:

@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from weft.api.agent import AgentList
-from weft.api.job import Job, JobPage
+from weft.api.job import Job, JobPage, JobSpec
 from weft.api.lifecycle import JobState
+from weft.api.optimizer import GraphOptimizer
 from weft.cli import render
 from weft.cli.job_file import InitFrom, SetOption, beginning_with, job_file, overridden, read
 from weft.cli.model_options import JOB_PANEL, ModelOptions, fields_of_a_job
@@ -179,13 +180,25 @@ def show(
     elif job.state is JobState.SUCCEEDED and job.snapshot == job.progress.step:
         epochs = submitted.run.epochs
         longer = f"--epochs {2 * epochs}" if epochs else f"--steps {2 * job.progress.step}"
-        say(f"train it longer: {command(f'resume {job.id} {longer}')}")
+        spent = _lr_at(submitted, job.progress.step) == 0
+        also, ended = (" --lr LR", ", its schedule has ended") if spent else ("", "")
+        say(f"train it longer{ended}: {command(f'resume {job.id} {longer}{also}')}")
     elif job.state.is_terminal and job.snapshot is not None:
         say(f"go on from step {job.snapshot}: {command(f'resume {job.id}')}")
     elif job.state is JobState.FAILED and job.started_at is not None:
         say(f"run it again: {command(f'submit {job.id}')}; --set lr=0.001 changes a field of it")
     if job.state is JobState.SUCCEEDED:
         say(f"\nsave its parameters with: {command(f'params save {job.id} FILE.safetensors')}")
+
+
+def _lr_at(spec: JobSpec, step: int) -> float | None:
+    """The learning rate that the step after `step` would have; None where the optimizer has none of that name."""
+    from weft_graph.rules.schedule import value_at  # who shows no job that has ended needs no graph
+
+    optimizer = spec.optimizer
+    numbers = optimizer.values() if isinstance(optimizer, GraphOptimizer) else optimizer.numbers()
+    lr = numbers.get("lr")
+    return value_at(lr, step) if isinstance(lr, int | float | dict) else None
 
 
 def watch(id: JobId, url: Url = None, form: Form = Format.TABLE) -> None:  # noqa: A002 - the argument's name to users

@@ -95,7 +95,8 @@ def job_lines(job: Job, spec: JobSpec, now: datetime) -> Table:
         made.add_row("beginning", Text(escaped(job.beginning)))
     made.add_row("step", f"{steps(job)}, epoch {job.progress.epoch}")
     if job.snapshot is not None:
-        made.add_row("snapshot", f"step {job.snapshot}, {size(job.snapshot_bytes)}")
+        # A resumed job has none of its own at first: the snapshot that it goes on from counts for the job before.
+        made.add_row("snapshot", f"step {job.snapshot}{f', {size(job.snapshot_bytes)}' if job.snapshot_bytes else ''}")
     if job.kept_bytes:
         made.add_row("on disk", size(job.kept_bytes))
     for name in sorted(job.metrics):
@@ -142,8 +143,16 @@ def _hyper(value: Any) -> str:
         return f"({', '.join(map(_hyper, value))})"
     if not isinstance(value, dict):
         return f"{value:g}"
-    parts = (f"{key} {each:g}" if isinstance(each, int | float) else f"{key} {each}" for key, each in value.items())
-    return ", ".join(parts).removeprefix("schedule ")
+    return ", ".join(f"{key} {_part(each)}" for key, each in value.items()).removeprefix("schedule ")
+
+
+def _part(value: Any) -> str:
+    """A field of a schedule; the fields of its warm-up and its boundaries in brackets."""
+    if isinstance(value, list):
+        return ", ".join(map(_part, value))
+    if isinstance(value, dict):
+        return f"({', '.join(f'{key} {_part(each)}' for key, each in value.items())})"
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def agents_table(agents: Sequence[AgentInfo], width: int) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -225,11 +225,8 @@ class Leases:
 
     @property
     def traffic(self) -> Traffic:
-        """Of all workers."""
-        told = [worker.traffic for worker in self.workers]
-        return Traffic(
-            sent_bytes=sum(each.sent_bytes for each in told), received_bytes=sum(each.received_bytes for each in told)
-        )
+        """Of all workers so far, also those whose places others have now."""
+        return _added([self._memory.traffic, *(worker.traffic for worker in self.workers)])
 
     @property
     def workers_are_done(self) -> bool:
@@ -303,6 +300,7 @@ class Leases:
             agent.leases[identifier] = self._changed[identifier] = lease
             self._changed.pop(lost.id, None)
             self._gone.append(lost)
+            self._memory.traffic = _added([self._memory.traffic, lost.traffic])
             if lost.id == self._memory.keeper:
                 self._memory.keeper = lease.id
             found.append(lease)
@@ -372,7 +370,8 @@ class Leases:
         """Releases every place, and forgets who held it: the job is placed anew."""
         self.release()
         self._gone += self.by_id.values()
-        self.by_id, memory = {}, self._memory
+        memory = self._memory
+        memory.traffic, self.by_id = self.traffic, {}
         memory.keeper, memory.endpoints, memory.keys, memory.vacant = None, [], None, []
         self._changed.clear()
 
@@ -385,6 +384,12 @@ class Leases:
         """Leases that were found released when they were written down, since the last call."""
         out, self._freed = self._freed, []
         return out
+
+
+def _added(told: Sequence[Traffic]) -> Traffic:
+    return Traffic(
+        sent_bytes=sum(each.sent_bytes for each in told), received_bytes=sum(each.received_bytes for each in told)
+    )
 
 
 def endpoint_fault(endpoint: str) -> str | None:

@@ -27,6 +27,7 @@ class JobLog:
         self._is_changed = False
         self._told_step = job.progress.step
         self._told = told
+        self._before: tuple[int, float] | None = None
 
     @property
     def told_at(self) -> datetime | None:
@@ -53,18 +54,25 @@ class JobLog:
 
     def start_rate(self, now: Timestamp) -> None:
         """Rates count from here."""
-        self._told = now
+        self._told, self._before = now, None
 
     def begin_anew(self, step: int) -> None:
         """The job goes on from that step."""
-        self._told_step = step
+        self._told_step, self._before = step, None
 
     def progress(self, step: int, traffic: Callable[[], Traffic], now: Timestamp, *, last: bool = False) -> bool:
         """So many steps are done: whether there is any progress to tell, and it is due; the last is always told."""
-        passed = now.seconds - (0.0 if self._told is None else self._told.seconds)
+        since = (self._told_step, 0.0 if self._told is None else self._told.seconds)
+        passed = now.seconds - since[1]
         if step <= self._told_step or (passed < STEP_INTERVAL_S and not last):
             return False
-        samples = self._plan.samples_until(step) - self._plan.samples_until(self._told_step)
+        if passed < STEP_INTERVAL_S and self._before is not None:
+            # Workers report many steps at once: over a moment these are no rate, so the last one counts from earlier.
+            passed = now.seconds - self._before[1]
+            samples = self._plan.samples_until(step) - self._plan.samples_until(self._before[0])
+        else:
+            samples = self._plan.samples_until(step) - self._plan.samples_until(self._told_step)
+        self._before = since
         self._told_step, self._told = step, now
         steps, begun = self._plan.steps, self._plan.epochs_begun(step)
         self.set(progress=Progress(step=step, steps=steps, epoch=begun), traffic=traffic())

@@ -78,6 +78,8 @@ class RunMemory(Model, frozen=False):
     last_files: dict[str, SnapshotDone] = Field(default_factory=dict)
     """What was written of the snapshot of the last step, by lease."""
     began_with: Snapshot | None = None
+    traffic: Traffic = Field(default_factory=Traffic)
+    """Of the workers whose leases are gone."""
     """What the job went on from when it was placed last."""
     vacant: list[int] = Field(default_factory=list)
     """Slots whose worker was lost, and that no other has taken over yet."""
