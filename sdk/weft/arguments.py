@@ -62,6 +62,7 @@ _ATTRIBUTES_OF_OTHERS: Mapping[str, str] = {
     **dict.fromkeys(("float", "double", "half", "long", "int", "bool"), "astype"),
     **dict.fromkeys(("numpy", "item", "tolist"), "eval"),
     **dict.fromkeys(("dim", "ndimension"), "ndim"),
+    **dict.fromkeys(("onecycle", "OneCycleLR", "one_cycle"), "weft.cosine(0.1, steps=900, warmup=100)"),
     "size": "shape",
     "var": "((x - x.mean(axis, keepdims=True)) ** 2).mean(axis)",
     "std": "((x - x.mean(axis, keepdims=True)) ** 2).mean(axis) ** 0.5",
@@ -79,7 +80,9 @@ def no_attribute(owner: str, name: str, known: Collection[str], elsewhere: Mappi
     elif not said.isidentifier() or name in (elsewhere or {}):
         near = f"; write {(elsewhere or {}).get(name, said)}"
     else:
-        near = did_you_mean(name, known) or f"; it has {_listed(sorted(known))}"
+        near = did_you_mean(name, known) or (
+            f"; it has {_listed(sorted(known))}" if len(known) <= 40 else f"; dir({owner}) lists what it has"
+        )
     return f"{owner} has no {name!r}{near}"
 
 

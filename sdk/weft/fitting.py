@@ -81,6 +81,7 @@ def fit(
     before anything is sent, InvalidRequestError if the server rejects the job, JobFailedError and JobCancelledError.
     """
     check_words("fit", arguments, ("loss", "inputs", "target", "example", "progress", "client"))
+    _check_arguments(data_of(data), arguments)
     trained, spec, scalars = _prepared(
         model, data_of(data), loss=loss, inputs=inputs, target=target, metrics=metrics, example=example
     )
@@ -93,6 +94,15 @@ def fit(
     else:
         job.wait()
     return job
+
+
+def _check_arguments(data: DataSpec, arguments: TrainingArguments) -> None:
+    """Raises ArgumentError for arguments that are wrong for any model, before one is exported."""
+    from weft.leaves import input as input_
+
+    of_the_model = ("outputs", "init_from", "resume", "stop_when", "keep_best")
+    given: Any = {name: value for name, value in arguments.items() if name not in of_the_model}
+    job_spec(input_("x", ("batch",)).mean(), data=data, **given)
 
 
 def _is_module(model: object) -> bool:
@@ -186,7 +196,8 @@ class _Columns:
     def check(self, argument: str, name: str) -> None:
         """Raises ArgumentError for a column that is not there."""
         if self.found is not None and name not in self.found:
-            raise ArgumentError(f"{argument} is {name!r}, and {self}")
+            *_, listed = str(self).partition(" has the columns ")
+            raise ArgumentError(f"{argument}: {self.path} has no column {name!r}; it has {listed}")
 
     def check_finite(self, column: str) -> None:
         """Raises ArgumentError for a number among the first rows that is not finite: PyTorch would be tried on it."""

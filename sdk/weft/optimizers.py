@@ -6,10 +6,12 @@ them for parameters by name: `{"*.bias": {"lr": 2.0, "weight_decay": 0.0}}`; the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from weft.api import optimizer as api
+from weft.api.base import Model
 from weft.arguments import checked, says_its_words
 from weft.errors import ArgumentError
 from weft_graph.rules.built_in import BUILT_IN
@@ -24,7 +26,27 @@ Multipliers = Mapping[str, Mapping[str, float]]
 _BETAS: Final = (BUILT_IN["adam"].hyper["beta1"], BUILT_IN["adam"].hyper["beta2"])
 
 
-@says_its_words
+_Made = TypeVar("_Made", bound=Callable[..., Any])
+
+
+def _takes_no_parameters(function: _Made) -> _Made:
+    """An optimizer that answers PyTorch's first argument, a module's parameters, with what to write; else as
+    `says_its_words`."""
+    spoken = says_its_words(function)
+
+    @wraps(spoken)
+    def called(*args: Any, **keywords: Any) -> Any:
+        if args and isinstance(args[0], Iterable) and not isinstance(args[0], Model | Mapping | str):
+            raise ArgumentError(
+                f"{function.__name__} takes no parameters: leave them out, weft trains all of the model's; for groups "
+                'write multipliers={"*.bias": {"lr": 2.0}}'
+            )
+        return spoken(*args, **keywords)
+
+    return called  # type: ignore[return-value]  # of the function's own signature
+
+
+@_takes_no_parameters
 def SGD(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["sgd"].hyper["lr"],
     *,
@@ -52,7 +74,7 @@ def SGD(  # noqa: N802 - makes a model of that name, and stands for it in script
         )
 
 
-@says_its_words
+@_takes_no_parameters
 def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["adam"].hyper["lr"],
     *,
@@ -78,7 +100,7 @@ def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scrip
         )
 
 
-@says_its_words
+@_takes_no_parameters
 def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["adamw"].hyper["lr"],
     *,
@@ -104,7 +126,7 @@ def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scri
         )
 
 
-@says_its_words
+@_takes_no_parameters
 def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["adagrad"].hyper["lr"],
     *,
@@ -130,7 +152,7 @@ def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in sc
         )
 
 
-@says_its_words
+@_takes_no_parameters
 def RMSprop(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["rmsprop"].hyper["lr"],
     *,
@@ -160,7 +182,7 @@ def RMSprop(  # noqa: N802 - makes a model of that name, and stands for it in sc
         )
 
 
-@says_its_words
+@_takes_no_parameters
 def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["ftrl"].hyper["lr"],
     *,
@@ -185,7 +207,7 @@ def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scrip
         )
 
 
-@says_its_words
+@_takes_no_parameters
 def LAMB(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["lamb"].hyper["lr"],
     *,
@@ -213,7 +235,7 @@ def LAMB(  # noqa: N802 - makes a model of that name, and stands for it in scrip
         )
 
 
-@says_its_words
+@_takes_no_parameters
 def LARS(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["lars"].hyper["lr"],
     *,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -158,7 +159,14 @@ _HOMES: Mapping[str, str] = {
 def check_words(owner: str, given: Iterable[str], more: Collection[str] = ()) -> None:
     """Raises ArgumentError for a word that a job has not; `more` are those of the owner alone."""
     known = [*more, *JobArguments.__annotations__, *TrainingArguments.__annotations__]
-    refuse_unknown(owner, given, known, _HOMES)
+    try:
+        refuse_unknown(owner, given, known, _HOMES)
+    except ArgumentError as error:
+        own = type(given.get("optimizer")).__name__ if isinstance(given, Mapping) else ""
+        if own.lower() not in BY_NAME:
+            raise
+        said = re.sub(r"weft\.SGD\((?=lr=|weight_decay=|multipliers=)", f"weft.{own}(", str(error))
+        raise ArgumentError(said) from None
 
 
 def shown_with_keywords_of(source: Callable[..., Any], but: Collection[str] = ()) -> Callable[[F], F]:
@@ -217,8 +225,9 @@ def job_spec(
         if not isinstance(record, kind):
             raise ArgumentError(f"{kind.__name__.lower()} is {record!r}; it should be weft.{kind.__name__}(...)")
     if (epochs is None) == (steps is None):
-        given = "neither" if epochs is None else f"epochs={epochs} and steps={steps}"
-        raise ArgumentError(f"give either epochs or steps, how long to train; {given} was given")
+        given = "neither" if epochs is None else f"both epochs={epochs} and steps={steps}"
+        verb = "was" if epochs is None else "were"
+        raise ArgumentError(f"give either epochs or steps, how long to train; {given} {verb} given")
     trained = trainable_of(loss, metrics, outputs, name)
     source = data_of(data)
     from weft_graph.json_form import graph_to_json  # who only watches jobs builds no graph

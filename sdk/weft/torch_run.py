@@ -207,8 +207,20 @@ def run_once(torch: Any, example: Example, *, nudge: float = 0.0) -> Run:
     )
 
 
-_NO_ROW = "index out of range in self", "Expected i < index_size", "which is not in the valid range ["
-"""What PyTorch says of an id that is no row of an Embedding, and of an EmbeddingBag, which finds it in two places."""
+_NO_ROW: Final = "an id is not one of an embedding's rows: correct the data, or give the embedding more rows"
+_OTHER_TYPE: Final = (
+    "an input's dtype is not the module's: save its column with .astype('float32'), or .astype('int64') for ids"
+)
+_REMEDIES: Final = {
+    **dict.fromkeys(
+        ("index out of range in self", "Expected i < index_size", "which is not in the valid range ["), _NO_ROW
+    ),
+    **dict.fromkeys(
+        ("must have the same dtype", "scalar types: Long, Int", "expected scalar type", "should be the same"),
+        _OTHER_TYPE,
+    ),
+}
+"""What PyTorch says -> what helps. Of an id that is no row, an Embedding has one sentence, an EmbeddingBag two."""
 
 
 @contextmanager
@@ -219,9 +231,8 @@ def refusing() -> Iterator[None]:
     except ModuleRefusedError:
         raise
     except Exception as error:  # noqa: BLE001
-        remedy = "verify=False skips that"
-        if any(told in str(error) for told in _NO_ROW):
-            remedy = "an id is not one of an embedding's rows: correct the data, or give the embedding more rows"
+        remedies = (remedy for told, remedy in _REMEDIES.items() if told in str(error))
+        remedy = next(remedies, "verify=False skips that")
         raise ModuleRefusedError(
             f"the module could not be run for the comparison: {said(error)}; {remedy}",
             reason=chain(error),

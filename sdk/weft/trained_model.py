@@ -53,8 +53,8 @@ def load_into(module: Any, values: Mapping[str, Array], *, strict: bool) -> None
     unknown = [name for name in values if name not in theirs and not name.startswith(f"{LOSS_MODULE}.")]
     if strict and missing:
         raise ArgumentError(
-            f"the job has no values of the module's parameters {_listed(missing)}, which forward does not use, or it "
-            "is not the module that was submitted; strict=False leaves them as they are"
+            f"the job has no values of the module's parameters {_listed(missing)}. Either forward does not use them, "
+            "or another module was submitted. strict=False leaves them as they are"
         )
     if strict and unknown:
         raise ArgumentError(

@@ -167,13 +167,13 @@ def mistakes(place: Place, client: weft.Client) -> Iterator[tuple[str, Callable[
     )  # up to 19
     yield "give at most 20", train(good, batch_size=50)
     yield "neither was given", train(good, epochs=None)
-    yield "epochs=1 and steps=3 was given", train(good, steps=3)
+    yield "both epochs=1 and steps=3 were given", train(good, steps=3)
     yield "did you mean 'batch_size'?", train(good, batchsize=4)
     yield "write optimizer=weft.SGD(lr=...)", train(good, learning_rate=0.1)
     yield "did you mean 'adam'?", train(good, optimizer="adm")
     yield "weft.SGD(...), weft.Adam(...), or a name such as 'adam'", train(good, optimizer=0.1)
     yield "did you mean 'lr'?", lambda: weft.Adam(learning_rate=0.1)  # type: ignore[call-arg]  # the mistake
-    yield "multiple values for argument 'lr'", lambda: weft.Adam([pixels], lr=0.1)  # type: ignore[misc, arg-type]
+    yield "Adam takes no parameters: leave them out", lambda: weft.Adam([pixels], lr=0.1)  # type: ignore[misc, arg-type]
     yield "did you mean 'evaluate'?", lambda: weft.numpy_data("a.npz", eval=(0, 1))  # type: ignore[call-arg]
     yield ".astype('float32') or the like converts a value", (flat > 0).mean
     yield "did you mean 'mean_squared_error'?", lambda: weft.nn.mse  # type: ignore[attr-defined]

@@ -187,6 +187,30 @@ def test_data_that_is_no_archive_of_numbers_is_told_with_what_to_save(tmp_path: 
             submitted(Scores(), data, loss=nn.CrossEntropyLoss())
 
 
+@pytest.mark.parametrize(
+    ("module", "column"),
+    [
+        (nn.Sequential(nn.Embedding(9, 3)), np.ones(20, np.float32)),
+        (nn.Sequential(nn.Linear(4, 3)), np.ones((20, 4), int)),
+    ],
+)
+def test_a_column_of_another_type_than_the_modules_is_told_as_that(tmp_path: Path, module: Any, column: Any) -> None:
+    path = write(tmp_path / "types.npz", input=column, y="y")
+    with pytest.raises(weft.ModuleRefusedError, match=r"an input's dtype is not the module's: save its column with"):
+        submitted(module, path, loss=nn.CrossEntropyLoss())
+
+
+def test_arguments_are_checked_before_the_module_is_exported(tmp_path: Path) -> None:
+    ran = []
+    module = Scores()
+    module.register_forward_pre_hook(lambda *_: ran.append(1))
+    path = write(tmp_path / "points.npz", x="x", y="y")
+    for wrong in ({"workers": 0}, {"epochs": None}, {"optimizer": torch.optim.SGD(module.parameters())}):
+        with pytest.raises(weft.ArgumentError):
+            submitted(module, path, loss=nn.CrossEntropyLoss(), **wrong)
+    assert ran == []
+
+
 def test_an_id_of_the_first_rows_that_an_embedding_does_not_have_is_told_as_that(tmp_path: Path) -> None:
     path = write(tmp_path / "ids.npz", input=np.full((20, 4), 9), y="y")
     bags = nn.Sequential(nn.EmbeddingBag(9, 3), nn.Linear(3, 3))
@@ -204,11 +228,14 @@ def test_data_of_another_machine_needs_an_example(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"inputs": "z"}, "inputs is 'z', and {path} has the columns x (float32[4]), y (int64), w (int64)"),
-        ({"target": "z"}, "target is 'z', and {path} has the columns"),
+        ({"inputs": "z"}, "inputs: {path} has no column 'z'; it has x (float32[4]), y (int64), w (int64)"),
+        ({"target": "z"}, "target: {path} has no column 'z'; it has x"),
         ({"inputs": ("x", "y", "w")}, "inputs is ['x', 'y', 'w'], and the model has 2 inputs: x, shift"),
         ({}, "w (int64); say which of them the loss compares with: target=..."),
         ({"loss": None}, "loss is missing"),
+        ({"workers": 0, "epochs": None}, "give either epochs or steps"),
+        ({"workers": 0}, "workers is 0; it should be greater than or equal to 1"),
+        ({"optimizer": weft.Adam(), "lr_scheduler": 1}, "fit has no 'lr_scheduler'; write optimizer=weft.Adam(lr="),
         ({"loss": nn.MSELoss(reduction="sum")}, "MSELoss has reduction='sum'; a job's loss is a 'mean'"),
         ({"loss": 3}, "loss is 3; it should be torch.nn.CrossEntropyLoss()"),
         ({"loss": {3: 4}}, "loss is {{3: 4}}; it should be torch.nn.CrossEntropyLoss()"),

@@ -166,7 +166,10 @@ def row_errors(spec: JobSpec, source: Description) -> Iterator[FieldError]:
     data = spec.data
     for name, rows in (("train", data.train), ("evaluate", data.evaluate)):
         if rows is not None and rows.stop > source.rows:
-            detail = f"rows {rows.start} to {rows.stop} of a source that has {source.rows} rows"
+            detail = (
+                f"rows {rows.start} to {rows.stop} are asked for, and the data has {source.rows} rows: end at "
+                f"{source.rows} or before"
+            )
             yield FieldError(pointer=f"/data/{name}/stop", detail=detail)
     train = data.train or Rows(start=0, stop=source.rows)
     there = min(train.stop, source.rows) - train.start
