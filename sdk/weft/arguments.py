@@ -80,9 +80,7 @@ def no_attribute(owner: str, name: str, known: Collection[str], elsewhere: Mappi
     elif not said.isidentifier() or name in (elsewhere or {}):
         near = f"; write {(elsewhere or {}).get(name, said)}"
     else:
-        near = did_you_mean(name, known) or (
-            f"; it has {_listed(sorted(known))}" if len(known) <= 40 else f"; dir({owner}) lists what it has"
-        )
+        near = did_you_mean(name, known) or f"; it has {_listed(sorted(known))}"
     return f"{owner} has no {name!r}{near}"
 
 
