@@ -292,7 +292,7 @@ class Client:
         return json.dumps({**json.loads(said), **changed})  # With what only the server knows of.
 
     def job(self, id: str) -> JobHandle:  # noqa: A002 - what the API calls it
-        """The job with this id. Raises NotFoundError."""
+        """The job with this id, given whole: only the command line takes its first characters. Raises NotFoundError."""
         return JobHandle(self.http, self.http.call(Job, "GET", f"/v1/jobs/{quote(id, safe='')}"))
 
     def remove(self, *jobs: JobHandle | str) -> None:

@@ -156,7 +156,7 @@ def _said_yes(compared: Comparison, stem: str) -> str:
     """Where the output says yes: of logits above 0, of probabilities above a half."""
     word, nodes = compared.loss.loss, compared.nodes
     if word not in YES_OR_NO:
-        raise GraphRefusedError(f"accuracy is of classes; the loss {word!r} compares numbers")
+        raise GraphRefusedError(f"accuracy is of classes; the loss {word!r} compares numbers: leave the metric out")
     logits = compared.logits(word)
     half = 0.5 if word == "bce" and not logits else 0.0
     scores = logits or compared.output

@@ -147,6 +147,8 @@ def _fit_errors(
             f"column {column_name!r} is {column.dtype} and input {given.name!r} is {wanted_dtype}: "
             f"save the column with .astype({wanted_dtype.value!r})"
         )
+        if len(column.row_shape) == 1 and not given.type.shape[1:]:
+            detail = f"{detail}, and one of one-hot rows with .argmax(axis=1)"
         yield FieldError(pointer=pointer, detail=detail, node=given.name)
     wanted = given.type.shape[1:]
     fits = len(wanted) == len(column.row_shape) and all(
