@@ -74,12 +74,13 @@ DEFAULT_PORT: Final = 8470
 
 
 class ConnectError(WeftError):
-    """Nothing answered at `url`."""
+    """Nothing answered at `url`. `remedy` is what to do where it is not to start a server there."""
 
-    def __init__(self, url: str, detail: str) -> None:
+    def __init__(self, url: str, detail: str, remedy: str = "") -> None:
         port = urlsplit(url).port
         up = command("up" if port in {None, DEFAULT_PORT} else f"up --port {port}")
-        super().__init__(f"no server at {url} ({detail}); start one with: {up}, or wait if one is starting")
+        remedy = remedy or f"start one with: {up}, or wait if one is starting"
+        super().__init__(f"no server at {url} ({detail}); {remedy}")
         self.url = url
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import socket
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -230,8 +231,20 @@ class Http:
         """The causes of `error` are sockets' words for the same."""
         said = str(error) or type(error).__name__
         if isinstance(error, httpx.TransportError):
-            return ConnectError(self.url, said.split("] ")[-1] if said.startswith("[Errno") else said)
+            return ConnectError(self.url, said.split("] ")[-1] if said.startswith("[Errno") else said, _remedy(error))
         return ProtocolError(f"the answer of {self.url} cannot be read: {said}")
+
+
+def _remedy(error: httpx.TransportError) -> str:
+    """What to do where a server cannot be started at the URL: its host is none, or a program has its port."""
+    if isinstance(error, httpx.RemoteProtocolError):
+        return "a server that ends now, or another program, has this port; WEFT_URL says where the server is"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror):
+            return "this host's name is not known; WEFT_URL says where the server is"
+        cause = cause.__cause__ or cause.__context__
+    return ""
 
 
 def _chunks(file: BinaryIO, size: int, progress: Progress | None) -> Iterator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import socket
 from pathlib import Path
 
 import httpx
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import weft
-from sdk_fakes import answers, job, problem, unavailable
+from sdk_fakes import URL, answers, job, problem, unavailable
 from weft import nn
 from weft.api.job import JobPage, JobSpec, RunLength
 from weft.api.lifecycle import JobState
@@ -148,6 +149,25 @@ def test_no_server_is_told_with_what_starts_one() -> None:
         weft.ConnectError, match=r"no server at http://127\.0\.0\.1:8470 .*; start one with: \S*weft up"
     ):
         answers(unavailable).client().job("x")
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (
+            httpx.RemoteProtocolError("Server disconnected without sending a response."),
+            "another program, has this port",
+        ),
+        (httpx.ConnectError("[Errno -2] Name or service not known"), "this host's name is not known"),
+    ],
+)
+def test_where_no_server_can_be_started_the_url_is_to_be_corrected(error: httpx.TransportError, remedy: str) -> None:
+    def handler(_request: httpx.Request) -> httpx.Response:
+        raise error from (socket.gaierror() if isinstance(error, httpx.ConnectError) else None)
+
+    with pytest.raises(weft.ConnectError, match=f"^no server at {URL} .*{remedy}; WEFT_URL says where") as caught:
+        answers(handler).client().job("x")
+    assert "weft up" not in str(caught.value)
 
 
 def test_a_refusal_is_not_repeated() -> None:

@@ -79,10 +79,9 @@ def test_an_id_that_is_no_row_fails_the_run_by_column_row_and_step(tmp_path, row
     (records,) = run_all(replace(job_of(path), batch=8, programs=programs_of(graph), columns=BAG_COLUMNS))
     event, reason = records.last
     assert event is FAILED
-    reader = "the parameter that 'look_up' reads" if row_sparse else "Gather 'look_up'"
     assert reason == (
         f"index {bad} in row 57 of column 'ids', read in step {BAD_STEP}, is not one of the {VOCABULARY} rows "
-        f"({-VOCABULARY} to {VOCABULARY - 1}) of {reader}: correct the data, or give the model more rows"
+        f"({-VOCABULARY} to {VOCABULARY - 1}) of parameter 'table': correct the data, or give the model more rows"
     )
 
 

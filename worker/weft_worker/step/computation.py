@@ -75,7 +75,8 @@ def _bad_row(run: StepRun, bound: BoundNode, error: Exception) -> str | None:
     where = locate(error.value, _fed_to(run.plan, bound))
     if where is None:
         return None
-    of = f"the parameter that {error.reader!r} reads" if error.reader else f"{bound.node.op_type} {bound.node.name!r}"
+    key = "" if error.what == "label" else _looked_up(run.plan, bound)
+    of = f"parameter {key!r}" if key else f"{bound.node.op_type} {bound.node.name!r}"
     things, remedies = "rows", "correct the data, or give the model more rows"
     if error.what == "label":
         things = "classes"
@@ -83,6 +84,14 @@ def _bad_row(run: StepRun, bound: BoundNode, error: Exception) -> str | None:
     return (
         f"{error.what} {error.value} in {where}, read in {run.context.label}, is not one of the {error.stop} {things} "
         f"({error.low} to {error.stop - 1}) of {of}: {remedies}"
+    )
+
+
+def _looked_up(plan: Plan, bound: BoundNode) -> str:
+    """The key whose rows a node picks: it reads the whole value first, or names the rows that are fetched next."""
+    whole, rows = set(bound.inputs[:1]) - {None}, set(bound.outputs[:1]) - {None}
+    return next(
+        (each.key for each in plan.nodes if each.key and (whole & {*each.outputs} or rows & {*each.inputs})), ""
     )
 
 
