@@ -103,6 +103,8 @@ def test_rules_are_the_models_and_say_what_they_have() -> None:
         weft.ArgumentError, match=r"^SGD: lr is .*; it should be a number, or a schedule such as weft\.co"
     ):
         weft.SGD(object())  # type: ignore[arg-type]  # the mistake is the point
+    with pytest.raises(weft.ArgumentError, match=r"^SGD: lr is \{.*; it should be a number, or a schedule such as"):
+        weft.SGD({"value": 1})  # type: ignore[arg-type]  # likewise
     with pytest.raises(weft.ArgumentError, match=r"^SGD: lr is -1; it should be greater than 0$"):
         weft.SGD(-1)
 
