@@ -133,7 +133,7 @@ def _sentence(entry: Any) -> str:
     where = f"a name in {path[0]}" if last == "[key]" else ".".join(map(str, (*path, last)))
     if entry["type"] == "string_pattern_mismatch":
         said = NAME_RULE
-    elif entry["type"] == "union_tag_not_found" or ("a number" in entry["loc"] and entry["type"] == "float_type"):
+    elif said.endswith("discriminator 'schedule'") or ("a number" in entry["loc"] and entry["type"] == "float_type"):
         said = "it should be a number, or a schedule such as weft.cosine(...)"
     elif said.startswith("Input should"):
         said = f"it {said.removeprefix('Input ')}"
