@@ -221,8 +221,11 @@ def test_a_model_that_takes_too_much_is_refused_and_the_next_one_is_read(client:
 
 
 def test_one_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    """Which of the two it is told depends on how much of its time the machine gave it."""
     with running(tmp_path, lost_after_s=30, model_seconds=0.005) as client:
-        assert "takes more than 0.005 s" in refusal(send(client, perceptron().SerializeToString()))
+        document = send(client, perceptron().SerializeToString()).json()
+        assert document["code"] in {"model-refused", "no-process"}
+        assert "0.005 s" in document["detail"]
 
 
 def test_the_process_that_forks_is_started_again_and_ends_with_the_server(tmp_path: Path) -> None:
