@@ -745,6 +745,17 @@ def test_the_help_of_submit_has_options_of_onnx_files_under_their_own_heading() 
     assert "--loss LOSS" not in general
 
 
+def test_further_lines_of_a_text_do_not_look_like_events() -> None:
+    bodies = (
+        StateChanged(state=JobState.FAILED, reason="lost\n12:00:00  succeeded"),
+        LogLine(level="error", source="worker 0", message="lost\n12:00:00  succeeded"),
+    )
+    for body in bodies:
+        first, second = render.event_line(event(1, body)).plain.split("\n")
+        assert first.endswith("lost")
+        assert second == "          12:00:00  succeeded"
+
+
 def test_durations_are_read_in_two_units() -> None:
     assert [render.ago(timedelta(seconds=s)) for s in (-1, 0, 61, 3 * 3600 + 59, 90000)] == [
         "0s", "0s", "1m 1s", "3h 0m", "1d 1h",

@@ -186,19 +186,23 @@ def parameters_table(parameters: Sequence[ParameterInfo]) -> Table:
 
 
 def event_line(event: Event) -> Text:
-    """One event on one line: local time, who, what."""
+    """One event: local time, who, what. Further lines of a text are indented, so that none looks like an event."""
     at = f"{event.at.astimezone():%H:%M:%S}  "
     match event.body:
         case StateChanged() as changed:
             line = state_text(changed.state)
-            return Text(at).append_text(line).append(f": {changed.reason}" if changed.reason else "")
+            return Text(at).append_text(line).append(f": {_indented(changed.reason)}" if changed.reason else "")
         case StepDone() as done:
             rate = f"{done.samples_per_second:,.0f} samples/s"
             return Text(f"{at}step {done.step}/{done.steps}  epoch {done.epoch}  {rate}", "dim")
         case MetricTaken() as taken:
             return Text(f"{at}{taken.split} at step {taken.step}: {shown(taken.values)}  ({taken.samples} samples)")
         case LogLine() as line_:
-            return Text(f"{at}{line_.source}: {line_.message}", STYLES.get(line_.level, ""))
+            return Text(f"{at}{line_.source}: {_indented(line_.message)}", STYLES.get(line_.level, ""))
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n" + " " * len("12:34:56  "))
 
 
 def state_text(state: JobState) -> Text:
