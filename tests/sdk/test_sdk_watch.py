@@ -14,6 +14,7 @@ import weft
 from sdk_fakes import answers, event, job, sse, states, stream, unavailable
 from weft.api.event import Event, LogLine, MetricTaken, StateChanged, StepDone
 from weft.api.lifecycle import JobState
+from weft.command_line import command
 from weft.event_stream import Notice
 from weft.watch import TAIL, RunView, mean, shown, watch
 
@@ -98,7 +99,7 @@ def test_a_job_that_runs_is_watched_from_its_last_events_on() -> None:
     assert script.requests[0].url.params["tail"] == str(TAIL)
     assert written(to).splitlines() == [
         "job job-1 (digits): running, step 3/10",
-        "4 earlier events are left out; weft logs job-1 --all prints all",
+        f"4 earlier events are left out; {command('logs job-1 --all')} prints all",
         "step 8/20  epoch 1  2,000 samples/s",
         "10/20  eval loss 0.5000 accuracy 0.7500",  # steps of which nothing is known have a part in the mean
         "succeeded",
