@@ -22,11 +22,10 @@ router = APIRouter(prefix="/v1/uploads", tags=["values"], route_class=StrictRout
 async def create_upload(request: Request, use: Use, caller: Caller, idempotency_key: IdempotencyKey = None) -> Uploaded:
     """Keeps a safetensors document for some hours, for jobs' `init_from`. It is replaced by the same document with the
     same `Idempotency-Key`."""
-    service, uploads = use.service, use.uploads
-    start = partial(uploads.start, uuid4().hex, service.clock().at, caller.home)
+    service, uploads, identifier = use.service, use.uploads, uuid4().hex
+    start = partial(uploads.start, identifier, service.clock().at, caller.home)
     limit, user = use.settings.upload_bytes, user_of(request)
     async with use.incoming.received(request, start, uploads.discard, limit, user=user) as written:
-        identifier = uuid4().hex
         if idempotency_key is not None:
             await service.threads.on_files(written.close)
             identifier = await service.threads.on_files(upload_id, idempotency_key, written.path)
