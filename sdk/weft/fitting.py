@@ -190,14 +190,17 @@ class _Columns:
         return Path(self.data.source.path).absolute()
 
     def __str__(self) -> str:
-        listed = (f"{name} ({rows.dtype}{[*rows.shape[1:]] or ''})" for name, rows in (self.found or {}).items())
-        return f"{self.path} has the columns {', '.join(listed)}"
+        return f"{self.path} has the columns {self._listed}"
+
+    @property
+    def _listed(self) -> str:
+        """`x (float32[64]), y (int64)`."""
+        return ", ".join(f"{name} ({rows.dtype}{[*rows.shape[1:]] or ''})" for name, rows in (self.found or {}).items())
 
     def check(self, argument: str, name: str) -> None:
         """Raises ArgumentError for a column that is not there."""
         if self.found is not None and name not in self.found:
-            *_, listed = str(self).partition(" has the columns ")
-            raise ArgumentError(f"{argument}: {self.path} has no column {name!r}; it has {listed}")
+            raise ArgumentError(f"{argument}: {self.path} has no column {name!r}; it has {self._listed}")
 
     def check_finite(self, column: str) -> None:
         """Raises ArgumentError for a number among the first rows that is not finite: PyTorch would be tried on it."""
