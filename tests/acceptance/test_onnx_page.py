@@ -49,8 +49,11 @@ def test_the_page_runs_as_it_is_typed(place: Place, client: weft.Client) -> None
     commands = blocks("sh")[0].replace("\\\n", " ").replace("--watch", "-o json")
     for line in commands.splitlines():
         words = shlex.split(line, comments=True)
-        job = next(iter(client.jobs())).id
-        place.printed(*(job if word == "ID" else word for word in words[1:]))
+        if "ID" in words:
+            newest = next(iter(client.jobs()))
+            newest.wait(timeout_s=180)
+            words = [newest.id if word == "ID" else word for word in words]
+        place.printed(*words[1:])
     newest = next(iter(client.jobs()))
     assert newest.job.name == "decoder"
     newest.wait(timeout_s=180)
