@@ -101,7 +101,7 @@ def _add_gates(
     app.add_middleware(SubmissionGate, bodies=submitted, checks=checks, most_bytes=settings.job_bytes)
     app.add_middleware(BodyGate, limit=_body_limit(settings))
     app.add_middleware(PaceGate, grace_s=settings.body_grace_s)
-    app.add_middleware(CallGate, most=max(1, most_connections(settings.most_connections) // 4))
+    app.add_middleware(CallGate, connections=most_connections(settings.most_connections))
     if settings.token is not None and credentials is not None and known is not None:
         agent_token = (settings.agent_token or settings.token).get_secret_value()
         app.add_middleware(TokenGate, tokens=known, agent_token=agent_token, credentials=credentials)

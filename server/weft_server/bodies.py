@@ -32,6 +32,7 @@ from weft_server.problems import ProblemError, invalid_request
 from weft_server.storage.job_files import Upload
 from weft_server.storage.parameter_file import PIECE_BYTES, ParameterFileError
 from weft_server.threads import Threads
+from weft_server.users import Party
 
 _T = TypeVar("_T")
 
@@ -179,7 +180,7 @@ def _check_media_type(request: Request) -> None:
 class _Coming:
     """A body on its way: whose it is, the bytes that it is to have, and those that are on the disk."""
 
-    user: str | None
+    party: Party | None
     nbytes: int = 0
     written: int = 0
 
@@ -208,9 +209,9 @@ class Incoming:
         discard: Callable[[Upload], None],
         limit: int,
         *,
-        user: str | None,
+        party: Party | None,
     ) -> AsyncIterator[Upload]:
-        """The body in a file that `start` makes and `discard` takes back. `user`: None where an agent brings it.
+        """The body in a file that `start` makes and `discard` takes back. `party`: None where an agent brings it.
 
         Raises ProblemError: too large, no room. Files' errors and those of documents within the block become problems
         too.
@@ -224,7 +225,7 @@ class Incoming:
         try:
             upload = await on_files(start)
             with self._lock:
-                self._coming[upload.path] = _Coming(user)
+                self._coming[upload.path] = _Coming(party)
             await on_files(self._promise, upload, told or 0)
             await self._write(upload, request.stream(), limit, told)
             yield upload
@@ -273,8 +274,8 @@ class Incoming:
         with self._lock:
             mine = self._coming[upload.path]
             others = [each for each in self._coming.values() if each is not mine]
-            promised = sum(each.left for each in others if mine.user is not None or each.user is None)
-            own = sum(each.left for each in others if mine.user is not None and each.user == mine.user)
+            promised = sum(each.left for each in others if mine.party is not None or each.party is None)
+            own = sum(each.left for each in others if mine.party is not None and each.party == mine.party)
             wanted, room = nbytes - mine.written, free - KEPT_FREE_BYTES
             if nbytes <= mine.nbytes:  # it was promised them, but others may have filled the disk
                 wanted, promised, own = at_once, 0, 0

@@ -7,24 +7,24 @@ Plain ASGI: every request passes here before any of it is read.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from weft_server.access import rule_of
 from weft_server.problems import ProblemError, problem, respond
-from weft_server.queues import BodyLimit, FairQueue
+from weft_server.queues import BodyLimit, FairQueue, Shares
 from weft_server.refusals import FullError
-from weft_server.users import user_of
+from weft_server.users import USER, Party, party_of
 
 SLOWEST = 16 << 10
 """Bytes a second that a body has to come at in the long run: a tenth of a poor mobile link."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
-OF_AGENTS = ("/v1/agents", "/v1/allocations")
-"""Where the paths of agents' calls begin."""
+AGENT_CALLS = 8
+"""Under way at the same time, of an agent and of each allocation: a heartbeat, a report and documents."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -104,30 +104,36 @@ class BodyGate:
 
 
 class CallGate:
-    """Refuses calls of a user who has `most` under way: a stream of events, or an answer that nobody reads, holds a
-    connection that agents and other users need. Agents' calls pass."""
+    """Refuses calls of who has as many under way as their share: a stream of events, or an answer that nobody reads,
+    holds a connection that others need.
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
+    A user has a quarter of `connections`, a project half of them; an agent has `AGENT_CALLS`, and each of its
+    allocations. Neither users nor agents have more than three quarters together.
+    """
+
+    def __init__(self, app: ASGIApp, connections: int) -> None:
         self._app = app
-        self._most = most
-        self._under_way: Counter[str] = Counter()
+        most, half, quarter = (max(1, connections * each // 4) for each in (3, 2, 1))
+        self._of_users = Shares(most, of_project=half, of_user=quarter)
+        self._of_agents = Shares(most, of_project=most, of_user=AGENT_CALLS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].startswith(OF_AGENTS):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        user = user_of(Request(scope))
-        if self._under_way[user] >= self._most:
-            error = FullError("call", self._most, user=user or "one user")
+        rule, identifier = rule_of(scope["method"], scope["path"]) or (None, "")
+        is_agents = rule is not None and rule.holder is not None and USER not in scope
+        shares = self._of_agents if is_agents else self._of_users
+        party = Party("agents", f"agent {identifier}") if is_agents else party_of(Request(scope))
+        if (found := shares.too_many(1, party)) is not None:
+            error = FullError("call", found[0], of=found[1] or "all users")
             await respond(problem(error.code, error.message))(scope, receive, send)
             return
-        self._under_way[user] += 1
+        shares.add(1, party)
         try:
             await self._app(scope, receive, send)
         finally:
-            self._under_way[user] -= 1
-            if not self._under_way[user]:
-                del self._under_way[user]
+            shares.add(-1, party)
 
 
 class SubmissionGate:
@@ -145,11 +151,11 @@ class SubmissionGate:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        nbytes, user = declared_bytes(request.headers, self._most_bytes), user_of(request)
-        if not self._bodies.has_room(nbytes, user):
+        nbytes, party = declared_bytes(request.headers, self._most_bytes), party_of(request)
+        if not self._bodies.has_room(nbytes, party):
             await self._checks.drop_disconnected()  # who has left makes room
         try:
-            with self._bodies.reserve(nbytes, user):
+            with self._bodies.reserve(nbytes, party):
                 await self._app(scope, receive, send)
         except FullError as error:
             await respond(problem(error.code, error.message))(scope, receive, send)

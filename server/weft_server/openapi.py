@@ -23,7 +23,6 @@ from weft.api.problem import Problem
 from weft.api.token import Scope
 from weft_server.access import RULES, Rule
 from weft_server.examples import EXAMPLES, PARAMETERS
-from weft_server.gate import OF_AGENTS
 from weft_server.problems import KINDS, MEDIA_TYPE, SENT, problem
 from weft_server.routes import agents, allocations, events, health, jobs, models, programs, tokens, uploads, values
 
@@ -171,8 +170,7 @@ def _before_the_route(method: str, path: str, call: Json, is_loopback: bool) -> 
         yield "wrong-host"
     if method in _CHANGING:
         yield from ("wrong-origin", "unknown-encoding", "too-large")
-    if not path.startswith(OF_AGENTS):
-        yield "too-many-calls"
+    yield "too-many-calls"
     if path.startswith("/v1/"):
         yield "invalid-request"  # at least an unknown query parameter
     if "{" in path:

@@ -78,9 +78,10 @@ class FullError(RefusalError):
     their bytes.
     """
 
-    def __init__(self, noun: str, most: int, *, unit: str = "", project: str | None = None, user: str = "") -> None:
-        of = f" of project {project}" if project is not None else f" of {user}" if user else ""
-        super().__init__(f"there are {most} {unit}{noun}s{of} already, as many as this server holds; try again later")
+    def __init__(self, noun: str, most: int, *, unit: str = "", of: str = "") -> None:
+        """`of`: whose share is full, where it is not all that this server holds."""
+        full = f" of {of} already, its share of what" if of else " already, as many as"
+        super().__init__(f"there are {most} {unit}{noun}s{full} this server holds; try again later")
         self.code = f"too-many-{noun}s"
 
 

@@ -101,6 +101,8 @@ class Service:
             self._controller, files, threads=self.threads, notifier=self.notifier, apply=self._written, clock=clock
         )
         self._journal = Journal(self._record, self._recorded)
+        self._heartbeats: dict[str, Heartbeat] = {}
+        """The newest that waits, by agent."""
         self._orders: dict[str, Orders] = {}
         """What agents are told: their newest orders that are written."""
         self._submitting: dict[str, asyncio.Task[None]] = {}
@@ -383,10 +385,19 @@ class Service:
         await self._written(self._controller.leave(agent, self.clock(), why))
 
     async def heartbeat(self, agent: str, heartbeat: Heartbeat, has_left: Callable[[], Awaitable[bool]]) -> Orders:
-        """The agent's orders, at once when they are newer than it knows, else after its wait. `has_left`: whether
-        nobody hears the answer. Raises UnknownError."""
+        """The agent's orders, at once when they are newer than it knows, else after its wait or as its next heartbeat
+        comes. `has_left`: whether nobody hears the answer. Raises UnknownError."""
         if instructions := self._controller.heard(agent, self.clock()):
             await self._apply(instructions)
+        self._heartbeats[agent] = heartbeat
+        self.notifier.notify(_agent_topic(agent))
+        try:
+            return await self._ordered(agent, heartbeat, has_left)
+        finally:
+            if self._heartbeats.get(agent) is heartbeat:
+                del self._heartbeats[agent]
+
+    async def _ordered(self, agent: str, heartbeat: Heartbeat, has_left: Callable[[], Awaitable[bool]]) -> Orders:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(heartbeat.wait_s, self._controller.limits.lost_after_s / 2)
         while True:
@@ -395,8 +406,9 @@ class Service:
             if orders is None:
                 raise UnknownError("agent", agent)
             remaining = deadline - loop.time()
-            if orders.version != heartbeat.known or remaining <= 0 or self.closing:
-                if await has_left():
+            is_newest = self._heartbeats.get(agent) is heartbeat
+            if orders.version != heartbeat.known or remaining <= 0 or self.closing or not is_newest:
+                if is_newest and await has_left():
                     self._controller.hung_up(agent)
                 return orders
             await notified(changed, remaining)

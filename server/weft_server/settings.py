@@ -70,7 +70,7 @@ class Settings(BaseSettings):
     """Most nodes of a submitted graph."""
     submitted_bytes: int = Field(default=256 << 20, gt=0)
     """Most that the bodies of submitted jobs take together while they come, wait and are checked. One user's take half
-    of it; one alone is always taken."""
+    of it, one project's three quarters; one alone is always taken."""
     report_bytes: int = Field(default=8 << 20, gt=0)
     """Largest body that an agent sends: a thousand metrics and log lines. All other calls take 64 KiB."""
     most_connections: int = Field(default=16384, ge=1)
@@ -101,9 +101,9 @@ class Settings(BaseSettings):
     to loopback, else no bound: workers and shards have machines of their own, and bounds by their `--job-memory`."""
     most_jobs: int = Field(default=1000, ge=1)
     """Jobs that have not ended; their plans are held in memory, constants included."""
-    concurrent_checks: int = Field(default=2, ge=1)
+    concurrent_checks: int = Field(default=3, ge=1)
     """Submitted jobs that are checked at the same time, each on a thread, or in a process of its own where it has more
-    than 64 KiB or a thread is stuck; a user has all but one of these."""
+    than 64 KiB or a thread is stuck; a project has all but one of these, a user all but two."""
     check_memory_bytes: int = Field(default=4 << 30, ge=256 << 20)
     """Memory of such a process."""
     check_seconds: float = Field(default=60.0, gt=0)

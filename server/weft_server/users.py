@@ -31,6 +31,14 @@ class User:
         return self.project in {ALL_PROJECTS, project}
 
 
+@dataclass(frozen=True, slots=True)
+class Party:
+    """Who shares with others what there is: a user, and the users of a project together."""
+
+    project: str
+    user: str
+
+
 ANYONE = User("", Scope.ADMIN, ALL_PROJECTS)
 """Who calls a server that asks for no token."""
 
@@ -39,7 +47,10 @@ USER = "weft.user"
 """The user's place in the scope of a request that came with a token."""
 
 
-def user_of(request: Request) -> str:
-    """Who takes turns with others: the name of the token, where there are tokens; else the address."""
+def party_of(request: Request) -> Party:
+    """Whose the call is: the token's, where there are tokens; else the address's, which is a project of its own."""
     user: User = request.scope.get(USER, ANYONE)
-    return user.name or (request.client.host if request.client else "")
+    if user is not ANYONE:
+        return Party(user.project, user.name)
+    address = request.client.host if request.client else ""
+    return Party(address, address)

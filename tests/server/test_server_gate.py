@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pydantic import ValidationError
+from starlette.types import Message, Receive, Scope, Send
 
 from server_running import eventually, running
 from server_specs import save_rows, spec_json
 from weft.api.agent import AgentKind
 from weft_server.access import TokenGate, Tokens
 from weft_server.credentials import Credentials
+from weft_server.gate import AGENT_CALLS, CallGate
 from weft_server.settings import Settings
 
 TOKEN = "a-token-of-these-tests"
@@ -72,26 +76,63 @@ def test_an_agent_with_the_token_is_a_member(tmp_path: Path) -> None:
         actor.end()
 
 
-def test_streams_of_one_user_leave_room_for_others_and_for_agents(tmp_path: Path) -> None:
+def test_streams_of_a_user_and_of_a_project_leave_room_for_others_and_for_agents(tmp_path: Path) -> None:
     with (
         running(tmp_path / "server", token=TOKEN, most_connections=16, data_roots=[tmp_path]) as client,
         ExitStack() as held,
     ):
         admin = {"Authorization": f"Bearer {TOKEN}"}
-        asked = {"name": "ann", "scope": "viewer"}
-        ann = {"Authorization": f"Bearer {client.post('/v1/tokens', json=asked, headers=admin).json()['token']}"}
+
+        def token(name: str, project: str = "default") -> dict[str, str]:
+            asked = {"name": name, "scope": "viewer", "project": project}
+            return {"Authorization": f"Bearer {client.post('/v1/tokens', json=asked, headers=admin).json()['token']}"}
+
         job = client.post("/v1/jobs", json=spec_json(save_rows(tmp_path / "rows.npz")), headers=admin).json()["id"]
-        for _ in range(4):
-            stream = held.enter_context(client.stream("GET", f"/v1/jobs/{job}/events", headers=ann))
-            assert stream.status_code == 200
-        refused = client.get("/v1/jobs", headers=ann)
-        assert (refused.status_code, refused.json()["code"]) == (503, "too-many-calls")
-        assert "4 calls of ann" in refused.json()["detail"]
-        assert client.get("/v1/jobs", headers=admin).status_code == 200
+        ann, ben, cleo, dora = token("ann"), token("ben"), token("cleo"), token("dora", "speech")
+        for told, headers in (("ann", ann), ("project default", ben)):
+            for _ in range(4):
+                stream = held.enter_context(client.stream("GET", f"/v1/jobs/{job}/events", headers=headers))
+                assert stream.status_code == 200
+            refused = client.get("/v1/jobs", headers=headers)
+            assert (refused.status_code, refused.json()["code"]) == (503, "too-many-calls")
+            assert f"calls of {told} already, its share" in refused.json()["detail"]
+        assert client.get("/v1/jobs", headers=cleo).status_code == 503
+        assert client.get("/v1/jobs", headers=dora).status_code == 200
         agent = {"kind": "worker", "name": "worker-0", "pid": 1}
         assert client.post("/v1/agents", json=agent, headers=admin).status_code == 201
         held.close()
-        eventually(lambda: client.get("/v1/jobs", headers=ann).status_code == 200, "who has left is not counted")
+        eventually(lambda: client.get("/v1/jobs", headers=cleo).status_code == 200, "who has left is not counted")
+
+
+def test_calls_of_one_agent_leave_room_for_others() -> None:
+    """A gate alone, since calls are held here that the routes would answer."""
+
+    async def scenario() -> None:
+        held, statuses = asyncio.Event(), []
+
+        async def hold(scope: Scope, receive: Receive, send: Send) -> None:
+            await held.wait()
+            await send({"type": "http.response.start", "status": 200})
+
+        async def answered(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+
+        gate = CallGate(hold, 64)
+
+        async def call(agent: str) -> None:
+            scope = {"type": "http", "method": "POST", "path": f"/v1/agents/{agent}/heartbeat", "headers": []}
+            await gate(scope, cast(Receive, None), answered)
+
+        async with asyncio.TaskGroup() as calls:
+            for agent in (*["bad"] * (AGENT_CALLS + 3), "good"):
+                calls.create_task(call(agent))
+            while len(statuses) < 3:
+                await asyncio.sleep(0)
+            held.set()
+        assert statuses == [503] * 3 + [200] * (AGENT_CALLS + 1)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8470", "127.0.0.1.evil.example", ""])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -17,8 +18,14 @@ from server_running import DEADLINE_S, Actor, eventually, parameters, running, s
 from server_specs import save_rows, spec_json
 from weft.agent.membership import Membership
 from weft.agent.reporter import MOST_LINES, Reporter, UploadError
-from weft.api.agent import AgentKind, LogReport, MetricReport, Orders, Registration
+from weft.api.agent import AgentKind, Heartbeat, LogReport, MetricReport, Orders, Registration
 from weft.api.lifecycle import AllocationEvent
+from weft_server.control.clock import ProcessClock
+from weft_server.control.limits import Limits
+from weft_server.service import Service
+from weft_server.storage.database import open_database
+from weft_server.storage.job_files import JobFiles
+from weft_server.storage.records import Records
 
 REGISTERED = {"id": "a1", "heartbeat_interval_s": 0.05, "lost_after_s": 1.0}
 UNKNOWN = {
@@ -339,3 +346,29 @@ def test_reports_of_a_run_reach_the_servers_log(tmp_path: Path) -> None:
         assert lines[-1] == {"kind": "log", "level": "warning", "source": "worker 0", "message": "slow"}
         shard.end()
         worker.end()
+
+
+def test_a_newer_heartbeat_answers_the_one_that_waits(tmp_path: Path) -> None:
+    async def there() -> bool:
+        return False
+
+    async def story(service: Service) -> None:
+        await service.start()
+        agent = (await service.register(Registration(kind=AgentKind.WORKER, name="worker-0", pid=1))).id
+        version = (await service.heartbeat(agent, Heartbeat(), there)).version
+        waits = Heartbeat.model_construct(known=version, wait_s=1e6)
+        calls = [asyncio.create_task(service.heartbeat(agent, waits.model_copy(), there)) for _ in range(80)]
+        *older, newest = calls
+        answers = await asyncio.wait_for(asyncio.gather(*older), DEADLINE_S)
+        assert {each.version for each in answers} == {version}
+        assert not newest.done()
+        service.begin_closing()
+        assert (await newest).version == version
+        await service.stop()
+
+    engine = open_database(tmp_path / "weft.db")
+    try:
+        limits = Limits(lost_after_s=1e7)
+        asyncio.run(story(Service(Records(engine), JobFiles(tmp_path / "files"), limits, ProcessClock())))
+    finally:
+        engine.dispose()

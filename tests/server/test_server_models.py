@@ -255,7 +255,7 @@ def coming(folder: Path) -> int:
 
 def test_a_place_is_taken_before_the_body_is_read(tmp_path: Path) -> None:
     whole = perceptron().SerializeToString()
-    with running(tmp_path, lost_after_s=30, waiting_models=2) as client, ExitStack() as held:
+    with running(tmp_path, lost_after_s=30, waiting_models=3) as client, ExitStack() as held:
         for number in range(2):
             held.enter_context(half_sent(client, 100))
             eventually(lambda: coming(tmp_path) == number + 1, "the body comes")  # noqa: B023

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 
 import pytest
 
 from weft_server.queues import BodyLimit, FairQueue
 from weft_server.refusals import CallerLeftError, FullError
+from weft_server.users import Party
 
 
 async def there() -> bool:
@@ -17,6 +19,12 @@ async def there() -> bool:
 
 async def gone() -> bool:
     return True
+
+
+def party(user: str) -> Party:
+    """A user called `NAME` of a project of their own, or `NAME@PROJECT`."""
+    name, _, project = user.partition("@")
+    return Party(project or name, name)
 
 
 class Held:
@@ -45,7 +53,7 @@ class Held:
         await settled()
 
     async def _hold(self, name: str, has_left: Callable[[], Awaitable[bool]], low_priority: bool, user: str) -> None:
-        async with self.checks.slot(has_left, low_priority=low_priority, user=user):
+        async with self.checks.slot(has_left, party(user), low_priority=low_priority):
             self.began.append(name)
             await self.gates[name].wait()
 
@@ -155,24 +163,72 @@ def test_a_user_who_fills_the_queue_makes_room_for_others() -> None:
 
 def test_bodies_are_limited_in_bytes_together_and_for_each_user() -> None:
     bodies = BodyLimit("check", 100)
-    with bodies.reserve(60, "ann"):  # alone, so the bound of one body is another's business
-        assert not bodies.has_room(1, "ann")
-        with bodies.reserve(40, "ben"):
+    with bodies.reserve(60, party("ann")):  # alone, so the bound of one body is another's business
+        assert not bodies.has_room(1, party("ann"))
+        with bodies.reserve(40, party("ben")):
             for nbytes, user in ((20, "ben"), (1, "cleo")):
-                with pytest.raises(FullError, match="bytes of checks"), bodies.reserve(nbytes, user):
+                with pytest.raises(FullError, match="bytes of checks"), bodies.reserve(nbytes, party(user)):
                     raise AssertionError
-        assert bodies.has_room(40, "cleo")
-    with bodies.reserve(30, "ann"), bodies.reserve(20, "ann"):
-        assert not bodies.has_room(1, "ann")
-    assert bodies.has_room(50, "ann")
+        assert bodies.has_room(40, party("cleo"))
+    with bodies.reserve(30, party("ann")), bodies.reserve(20, party("ann")):
+        assert not bodies.has_room(1, party("ann"))
+    assert bodies.has_room(50, party("ann"))
 
 
 def test_one_user_leaves_room_for_a_body_of_another() -> None:
-    bodies = BodyLimit("model", 1000, most=3)
-    with bodies.reserve(1, "ann"), bodies.reserve(1, "ann"):
-        with pytest.raises(FullError, match="2 models"), bodies.reserve(1, "ann"):
+    bodies = BodyLimit("model", 1000, most=4)
+    with bodies.reserve(1, party("ann")), bodies.reserve(1, party("ann")):
+        with pytest.raises(FullError, match="2 models"), bodies.reserve(1, party("ann")):
             raise AssertionError
-        with bodies.reserve(1, "ben"):
-            assert not bodies.has_room(1, "cleo")
+        with bodies.reserve(1, party("ben")), bodies.reserve(1, party("cleo")):
+            assert not bodies.has_room(1, party("dora"))
     alone = BodyLimit("model", 1000, most=1)
-    assert alone.has_room(1000, "ann")
+    assert alone.has_room(1000, party("ann"))
+
+
+def test_several_users_of_one_project_leave_room_for_bodies_of_others() -> None:
+    bodies = BodyLimit("model", 100, most=4)
+    with bodies.reserve(40, party("ann@vision")), bodies.reserve(30, party("ben@vision")):
+        with pytest.raises(FullError, match="70 bytes of models of project vision"):
+            bodies.reserve(10, party("cleo@vision")).__enter__()
+        assert bodies.has_room(30, party("dora@speech"))
+    with ExitStack() as held:
+        for user in ("ann@vision", "ben@vision", "cleo@vision"):
+            held.enter_context(bodies.reserve(1, party(user)))
+        assert not bodies.has_room(1, party("dora@vision"))
+        assert bodies.has_room(1, party("dora@speech"))
+
+
+def test_several_users_of_one_project_leave_a_slot_to_others_and_take_turns_as_one() -> None:
+    async def scenario() -> None:
+        held = Held(FairQueue(3, 10))
+        for name in ("ann", "ben", "cleo"):
+            for number in range(2):
+                await held.come(f"{name} {number}", user=f"{name}@vision")
+        assert held.began == ["ann 0", "ben 0"], "one for each user, and one is left"
+        await held.come("dora 0", user="dora@speech")
+        await held.come("dora 1", user="dora@speech")
+        assert held.began[-1] == "dora 0"
+        await held.let_go("dora 0")
+        assert held.began[-1] == "dora 1", "the slot that is left is not the first project's"
+        await held.let_go("ann 0")
+        await held.let_go("ben 0")
+        assert held.began[-2:] == ["cleo 0", "ann 1"]
+
+    asyncio.run(scenario())
+
+
+def test_a_project_that_fills_the_queue_makes_room_for_others() -> None:
+    async def scenario() -> None:
+        held = Held(FairQueue(1, 4))
+        users = ("ann", "ann", "ann", "ben", "cleo")
+        tasks = [await held.come(f"{user} {number}", user=f"{user}@vision") for number, user in enumerate(users)]
+        await held.come("dora", user="dora@speech")
+        with pytest.raises(FullError):
+            await tasks[2]
+        await held.let_go("ann 0")
+        assert held.began == ["ann 0", "dora"]
+        refused = await held.come("ann 5", user="ann@vision")
+        assert not refused.done(), "a slot in the queue is free again"
+
+    asyncio.run(scenario())

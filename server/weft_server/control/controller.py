@@ -64,7 +64,7 @@ class Controller:
         if len(self._runs) >= most:
             raise FullError("job", most)
         if sum(run.job.project == project for run in self._runs.values()) >= of_project:
-            raise FullError("job", of_project, project=project)
+            raise FullError("job", of_project, of=f"project {project}")
 
     def count_from(self, version: int) -> None:
         """Agents' orders have versions above this one: every process of the server counts from a higher one."""

@@ -58,7 +58,7 @@ async def bring_parameters(
     arrays = plan.kept_arrays
     limit = largest_document([*plan.parameters, *state_parameters(plan.parameters, arrays)])
     start = partial(files.start, job, uuid4().hex)
-    async with use.incoming.received(request, start, Upload.discard, limit, user=None) as upload:
+    async with use.incoming.received(request, start, Upload.discard, limit, party=None) as upload:
         await service.threads.on_files(files.check, upload, plan.parameters, arrays, final)
         place = partial(files.put, upload, job, step, final)
         await service.values.keep(allocation, term, step, final, place)

@@ -19,7 +19,7 @@ from weft_server.refusals import JobRefusedError, NoProcessError, UnknownError
 from weft_server.service import Service
 from weft_server.settings import Settings
 from weft_server.storage.uploads import Uploads
-from weft_server.users import ANYONE, USER, User, user_of
+from weft_server.users import ANYONE, USER, User, party_of
 
 _T = TypeVar("_T")
 
@@ -59,7 +59,7 @@ class Context:
         """What a function of `weft_server.submissions` returns for a job's document of so many bytes, once the caller
         has a slot. Raises FullError, CallerLeftError, JobRefusedError, NoProcessError, ForkFailedError."""
         has_left, limits = request.is_disconnected, self.settings.check_limits
-        async with self.checks.slot(has_left, user=user_of(request), low_priority=low_priority):
+        async with self.checks.slot(has_left, party_of(request), low_priority=low_priority):
             try:
                 return await self.forks.run(limits, has_left, function, *arguments, is_small=nbytes <= SMALL_BYTES)
             except LimitError as error:

@@ -26,7 +26,7 @@ from weft_server.problems import DOCUMENT, ProblemError, sends
 from weft_server.routes.context import Caller, Context, Use
 from weft_server.storage.job_files import Upload
 from weft_server.submissions import read_onnx
-from weft_server.users import user_of
+from weft_server.users import party_of
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=StrictRoute)
 
@@ -57,10 +57,10 @@ async def read_model(
     identifier = uuid4().hex
     folder = use.settings.models_folder / identifier
     on_files = use.service.threads.on_files
-    nbytes, user = declared_bytes(request.headers, use.settings.model_bytes), user_of(request)
-    if not use.model_bodies.has_room(nbytes, user):
+    nbytes, party = declared_bytes(request.headers, use.settings.model_bytes), party_of(request)
+    if not use.model_bodies.has_room(nbytes, party):
         await use.models.drop_disconnected()
-    with use.model_bodies.reserve(nbytes, user):
+    with use.model_bodies.reserve(nbytes, party):
         try:
             async with _arrived(use, request, folder) as written:
                 await on_files(written.close)
@@ -84,7 +84,7 @@ async def _arrived(use: Context, request: Request, folder: Path) -> AsyncIterato
     """The body in its file. Raises ProblemError as `Incoming.received` does, and where it does not come in time."""
     settings = use.settings
     start, limit = partial(_started, folder), settings.model_bytes
-    whole = use.incoming.received(request, start, Upload.abandon, limit, user=user_of(request))
+    whole = use.incoming.received(request, start, Upload.abandon, limit, party=party_of(request))
     async with AsyncExitStack() as held:
         try:
             async with asyncio.timeout(settings.model_body_s):
@@ -98,7 +98,7 @@ async def _read(use: Context, request: Request, identifier: str, folder: Path, o
     """Raises ProblemError with what is wrong with the file."""
     has_left, limits, most_bytes = request.is_disconnected, use.settings.model_limits, use.settings.model_file_bytes
     asked = ModelRequest(id=identifier, folder=str(folder), options=options, most_bytes=most_bytes)
-    async with use.models.slot(has_left, user=user_of(request)):
+    async with use.models.slot(has_left, party_of(request)):
         try:
             outcome = await use.forks.run(limits, has_left, read_onnx, asked)
         except LimitError as error:

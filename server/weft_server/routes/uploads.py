@@ -13,7 +13,7 @@ from weft_server.bodies import StrictRoute
 from weft_server.problems import DOCUMENT, sends
 from weft_server.routes.context import Caller, IdempotencyKey, PathId, Use
 from weft_server.routes.documents import BODY
-from weft_server.users import user_of
+from weft_server.users import party_of
 
 router = APIRouter(prefix="/v1/uploads", tags=["values"], route_class=StrictRoute)
 
@@ -24,8 +24,8 @@ async def create_upload(request: Request, use: Use, caller: Caller, idempotency_
     same `Idempotency-Key`."""
     service, uploads, identifier = use.service, use.uploads, uuid4().hex
     start = partial(uploads.start, identifier, service.clock().at, caller.home)
-    limit, user = use.settings.upload_bytes, user_of(request)
-    async with use.incoming.received(request, start, uploads.discard, limit, user=user) as written:
+    limit, party = use.settings.upload_bytes, party_of(request)
+    async with use.incoming.received(request, start, uploads.discard, limit, party=party) as written:
         if idempotency_key is not None:
             await service.threads.on_files(written.close)
             identifier = await service.threads.on_files(upload_id, idempotency_key, written.path)

@@ -64,7 +64,7 @@ class Uploads:
                 raise FullError("upload", MOST_AT_ONCE, unit="unfinished ")
             own = sum(each == project for each, _ in self._coming.values())
             if own >= _of_project(MOST_AT_ONCE):
-                raise FullError("upload", own, unit="unfinished ", project=project)
+                raise FullError("upload", own, unit="unfinished ", of=f"project {project}")
             self._check_room(0)
             upload = Upload(path, path.open("wb"), partial(self._admit, path, project))
             self._coming[path] = project, 0
@@ -145,11 +145,11 @@ class Uploads:
         if len(kept) >= MOST_UPLOADS:
             raise FullError("upload", len(kept))
         if len(own) >= MOST_OF_PROJECT:
-            raise FullError("upload", len(own), project=project)
+            raise FullError("upload", len(own), of=f"project {project}")
         if total + size > most:
             raise FullError("upload", total, unit="bytes of ")
         if project is not None and own_bytes + size > _of_project(most):
-            raise FullError("upload", own_bytes, unit="bytes of ", project=project)
+            raise FullError("upload", own_bytes, unit="bytes of ", of=f"project {project}")
 
     def _expires(self, found: os.stat_result) -> datetime:
         return datetime.fromtimestamp(found.st_mtime, UTC) + self._lifetime
