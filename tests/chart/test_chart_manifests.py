@@ -100,6 +100,16 @@ def test_every_container_has_probes_and_resources(values: Manifest) -> None:
         assert ("readinessProbe" in container) == (component == "server")
 
 
+def test_a_server_that_is_not_ready_is_reached_and_not_restarted() -> None:
+    """It says with `/readyz` that its disk is full, say: a restart makes no room, and its jobs go on meanwhile."""
+    manifests = render({})
+    (container,) = pods(manifests)["server"]["containers"]
+    paths = {name: probe["httpGet"]["path"] for name, probe in container.items() if name.endswith("Probe")}
+    assert paths == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+    (service,) = (each for each in manifests if each["kind"] == "Service" and "server" in each["metadata"]["name"])
+    assert service["spec"]["publishNotReadyAddresses"] is True
+
+
 @variants
 def test_services_select_pods_and_name_ports_that_they_have(values: Manifest) -> None:
     manifests = render(values)

@@ -64,6 +64,21 @@ def test_a_document_that_would_leave_no_room_for_the_records_is_refused_before_i
         assert len(list((tmp_path / "server" / "uploads").iterdir())) == 1
 
 
+def test_a_server_without_room_for_results_lives_and_says_that_it_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = bodies.KEPT_FREE_BYTES
+    monkeypatch.setattr(bodies.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with running(tmp_path / "server") as client:
+        assert client.get("/readyz").status_code == 200
+        free = 0
+        told = refused(client.get("/readyz"), 503, "not-ready").detail
+        assert told.endswith(
+            f"/server is full (0 bytes are free, and {bodies.KEPT_FREE_BYTES} are needed): make room on it"
+        )
+        assert client.get("/healthz").status_code == 200
+
+
 @contextmanager
 def slow(client: httpx.Client, path: str, nbytes: int) -> Iterator[None]:
     """A request that the server waits for the body of."""

@@ -16,13 +16,15 @@ SCARCE_BYTES = 1 << 20
 """Less than that is free on a disk that counts as full: a database and its log need some pages more."""
 
 
-def full_disk(folder: Path) -> str | None:
-    """What is said of the folder's disk where it is full, with the remedy; else None. None too for no folder."""
+def full_disk(folder: Path, least: int = SCARCE_BYTES) -> str | None:
+    """What is said of the folder's disk where less than that is free, with the remedy; else None. None too for no
+    folder."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError:
         return None
-    return f"the disk of {folder} is full ({free} bytes are free): make room on it" if free < SCARCE_BYTES else None
+    needed = "" if least == SCARCE_BYTES else f", and {least} are needed"
+    return f"the disk of {folder} is full ({free} bytes are free{needed}): make room on it" if free < least else None
 
 
 def memory_bytes() -> int:
