@@ -45,6 +45,11 @@ def fused_name(root: str) -> str:
     return f"weft.fused/{root}"
 
 
+def pooled_name(output: str) -> str:
+    """Of what a pool gives before the Relu that makes the value `output` of it."""
+    return f"weft.pooled/{output}"
+
+
 def copy_name(value: str, target: str) -> str:
     """Of the copy of a value at the place `target`, and of the node that makes it."""
     return f"weft.copy/{value}@{target}"

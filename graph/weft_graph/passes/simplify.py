@@ -14,7 +14,7 @@ from weft_graph.attributes import as_int, as_ints
 from weft_graph.folding import MAX_ELEMENTS
 from weft_graph.infer import Inference
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Graph, Node, Subgraph
-from weft_graph.names import FreshNames, node_definitions, value_definitions
+from weft_graph.names import FreshNames, node_definitions, pooled_name, value_definitions
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_graph.passes.draft import Draft, Options, made, readers
 from weft_graph.schema import schema_of
@@ -288,7 +288,7 @@ def _merged(first: Node, later: Node, same: dict[str, str]) -> Node:
 # --- The pass that moves Relu behind the MaxPool that reads it --------------------------------------------------------
 # The largest element above zero is the largest element, above zero, and gradients go the same way: that of a window
 # without any such element is zero in both orders. Relu, its gradient and what both hold have a quarter of the elements
-# with windows of 2 x 2.
+# with windows of 2 x 2. The pooled value is a new one: the Relu's name would tell that it is above zero.
 
 
 def pools_before_relu(draft: Draft, _options: Options) -> Draft:
@@ -297,6 +297,7 @@ def pools_before_relu(draft: Draft, _options: Options) -> Draft:
     makers = {node.outputs[0]: place for place, node in enumerate(nodes) if node.op_type == "Relu"}
     read = readers(nodes)
     outside = {*draft.roots, *draft.graph.outputs}
+    values = FreshNames(definition.name for definition in value_definitions(draft.graph))
     for place, pool in enumerate(nodes):
         before = makers.get(pool.inputs[0]) if pool.op_type == "MaxPool" and len(pool.outputs) == 1 else None
         if before is None or not _has_full_windows(pool):
@@ -304,8 +305,9 @@ def pools_before_relu(draft: Draft, _options: Options) -> Draft:
         relu = nodes[before]
         (between,), (output,) = relu.outputs, pool.outputs
         if len(read[between]) == 1 and between not in outside and relu.group == pool.group:
-            nodes[before] = replace(pool, inputs=relu.inputs, outputs=(between,))
-            nodes[place] = replace(relu, inputs=(between,), outputs=(output,))
+            pooled = values.fresh(pooled_name(output))
+            nodes[before] = replace(pool, inputs=relu.inputs, outputs=(pooled,))
+            nodes[place] = replace(relu, inputs=(pooled,), outputs=(output,))
     return draft if nodes == list(draft.graph.nodes) else draft.having(replace(draft.graph, nodes=tuple(nodes)))
 
 

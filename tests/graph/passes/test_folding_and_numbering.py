@@ -247,15 +247,27 @@ class TestPoolsBeforeRelu:
     """Of a row of 8 elements, windows of two."""
 
     @staticmethod
-    def moved(*further: Node, **attributes: Any) -> list[str]:
+    def changed(*further: Node, **attributes: Any) -> Draft:
         pool = node("MaxPool", ["a"], ["loss"], kernel_shape=(1, 2), **{"strides": (1, 2), **attributes})
         graph = line([node("Relu", ["x"], ["a"]), pool, *further], inputs={"x": floats(1, 1, 1, 8)})
-        return [each.op_type for each in pools_before_relu(draft_of(graph), Options()).graph.nodes]
+        return pools_before_relu(draft_of(graph), Options())
+
+    @classmethod
+    def moved(cls, *further: Node, **attributes: Any) -> list[str]:
+        return [each.op_type for each in cls.changed(*further, **attributes).graph.nodes]
 
     def test_relu_moves_behind_the_pool_that_alone_reads_it(self) -> None:
         assert self.moved() == ["MaxPool", "Relu"]
         assert self.moved(pads=(0, 1, 0, 1)) == ["MaxPool", "Relu"]
         assert self.moved(node("Neg", ["a"], ["b"]))[:2] == ["Relu", "MaxPool"]
+
+    def test_the_pooled_value_is_not_called_as_the_relu_s_was(self) -> None:
+        draft = self.changed()
+        pool, relu = draft.graph.nodes
+        assert (pool.inputs, relu.inputs, relu.outputs) == (("x",), pool.outputs, ("loss",))
+        assert pool.outputs == ("weft.pooled/loss",)
+        assert "a" not in draft.types
+        assert draft.types[pool.outputs[0]].shape == (1, 1, 1, 4)
 
     def test_it_stays_where_a_window_may_have_no_element(self) -> None:
         assert self.moved(ceil_mode=1) == ["Relu", "MaxPool"]
