@@ -31,7 +31,7 @@ async def readyz(use: Use) -> dict[str, str]:
     if is_moved:
         detail = "the database's file was moved or replaced; what is written now is lost"
         raise ProblemError("not-ready", detail)
-    full = await use.service.threads.on_files(full_disk, use.settings.directory, KEPT_FREE_BYTES)
+    full = await use.service.threads.read(full_disk, use.settings.directory, KEPT_FREE_BYTES)
     if full is not None:
         raise ProblemError("not-ready", full)
     if use.service.unready is not None:
