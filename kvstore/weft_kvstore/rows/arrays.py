@@ -34,12 +34,13 @@ class FixedArray:
 
 
 class RowArrays:
-    """`weight`, and a state array for each name: all of as many rows, zeros until they are written.
+    """The values of rows, under the name None, and the rule's state by its names: arrays of as many rows, zeros until
+    they are written.
 
     `capacity`: how many rows there will be; None: they grow.
     """
 
-    __slots__ = ("_on_disk", "_start", "_state", "_weight", "written")
+    __slots__ = ("_arrays", "_on_disk", "_start", "written")
 
     def __init__(
         self,
@@ -63,100 +64,41 @@ class RowArrays:
                 return one
             return GrowingArray(width, dtype) if capacity is None else FixedArray(capacity, width, dtype)
 
-        self._weight = make()
         self._start = dict(start)
-        self._state = {name: make() for name in start}
+        self._arrays = {name: make() for name in (None, *start)}
         self.written: Callable[[Array], None] | None = None
         """Told rows (n) before they are written, where somebody asks; those that come into being it is not."""
 
     def __len__(self) -> int:
-        return len(self._weight.array)
+        return len(self._arrays[None].array)
 
     @property
     def width(self) -> int:
-        return int(self._weight.array.shape[1])
+        return int(self._arrays[None].array.shape[1])
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self._weight.array.dtype
+        return self._arrays[None].array.dtype
 
     @property
     def names(self) -> tuple[str, ...]:
         """Of the state."""
-        return tuple(self._state)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays, were every row written."""
-        return sum(one.array.nbytes for one in (self._weight, *self._state.values()))
+        return tuple(self._start)
 
     @property
     def mapped(self) -> list[Array]:
         """All arrays, where they are in memory and of one size for good."""
-        every = (self._weight, *self._state.values())
-        return [one.array for one in every if isinstance(one, FixedArray)]
+        return [one.array for one in self._arrays.values() if isinstance(one, FixedArray)]
 
     def grow(self, rows: int) -> None:
         """Makes place for so many rows. Raises MemoryError."""
         if rows > len(self):
-            for one in (self._weight, *self._state.values()):
+            for one in self._arrays.values():
                 one.grow(max(rows, len(self) * 3 // 2 if not self._on_disk else len(self) * 9 // 8, LEAST_ROWS))
 
-    def values(self, rows: Array) -> Array:
-        """Rows (n, width); a new array."""
-        return self._taken(self._weight, rows)
-
-    def state(self, name: str, rows: Array) -> Array:
-        """The state of that name of rows (n, width); a new array."""
-        return self._taken(self._state[name], rows)
-
-    def put(self, rows: Array, values: Array) -> None:
-        if self.written is not None:
-            self.written(rows)
-        begin = 0
-        for some in self._pieces(rows):
-            part, adjacent = values[begin : begin + len(some)], _adjacent(some)
-            if adjacent is None:
-                put_rows(self._weight.array, some, part)
-            else:
-                self._weight.array[adjacent] = part
-            begin += len(some)
-
-    def put_state(self, name: str, rows: Array, values: Array) -> None:
-        if self.written is not None:
-            self.written(rows)
-        begin = 0
-        for some in self._pieces(rows):
-            put_rows(self._state[name].array, some, values[begin : begin + len(some)])
-            begin += len(some)
-
-    def begin_state(self, rows: Array, *, again: int) -> None:
-        """Rows begin anew, of which the first `again` were used before."""
-        for some in self._pieces(rows):
-            for name, one in self._state.items():
-                if self._start[name]:
-                    one.array[some] = self._start[name]
-        if again and self._state:
-            for some in self._pieces(rows[:again]):
-                for name, one in self._state.items():
-                    one.array[some] = self._start[name]
-
-    def apply(self, rule: Rule, rows: Array, gradient: Array, *, step: int, hyper: Hyper) -> None:
-        """Updates rows (n), distinct, by a gradient (n, width) that is not written. Raises what the rule raises."""
-        if self.written is not None:
-            self.written(rows)
-        begin = 0
-        for some in self._pieces(rows):
-            part = gradient[begin : begin + len(some)]
-            state = {name: one.array for name, one in self._state.items()}
-            apply_to_rows(rule, self._weight.array, part, state, some, step=step, hyper=hyper)
-            begin += len(some)
-
-    def close(self) -> None:
-        for one in self._on_disk:
-            one.close()
-
-    def _taken(self, one: FixedArray | GrowingArray | DiskArray, rows: Array) -> Array:
+    def read(self, name: str | None, rows: Array) -> Array:
+        """One array's rows (n, width), copied."""
+        one = self._arrays[name]
         if not isinstance(one, DiskArray):
             return taken_rows(one.array, rows)
         found = np.empty((len(rows), self.width), one.dtype)
@@ -165,6 +107,40 @@ class RowArrays:
             one.array.take(some, axis=0, out=found[begin : begin + len(some)], mode="clip")
             begin += len(some)
         return found
+
+    def write(self, name: str | None, rows: Array, values: Array) -> None:
+        """Sets one array's rows (n), distinct."""
+        if self.written is not None:
+            self.written(rows)
+        begin = 0
+        for some in self._pieces(rows):
+            array, part, adjacent = self._arrays[name].array, values[begin : begin + len(some)], _adjacent(some)
+            if adjacent is None:
+                put_rows(array, some, part)
+            else:
+                array[adjacent] = part
+            begin += len(some)
+
+    def begin_state(self, rows: Array, *, again: int) -> None:
+        """Rows begin anew, of which the first `again` were used before; the others' arrays are zeros."""
+        for name, start in self._start.items():
+            for some in self._pieces(rows if start else rows[:again]):
+                self._arrays[name].array[some] = start
+
+    def apply(self, rule: Rule, rows: Array, gradient: Array, *, step: int, hyper: Hyper) -> None:
+        """Updates rows (n), distinct, by a gradient (n, width) that is not written. Raises what the rule raises."""
+        if self.written is not None:
+            self.written(rows)
+        begin = 0
+        for some in self._pieces(rows):
+            part = gradient[begin : begin + len(some)]
+            state = {name: self._arrays[name].array for name in self._start}
+            apply_to_rows(rule, self._arrays[None].array, part, state, some, step=step, hyper=hyper)
+            begin += len(some)
+
+    def close(self) -> None:
+        for one in self._on_disk:
+            one.close()
 
     def _pieces(self, rows: Array) -> Iterator[Array]:
         """Parts of rows, small enough for what of the disk may be in memory; all arrays have rows of one size."""
@@ -313,13 +289,13 @@ class RowHistory:
         for low in range(0, len(order), a_block):
             some = order[low : low + a_block]
             since, to = self._since(some), self._log.last
-            values = arrays.values(some)
-            state = {name: arrays.state(name, some) for name in self._rule.state}
+            values = arrays.read(None, some)
+            state = {name: arrays.read(name, some) for name in self._rule.state}
             yield from self._replaying(values, state, since)
             left = self._since(some) == since
-            arrays.put(some[left], values[left])
+            arrays.write(None, some[left], values[left])
             for name, array in state.items():
-                arrays.put_state(name, some[left], array[left])
+                arrays.write(name, some[left], array[left])
             self._seen.array[some[left]] = 1 + to
 
     def aging(self, values: Array) -> Generator[None, None, dict[str, Array]]:

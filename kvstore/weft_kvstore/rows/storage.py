@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kernels.rules.record import Hyper, Rule
 from weft_kvstore.arrays import Array, zeros_on_demand
 from weft_kvstore.description.records import EvictionDescription, GrowthDescription
 from weft_kvstore.rows.arrays import RowArrays, RowHistory
@@ -249,33 +248,18 @@ class HeldRows(ABC):
     def boundary(self, step: int) -> Generator[None, None, int]:
         """The boundary before `step`: what goes by then goes; stops after each piece. How many rows went."""
 
-    def values(self, places: Array) -> tuple[Array, Array]:
-        """Values (n, width) of rows at places (n), a new array, and which of them (n) bool are not here: those are
-        undefined."""
+    def read(self, name: str | None, places: Array) -> tuple[Array, Array]:
+        """One array (see `RowArrays`) at places (n): a copy (n, width), and which of these rows (n) bool are not here,
+        whose part of the copy is undefined."""
         rows = self.find(places)
         lacks = rows < 0
         if not len(self.arrays):
             return np.empty((len(places), self.arrays.width), self.arrays.dtype), lacks
         rows[lacks] = 0
-        return self.arrays.values(rows), lacks
-
-    def state(self, name: str, places: Array, start: float) -> Array:
-        """The rule's state of that name of rows at places (n), (n, width); a new array. `start`: of those not here."""
-        rows = self.find(places)
-        lacks = rows < 0
-        if not len(self.arrays):
-            return np.full((len(places), self.arrays.width), start, self.arrays.dtype)
-        rows[lacks] = 0
-        found = self.arrays.state(name, rows)
-        found[lacks] = start
-        return found
+        return self.arrays.read(name, rows), lacks
 
     def has_all(self, places: Array) -> bool:
         return bool((self.find(places) >= 0).all())
-
-    def apply(self, rule: Rule, rows: Array, gradient: Array, *, step: int, hyper: Hyper) -> None:
-        """Updates rows by their numbers; see `RowArrays.apply`."""
-        self.arrays.apply(rule, rows, gradient, step=step, hyper=hyper)
 
     @abstractmethod
     def _here(self) -> Array:
@@ -283,8 +267,7 @@ class HeldRows(ABC):
 
     def columns(self, rows: Array) -> Columns:
         """All that is known of rows (n) that are here, but for their places: for `restore`."""
-        found = {VALUE: self.arrays.values(rows)}
-        found |= {name: self.arrays.state(name, rows) for name in self.arrays.names}
+        found = {name or VALUE: self.arrays.read(name, rows) for name in (None, *self.arrays.names)}
         return found if self.history is None else found | {SEEN: self.history.seen(rows)}
 
     @abstractmethod
@@ -308,9 +291,8 @@ class HeldRows(ABC):
     def restore(self, places: Array, columns: Columns) -> Array:
         """Rows at places (n), distinct, are as `columns` has them; their numbers. Raises MemoryError."""
         rows = self.bring(places, 0, None)
-        self.arrays.put(rows, columns[VALUE])
-        for name in self.arrays.names:
-            self.arrays.put_state(name, rows, columns[name])
+        for name in (None, *self.arrays.names):
+            self.arrays.write(name, rows, columns[name or VALUE])
         if self.history is not None:
             self.history.restore(rows, columns[SEEN])
         return rows
@@ -376,15 +358,15 @@ class FixedRows(HeldRows):
     def has_all(self, places: Array) -> bool:
         return bool(self._touched[places].all())
 
-    def values(self, places: Array) -> tuple[Array, Array]:
-        return self.arrays.values(places), ~self._touched.take(places)
+    def read(self, name: str | None, places: Array) -> tuple[Array, Array]:
+        return self.arrays.read(name, places), ~self._touched.take(places)
 
     def bring(self, places: Array, step: int, first: FirstOf | None) -> Array:
         known = self._touched.take(places)
         if not np.logical_and.reduce(known):
             new = places[~known]
             if first is not None:
-                self.arrays.put(new, first(new))
+                self.arrays.write(None, new, first(new))
             self.arrays.begin_state(new, again=0)
             self._touched[new] = True
             if self.history is not None:
@@ -486,7 +468,7 @@ class GrowingRows(HeldRows):
         """Makes first values a part at a time, and puts them where they belong while they are in the cache."""
         a_part = max(FIRST_ELEMENTS // max(self.arrays.width, 1), 1)
         for low in range(0, len(numbers), a_part):
-            self.arrays.put(numbers[low : low + a_part], first(places[low : low + a_part]))
+            self.arrays.write(None, numbers[low : low + a_part], first(places[low : low + a_part]))
 
     def admitted(self, places: Array, step: int) -> Array | None:
         if self._admission is None:

@@ -25,7 +25,7 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.sharding import BucketKind, Routing
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.values import KeyRules
+from weft_kvstore.tables.steps import KeyRules
 from weft_kvstore.wire.codec import ProtocolError
 
 # --- A shard's hyper-parameters, of all its buckets and units, and their changes while the job runs -------------------
@@ -212,7 +212,6 @@ class Specs:
             key.key,
             number,
             key.priority,
-            np.dtype(key.dtype),
             key.slots,
             key.update,
             description.merge,

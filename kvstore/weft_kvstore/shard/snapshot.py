@@ -68,7 +68,7 @@ class Capture:
         without: Collection[str] = (),
         since: int | None = None,
     ) -> None:
-        knows = bool(shard.parts.units) and all(unit.held.changes.knows(since) for unit in shard.units)
+        knows = bool(shard.parts.units) and all(unit.rows.changes.knows(since) for unit in shard.units)
         self.since = since if knows else None
         self.step = step
         self._shard = shard
@@ -135,7 +135,7 @@ class Capture:
         """Gives everything back, complete or not."""
         self._end()
         for number, table in self._tables.items():
-            self._shard.parts.units[number].held.release(table.rows)
+            self._shard.parts.units[number].rows.release(table.rows)
         self._tables.clear()
         for pin, count in self._pins:
             pin.give_back(0, count)
@@ -172,9 +172,9 @@ class Capture:
 
     def _take_table(self, number: int, unit: TableState) -> None:
         unit.reached = None
-        rows, gone = unit.held.capture(self.step, self.since)
+        rows, gone = unit.rows.capture(self.step, self.since)
         gone = unit.cut.ids_at(unit.shard, gone).view(np.int64)
-        self._tables[number] = TableCapture(rows, unit.held.marks() | {GONE: gone}, unit.updates)
+        self._tables[number] = TableCapture(rows, unit.rows.marks() | {GONE: gone}, unit.updates)
         self._left -= 1
 
     def _take(self, number: int, bucket: PlainBucket, first: int, stop: int) -> None:
@@ -202,7 +202,7 @@ class TableCapture(NamedTuple):
 
 def _table_parts(unit: TableState, captured: TableCapture, there: OtherThread) -> Iterator[Part]:
     """What a shard has of a table, its rows block by block."""
-    key, rows, columns = unit.spec.key, captured.rows, unit.held.columns(np.empty(0, np.int64))
+    key, rows, columns = unit.spec.key, captured.rows, unit.rows.columns(np.empty(0, np.int64))
     for name, array in (captured.marks | {UPDATES: np.array([captured.updates])}).items():
         yield Part(name, key, 0, array.size, str(array.dtype), [array])
     widths = {name: int(np.prod(array.shape[1:])) for name, array in columns.items()}
@@ -392,7 +392,7 @@ def _restore_bucket(shard: JobShard, bucket: PlainBucket, step: int, reader: Sna
 
 def _restore_table(unit: TableState, step: int, reader: SnapshotReader) -> None:
     """Its rows may have been on any shards."""
-    key, cut, held = unit.spec.key, unit.cut, unit.held
+    key, cut, held = unit.spec.key, unit.cut, unit.rows
     each = {
         name: reader.each(name, key, array.dtype)
         for name, array in (held.marks() | {UPDATES: np.zeros(1, np.int64)}).items()

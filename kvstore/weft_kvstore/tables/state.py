@@ -2,56 +2,182 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator
+import heapq
+import secrets
+from collections import deque
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from functools import partial
+from typing import Final
 
 import numpy as np
 
 from weft_graph.program import Update
+from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.bucket.waiting import PIECE_BYTES, PIECE_ELEMENTS, Answer, PullWait, Work
 from weft_kvstore.description.records import Mode, Sparse
+from weft_kvstore.rows.arrays import RowHistory
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows
-from weft_kvstore.rows.storage import Draw, HeldRows
+from weft_kvstore.rows.storage import Draw, FixedRows, GrowingRows, HeldRows
 from weft_kvstore.sharding import RowCut, chunks_of
 from weft_kvstore.tables.steps import (
     ChunkRun,
+    Complete,
+    KeyRules,
     RowPushes,
     RowsAhead,
     TableGate,
     TableSets,
     TableSteps,
-    Taken,
-    WaitingPulls,
 )
-from weft_kvstore.tables.values import Complete, KeyRules, MakeRows, TableValues
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import OneBuffer
 
+# --- First values of a table's rows, of which those that were shown last are not made again ---------------------------
+
+
+MakeRows = Callable[[Array], Array]
+"""make(rows): the first values (n, width) of the table's rows (n) int64."""
+
+KEPT_BYTES: Final = 16 << 20
+"""What is kept of one table, at most: a pull's rows are pushed soon after it, or pulled by another slot."""
+
+KEPT_PARTS: Final = 64
+"""Pulls of which rows are kept, at most: each is looked into for what is asked."""
+
+
+class FirstMade:
+    """Remembers the rows that pulls were shown. Invariant: `_bytes` is the sum over `_kept`, the newest last."""
+
+    __slots__ = ("_bytes", "_kept", "_make")
+
+    def __init__(self, make: MakeRows) -> None:
+        self._make = make
+        self._kept: deque[Rows] = deque()
+        self._bytes = 0
+
+    def shown(self, ids: Array) -> Array:
+        """First values (n, width) of rows (n) int64, distinct and ascending, that a push may soon bring into being."""
+        made, found = self._made(ids)
+        if made is not None and made.nbytes <= KEPT_BYTES:
+            self._kept.append(made)
+            self._bytes += made.nbytes
+            while self._bytes > KEPT_BYTES or len(self._kept) > KEPT_PARTS:
+                self._bytes -= self._kept.popleft().nbytes
+        return found
+
+    def taken(self, ids: Array) -> Array:
+        """The same, of rows that come into being now: nobody will ask for their first values again. Pulls of which all
+        rows have are forgotten, so that later ones are not looked for among them."""
+        return self._made(ids, forget=True)[1]
+
+    def _made(self, ids: Array, *, forget: bool = False) -> tuple[Rows | None, Array]:
+        """What had to be made now, if anything, and the values of all ids."""
+        left = np.arange(len(ids))
+        known: list[tuple[Array, Array]] = []
+        for rows in reversed(list(self._kept)):
+            places = np.minimum(np.searchsorted(rows.ids, ids[left]), len(rows.ids) - 1)
+            here = rows.ids[places] == ids[left]
+            if here.any():
+                known.append((left[here], rows.values[places[here]]))
+                if forget and len(known[-1][0]) == len(rows.ids):
+                    self._kept.remove(rows)
+                    self._bytes -= rows.nbytes
+                left = left[~here]
+                if not left.size:
+                    break
+        made = Rows(ids[left], self._make(ids[left])) if left.size or not known else None
+        if not known and made is not None:
+            return (made if left.size else None), made.values
+        found = np.empty((len(ids), known[0][1].shape[1]), known[0][1].dtype)
+        for spots, values in known:
+            found[spots] = values
+        if made is not None:
+            found[left] = made.values
+        return made, found
+
+
+# --- Pulls of a table that cannot be answered yet ---------------------------------------------------------------------
+
+
+LEAST_WAITS: Final = 64
+"""Pulls that may wait before those that were given up are looked for."""
+
+
+class WaitingPulls:
+    """By the version that they wait for, and in the order in which they came. Of those that were given up no more are
+    kept than there are others, or `LEAST_WAITS`."""
+
+    __slots__ = ("_came", "_most", "_waits")
+
+    def __init__(self) -> None:
+        self._waits: list[tuple[int, int, PullWait]] = []
+        self._most = LEAST_WAITS
+        self._came = 0
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def __iter__(self) -> Iterator[PullWait]:
+        return (wait for _, _, wait in sorted(self._waits))
+
+    def add(self, wait: PullWait, version: int) -> None:
+        """One more, which cannot be answered before a version."""
+        self._came += 1
+        heapq.heappush(self._waits, (version, self._came, wait))
+        if len(self._waits) > self._most:  # A peer that asks and gives up again must not fill the memory.
+            self._waits = [one for one in self._waits if not one[2].dropped]
+            heapq.heapify(self._waits)
+            self._most = max(2 * len(self._waits), LEAST_WAITS)
+
+    def take(self, version: int, is_ready: Callable[[PullWait], bool]) -> list[PullWait]:
+        """Those that can be answered at a version, which wait no more. Others than of it and before are not looked
+        at."""
+        ready: list[PullWait] = []
+        kept: list[tuple[int, int, PullWait]] = []
+        while self._waits and self._waits[0][0] <= version:
+            one = heapq.heappop(self._waits)
+            wait = one[2]
+            if wait.dropped:
+                continue
+            if is_ready(wait):
+                ready.append(wait)
+            else:
+                kept.append(one)
+        for one in kept:
+            heapq.heappush(self._waits, one)
+        return ready
+
+
 # --- A table's rows on one shard: what is pushed to them, set and pulled of them, step by step ------------------------
 # Rows are named by their place on the shard, ascending; of a growing table that is the id. They come into being when
-# they are first pushed or set.
+# they are first pushed or set: before, a row takes no memory, and its first value is computed when it is read. The rule
+# runs on the touched rows alone; with standard semantics the others get what they have missed when they are next met.
 
 
 class TableState(Work):
-    """`updates` counts the steps that changed it. An update is made in pieces, and what is half made is shown to
-    nobody: `_changing` while it is, and no pull can be answered. `merge_is_due` while a merge is among what is to be
-    done.
+    """`rows` says where rows are and what they hold, of which `a_piece` are read at once. `updates` counts the steps
+    that changed it, and `dropped` the rows of gradients that were dropped, for their ids were not admitted. An update
+    is made in pieces, and what is half made is shown to nobody: `_changing` while it is, and no pull can be answered.
+    `merge_is_due` while a merge is among what is to be done.
 
     Invariant: `_waiting_bytes` are those of gradients that came since a merge began.
     """
 
     __slots__ = (
         "_changing",
+        "_first",
         "_gate",
         "_pushes",
-        "_table",
         "_waiting_bytes",
+        "a_piece",
         "applied",
         "cut",
+        "dropped",
         "merge_is_due",
         "reached",
+        "rows",
         "sets",
         "shard",
         "spec",
@@ -81,10 +207,11 @@ class TableState(Work):
         self.shard = shard
         staleness = spec.staleness if spec.mode is Mode.STALE else None
         self.steps = TableSteps(spec.slots, spec.merge, together=spec.mode is Mode.SYNC, staleness=staleness)
-        a_piece = max(PIECE_ELEMENTS // max(cut.width, 1), 1)
-        self.sets = TableSets(spec, self.steps, partial(RowsAhead, cut.width, cut.dtype, cut.id_dtype, a_piece=a_piece))
+        self.a_piece = max(PIECE_ELEMENTS // max(cut.width, 1), 1)
+        ahead = partial(RowsAhead, cut.width, cut.dtype, cut.id_dtype, a_piece=self.a_piece)
+        self.sets = TableSets(spec, self.steps, self, ahead)
         self.waits = WaitingPulls()
-        self.updates = 0
+        self.updates = self.dropped = 0
         self.applied: Callable[[int, int], None] | None = None
         """Told (slot, step) of each slot's gradient that is applied by itself, where somebody asks."""
         self.reached: Callable[[int], None] | None = None
@@ -94,9 +221,19 @@ class TableState(Work):
         self._changing = False
         self._pushes = RowPushes(cut.rows_up)
         self._waiting_bytes = 0
-        self._table = TableValues(
-            spec, cut, shard, first, a_piece=a_piece, sparse=sparse, draw=draw, place=place, salt=salt
-        )
+        self._first = FirstMade(first) if cut.growth is None else first
+        start = {name: spec.rule.state[name] for name in spec.state}
+        count = cut.rows_on(shard) if cut.growth is None else None
+        history = RowHistory(spec.rule, cut.dtype, count) if sparse is Sparse.STANDARD and spec.slots else None
+        self.rows: HeldRows
+        if count is not None:
+            self.rows = FixedRows(count, cut.width, cut.dtype, start, place, history=history)
+        else:
+            assert cut.growth is not None
+            salt = secrets.randbits(64) if salt is None else salt
+            self.rows = GrowingRows(
+                cut.width, cut.dtype, start, cut.growth, salt=salt, draw=draw, place=place, history=history
+            )
 
     @property
     def version(self) -> int:
@@ -141,17 +278,7 @@ class TableState(Work):
 
     def accept_set(self, version: int, value: Rows, origin: Hashable) -> bool:
         """Takes in what `sets.check` lets pass, once. True if pulls or a merge may have waited for it."""
-        value = self._own(value)
-        taken = self.sets.accept(version, value, origin, is_changing=self._changing)
-        if taken is Taken.NOW:
-            self._put(value)
-        elif taken is Taken.FIRST:
-            self._fill(value)
-        elif taken is Taken.BEHIND_UPDATE:
-            instead = self.sets.relieve()
-            if instead is not None:
-                self._put(instead)
-        return taken is not Taken.AGAIN and taken is not Taken.WAITS
+        return self.sets.accept(version, self._own(value), origin, is_changing=self._changing)
 
     def merging(self) -> Generator[None, None, bool]:
         """Adds what has come, and makes the next update if it is due; stops after each piece. True if it made one.
@@ -181,9 +308,7 @@ class TableState(Work):
             if self.applied is not None and complete.slot is not None:
                 self.applied(complete.slot, complete.step)
         self.steps.advance()
-        for value in self.sets.due():
-            self._put(value)
-            yield
+        yield from self.sets.put_due()
         self._changing = False
         if self.reached is not None:
             self.reached(self.version)
@@ -267,16 +392,7 @@ class TableState(Work):
     @property
     def touched(self) -> int:
         """How many rows have come into being, and have not gone."""
-        return self._table.rows.count
-
-    @property
-    def dropped(self) -> int:
-        """Rows of gradients that were dropped, for their ids were not admitted."""
-        return self._table.dropped
-
-    @property
-    def held(self) -> HeldRows:
-        return self._table.rows
+        return self.rows.count
 
     def _own(self, rows: Rows) -> Rows:
         """Ids as the table has them: a caller's int64 may name rows of a growing one."""
@@ -288,21 +404,21 @@ class TableState(Work):
     def answers(self, wait: PullWait) -> Iterator[Answer | None]:
         """What answers a pull that can be answered; None after each piece."""
         places = np.zeros(0, self.cut.id_dtype) if wait.ids is None else wait.ids
-        a_chunk, a_piece = self.cut.rows_down, self._table.a_piece
+        a_chunk, a_piece = self.cut.rows_down, self.a_piece
         together = max(a_piece // a_chunk, 1) * a_chunk
         version = self.answered_version(wait)
-        read = partial(self._table.reading, of=len(places), version=self.version)
+        read = partial(self._reading, of=len(places))
         for number, name in enumerate(self.spec.state if wait.state else (None,)):
             for low in range(0, max(len(places), 1), together):
                 some = places[low : low + together]
                 if len(some) <= a_piece:
-                    array = yield from read(name, some)
+                    array = yield from read(some, name)
                     yield None
                 else:
                     array = np.empty((len(some), self.cut.width), self.cut.dtype)
                     for begin in range(0, len(some), a_piece):
                         piece = slice(begin, begin + a_piece)
-                        array[piece] = yield from read(name, some[piece])
+                        array[piece] = yield from read(some[piece], name)
                         yield None
                 chunks = np.arange(chunks_of(len(some), a_chunk) + 1)
                 bounds = np.minimum(chunks * a_chunk * self.cut.row_bytes, array.nbytes)
@@ -314,7 +430,12 @@ class TableState(Work):
         if wait.ids is None:
             return True
         arrays = len(self.spec.state) if wait.state else 1
-        return len(wait.ids) * arrays <= self._table.a_piece and not self._table.is_long(wait.ids)
+        return len(wait.ids) * arrays <= self.a_piece and not self.is_long(wait.ids)
+
+    def is_long(self, places: Array) -> bool:
+        """Whether reading these rows takes more than a piece of work, for they have missed too many updates."""
+        history = self.rows.history
+        return history is not None and history.work_of(self.rows.find(places), self.cut.width) > WORK_ELEMENTS
 
     def lacks(self, wait: PullWait) -> bool:
         """Whether something that the pull asks for has never been set."""
@@ -322,27 +443,124 @@ class TableState(Work):
 
     def lacks_rows(self, places: Array) -> bool:
         """Whether some of these rows are to be set, and never were."""
-        return self.spec.given and not self._table.rows.has_all(places)
+        return self.spec.given and not self.rows.has_all(places)
 
     def reading(self, places: Array, name: str | None) -> Generator[None, None, Array]:
         """Rows (n, width) as they are now, or their state of that name; stops after each piece."""
-        return self._table.reading(name, places, of=len(places), version=self.version)
+        return self._reading(places, name, of=len(places))
 
     def _lacks_for(self, total: Rows | None) -> bool:
         """Whether a step with this total cannot be gone through, for something was never set."""
         if not self.spec.given or total is None:
             return False
-        return not all(self._table.rows.has_all(ids) for ids, _ in total.parts)
+        return not all(self.rows.has_all(ids) for ids, _ in total.parts)
 
-    def _fill(self, value: Rows) -> None:
-        """Takes what of a value at version 0 has never been set; the rest has gone on since."""
-        self._table.fill(value, self._moment(self.version))
+    def fill(self, value: Rows) -> None:
+        """Sets those of these rows that were never set: the others have gone on since."""
+        new = self.rows.find(value.ids) < 0
+        numbers = self.rows.bring(value.ids[new], self._moment(self.version), None)
+        self.rows.arrays.write(None, numbers, value.values[new])
 
-    def _put(self, value: Rows) -> None:
-        self._table.put(value, self._moment(self.version))
+    def put(self, value: Rows) -> None:
+        """Sets rows."""
+        arrays, history, moment = self.rows.arrays, self.rows.history, self._moment(self.version)
+        if history is None:
+            arrays.write(None, self.rows.bring(value.ids, moment, None), value.values)
+            return
+        # Their state has seen the updates that passed them by: all but that of rows that were never set before.
+        given = self.spec.given
+        known = self.rows.find(value.ids) >= 0 if given else np.ones(len(value.ids), np.bool_)
+        numbers = self.rows.bring(value.ids, moment, None if given else self._made)
+        if self.spec.state:
+            for _ in history.catching_up(arrays, numbers[known]):
+                pass
+        arrays.write(None, numbers, value.values)
+        history.saw_all(numbers)
+
+    def _reading(self, places: Array, name: str | None, *, of: int) -> Generator[None, None, Array]:
+        """The same of some rows of a pull of so many. A push of what was pulled may follow. Raises RuleFailedError."""
+        keep = of * self.cut.row_bytes <= KEPT_BYTES
+        history, arrays = self.rows.history, self.rows.arrays
+        if history is None:
+            found, lacks = self.rows.read(name, places)
+            if name is not None:
+                found[lacks] = self.spec.rule.state[name]
+            elif not self.spec.given and lacks.any():
+                found[lacks] = self._made(places[lacks], keep=keep)
+            return found
+        # Updates have passed rows by: those that are here are brought up to date for good.
+        with self.spec.rule_runs(self.version):
+            numbers = self.rows.find(places)
+            lacks = numbers < 0
+            there = numbers[~lacks]
+            yield from history.catching_up(arrays, there)
+            found = np.empty((len(places), self.cut.width), self.cut.dtype)
+            if len(there):
+                found[~lacks] = arrays.read(name, there)
+            if lacks.any() and not self.spec.given:
+                first = self._made(places[lacks], keep=keep).copy()  # What was made is kept as it was.
+                state = yield from history.aging(first)
+                found[lacks] = first if name is None else state[name]
+            return found
 
     def _apply(self, complete: Complete) -> Iterator[None]:
-        return self._table.apply(complete, self._moment(complete.step), self.updates + 1)
+        """Makes the table's update, number `updates` + 1; stops after each piece. Raises RuleFailedError,
+        MemoryError."""
+        if complete.total is None:
+            return
+        rows, step, moment, history = complete.total, complete.step, self._moment(complete.step), self.rows.history
+        piece = min(max(self.spec.a_piece // max(self.cut.width, 1), 1), self.a_piece)
+        behind: list[tuple[Array, Array]] = []
+        for ids, given in rows.pieces(piece):
+            numbers, gradient = self._touched(ids, given, moment)
+            if history is None:
+                self._update(numbers, gradient, step)
+            else:
+                with self.spec.rule_runs(step):
+                    yield from history.catching_up(self.rows.arrays, numbers)
+                behind.append((numbers, gradient))
+            if len(rows) > piece:
+                yield
+        if history is not None:
+            yield from self._updating(history, behind, step, moment)
+        yield from self.rows.boundary(moment + 1)
+
+    def _touched(self, ids: Array, gradient: Array, moment: int) -> tuple[Array, Array]:
+        """The numbers of rows that a gradient is for, which come into being, and their part of it."""
+        admitted = self.rows.admitted(ids, moment)
+        if admitted is not None and not admitted.all():
+            self.dropped += len(ids) - int(np.count_nonzero(admitted))
+            ids, gradient = ids[admitted], gradient[admitted]
+        return self.rows.bring(ids, moment, None if self.spec.given else self._made), gradient
+
+    def _update(self, numbers: Array, gradient: Array, step: int) -> None:
+        with self.spec.rule_runs(step):
+            hyper = self.spec.hyper.at(step)
+            self.rows.arrays.apply(self.spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper)
+
+    def _updating(
+        self, history: RowHistory, parts: Sequence[tuple[Array, Array]], step: int, moment: int
+    ) -> Iterator[None]:
+        """Updates rows that have seen all that was before, and brings some of the others closer."""
+        with self.spec.rule_runs(step):
+            history.append(self.spec.hyper.at(step))
+        for numbers, gradient in parts:
+            self._update(numbers, gradient, step)
+            history.saw_all(numbers)
+            if len(parts) > 1:
+                yield
+        # A row of a growing table that is not here has no past, and one that is to be given has no value.
+        comes = self.cut.growth is None and not self.spec.given
+        bring = (lambda rows: self.rows.bring(rows, moment, self._made)) if comes else None
+        with self.spec.rule_runs(step):
+            yield from history.sweeping(self.rows.arrays, self.rows.stop, bring)
+
+    def _made(self, places: Array, *, keep: bool = False) -> Array:
+        """First values of rows that are not here (n, width)."""
+        ids = self.cut.ids_at(self.shard, places)
+        if not isinstance(self._first, FirstMade):
+            return self._first(ids)
+        return self._first.shown(ids) if keep else self._first.taken(ids)
 
     def _moment(self, step: int) -> int:
         """What a row's age is told by: the step, or in async, where each slot has its own, the updates so far."""
@@ -350,4 +568,4 @@ class TableState(Work):
 
     def close(self) -> None:
         """Gives back what lies on disk."""
-        self._table.rows.close()
+        self.rows.close()

@@ -1,32 +1,101 @@
 """A table's steps, and what is on their way: pushes of rows put together from chunks, the gate at which sums are
-measured, pulls that wait, and values that were set: at once, or for a version that is still to come. Pure.
+measured, and values that were set: at once, or for a version that is still to come. Pure.
 """
 
 from __future__ import annotations
 
-import heapq
 import secrets
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
 from weft_graph.program import Update
+from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array, exact_sum
 from weft_kvstore.bucket.gate import PushRefusedError, StepGate, contradiction
 from weft_kvstore.bucket.steps import BucketSteps
-from weft_kvstore.bucket.waiting import PIECE_ELEMENTS, PullWait
+from weft_kvstore.bucket.update import RULE_ERRORS, RuleFailedError
+from weft_kvstore.bucket.waiting import PIECE_ELEMENTS
 from weft_kvstore.description.records import Merge, Mode
+from weft_kvstore.hyper import HyperAgreement, KeyHyper
 from weft_kvstore.rows.index import IdIndex
 from weft_kvstore.rows.memory import GrowingArray
 from weft_kvstore.rows.rows import Rows, is_ascending, merged
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
-from weft_kvstore.tables.values import Complete, KeyRules
+
+# --- How a table is merged and updated --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRules:
+    """How the key is merged and updated.
+
+    `bucket` is its number; `given` says that there is no first value: it is set. `a_piece`: elements that the rule
+    updates at once. `gate`: what all units of the shard wait for before they apply a step, where steps are committed.
+    `unscaled`: gradients arrive divided by the loss scale. `hold`: what holds a step whose hyper-parameters are being
+    changed.
+    """
+
+    key: str
+    bucket: int
+    priority: int
+    slots: tuple[int, ...]
+    update: Update
+    merge: Merge
+    mode: Mode
+    staleness: int
+    rule: Rule
+    hyper: KeyHyper
+    given: bool = False
+    a_piece: int = PIECE_ELEMENTS
+    gate: StepGate | None = None
+    unscaled: bool = False
+    hold: HyperAgreement | None = None
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """The names of the key's state arrays."""
+        return tuple(self.rule.state) if self.update is Update.RULE else ()
+
+    @property
+    def holds_at_once(self) -> bool:
+        """Whether a value that is set waits for no step: slots go on by themselves, or nobody contributes."""
+        return self.mode is not Mode.SYNC or not self.slots
+
+    def where(self, slot: int, step: int) -> str:
+        """The words by which an error names a slot, the key and a step."""
+        return f"slot {slot}, key {self.key!r}, step {step}"
+
+    def at_step(self, step: int) -> str:
+        """The words by which an error names the key and a step of its own."""
+        return f"key {self.key!r}, slice 0, step {step}"
+
+    @contextmanager
+    def rule_runs(self, step: int) -> Iterator[None]:
+        """Around the rule's own call, for what it raises is the user's to hear of. Raises RuleFailedError."""
+        try:
+            yield
+        except RULE_ERRORS as error:
+            told = f"rule {self.rule.name!r} failed on {self.at_step(step)}: {error}"
+            raise RuleFailedError(told) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """An update that is due: of job step `step`, the sum of `contributors` gradients; None where there was none. `slot`
+    is whose gradient it is, where each is applied by itself."""
+
+    step: int
+    contributors: int
+    total: Rows | None
+    slot: int | None = None
+
 
 # --- Which steps of a table are in, merged and applied: all slots together, or each by itself -------------------------
 # Where slots go together gradients are added as a bucket's are: in slot order the longest complete prefix at once,
@@ -227,19 +296,14 @@ SETS_KEPT: Final = 1024
 """How many of the last parts that were set a table knows again, should they be sent again after a broken connection."""
 
 
-class Taken(Enum):
-    """What becomes of a value that was taken in."""
+class SetRows(Protocol):
+    """The table whose rows are set."""
 
-    AGAIN = "again"
-    """It was there before."""
-    NOW = "now"
-    """It holds from now on."""
-    FIRST = "first"
-    """It is a first value that comes late: it holds where none was set."""
-    WAITS = "waits"
-    """It holds at a version to come."""
-    BEHIND_UPDATE = "behind update"
-    """It holds once the update under way has ended."""
+    def fill(self, value: Rows) -> None:
+        """Sets those of the rows that were never set."""
+
+    def put(self, value: Rows) -> None:
+        """Sets rows."""
 
 
 class TableSets:
@@ -248,12 +312,15 @@ class TableSets:
     Invariants: `_ahead` holds only versions beyond the present one; `_late` is empty while no update is under way.
     """
 
-    __slots__ = ("_ahead", "_is_ending", "_late", "_nothing_ahead", "_spec", "_steps", "_taken", "reached")
+    __slots__ = ("_ahead", "_is_ending", "_late", "_nothing_ahead", "_spec", "_steps", "_table", "_taken", "reached")
 
-    def __init__(self, spec: KeyRules, steps: TableSteps, nothing_ahead: Callable[[], RowsAhead]) -> None:
+    def __init__(
+        self, spec: KeyRules, steps: TableSteps, table: SetRows, nothing_ahead: Callable[[], RowsAhead]
+    ) -> None:
         """`nothing_ahead` makes the place where values of one version wait."""
         self._spec = spec
         self._steps = steps
+        self._table = table
         self._nothing_ahead = nothing_ahead
         self.reached = 0
         self._ahead: dict[int, RowsAhead] = {}
@@ -271,7 +338,7 @@ class TableSets:
         if origin in self._taken or self._spec.holds_at_once:
             return
         now, passed = self._steps.version, self._passed
-        where = f"{self._spec.named(slot)}, version {version}: the value cannot be set"
+        where = f"slot {slot}, key {self._spec.key!r}, version {version}: the value cannot be set"
         if version == 0 and not self._spec.given:
             raise PushRefusedError(f"{where}: version 0 is the initializer's")
         if version < passed and not (version == 0 and self._spec.given):
@@ -281,38 +348,41 @@ class TableSets:
         if version > now and version not in self._ahead and len(self._ahead) >= SETS_WAITING:
             raise PushRefusedError(f"{where}: values wait for versions {sorted(self._ahead)} already")
 
-    def accept(self, version: int, value: Rows, origin: Hashable, *, is_changing: bool) -> Taken:
-        """Takes in what `check` lets pass, once, and keeps what has to wait. `is_changing`: an update is under way."""
+    def accept(self, version: int, value: Rows, origin: Hashable, *, is_changing: bool) -> bool:
+        """Takes in what `check` lets pass, once: sets it now, or keeps it for its version or for the end of the update
+        that is under way (`is_changing`). True if pulls or a merge may have waited for it."""
         if origin in self._taken:
-            return Taken.AGAIN
+            return False
         self._taken.append(origin)
         spec, at_once = self._spec, self._spec.holds_at_once
         is_first = version == 0 and spec.given and spec.mode is not Mode.SYNC and bool(spec.slots)
         if is_first or (version < self._passed and not at_once):
-            return Taken.FIRST  # Given once: a process that starts anew does not undo what was learned.
+            self._table.fill(value)  # Given once: a process that starts anew does not undo what was learned.
+            return True
         if version > self._steps.version and not at_once:
             if version not in self._ahead:
                 self._ahead[version] = self._nothing_ahead()
             self._ahead[version].add(value)
-            return Taken.WAITS
-        if not is_changing:
-            return Taken.NOW
-        self._late.append(value)
-        return Taken.BEHIND_UPDATE
+            return False
+        if is_changing:
+            self._late.append(value)
+            if not self._is_ending:
+                return True
+            value = self._late.popleft()  # One for each that comes: what waits grows no more, and the update ends.
+        self._table.put(value)
+        return True
 
-    def relieve(self) -> Rows | None:
-        """A value to be put now for one that has just come, where an update is at its end: what waits grows no more,
-        and so the update ends. None otherwise."""
-        return self._late.popleft() if self._is_ending else None
-
-    def due(self) -> Iterator[Rows]:
-        """What was set for the version that begins, and what has come since, to be put one by one."""
+    def put_due(self) -> Iterator[None]:
+        """At the end of an update: puts what was set for the version that begins, and what has come since; stops after
+        each part."""
         ahead = self._ahead.pop(self._steps.version, None)
-        if ahead is not None:
-            yield from ahead.values()
+        for value in ahead.values() if ahead is not None else ():
+            self._table.put(value)
+            yield
         self._is_ending = True
         while self._late:
-            yield self._late.popleft()
+            self._table.put(self._late.popleft())
+            yield
         self._is_ending = False
 
     @property
@@ -500,55 +570,3 @@ def _pieces(elements: Array) -> Iterator[Array]:
     """Rows of an array (rows, width), of some `PIECE_ELEMENTS` elements."""
     a_piece = max(PIECE_ELEMENTS // max(elements.shape[1], 1), 1)
     return (elements[low : low + a_piece] for low in range(0, len(elements), a_piece))
-
-
-# --- Pulls of a table that cannot be answered yet ---------------------------------------------------------------------
-
-
-LEAST_WAITS: Final = 64
-"""Pulls that may wait before those that were given up are looked for."""
-
-
-class WaitingPulls:
-    """By the version that they wait for, and in the order in which they came. Of those that were given up no more are
-    kept than there are others, or `LEAST_WAITS`."""
-
-    __slots__ = ("_came", "_most", "_waits")
-
-    def __init__(self) -> None:
-        self._waits: list[tuple[int, int, PullWait]] = []
-        self._most = LEAST_WAITS
-        self._came = 0
-
-    def __len__(self) -> int:
-        return len(self._waits)
-
-    def __iter__(self) -> Iterator[PullWait]:
-        return (wait for _, _, wait in sorted(self._waits))
-
-    def add(self, wait: PullWait, version: int) -> None:
-        """One more, which cannot be answered before a version."""
-        self._came += 1
-        heapq.heappush(self._waits, (version, self._came, wait))
-        if len(self._waits) > self._most:  # A peer that asks and gives up again must not fill the memory.
-            self._waits = [one for one in self._waits if not one[2].dropped]
-            heapq.heapify(self._waits)
-            self._most = max(2 * len(self._waits), LEAST_WAITS)
-
-    def take(self, version: int, is_ready: Callable[[PullWait], bool]) -> list[PullWait]:
-        """Those that can be answered at a version, which wait no more. Others than of it and before are not looked
-        at."""
-        ready: list[PullWait] = []
-        kept: list[tuple[int, int, PullWait]] = []
-        while self._waits and self._waits[0][0] <= version:
-            one = heapq.heappop(self._waits)
-            wait = one[2]
-            if wait.dropped:
-                continue
-            if is_ready(wait):
-                ready.append(wait)
-            else:
-                kept.append(one)
-        for one in kept:
-            heapq.heappush(self._waits, one)
-        return ready

@@ -95,6 +95,6 @@ def test_no_value_changes() -> None:
     numbers = rows.bring(places, 0, lambda some: np.repeat(some[:, None], WIDTH, axis=1).astype(np.float32))
     for _ in range(2):
         rows.bring(places, 1, None)
-        assert np.array_equal(rows.arrays.values(numbers)[:, 7], places)
-        assert not rows.arrays.state("m", numbers).any()
+        assert np.array_equal(rows.arrays.read(None, numbers)[:, 7], places)
+        assert not rows.arrays.read("m", numbers).any()
     assert rows.arrays.mapped[0].ctypes.data % HUGE_PAGE_BYTES == 0

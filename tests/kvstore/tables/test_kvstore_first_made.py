@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.tables import values as tables_values
-from weft_kvstore.tables.values import FirstMade
+from weft_kvstore.tables import state as tables_state
+from weft_kvstore.tables.state import FirstMade
 
 WIDTH = 4
 
@@ -66,8 +66,8 @@ def test_whatever_is_kept_the_values_are_those_that_are_made() -> None:
 
 @pytest.mark.parametrize(("nbytes", "parts"), [(3 * (8 + 4 * WIDTH), 99), (1 << 20, 3)])
 def test_the_oldest_is_forgotten_where_it_is_too_much(monkeypatch: pytest.MonkeyPatch, nbytes: int, parts: int) -> None:
-    monkeypatch.setattr(tables_values, "KEPT_BYTES", nbytes)
-    monkeypatch.setattr(tables_values, "KEPT_PARTS", parts)
+    monkeypatch.setattr(tables_state, "KEPT_BYTES", nbytes)
+    monkeypatch.setattr(tables_state, "KEPT_PARTS", parts)
     source = Source()
     first = FirstMade(source)
     for number in range(4):
@@ -80,7 +80,7 @@ def test_the_oldest_is_forgotten_where_it_is_too_much(monkeypatch: pytest.Monkey
 
 
 def test_a_pull_larger_than_what_may_be_kept_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables_values, "KEPT_BYTES", 2 * (8 + 4 * WIDTH))
+    monkeypatch.setattr(tables_state, "KEPT_BYTES", 2 * (8 + 4 * WIDTH))
     source = Source()
     first = FirstMade(source)
     first.shown(ids_of(8))

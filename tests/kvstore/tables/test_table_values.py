@@ -1,4 +1,4 @@
-"""Rows by what they are worth: as they would begin until somebody touches them, and then as they were left."""
+"""Rows of a table: as they would begin until somebody touches them, then as they were left; and rules that fail."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.description.records import GrowthDescription, KeyDescription, Sparse
 from weft_kvstore.rows import arrays as rows_arrays
+from weft_kvstore.rows.arrays import RowArrays
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.tables.values import Complete, TableValues
+from weft_kvstore.tables.state import TableState
+from weft_kvstore.tables.steps import KeyRules
 
 ROWS, WIDTH = 12, 2
 RATE = 0.5
@@ -33,31 +35,29 @@ def finished(steps: Generator[None, None, Array]) -> Array:
 
 
 class Table:
-    """The values of the one table of a store, SGD with momentum on rows that begin at their own number."""
+    """The one table of a store, SGD with momentum on rows that begin at their own number."""
 
     def __init__(self, key: KeyDescription, *, a_piece: int = 100, sparse: Sparse = Sparse.LAZY) -> None:
         description = store_of([key], slots=1, shards=1, rule="momentum", hyper={"lr": RATE, "momentum": 0.5})
         (unit,) = JobShard(description, 0).units
         self.made: list[int] = []
         cut = routing_of(description).tables[0]
-        self.values = TableValues(unit.spec, cut, 0, self._first, a_piece=a_piece, sparse=sparse, salt=1)
-        self.updates = 0
+        self.state = TableState(unit.spec, cut, 0, self._first, sparse=sparse, salt=1)
+        self.state.a_piece = a_piece
 
     def _first(self, ids: Array) -> Array:
         self.made += ids.tolist()
         return np.repeat(ids.astype(np.float32)[:, None], WIDTH, axis=1)
 
     def read(self, *ids: int, name: str | None = None) -> list[float]:
-        rows = finished(self.values.reading(name, places_of(*ids), of=len(ids), version=self.updates))
+        rows = finished(self.state.reading(places_of(*ids), name))
         assert rows.shape == (len(ids), WIDTH)
         return [float(one) for one in rows[:, 1]]
 
     def apply(self, *ids: int, by: float = 1.0) -> int:
-        """After how many pieces the update had ended."""
-        total = rows_of(*ids, number=by) if ids else None
-        pieces = len(list(self.values.apply(Complete(self.updates, 1, total), self.updates, self.updates + 1)))
-        self.updates += 1
-        return pieces
+        """A step's gradient of these rows. After how many pieces the update had ended."""
+        self.state.accept(0, self.state.version, rows_of(*ids, number=by))
+        return len(list(self.state.merging()))
 
 
 def places_of(*ids: int) -> Array:
@@ -75,18 +75,18 @@ def a_table() -> KeyDescription:
 def test_a_row_begins_when_it_is_first_touched_and_not_when_it_is_read() -> None:
     table = Table(a_table())
     assert table.read(1, 5, 7) == [1.0, 5.0, 7.0]
-    assert table.values.rows.count == 0
+    assert table.state.touched == 0
     table.apply(5)
     assert table.read(1, 5, 7) == [1.0, 5.0 - RATE, 7.0]
     assert table.read(1, 5, 7, name="momentum") == [0.0, 1.0, 0.0]
-    assert table.values.rows.count == 1
+    assert table.state.touched == 1
     assert table.made == [1, 5, 7], "what was shown is not made again"
 
 
 def test_what_is_put_holds_and_what_is_filled_only_where_nothing_is() -> None:
     table = Table(given_key(a_table()))
-    table.values.put(rows_of(2, 3, number=9.0), 0)
-    table.values.fill(rows_of(3, 4, number=8.0), 0)
+    table.state.put(rows_of(2, 3, number=9.0))
+    table.state.fill(rows_of(3, 4, number=8.0))
     assert table.read(2, 3, 4) == [9.0, 9.0, 8.0]
     assert table.made == [], "a table that is given has no first values"
 
@@ -102,23 +102,23 @@ def test_rows_that_were_not_admitted_are_dropped_and_counted() -> None:
     table = Table(key)
     for number in range(3):
         ids = np.array([4, 5 + number], np.uint64)
-        total = Rows(ids, np.ones((2, WIDTH), np.float32))
-        assert list(table.values.apply(Complete(number, 1, total), number, number + 1)) == []
-    assert table.values.rows.count == 1
-    assert table.values.dropped == 4, "the first use of 4, and all of the others"
+        table.state.accept(0, number, Rows(ids, np.ones((2, WIDTH), np.float32)))
+        assert list(table.state.merging()) == []
+    assert table.state.touched == 1
+    assert table.state.dropped == 4, "the first use of 4, and all of the others"
 
 
 def test_rows_that_missed_many_updates_are_long_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_arrays, "LEAST_BEHIND", rows_arrays.MOST_BEHIND)
     table = Table(constant(a_table(), 1.0), sparse=Sparse.STANDARD)
     table.apply(1, 2)
-    assert not table.values.is_long(places_of(1, 2))
+    assert not table.state.is_long(places_of(1, 2))
     for _ in range(3000):
         table.apply(1)
-    assert table.values.is_long(places_of(2))
-    assert not table.values.is_long(places_of(1)), "it has seen them all"
+    assert table.state.is_long(places_of(2))
+    assert not table.state.is_long(places_of(1)), "it has seen them all"
     table.read(2)
-    assert not table.values.is_long(places_of(2)), "a row that is read is brought up to date for good"
+    assert not table.state.is_long(places_of(2)), "a row that is read is brought up to date for good"
 
 
 @pytest.mark.parametrize("sparse", list(Sparse))
@@ -128,6 +128,23 @@ def test_a_rule_that_fails_is_told_with_its_key_and_step(sparse: Sparse, monkeyp
     def none(*_: object, **_named: object) -> Iterator[None]:
         raise ValueError("of my own")
 
-    monkeypatch.setattr(table.values.rows, "apply", none)
+    monkeypatch.setattr(RowArrays, "apply", none)
     with pytest.raises(RuleFailedError, match="rule 'momentum' failed on key 't', slice 0, step 0: of my own"):
         table.apply(3)
+
+
+def rules() -> KeyRules:
+    (unit,) = JobShard(store_of([a_table()], slots=1, shards=1, rule="adagrad"), 0).units
+    return unit.spec
+
+
+@pytest.mark.parametrize("error", [ValueError("told"), ZeroDivisionError("told"), MemoryError("told")])
+def test_what_a_rule_raises_on_its_numbers_is_told_with_its_key_and_step(error: Exception) -> None:
+    told = "^rule 'adagrad' failed on key 't', slice 0, step 4: told$"
+    with pytest.raises(RuleFailedError, match=told), rules().rule_runs(4):
+        raise error
+
+
+def test_any_other_error_is_a_fault_of_the_store_and_stays_as_it_is() -> None:
+    with pytest.raises(KeyError), rules().rule_runs(4):
+        raise KeyError("w")

@@ -18,8 +18,7 @@ from weft_kvstore.bucket.waiting import PIECE_ELEMENTS
 from weft_kvstore.description.records import CommitDescription, LossScaling
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.tables.steps import TableGate
-from weft_kvstore.tables.values import Complete
+from weft_kvstore.tables.steps import Complete, TableGate
 
 NORM = 5.0
 """Of the gradient (3, 4)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft_kvstore.bucket.waiting import PullWait
-from weft_kvstore.tables.steps import LEAST_WAITS, WaitingPulls
+from weft_kvstore.tables.state import LEAST_WAITS, WaitingPulls
 from weft_kvstore.wire.messages import Reading
 
 
