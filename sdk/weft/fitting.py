@@ -11,15 +11,17 @@ import inspect
 import os
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import numpy as np
 
+from weft.arguments import refuse_unknown
 from weft.client import Client
-from weft.errors import ArgumentError, ModuleRefusedError
+from weft.errors import ArgumentError, InvalidRequestError, ModuleRefusedError
 from weft.submission import JobArguments, TrainingArguments, check_words, data_of, job_spec, shown_with_keywords_of
 from weft.trained_model import LOSS_MODULE
 
@@ -27,10 +29,12 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from weft.api.data import DataSpec
+    from weft.api.job import JobSpec
     from weft.expression import Expression
     from weft.job_handle import JobHandle
     from weft.model import Model
     from weft.records import Array
+    from weft.torch_run import Run
     from weft.trainable import Trainable
     from weft_graph.losses.comparison import Loss
 
@@ -77,18 +81,26 @@ def fit(
     - `progress`: whether progress is shown. Ctrl-C stops waiting, not the job.
     - `client`: another server's than that at `WEFT_URL`.
 
-    The other arguments are those of `Client.submit`. Raises ArgumentError, ModuleRefusedError, OnnxError and the like
-    before anything is sent, InvalidRequestError if the server rejects the job, JobFailedError and JobCancelledError.
+    The other arguments are those of `Client.submit`. The server is asked about data, batch and processes before a
+    module is exported. Raises ArgumentError, ModuleRefusedError, OnnxError and the like, ConnectError where there is no
+    server, InvalidRequestError if the server rejects the job, JobFailedError and JobCancelledError.
     """
     check_words("fit", arguments, ("loss", "inputs", "target", "example", "progress", "client"))
-    _check_arguments(data_of(data), arguments)
+    stand_in, client = _stand_in(data_of(data), arguments), client or Client()
     trained, spec, scalars = _prepared(
-        model, data_of(data), loss=loss, inputs=inputs, target=target, metrics=metrics, example=example
+        model,
+        data_of(data),
+        partial(_ask, client, stand_in),
+        loss=loss,
+        inputs=inputs,
+        target=target,
+        metrics=metrics,
+        example=example,
     )
     kind = type(model).__name__
     if _is_module(model) and kind.isascii():
         arguments.setdefault("name", kind[:128])
-    job = (client or Client()).submit(trained, data=spec, metrics=scalars, **arguments)
+    job = client.submit(trained, data=spec, metrics=scalars, **arguments)
     if progress:
         job.watch()
     else:
@@ -96,13 +108,34 @@ def fit(
     return job
 
 
-def _check_arguments(data: DataSpec, arguments: TrainingArguments) -> None:
-    """Raises ArgumentError for arguments that are wrong for any model, before one is exported."""
+OF_ANY_GRAPH: Final = ("/data/source", "/data/train", "/data/evaluate", "/data/batch_size", "/run", "/parallelism")
+"""Where a job's errors are the same for any graph."""
+
+
+def _stand_in(data: DataSpec, arguments: TrainingArguments) -> JobSpec:
+    """A job of these arguments with the smallest graph. Raises ArgumentError for what is wrong with any graph."""
     from weft.leaves import input as input_
+    from weft.leaves import parameter
+    from weft.nn.initializers import zeros
 
     of_the_model = ("outputs", "init_from", "resume", "stop_when", "keep_best")
     given: Any = {name: value for name, value in arguments.items() if name not in of_the_model}
-    job_spec(input_("x", ("batch",)).mean(), data=data, **given)
+    return job_spec((input_("x") * parameter("w", (), zeros(()))).mean(), data=data, **given)
+
+
+def _ask(client: Client, stand_in: JobSpec, column: str) -> None:
+    """Asks the server about data, batch and processes before a model is exported, which may take minutes.
+
+    Raises what it answers: ConnectError, UnauthenticatedError, InvalidRequestError. `column` is any one of the data.
+    """
+    data = stand_in.data.model_copy(update={"columns": {"x": column}})
+    try:
+        client.dry_run(stand_in.model_copy(update={"data": data}))
+    except InvalidRequestError as error:
+        told = [each for each in error.problem.errors if each.pointer.startswith(OF_ANY_GRAPH)]
+        if told:
+            problem = error.problem.model_copy(update={"errors": told, "detail": ""})
+            raise type(error)(error.status, problem) from None
 
 
 def _is_module(model: object) -> bool:
@@ -111,9 +144,20 @@ def _is_module(model: object) -> bool:
 
 
 def _prepared(
-    model: Any, data: DataSpec, *, loss: Any, inputs: Any, target: str | None, metrics: Any, example: Any
+    model: Any,
+    data: DataSpec,
+    ask: Callable[[str], None],
+    *,
+    loss: Any,
+    inputs: Any,
+    target: str | None,
+    metrics: Any,
+    example: Any,
 ) -> tuple[Expression | Trainable, DataSpec, Mapping[str, Expression] | None]:
-    """What `submit` takes: what to train, its data with a column for each input, metrics that are expressions."""
+    """What `submit` takes: what to train, its data with a column for each input, metrics that are expressions.
+
+    `ask` is called once arguments and columns are found right, before a module or a file is read.
+    """
     from weft.expression import Expression
     from weft.model import Model
     from weft.onnx_model import from_onnx
@@ -133,7 +177,10 @@ def _prepared(
         raise ArgumentError("loss is missing: loss=torch.nn.CrossEntropyLoss(), loss='mse' or the like")
     of, source = _loss_of(loss), _Columns.read(data)
     if _is_module(model):
-        read, feeding = _exported(model, source, inputs, target, example, inside=loss if of is None else None)
+        words = (metrics,) if isinstance(metrics, str) else tuple(metrics or ())
+        read, feeding = _exported(
+            model, source, inputs, target, example, inside=loss if of is None else None, metrics=words, ask=ask
+        )
         of = of or Loss(LOSS, output="output", target=next(reversed(feeding)))
     elif of is None:
         raise ArgumentError("loss: only a PyTorch module trains by a loss of PyTorch's that weft has no word for")
@@ -141,6 +188,7 @@ def _prepared(
         if example is not None:
             raise ArgumentError("example: only a PyTorch module needs one")
         if not isinstance(model, Model):
+            ask(source.any)
             model = from_onnx(model)
         read, feeding = model, source.feeding(list(model.inputs), inputs, target)
     trainable = read.with_loss(of, metrics=() if metrics is None else metrics)
@@ -186,6 +234,11 @@ class _Columns:
             return cls(data, None, reason)  # Perhaps only the server has it.
 
     @property
+    def any(self) -> str:
+        """One of them; a usual name where they are not known."""
+        return next(iter(self.found or {}), "x")
+
+    @property
     def path(self) -> Path:
         return Path(self.data.source.path).absolute()
 
@@ -208,6 +261,24 @@ class _Columns:
         if rows.dtype.kind == "f" and not np.isfinite(rows).all():
             row = int(np.argmin(np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)))
             raise ArgumentError(f"row {row} of column {column!r} of {self.path} is not finite: correct the data")
+
+    def of_other_dtype(self, error: ModuleRefusedError, fed: Iterable[str], module: Any) -> ModuleRefusedError | None:
+        """The error with the columns that PyTorch means, where it is of a dtype."""
+        from weft.torch_run import IDS_WANTED, OTHER_DTYPE
+
+        computes = str(next((each.dtype for each in module.parameters()), "float32")).removeprefix("torch.")
+        dtypes = {column: (self.found or {})[column].dtype for column in fed}
+        others = {column: dtype for column, dtype in dtypes.items() if dtype == np.float64 and computes != "float64"}
+        wanted, takes = computes, f"computes in {computes}"
+        if IDS_WANTED in str(error):
+            others, wanted, takes = {c: d for c, d in dtypes.items() if d.kind == "f"}, "int64", "takes ids"
+        elif OTHER_DTYPE in str(error) and not others:
+            others = {column: dtype for column, dtype in dtypes.items() if dtype != computes}
+        told = " and ".join(f"column {column!r} is {dtype}" for column, dtype in others.items())
+        several = "the ids" if wanted == "int64" else "what is no id"
+        what = "the column" if len(others) == 1 else several
+        said = f"{self.path}: {told}, and the module {takes}: save {what} with .astype({wanted!r})"
+        return ModuleRefusedError(said, reason=error.reason) if others else None
 
     def feeding(self, names: Sequence[str], inputs: str | Sequence[str] | None, target: str | None) -> dict[str, str]:
         """Input -> column. Raises ArgumentError where the columns do not tell."""
@@ -291,15 +362,25 @@ LOSS: Final = "loss"
 
 
 def _exported(
-    module: Any, source: _Columns, inputs: Any, target: str | None, example: Any, *, inside: Any
+    module: Any,
+    source: _Columns,
+    inputs: Any,
+    target: str | None,
+    example: Any,
+    *,
+    inside: Any,
+    metrics: Sequence[str],
+    ask: Callable[[str], None],
 ) -> tuple[Model, dict[str, str]]:
     """The module as a model, with the loss `inside` it if that is not None, and the columns of its inputs."""
-    from weft.torch_model import from_torch
+    from weft.torch_model import from_torch, try_out
+    from weft_graph.losses.with_loss import MEASURES
 
     torch: Any = sys.modules["torch"]
     if example is not None:
         if inside is not None:
             raise ArgumentError("example: a loss that weft has no word for needs data that can be read here")
+        ask(source.any)
         model = from_torch(module, example)
         return model, source.feeding(list(model.inputs), inputs, target)
     names, is_by_name = _arguments(module, source, inputs)
@@ -318,24 +399,31 @@ def _exported(
         source.check_finite(column)
     device = next((each.device for each in module.parameters()), None)
     rows = {name: torch.from_numpy(source.found[column]).to(device) for name, column in feeding.items()}
+    fed = rows if is_by_name and inside is None else tuple(rows.values())
+    ask(source.any)
     try:
+        unknown = [word for word in metrics if word not in MEASURES]
+        if unknown:
+            _check_metrics(unknown, try_out(module, fed))
         model = from_torch(
             module,
-            rows if is_by_name and inside is None else tuple(rows.values()),
+            fed,
             input_names=None if inside is None else list(rows),
         )
-    except ModuleRefusedError:
-        wide = [column for column in feeding.values() if source.found[column].dtype == np.float64]
-        if wide and not any(each.dtype is torch.float64 for each in module.parameters()):
-            raise ArgumentError(
-                f"column {wide[0]!r} of {source.path} is float64, and the module computes in "
-                f"{str(next((each.dtype for each in module.parameters()), 'float32')).removeprefix('torch.')}: save "
-                "the column with .astype('float32')"
-            ) from None
-        raise
+    except ModuleRefusedError as error:
+        raise source.of_other_dtype(error, feeding.values(), module) or error from None
     if set(model.inputs) == set(feeding):
         return model, feeding
     return model, dict(zip(model.inputs, feeding.values(), strict=True))
+
+
+def _check_metrics(unknown: Sequence[str], run: Run) -> None:
+    """Raises ArgumentError for a metric that is no output of the module either, as far as they have names by now."""
+    from weft_graph.losses.with_loss import MEASURES
+
+    if run.names or all(each.shape for each in run.outputs):
+        named = [name for name, each in zip(run.names, run.outputs, strict=False) if not each.shape]
+        refuse_unknown("metrics", unknown, (*MEASURES, *named))
 
 
 def _arguments(module: Any, source: _Columns, inputs: str | Sequence[str] | None) -> tuple[list[str], bool]:

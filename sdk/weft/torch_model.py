@@ -27,7 +27,7 @@ from weft.onnx_model import Patterns, from_onnx, listed
 from weft.onnx_package import onnx_form
 from weft.torch_errors import cause, chain, refusal
 from weft.torch_proof import prove
-from weft.torch_run import check_hooks, run
+from weft.torch_run import Run, check_hooks, run
 from weft.torch_takeover import check_memory, check_modules, taken_over
 from weft_graph.types import BATCH
 
@@ -110,6 +110,14 @@ def from_torch(
             sys.stderr.write(f"weft: {proof}\n")
             model = replace(model, proof=proof, warnings=(*model.warnings, *ran.warnings))
     return model
+
+
+def try_out(module: Any, example: Any) -> Run:
+    """What the module computes of the example, without an export, which takes far longer. Raises as `from_torch`."""
+    torch = _torch()
+    args, kwargs = _apart(torch, *_arguments(torch, example))
+    with _in_training(module, training=True), _kept_generators(torch), _kept_attributes(module):
+        return run(torch, module, args, kwargs, has_batch=True).run
 
 
 def _matches(name: str, patterns: Collection[str]) -> bool:

@@ -208,7 +208,9 @@ def run_once(torch: Any, example: Example, *, nudge: float = 0.0) -> Run:
 
 
 _NO_ROW: Final = "an id is not one of an embedding's rows: correct the data, or give the embedding more rows"
-_OTHER_TYPE: Final = (
+IDS_WANTED: Final = "scalar types: Long, Int"
+"""What PyTorch says of floats where an embedding takes ids."""
+OTHER_DTYPE: Final = (
     "an input's dtype is not the module's: save its column with .astype('float32'), or .astype('int64') for ids"
 )
 _REMEDIES: Final = {
@@ -216,8 +218,8 @@ _REMEDIES: Final = {
         ("index out of range in self", "Expected i < index_size", "which is not in the valid range ["), _NO_ROW
     ),
     **dict.fromkeys(
-        ("must have the same dtype", "scalar types: Long, Int", "expected scalar type", "should be the same"),
-        _OTHER_TYPE,
+        ("must have the same dtype", IDS_WANTED, "expected scalar type", "should be the same"),
+        OTHER_DTYPE,
     ),
 }
 """What PyTorch says -> what helps. Of an id that is no row, an Embedding has one sentence, an EmbeddingBag two."""

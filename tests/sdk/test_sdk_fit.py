@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save
 
 import weft
-from sdk_fakes import Script, answers, job
+from sdk_fakes import DRY, Script, answers, job, problem, unavailable
 from torch_exports import exports_are_quick  # noqa: F401  # a fixture
 from weft.api.lifecycle import JobState
 from weft.api.values import Uploaded
@@ -52,9 +52,8 @@ def write(path: Path, **columns: Any) -> str:
 
 
 def server() -> Script:
-    return answers(
-        Uploaded(id="values", names=[], size_bytes=1, expires_at=job().created_at), job(), job(state=JobState.SUCCEEDED)
-    )
+    uploaded = Uploaded(id="values", names=[], size_bytes=1, expires_at=job().created_at)
+    return answers(DRY, uploaded, job(), job(state=JobState.SUCCEEDED))
 
 
 def submitted(model: Any, data: Any, **arguments: Any) -> dict[str, Any]:
@@ -187,16 +186,46 @@ def test_data_that_is_no_archive_of_numbers_is_told_with_what_to_save(tmp_path: 
             submitted(Scores(), data, loss=nn.CrossEntropyLoss())
 
 
+class Tagged(Scores):
+    """Points and ids."""
+
+    def __init__(self) -> None:
+        super().__init__(table=nn.Embedding(9, 4))
+
+    def forward(self, x: Any, ids: Any) -> Any:
+        return super().forward(x, self.table(ids))
+
+
 @pytest.mark.parametrize(
-    ("module", "column"),
+    ("module", "columns", "said"),
     [
-        (nn.Sequential(nn.Embedding(9, 3)), np.ones(20, np.float32)),
-        (nn.Sequential(nn.Linear(4, 3)), np.ones((20, 4), int)),
+        (
+            nn.Sequential(nn.Embedding(9, 3)),
+            {"input": np.ones(20, np.float32)},
+            "column 'input' is float32, and the module takes ids: save the column with .astype('int64')",
+        ),
+        (
+            nn.Sequential(nn.Linear(4, 3)),
+            {"input": np.ones((20, 4), int)},
+            "column 'input' is int64, and the module computes in float32: save the column with .astype('float32')",
+        ),
+        (
+            Tagged(),
+            {"x": "x", "ids": np.ones(20, np.float32)},
+            "column 'x' is float32 and column 'ids' is float32, and the module takes ids: save the ids with",
+        ),
+        (
+            nn.Sequential(nn.Linear(4, 3)),
+            {"input": np.ones((20, 4))},
+            "column 'input' is float64, and the module computes in float32: save the column with .astype('float32')",
+        ),
     ],
 )
-def test_a_column_of_another_type_than_the_modules_is_told_as_that(tmp_path: Path, module: Any, column: Any) -> None:
-    path = write(tmp_path / "types.npz", input=column, y="y")
-    with pytest.raises(weft.ModuleRefusedError, match=r"an input's dtype is not the module's: save its column with"):
+def test_a_column_of_another_dtype_than_the_modules_is_named(
+    tmp_path: Path, module: Any, columns: dict[str, Any], said: str
+) -> None:
+    path = write(tmp_path / "types.npz", **columns, y="y")
+    with pytest.raises(weft.ModuleRefusedError, match=re.escape(f"{path}: {said}")):
         submitted(module, path, loss=nn.CrossEntropyLoss())
 
 
@@ -209,6 +238,68 @@ def test_arguments_are_checked_before_the_module_is_exported(tmp_path: Path) -> 
         with pytest.raises(weft.ArgumentError):
             submitted(module, path, loss=nn.CrossEntropyLoss(), **wrong)
     assert ran == []
+
+
+def test_the_server_is_asked_before_the_module_is_exported(tmp_path: Path) -> None:
+    ran = []
+    module = Scores()
+    module.register_forward_pre_hook(lambda *_: ran.append(1))
+    path = write(tmp_path / "points.npz", x="x", y="y")
+    rows = {"pointer": "/data/batch_size", "detail": "a batch of 64 samples is more than the 20 rows to train on"}
+    graph = {"pointer": "/data/columns/x", "detail": "a row has shape [4] and a sample has []"}
+    wrong = problem(422, "invalid-job", "two things", [rows, graph])
+    for answer, kind, said in (
+        (unavailable, weft.ConnectError, "no server at http://127.0.0.1:8470 .*; start one with: weft up"),
+        (problem(401, "unauthenticated", "no token"), weft.UnauthenticatedError, "no token"),
+        (wrong, weft.InvalidRequestError, f"^ */data/batch_size: {rows['detail']}$"),
+    ):
+        with pytest.raises(kind, match=said):
+            weft.fit(module, path, loss=nn.CrossEntropyLoss(), epochs=1, client=answers(answer).client())
+    assert ran == []
+
+
+def test_what_the_server_says_of_a_graph_that_stands_in_for_the_modules_is_not_told(tmp_path: Path) -> None:
+    script = server()
+    graph = {"pointer": "/data/columns/x", "detail": "a row has shape [4] and a sample has []"}
+    script.handlers[0] = lambda _: problem(422, "invalid-job", "shapes", [graph])
+    path = write(tmp_path / "points.npz", x="x", y="y")
+    weft.fit(Scores(), path, loss=nn.CrossEntropyLoss(), epochs=1, client=script.client(), progress=False)
+    asked = script.body(0)
+    assert script.requests[0].url.query == b"dry_run=true"
+    assert (asked["data"]["columns"], asked["data"]["source"]["path"]) == ({"x": "x"}, path)
+
+
+@pytest.mark.parametrize(
+    ("named", "metric", "said"),
+    [
+        (False, "acuracy", "metrics has no 'acuracy'; did you mean 'accuracy'?"),
+        (True, "spraed", "metrics has no 'spraed'; did you mean 'spread'?"),
+        (True, "scores", "metrics has no 'scores'; it has cross_entropy"),
+    ],
+)
+def test_a_metric_that_there_is_not_is_told_before_the_module_is_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool, metric: str, said: str
+) -> None:
+    class Named(Scores):
+        def forward(self, x: Any) -> Any:
+            scores = super().forward(x)
+            return {"scores": scores, "spread": scores.square().mean()} if named else scores
+
+    monkeypatch.setattr(torch.onnx, "export", None)
+    path = write(tmp_path / "points.npz", x="x", y="y")
+    with pytest.raises(weft.ArgumentError, match=re.escape(said)):
+        submitted(Named(), path, loss=nn.CrossEntropyLoss(), metrics=metric)
+
+
+def test_a_metric_may_be_an_output_of_the_module(tmp_path: Path) -> None:
+    class Named(Scores):
+        def forward(self, x: Any) -> Any:
+            scores = super().forward(x)
+            return {"scores": scores, "spread": scores.square().mean()}
+
+    path = write(tmp_path / "points.npz", x="x", y="y")
+    sent = submitted(Named(), path, loss=weft.Loss("cross_entropy", "scores"), metrics="spread")
+    assert list(sent["metrics"]) == ["spread"]
 
 
 def test_an_id_of_the_first_rows_that_an_embedding_does_not_have_is_told_as_that(tmp_path: Path) -> None:
@@ -246,12 +337,6 @@ def test_what_cannot_be_found_out_is_asked_for(tmp_path: Path, wrong: dict[str, 
     path = write(tmp_path / "points.npz", x="x", y="y", w="y")
     with pytest.raises(weft.ArgumentError, match=re.escape(said.format(path=path))):
         submitted(Scores(), path, **{"loss": nn.CrossEntropyLoss(), **wrong})
-
-
-def test_a_wide_column_is_told_before_anything_is_sent(tmp_path: Path) -> None:
-    path = write(tmp_path / "points.npz", x=np.ones((20, 4)), y="y")
-    with pytest.raises(weft.ArgumentError, match=r"column 'x' of .* is float64, and the module computes in float32"):
-        submitted(Scores(), path, loss=nn.CrossEntropyLoss())
 
 
 # --- The way back -----------------------------------------------------------------------------------------------------
