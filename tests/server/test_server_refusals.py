@@ -247,9 +247,10 @@ def test_a_shape_that_does_not_fit_names_the_node(client: httpx.Client, document
         ({"op_type": "ConstantOfShape", "attributes": {"value": 1e39}}, "value: 1e+39 is infinite there"),
         ({"op_type": "RandomUniform", "attributes": {"low": -3e38, "high": 3e38}}, "high - low: 6e+38 is infinite"),
         ({"op_type": "RandomNormal", "attributes": {"mean": 0, "scale": 1e39}}, "scale: 1e+39 is infinite there"),
+        ({"op_type": "RandomNormal", "attributes": {"mean": 0, "scale": 1e-60}}, "scale: 1e-60 is 0 there"),
     ],
 )
-def test_a_first_value_that_would_be_infinite_names_the_parameter(
+def test_a_first_value_that_its_type_does_not_have_names_the_parameter(
     client: httpx.Client, document: dict[str, Any], initializer: dict[str, Any], told: str
 ) -> None:
     wrong = copy.deepcopy(document)
@@ -273,9 +274,32 @@ def test_a_first_value_that_would_be_infinite_names_the_parameter(
             "/optimizer/multipliers/0/lr",
             "'lr': 100, multiplied by 1000 is infinite in float16",
         ),
+        ({"name": "adam", "eps": 1e-320}, "/optimizer/eps", "'eps': 9.99989e-321 is too small for float32: give 0, or"),
+        ({"name": "sgd", "lr": 1e-60}, "/optimizer/lr", "'lr': 1e-60 is too small for float32"),
+        (
+            {"name": "sgd", "momentum": {"schedule": "constant", "value": 1e-60}},
+            "/optimizer/momentum",
+            "'momentum': 1e-60 is too small for float32",
+        ),
+        ({"name": "sgd", "weight_decay": 1e-60}, "/optimizer/weight_decay", "'weight_decay': 1e-60 is too small"),
+        (
+            {"name": "adagrad", "initial_accumulator_value": 1e-60},
+            "/optimizer/initial_accumulator_value",
+            "'initial_accumulator_value': 1e-60 is too small for float32",
+        ),
+        (
+            {"name": "sgd", "lr": 1e-30, "multipliers": [{"keys": "?", "lr": 1e-30}]},
+            "/optimizer/multipliers/0/lr",
+            "'lr': 1e-30, multiplied by 1e-30 is too small for float32",
+        ),
+        (
+            {"name": "adam", "eps": {"schedule": "linear", "start": 1e-8, "steps": 9}},
+            "/optimizer/eps",
+            "'eps': 0 is what its schedule comes to, and the optimizer divides by it: end above 0",
+        ),
     ],
 )
-def test_a_number_of_the_rule_that_is_infinite_in_a_parameters_type_is_pointed_at(
+def test_a_number_that_a_rule_cannot_compute_with_in_a_parameters_type_is_pointed_at(
     client: httpx.Client, tmp_path: Path, rule: dict[str, Any], pointer: str, told: str
 ) -> None:
     document = spec_json(save_rows(tmp_path / "rows.npz", images=np.zeros((ROWS, FEATURES), np.float16)))
@@ -285,6 +309,39 @@ def test_a_number_of_the_rule_that_is_infinite_in_a_parameters_type_is_pointed_a
     assert [(error.pointer, error.node) for error in found.errors] == [(pointer, "w"), (pointer, "b")]
     assert told in found.errors[0].detail
     assert submit(client, document).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "told"),
+    [
+        ({"clip_norm": 1e-320}, "/clip_norm", "9.99989e-321 is too small for float32: give at least 1.17549e-38"),
+        ({"clip_norm": 1e60}, "/clip_norm", "1e+60 is infinite in float32"),
+        (
+            {"optimizer": {"name": "adam", "betas": [0.9, 1 - 1e-12]}},
+            "/optimizer/betas/1",
+            "0.999999999999 is 1 in float32: give at most 0.99999994",
+        ),
+        (
+            {"optimizer": {"name": "sgd", "momentum": 1 - 1e-12}},
+            "/optimizer/momentum",
+            "0.999999999999 is 1 in float32: give at most 0.99999994",
+        ),
+        ({"ema": {"decay": 1 - 1e-12}}, "/ema/decay", "0.999999999999 is 1 in float32: give at most 0.99999994"),
+        ({"optimizer": {"name": "adam", "betas": [1e-60, 0.9]}}, "/optimizer/betas/0", "too small for float32"),
+        ({"ema": {"decay": 1e-320}}, "/ema/decay", "too small for float32"),
+        (
+            {"precision": "float16", "loss_scale": {"initial": 1e-320}},
+            "/loss_scale/initial",
+            "greater than or equal to",
+        ),
+    ],
+)
+def test_a_number_of_the_job_that_float32_does_not_have_is_pointed_at(
+    client: httpx.Client, document: dict[str, Any], changes: dict[str, Any], pointer: str, told: str
+) -> None:
+    found = Problem.model_validate_json(submit(client, {**document, **changes}).content)
+    assert [error.pointer for error in found.errors] == [pointer]
+    assert told in found.errors[0].detail
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 
 class Model(BaseModel):
@@ -40,6 +40,17 @@ def not_both(*names: str) -> dict[str, Any]:
     """The same where at most one of two is to be given."""
     return {"anyOf": [{"properties": {name: {"type": "null"}}} for name in names]}
 
+
+def _share(number: float) -> float:
+    if number and number < 2.0**-126:
+        raise ValueError(f"{number:g} is too small for float32: give at least 1.17549e-38")
+    if 1 - 2.0**-25 <= number < 1:
+        raise ValueError(f"{number!r} is 1 in float32: give at most 0.99999994")
+    return number
+
+
+Below1 = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), AfterValidator(_share)]
+"""A number from 0 below 1 in float32, in which optimizers compute."""
 
 _NO_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from weft.api.base import Model
+from weft.api.base import Below1, Model
 from weft.api.schedule import AnySchedule, Schedule
 
 
@@ -45,8 +45,7 @@ LearningRate = Annotated[
     _KIND,
 ]
 Decay = Annotated[
-    Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), _NUMBER]
-    | Annotated[Schedule, AfterValidator(Within(0, 1, below=True)), _SCHEDULE],
+    Annotated[Below1, _NUMBER] | Annotated[Schedule, AfterValidator(Within(0, 1, below=True)), _SCHEDULE],
     _KIND,
 ]
 Share = Annotated[

@@ -49,7 +49,7 @@ class GraphMultiplier(Model):
 Multipliers = Annotated[list[Multiplier], Field(max_length=MOST_MULTIPLIERS)]
 
 
-class _BuiltIn(Renamed):
+class BuiltIn(Renamed):
     """The names of the release before are those that shards' rules have for their numbers."""
 
     NOT_HYPER: ClassVar[frozenset[str]] = frozenset({"name", "multipliers"})
@@ -83,7 +83,7 @@ class _BuiltIn(Renamed):
         return {}
 
 
-class SGD(_BuiltIn):
+class SGD(BuiltIn):
     """g += weight_decay * w; v = momentum * v + (1 - dampening) * g; w -= lr * v, or with `nesterov`
     w -= lr * (g + momentum * v). The first update takes g whole.
 
@@ -130,7 +130,7 @@ Betas = Annotated[
 """JSON has no tuples, and a body is read strictly."""
 
 
-class Adam(_BuiltIn):
+class Adam(BuiltIn):
     """Adam with bias correction, Kingma and Ba 2015, algorithm 1, of g + weight_decay * w. With `amsgrad` it divides by
     the largest mean of squares so far, Reddi, Kale and Kumar 2018."""
 
@@ -152,7 +152,7 @@ class Adam(_BuiltIn):
         return "adam_amsgrad" if self.amsgrad else "adam_l2" if self.weight_decay != 0 else "adam"
 
 
-class AdamW(_BuiltIn):
+class AdamW(BuiltIn):
     """Adam, and w -= lr * weight_decay * w beside it: Loshchilov and Hutter 2019, with the decay times lr. `amsgrad` is
     as Adam's."""
 
@@ -174,7 +174,7 @@ class AdamW(_BuiltIn):
         return "adamw_amsgrad" if self.amsgrad else "adamw"
 
 
-class Adagrad(_BuiltIn):
+class Adagrad(BuiltIn):
     """g += weight_decay * w; s += g^2; w -= lr / (1 + (t - 1) * lr_decay) * g / (sqrt(s) + eps), where t counts the
     updates from 1 and s starts at `initial_accumulator_value`.
 
@@ -208,7 +208,7 @@ class Adagrad(_BuiltIn):
         return "adagrad_lr_decay" if self.lr_decay != 0 else "adagrad"
 
 
-class RMSprop(_BuiltIn):
+class RMSprop(BuiltIn):
     """g += weight_decay * w; s = alpha * s + (1 - alpha) * g^2; v = momentum * v + g / (sqrt(s) + eps); w -= lr * v.
     With `centered` the square of g's mean is taken from s.
 
@@ -234,7 +234,7 @@ class RMSprop(_BuiltIn):
         return f"rmsprop{'_centered' if self.centered else ''}{'_momentum' if self.momentum != 0 else ''}"
 
 
-class Ftrl(_BuiltIn):
+class Ftrl(BuiltIn):
     """FTRL-Proximal, McMahan et al. 2013, algorithm 1, whose alpha is `lr`.
 
     A weight is 0 where its gradients do not add up to more than `l1`, whatever it began at.
@@ -248,7 +248,7 @@ class Ftrl(_BuiltIn):
     multipliers: Multipliers = Field(default_factory=list)
 
 
-class LAMB(_BuiltIn):
+class LAMB(BuiltIn):
     """AdamW's update u, as long as the weight: w -= lr * trust * norm(w) / norm(u) * u. You et al. 2020, algorithm 2.
 
     Norms are of whole parameters, so none is cut over shards, and none may be a table.
@@ -266,7 +266,7 @@ class LAMB(_BuiltIn):
     multipliers: Multipliers = Field(default_factory=list)
 
 
-class LARS(_BuiltIn):
+class LARS(BuiltIn):
     """r = trust * norm(w) / (norm(g) + weight_decay * norm(w)); v = momentum * v + lr * r * (g + weight_decay * w);
     w -= v. You, Gitman and Ginsburg 2017, algorithm 1.
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator
 
-from weft.api.base import Model
+from weft.api.base import Below1, Model
 from weft.api.compression import StoreCompressionSpec
 
 GRADIENT_SUFFIX: Final = "/grad"
@@ -105,7 +105,7 @@ class AverageSpec(Model):
     over the steps that touch them. With `decay` it is the exponential mean, whose shares add up to 1 from the first
     step on (no bias towards the start); without, all steps count alike."""
 
-    decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    decay: Annotated[Below1, Field(gt=0)] | None = None
     start: Annotated[int, Field(ge=0, lt=1 << 62)] = 0
     """Steps that do not count: until then the average is the parameter itself."""
 

@@ -233,15 +233,21 @@ def first_value_errors(graph: Graph) -> Iterator[FieldError]:
     for index, parameter in enumerate(graph.parameters):
         beyond = _beyond(parameter.initializer.attributes, parameter.type.dtype)
         if beyond is not None:
-            name, number = beyond
-            detail = f"parameter {parameter.name!r} is {parameter.type}; {name}: {number:g} is infinite there"
+            name, number, what = beyond
+            detail = f"parameter {parameter.name!r} is {parameter.type}; {name}: {number:g} is {what} there"
             yield FieldError(pointer=f"/graph/parameters/{index}/initializer", detail=detail, node=parameter.name)
 
 
-def _beyond(attributes: Mapping[str, float], dtype: DType) -> tuple[str, float] | None:
-    """The first number that is infinite in that type."""
+def _beyond(attributes: Mapping[str, float], dtype: DType) -> tuple[str, float, str] | None:
+    """The first number that is infinite in that type, or 0 and was not given so."""
     numbers = dict(attributes)
     if {"low", "high"} <= numbers.keys():
         numbers["high - low"] = numbers["high"] - numbers["low"]
-    with np.errstate(over="ignore"):
-        return next((one for one in numbers.items() if not np.isfinite(dtype.numpy.type(one[1]))), None)
+    with np.errstate(over="ignore", under="ignore"):
+        for name, number in numbers.items():
+            there = dtype.numpy.type(number)
+            if not np.isfinite(there):
+                return name, number, "infinite"
+            if number and not there and dtype.is_float:
+                return name, number, "0"
+    return None

@@ -16,6 +16,7 @@ from weft_graph.ir import Graph, Input
 from weft_graph.json_place import escape_token
 from weft_graph.passes import draft
 from weft_graph.passes.places import place_of
+from weft_graph.rules.largest import out_of_range
 from weft_graph.spelling import did_you_mean
 from weft_graph.types import BATCH, DType
 from weft_server.planning.rule_planning import RulePlan
@@ -55,6 +56,8 @@ def training_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
     commit = commit_of(spec)
     if commit is None:
         return
+    if (why := out_of_range(spec.clip_norm or 0.0, "float32")) is not None:
+        yield FieldError(pointer="/clip_norm", detail=f"{spec.clip_norm:g} {why.replace('give 0, or', 'give')}")
     for name in sorted({"gradient_norm", "loss_scale", "skipped_steps"} & spec.metrics.keys()):
         detail = f"{name!r} is told of a job whose steps are clipped, scaled or skipped; give another name"
         yield FieldError(pointer=f"/metrics/{name}", detail=detail)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from weft.api.optimizer import OptimizerSpec
 from weft.api.problem import FieldError
 from weft_graph.errors import GraphError
@@ -14,7 +12,7 @@ from weft_graph.program import KeyPlan
 from weft_graph.rules.built_in import rule_name
 from weft_graph.rules.cost import check_built_in_for, check_rule_for
 from weft_graph.rules.graph import RuleGraph
-from weft_graph.rules.largest import largest
+from weft_graph.rules.largest import ends, out_of_range
 from weft_graph.rules.parts import why_whole
 from weft_server.planning.rule_planning import RulePlan, Stretch, plan_rule, updated_by_rule
 from weft_server.refusals import JobRefusedError, listed
@@ -99,16 +97,21 @@ def _stretch_errors(
 
 
 def _range_errors(rule: RulePlan, keys: Sequence[KeyPlan]) -> Iterator[FieldError]:
-    """Hyper-parameters that are infinite where the rule computes: in the type of the key, and multiplied for it."""
-    numbers = largest(rule.hyper)
+    """Numbers that a rule cannot compute with in the type of a key, where they are multiplied for it: infinite ones,
+    and such as are 0 there and were not given so."""
+    numbers = {**ends(rule.hyper), **{f"state/{name}": (start,) for name, start in rule.states.items()}}
     for key in keys:
-        dtype, factors = key.type.dtype, rule.multipliers(key.key)
-        most = float(np.finfo(dtype.value).max)
-        for name, number in numbers.items():
+        factors = rule.multipliers(key.key)
+        for name, reached in numbers.items():
             factor = factors.get(name, 1.0)
-            if factor and abs(number) > most / abs(factor):
+            whys = ((each, out_of_range(each, key.type.dtype.value, factor)) for each in reached)
+            number, why = next((each for each in whys if each[1] is not None), (0.0, None))
+            if why is None and name == "epsilon" and 0.0 in reached:
+                why = "is what its schedule comes to, and the optimizer divides by it: end above 0"
+            if why is not None:
                 told = f", multiplied by {factor:g}" if name in factors else ""
-                detail = f"{name!r}: {number:g}{told} is infinite in {dtype}, which parameter {key.key!r} is of"
+                field = rule.fields.get(name, name).rpartition("hyper/")[2]
+                detail = f"{field!r}: {number:g}{told} {why}, for parameter {key.key!r} of {key.type.dtype}"
                 yield FieldError(pointer=_number_pointer(rule, key.key, name), detail=detail, node=key.key)
 
 
@@ -119,4 +122,4 @@ def _number_pointer(rule: RulePlan, key: str, name: str) -> str:
             if name in stretch.factors:
                 return f"/optimizer/multipliers/{index}/{escape_token(name)}"
             break
-    return f"/optimizer/hyper/{escape_token(name)}" if rule.graph is not None else f"/optimizer/{escape_token(name)}"
+    return f"/optimizer/{rule.fields.get(name) or escape_token(name)}"

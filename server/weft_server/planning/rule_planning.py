@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from weft.api.optimizer import GraphMultiplier, GraphOptimizer, Multiplier, OptimizerSpec
+from weft.api.optimizer import BuiltIn, GraphMultiplier, GraphOptimizer, Multiplier, OptimizerSpec
+from weft_graph.json_place import escape_token
 from weft_graph.program import KeyPlan, Update
 from weft_graph.rules.built_in import BUILT_IN, StoredRule, rule_name, states_of, stored_rule
 from weft_graph.rules.graph import RuleGraph, rule_graph_from_json, rule_graph_to_json
@@ -37,6 +38,8 @@ class RulePlan:
     hyper: Hyper
     graph: RuleGraph | None
     stretches: tuple[Stretch, ...]
+    fields: Mapping[str, str]
+    """{hyper-parameter or `state/NAME`: its place in the job's optimizer}, where that is not its name."""
 
     @property
     def states(self) -> Mapping[str, float]:
@@ -62,21 +65,30 @@ def plan_rule(spec: OptimizerSpec) -> RulePlan:
     if isinstance(spec, GraphOptimizer):
         graph = rule_graph_from_json(spec.document)
         hyper: Hyper = {**graph.hyper, **spec.values()}
+        fields = {name: f"hyper/{escape_token(name)}" for name in hyper}
+        fields |= {f"state/{name}": f"document/state/{escape_token(name)}" for name in graph.state}
     elif spec.rule in VARIANTS:
+        fields = _fields(spec)
         graph, given_numbers = variant(spec.rule), spec.hyper()
         graph = replace(graph, state={**graph.state, **spec.starts()})
         hyper = {name: given_numbers[name] for name in graph.hyper}
     else:
         stored, numbers = stored_rule(spec.rule, spec.hyper(), spec.starts())
-        return RulePlan(_plain(stored), numbers, None, stretches)
+        return RulePlan(_plain(stored), numbers, None, stretches, _fields(spec))
     document = rule_graph_to_json(graph)
     document["hyper"] = {name: value_at(value, 0) for name, value in hyper.items()}
-    return RulePlan(document, hyper, graph, stretches)
+    return RulePlan(document, hyper, graph, stretches, fields)
 
 
 def updated_by_rule(keys: Iterable[KeyPlan]) -> list[KeyPlan]:
     """The keys that the rule updates."""
     return [key for key in keys if key.update is Update.RULE]
+
+
+def _fields(spec: BuiltIn) -> dict[str, str]:
+    """Fields have the names of `torch.optim`, and a pair is one field."""
+    words = {name: word if isinstance(word, str) else f"{word[0]}/{word[1]}" for name, word in spec.EARLIER.items()}
+    return {**words, "state/sum": "initial_accumulator_value"}
 
 
 def _plain(rule: StoredRule) -> str | dict[str, Any]:
