@@ -10,6 +10,11 @@ import pytest
 from weft_graph.rules.built_in import BUILT_IN
 from weft_kvstore import DescriptionForm, Key, KVStore
 
+OF_MXNET = """broadcast create init is_capable load_optimizer_states num_workers pull push pushpull rank register
+    row_sparse_pull save_optimizer_states set_gradient_compression set_optimizer type _barrier _set_updater
+    _send_command_to_servers"""
+"""What `mxnet.kv` of MXNet 1.9 has: a store's methods and properties, and what makes one."""
+
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "porting.md").read_text()
 
@@ -37,6 +42,12 @@ def test_every_call_and_name_is_there() -> None:
     fields = set(re.findall(r"Key\((?:[^()]|\([^()]*\))*?\b(\w+)=", PAGE))
     assert fields <= {*Key.__struct_fields__}
     assert {"compression", "slice_bytes", "mode"} <= set(DescriptionForm.__struct_fields__)
+
+
+def test_every_call_of_mxnets_store_is_in_the_table() -> None:
+    table = PAGE[PAGE.index("\n| MXNet | weft |") :].split("\n\n")[0]
+    told = {name for row in table.splitlines()[3:] for name in re.findall(r"\b_?[a-z]\w+", row.split("|")[1])}
+    assert set(OF_MXNET.split()) - told == set()
 
 
 def test_every_link_leads_somewhere() -> None:
