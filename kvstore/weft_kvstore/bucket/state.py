@@ -15,7 +15,16 @@ from weft_graph.program import Update
 from weft_kvstore.arrays import Array, PendingSegments, Range, Segment, laid_as, ranges_alike
 from weft_kvstore.bucket.gate import PushRefusedError, contradiction
 from weft_kvstore.bucket.steps import BucketSets, BucketSteps
-from weft_kvstore.bucket.sums import ArrivalOrder, BucketGate, BucketSums, MergeOrder, SlotOrder, Sum, sum_dtype
+from weft_kvstore.bucket.sums import (
+    ArrivalOrder,
+    BucketGate,
+    BucketSums,
+    MergeOrder,
+    SlotOrder,
+    Sum,
+    Total,
+    sum_dtype,
+)
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues
 from weft_kvstore.description.records import Merge
 
@@ -161,27 +170,58 @@ class BucketState:
         """Merges what has come, and makes the updates that are due. Raises RuleFailedError, MemoryError."""
         return self.advancing(arrival.laid.first, arrival.laid.stop, arrival)
 
-    def advancing(  # noqa: PLR0912  # the way of a step, told once
-        self, first: int, stop: int, arrival: Arrival | None = None
-    ) -> Changed:
+    def advancing(self, first: int, stop: int, arrival: Arrival | None = None) -> Changed:
         """Goes on with these slices as far as it can, with what has come of them; raises as `merging` does."""
-        spec, order, known = self.spec, self._order, None
+        todo = [(first, stop)]
+        while (changed := self.advance(todo, arrival)) is not None:
+            arrival = None
+            yield Change(*changed, bool(todo))
+
+    def advance(self, todo: list[Range], arrival: Arrival | None = None) -> Range | None:
+        """The next piece of work on the slices `todo`, from which it takes what it has done: the slices that it has
+        changed, or None where nothing more can be done. An `arrival` is of all of them, and comes with the first piece.
+        Raises as `merging` does."""
+        known = None
         if arrival is not None:
-            place, life, step, laid = arrival
-            if life != self._lives[place]:
-                return  # A newer incarnation fills the slot.
+            if arrival.life != self._lives[arrival.place]:
+                return None  # A newer incarnation fills the slot.
+            known, is_applied = self._take(arrival)
+            if is_applied:
+                order = self._order
+                if not order.waiting or (self.spec.together and not order.holds(arrival.step + 1)):
+                    todo.clear()
+                return arrival.laid.first, arrival.laid.stop
+        return self._advance(todo, known) if self.spec.together else self._advance_alone(todo)
+
+    def _take(self, arrival: Arrival) -> tuple[tuple[int, int, int] | None, bool]:
+        """Adds what has come, where it is next, or keeps it until it is. What `_alike` says then, if that is known, and
+        whether it was the last of its step, which is applied."""
+        spec, (place, _, step, laid) = self.spec, arrival
+        first, stop = laid.first, laid.stop
+        if spec.together:
             end, merged, version = self._alike(first, stop)
             # As it is where slots come in order: what is next of all its slices need not wait first.
-            if spec.together and end == stop and version == step and order.is_next(place, version, merged):
-                self._add(place, step, laid)
-                known = end, merged + 1, version
-            else:
-                order.put(place, step, laid)
-        if not spec.together:
-            for place in range(len(spec.slots)) if arrival is None else (arrival.place,):
-                yield from self._alone(place, first, stop)
-            return
-        todo = [(first, stop)]
+            if end < stop or version != step or not self._order.is_next(place, version, merged):
+                self._order.put(place, step, laid)
+                return None, False
+            if merged + 1 == len(spec.slots) and self._is_free(version, first, stop):
+                total = self._sums.closed(self._as_sum(laid), late=self._adds_late)
+                if total is not None:
+                    self._is_merged(place, step, laid)
+                    self._complete(version, first, stop, total)
+                    return None, True
+            self._add(place, step, laid)
+            return (end, merged + 1, version), False
+        end, _, version = self._alike(first, stop, self.steps.through[place])
+        if end == stop and version == step and not laid.parts and self._is_free(version, first, stop):
+            self._apply_alone(place, step, laid)
+            return None, True
+        self._order.put(place, step, laid)
+        return None, False
+
+    def _advance(self, todo: list[Range], known: tuple[int, int, int] | None) -> Range | None:
+        """Of steps that apply together: see `advance`. `known`: what `_alike` says of the only slices to do."""
+        spec, order = self.spec, self._order
         while todo:
             low, high = todo.pop()
             (end, merged, version), known = known or self._alike(low, high), None
@@ -192,22 +232,52 @@ class BucketState:
                     self._add(place, version, laid)
                     todo.append((laid.first, laid.stop))
             elif (not spec.is_whole or self._is_due(merged, version)) and (
-                piece := (
-                    (low, end)
-                    if end - low == 1 and self.sets.complete and not spec.is_whole
-                    else self._first_piece(low, end)
-                )
+                piece := self._first_piece(low, end)
             ) is not None:
                 if piece[1] < end:
                     todo.append((piece[1], end))
-                hold = spec.hold
-                if (hold is None or hold.held is None or not hold.holds(version)) and (
-                    self._gate is None or self._gate.passes(version, *piece)
-                ):
+                if not self._is_held(version) and (self._gate is None or self._gate.passes(version, *piece)):
                     self._complete(version, *piece)
                     if order.waiting and order.holds(version + 1):
                         todo.append(piece)
-                    yield Change(*piece, bool(todo))
+                    return piece
+        return None
+
+    def _advance_alone(self, todo: list[Range]) -> Range | None:
+        """Of slots whose gradients are updates of their own, of each slice one step after the other: see `advance`.
+        Work may be done in any order."""
+        while todo and self._order.waiting:
+            piece = self._first_piece(*todo[-1])
+            if piece is None:
+                todo.pop()
+                continue
+            for place in range(len(self.spec.slots)):
+                for low, high, step in ranges_alike(self.steps.through[place, piece[0] : piece[1]], piece[0]):
+                    if self._is_held(step) or (self.spec.is_whole and not self._order.has_all(step, place, low, high)):
+                        continue
+                    found = [laid for _, laid in self._order.next(step, place, low, high)]
+                    if self.spec.is_whole and found:
+                        found = [_joined(found)]
+                    for laid in found:  # All before who waits is told: what was taken out is nowhere else.
+                        self._apply_alone(place, step, laid)
+                    if found:
+                        return found[0].first, found[-1].stop
+            _, high = todo.pop()
+            if piece[1] < high:
+                todo.append((piece[1], high))
+        todo.clear()
+        return None
+
+    def _is_held(self, step: int) -> bool:
+        """Whether a change of hyper-parameters holds a step."""
+        hold = self.spec.hold
+        return hold is not None and hold.held is not None and hold.holds(step)
+
+    def _is_free(self, step: int, first: int, stop: int) -> bool:
+        """Whether a step of these slices can be applied in one piece as soon as all of it is there."""
+        if self._gate is not None or self.spec.is_whole or not self.sets.complete or self._is_held(step):
+            return False
+        return stop - first == 1 or self._first_piece(first, stop) == (first, stop)
 
     def begun(self, first: int, stop: int) -> tuple[int, str]:
         """Of some slices: see `Changed`. What has come early counts wherever it belongs."""
@@ -258,12 +328,15 @@ class BucketState:
         """Whether slices of a whole key may be updated, of which so many slots are merged: they wait for each other."""
         return self._alike(0, len(self)) == (len(self), merged, version)
 
-    def _alike(self, first: int, stop: int) -> tuple[int, int, int]:
-        """How far slices are alike from the first on, how many slots are merged in their next step, and which it is."""
-        merged, version = int(self._merged[first]), int(self.steps.version[first])
+    def _alike(self, first: int, stop: int, versions: Array | None = None) -> tuple[int, int, int]:
+        """How far slices are alike from the first on, how many slots are merged in their next step, and which it is;
+        of `versions` (slices) where those of the bucket are not meant."""
+        if versions is None:
+            versions = self.steps.version
+        merged, version = int(self._merged[first]), int(versions[first])
         if stop - first == 1:
             return stop, merged, version
-        other = (self._merged[first:stop] != merged) | (self.steps.version[first:stop] != version)
+        other = (self._merged[first:stop] != merged) | (versions[first:stop] != version)
         return (first + int(other.argmax()) if other.any() else stop), merged, version
 
     def _first_piece(self, first: int, stop: int) -> Range | None:
@@ -282,28 +355,38 @@ class BucketState:
         most = int(np.searchsorted(self.bounds, self.bounds[low] + self.spec.a_piece, side="right")) - 1
         return low, min(max(most, low + 1), low + self.spec.slices_a_piece, high)
 
+    def _as_sum(self, laid: Segment) -> Segment:
+        """Gradients in the type in which they are added."""
+        elements = laid.elements
+        return laid if elements is None or elements.dtype == self._sum_dtype else laid_as(laid, self._sum_dtype)
+
     def _add(self, place: int, step: int, laid: Segment) -> None:
         """Adds a slot's gradients to sums of equally many slots; the last as the rule runs, where that may be."""
         last = self._adds_late and int(self._merged[laid.first]) + 1 == len(self.spec.slots)
-        if laid.elements is not None and laid.elements.dtype != self._sum_dtype:
-            laid = laid_as(laid, self._sum_dtype)
-        self._sums.add(laid, last=last)
-        at = laid.first if laid.stop - laid.first == 1 else slice(laid.first, laid.stop)
-        self._merged[at] += 1
-        self.steps.through[place, at] = step + 1
-        if self.applied is not None and laid.elements is not None:
-            self.applied(self.spec.slots[place], step, laid.first, laid.stop)
+        self._sums.add(self._as_sum(laid), last=last)
+        self._merged[laid.first if laid.stop - laid.first == 1 else slice(laid.first, laid.stop)] += 1
+        self._is_merged(place, step, laid)
 
-    def _complete(self, step: int, first: int, stop: int) -> None:
-        alike = self._sums.contributors[first:stop]
-        for low, high, contributors in ranges_alike(alike if stop - first == 1 else alike.copy(), first):
-            if not contributors:
-                self.update.without_gradient(low, high, step)
-            sums = self._sums.take(low, high)
-            if self.spec.is_whole and contributors:
-                sums = iter([Sum(_joined([one.total for one in sums]))])
-            for total, addend in sums:
-                self.update.with_gradient(total, contributors, step, addend)
+    def _is_merged(self, place: int, step: int, laid: Segment) -> None:
+        first, stop = laid.first, laid.stop
+        self.steps.through[place, first if stop - first == 1 else slice(first, stop)] = step + 1
+        if self.applied is not None and laid.elements is not None:
+            self.applied(self.spec.slots[place], step, first, stop)
+
+    def _complete(self, step: int, first: int, stop: int, total: Total | None = None) -> None:
+        """Applies a step; its `total` where that was taken from the sums."""
+        if total is not None:
+            self.update.with_gradient(total.total, total.contributors, step, total.addend)
+        else:
+            alike = self._sums.contributors[first:stop]
+            for low, high, contributors in ranges_alike(alike if stop - first == 1 else alike.copy(), first):
+                if not contributors:
+                    self.update.without_gradient(low, high, step)
+                sums = self._sums.take(low, high)
+                if self.spec.is_whole and contributors:
+                    sums = iter([Sum(_joined([one.total for one in sums]))])
+                for one in sums:
+                    self.update.with_gradient(one.total, contributors, step, one.addend)
         at = first if stop - first == 1 else slice(first, stop)
         self._merged[at] = 0
         self.steps.version[at] = step + 1
@@ -311,33 +394,6 @@ class BucketState:
             self.sets.reached(step + 1, first, stop)
         if self.reached is not None:
             self.reached(step + 1, first, stop)
-
-    def _alone(self, place: int, first: int, stop: int) -> Changed:
-        """A slot's gradients as updates of their own, of each slice one step after the other: work may be done in any
-        order."""
-        todo = [(first, stop)]
-        while todo:
-            low, high = todo.pop()
-            piece = self._first_piece(low, high)
-            if piece is None:
-                continue
-            if piece[1] < high:
-                todo.append((piece[1], high))
-            low, high, step = ranges_alike(self.steps.through[place, piece[0] : piece[1]], piece[0])[0]
-            if high < piece[1]:
-                todo.append((high, piece[1]))
-            if self.spec.hold is not None and self.spec.hold.holds(step):
-                continue
-            if self.spec.is_whole and not self._order.has_all(step, place, low, high):
-                continue
-            found = [laid for _, laid in self._order.next(step, place, low, high)]
-            if self.spec.is_whole and found:
-                found = [_joined(found)]
-            for laid in found:  # All before who waits is told: what was taken out is nowhere else.
-                self._apply_alone(place, step, laid)
-            for laid in found:
-                todo.append((laid.first, laid.stop))
-                yield Change(laid.first, laid.stop, goes_on=True)
 
     def _apply_alone(self, place: int, step: int, laid: Segment) -> None:
         first, stop = laid.first, laid.stop

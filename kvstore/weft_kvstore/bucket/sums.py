@@ -145,6 +145,14 @@ class Sum(NamedTuple):
     addend: Array | None = None
 
 
+class Total(NamedTuple):
+    """The sum of a step of all slices of `total`, as `Sum`, with how many gradients are in it."""
+
+    total: Segment
+    addend: Array | None
+    contributors: int
+
+
 class BucketSums:
     """Of each slice one sum, that of its next step. `contributors` counts the gradients in it, by slice.
 
@@ -177,6 +185,26 @@ class BucketSums:
             else:
                 self._add(laid)
         self.contributors[laid.first if laid.stop - laid.first == 1 else slice(laid.first, laid.stop)] += 1
+
+    def closed(self, laid: Segment, *, late: bool) -> Total | None:
+        """The sum of slices with the last gradients of their step, which is taken out; `late`: whoever takes it may add
+        these. None, and nothing has changed, where it is not one sum that lies in one piece."""
+        first, stop, elements, parts = laid
+        if elements is None or parts or self._addends.laid:
+            return None
+        if not self._totals.laid:
+            return Total(laid, None, 1)
+        before = self.contributors[first:stop]
+        count = int(before[0])
+        total = self._totals.elements_of(first, stop)
+        if total is None or (stop - first > 1 and not (before == count).all()):
+            return None
+        self._totals.take(first, stop)
+        before[:] = 0
+        if late and len(elements) >= LATE_ELEMENTS:
+            return Total(Segment(first, stop, total), elements, count + 1)
+        total = np.add(total, elements, out=total if total.flags.writeable else None)
+        return Total(Segment(first, stop, total), None, count + 1)
 
     def _put_off(self, laid: Segment) -> None:
         now: list[Segment] = []

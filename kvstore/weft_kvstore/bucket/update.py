@@ -246,6 +246,20 @@ RULE_ERRORS: Final = (ArithmeticError, ValueError, MemoryError, KernelError)
 """What a rule or a schedule may raise on the numbers that it meets. Anything else is a fault of the store."""
 
 
+class _Pass(NamedTuple):
+    """An update of slices `low` to `high`, which lie in one block: number `update` of them, made of `step`. `before` is
+    where the weights go that they have now."""
+
+    low: int
+    high: int
+    weight: Array
+    gradient: Array
+    addend: Array | None
+    before: Array | None
+    update: int
+    step: int
+
+
 class RuleFailedError(Exception):
     """A rule cannot make an update: the job ends, not the shard. The text names the rule, key, slice and step."""
 
@@ -306,88 +320,68 @@ class BucketUpdate:
     def with_gradient(self, total: Segment, contributors: int, step: int, addend: Array | None = None) -> None:
         """Applies a sum of gradients, which may be written, as the update of `step`. A rule that may be cut anywhere
         adds the `addend` (elements) to it. Raises RuleFailedError."""
-        spec = self._spec
-        for first, stop, updates in ranges_alike(self.updates[total.first : total.stop], total.first):
-            for low, high, weight in self.values.written(first, stop):
-                gradient = self._elements_of(total, total.elements, low, high)
-                before = None
+        spec, first, stop = self._spec, total.first, total.stop
+        is_one = stop - first == 1
+        alike = [(first, stop, int(self.updates[first]))] if is_one else ranges_alike(self.updates[first:stop], first)
+        for begin, end, updates in alike:
+            for low, high, weight in self.values.written(begin, end):
+                before, gradient, more = None, total.elements, addend
                 if self.previous is not None:
                     ((_, _, before),) = self.previous.written(low, high)  # They are in one block.
-                if spec.update is not Update.RULE:
-                    if before is not None:
-                        np.copyto(before, weight)
-                    self._merged(weight, gradient, contributors)
+                if low != first or high != stop:
+                    gradient = self._elements_of(total, gradient, low, high)
+                    more = None if addend is None else self._elements_of(total, addend, low, high)
+                assert gradient is not None
+                if spec.update is Update.RULE:
+                    self._run_rule(_Pass(low, high, weight, gradient, more, before, updates + 1, step))
                     continue
-                more = None if addend is None else self._elements_of(total, addend, low, high)
-                state = {name: values.written(low, high)[0][2] for name, values in self.state.items()}  # As above.
-                at = low
-                try:
-                    numbers = spec.numbers(step, low, high) if spec.own else ((low, high, spec.hyper.at(step)),)
-                    for one in numbers:
-                        self._run_rule(
-                            low,
-                            weight,
-                            (gradient, more),
-                            state,
-                            before=before,
-                            update=updates + 1,
-                            numbers=one,
-                            step=step,
-                        )
-                        at = one[1]
-                except RULE_ERRORS as error:  # A schedule's: what the rule itself raises is told by its slices.
-                    raise self._failed(error, at, at, step) from error
-        self.updates[total.first if total.stop - total.first == 1 else slice(total.first, total.stop)] += 1
+                if before is not None:
+                    np.copyto(before, weight)
+                self._merged(weight, gradient, contributors)
+        self.updates[first if is_one else slice(first, stop)] += 1
         if self.encoded is not None and spec.update is Update.GRADIENT:
-            self.encoded.merged(step, total.first, total.stop, total.elements)
+            self.encoded.merged(step, first, stop, total.elements)
 
-    def _run_rule(
-        self,
-        low: int,
-        weight: Array,
-        gradient: tuple[Array, Array | None],
-        state: State,
-        *,
-        before: Array | None,
-        update: int,
-        numbers: tuple[int, int, Hyper],
-        step: int,
-    ) -> None:
-        """Updates slices that have the same hyper-parameters; the arrays are of slices from `low` on, the gradient is
-        its one or two addends. `before` is where the weights go that they have now, while they are in the cache."""
-        (first, stop, hyper), rule, spec = numbers, self._spec.rule, self._spec
-        bounds = self.values.bounds
-        origin, count = int(bounds[first] - bounds[low]), int(bounds[stop] - bounds[first])
-        total, addend = gradient
+    def _run_rule(self, of: _Pass) -> None:
+        """Updates slices of a block, each range of them with the hyper-parameters that it has."""
+        spec, low, high, at = self._spec, of.low, of.high, of.low
+        state = {name: values.written(low, high)[0][2] for name, values in self.state.items()} if self.state else {}
+        try:
+            if not spec.own and spec.rule.anywhere and len(of.weight) <= CACHE_ELEMENTS:
+                self._apply(of, state, spec.hyper.at(of.step), 0, len(of.weight))
+                return
+            alike = spec.numbers(of.step, low, high) if spec.own else ((low, high, spec.hyper.at(of.step)),)
+            for first, stop, hyper in alike:
+                apply = partial(self._apply, of, state, hyper)
+                spec.computing.run([partial(apply, *piece) for piece in self._pieces(low, first, stop)])
+                at = stop
+        except RULE_ERRORS as error:  # A schedule's: what the rule itself raises is told by its slices.
+            raise self._failed(error, at, at, of.step) from error
 
-        def apply(begin: int, end: int) -> None:
-            """Elements of these slices. Of two addends the sum is used while it is in the cache, and never written to
-            memory."""
-            most = end - begin if addend is None else min(end - begin, ADDED_ELEMENTS)
-            scratch = None if addend is None else np.empty(most, total.dtype)
-            try:
-                for at in range(origin + begin, origin + end, most):
-                    some = slice(at, min(at + most, origin + end))
-                    given = total[some]
-                    if addend is not None and scratch is not None:
-                        given = np.add(given, addend[some], out=scratch[: some.stop - at])
-                    if before is not None:
-                        np.copyto(before[some], weight[some])
-                    if rule.whole:  # It sees the key as it is.
-                        shaped = {name: array.reshape(spec.shape) for name, array in state.items()}
-                        rule.apply(weight.reshape(spec.shape), given.reshape(spec.shape), shaped, update, hyper)
-                    else:
-                        parts = {name: array[some] for name, array in state.items()} if state else state
-                        rule.apply(weight[some], given, parts, update, hyper)
-            except RULE_ERRORS as error:
-                elements = bounds[first : stop + 1] - bounds[first]
-                one, last = np.searchsorted(elements, [begin, end - 1], side="right") - 1
-                raise self._failed(error, first + int(one), first + int(last), step) from error
-
-        if rule.anywhere and count <= CACHE_ELEMENTS:
-            spec.computing.run((partial(apply, 0, count),))
-        else:
-            spec.computing.run([partial(apply, *piece) for piece in self._pieces(first, stop)])
+    def _apply(self, of: _Pass, state: State, hyper: Hyper, begin: int, end: int) -> None:
+        """Elements `begin` to `end` of the block's slices. Of two addends the sum is used while it is in the cache, and
+        never written to memory; what the weights were is copied then too."""
+        rule, spec, weight, before, addend = self._spec.rule, self._spec, of.weight, of.before, of.addend
+        most = end - begin if addend is None else min(end - begin, ADDED_ELEMENTS)
+        scratch = None if addend is None else np.empty(most, of.gradient.dtype)
+        try:
+            for at in range(begin, end, most):
+                some = slice(at, min(at + most, end))
+                given = of.gradient[some]
+                if addend is not None and scratch is not None:
+                    given = np.add(given, addend[some], out=scratch[: some.stop - at])
+                if before is not None:
+                    np.copyto(before[some], weight[some])
+                if rule.whole:  # It sees the key as it is.
+                    shaped = {name: array.reshape(spec.shape) for name, array in state.items()}
+                    rule.apply(weight.reshape(spec.shape), given.reshape(spec.shape), shaped, of.update, hyper)
+                else:
+                    parts = {name: array[some] for name, array in state.items()} if state else state
+                    rule.apply(weight[some], given, parts, of.update, hyper)
+        except RULE_ERRORS as error:
+            elements = self.values.bounds[of.low : of.high + 1] - self.values.bounds[of.low]
+            one, last = np.searchsorted(elements, [begin, end - 1], side="right") - 1
+            raise self._failed(error, of.low + int(one), of.low + int(last), of.step) from error
 
     def _failed(self, error: Exception, first: int, last: int, step: int) -> RuleFailedError:
         """What to raise where the rule failed on slices that were computed at once."""
@@ -412,17 +406,16 @@ class BucketUpdate:
         else:
             weight[...] = np.floor_divide(gradient, contributors)
 
-    def _pieces(self, first: int, stop: int) -> Iterator[Range]:
-        """Elements of adjacent slices that the rule gets at once, from 0: where it may be cut anywhere, a part for each
-        of those who compute, else slice by slice, so that no bit depends on which slices came together."""
-        bounds = self.values.bounds[first : stop + 1] - self.values.bounds[first]
+    def _pieces(self, low: int, first: int, stop: int) -> Iterator[Range]:
+        """Elements of adjacent slices that the rule gets at once, from 0 at slice `low`: where it may be cut anywhere,
+        a part for each of those who compute, else slice by slice, so that no bit depends on which came together."""
+        edges = (self.values.bounds[first : stop + 1] - self.values.bounds[low]).tolist()
+        begin, end, most = edges[0], edges[-1], self._spec.a_piece
         if self._spec.rule.whole:
-            yield 0, int(bounds[-1])
+            yield begin, end
             return
         if self._spec.rule.anywhere:
-            end = int(bounds[-1])
-            most = max(whole_blocks(-(-end // self._spec.computing.lanes)), CACHE_ELEMENTS)
-            yield from ((low, min(low + most, end)) for low in range(0, end, most))
-            return
-        for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            yield from ((low, min(low + self._spec.a_piece, end)) for low in range(start, end, self._spec.a_piece))
+            most = max(whole_blocks(-(-(end - begin) // self._spec.computing.lanes)), CACHE_ELEMENTS)
+            edges = [begin, end]
+        for start, until in pairwise(edges):
+            yield from ((at, min(at + most, until)) for at in range(start, until, most))

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.arguments import Arguments
@@ -152,8 +153,9 @@ class LocalStore(_AtSlot):
     def _run(self) -> None:
         reason = "the store was closed"
         try:
-            while not self._closing:
-                self._round()
+            with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
+                while not self._closing:
+                    self._round()
         except Exception as error:  # the thread's outermost frame: whoever waits on a future must hear of it
             reason = f"the store's thread failed: {type(error).__name__}: {error}"
             raise

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final
 
+import numpy as np
 import zmq
 
 from weft.agent.trace import TraceRecorder
@@ -363,20 +364,21 @@ class ShardServer:
         if listener is not None:
             poller.register(listener.fileno(), zmq.POLLIN)
         try:
-            while not self._stopping:
-                if not self._round():
-                    continue
-                idle = self._clock()
-                events = poller.poll(max(math.ceil((self._next_tick - idle) * 1000), 0))
-                self._stages.idle += self._clock() - idle
-                for one, _ in events:
-                    if one is socket:
-                        self._has_come = True
-                    elif listener is not None and one == listener.fileno():
-                        listener.receive(self._clock())
-                        self._core.look_at_arenas()
-                    else:
-                        self._wakeup.clear()
+            with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
+                while not self._stopping:
+                    if not self._round():
+                        continue
+                    idle = self._clock()
+                    events = poller.poll(max(math.ceil((self._next_tick - idle) * 1000), 0))
+                    self._stages.idle += self._clock() - idle
+                    for one, _ in events:
+                        if one is socket:
+                            self._has_come = True
+                        elif listener is not None and one == listener.fileno():
+                            listener.receive(self._clock())
+                            self._core.look_at_arenas()
+                        else:
+                            self._wakeup.clear()
         except Exception as error:  # noqa: BLE001  # the thread's outermost frame: whoever runs the shard must hear of it
             _log.exception("the shard at %s has failed", self.endpoint)
             self.error = error

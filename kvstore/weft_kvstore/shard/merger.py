@@ -6,11 +6,9 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal, Protocol
 
-import numpy as np
-
-from weft_kvstore.arrays import FEW
+from weft_kvstore.arrays import FEW, Range
 from weft_kvstore.bucket.bucket import PlainBucket
-from weft_kvstore.bucket.state import Changed
+from weft_kvstore.bucket.state import Arrival
 from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.bucket.waiting import PIECE_BYTES, PullWait, Work
 from weft_kvstore.shard.job_shard import JobShard, Taken
@@ -48,13 +46,12 @@ BATCH_BYTES: Final = 1 << 20
 AT_ONCE_BYTES: Final = 1 << 16
 """So little, of a few slices, is merged where it comes in if nothing else waits: to queue it takes longer."""
 
-_ENDED: Final = object()
-
 WorkStage = Literal["merge", "answer"]
 
 
 class Merger:
-    """Units and buckets of a job. `queue` has the work that waits, the most urgent first, of equals what came first; a
+    """Units and buckets of a job. What overflows is the user's to see in the values: whoever calls this has NumPy say
+    nothing of it. `queue` has the work that waits, the most urgent first, of equals what came first; a
     work is in it once: `Work.queued`."""
 
     def __init__(self, hands: Answering, *, priorities: bool) -> None:
@@ -93,20 +90,20 @@ class Merger:
             self._put(taken.units)
         for bucket, arrival in taken.arrivals:
             laid = arrival.laid
-            self._add_bucket(bucket, laid.first, laid.stop, bucket.state.advancing(laid.first, laid.stop, arrival))
+            self.merge(bucket, laid.first, laid.stop, arrival)
         if taken.changed:
             for one in taken.units:
                 self._answer_waiting(one)
             for bucket, (first, stop) in taken.ranges:
                 self._answer_range(bucket, first, stop)
-                self._add_bucket(bucket, first, stop, bucket.state.advancing(first, stop))
+                self.merge(bucket, first, stop)
 
     def go_on(self, shard: JobShard) -> None:
         """A step was committed: what holds it goes on."""
         self._put([one for one in shard.units if one.spec.slots])
         for bucket in shard.buckets.values():
             if bucket.state.spec.slots:
-                self._add_bucket(bucket, 0, len(bucket.state), bucket.state.advancing(0, len(bucket.state)))
+                self.merge(bucket, 0, bucket.state.count)
 
     def ask(self, wait: PullWait, shard: JobShard) -> None:
         """Answers what a pull asks of buckets, as far as it can be now; for the rest it waits."""
@@ -138,8 +135,7 @@ class Merger:
         self._batch_units += 1
         self._batch_bytes += work.piece_bytes
         try:
-            with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
-                work.step()
+            work.step()
         finally:
             self._running = None
         if work.todo and not work.queued:  # It has its place again, before equals that came later.
@@ -157,32 +153,46 @@ class Merger:
             work.turn = self._seq
             self._push(work)
 
-    def _add_bucket(self, bucket: PlainBucket, first: int, stop: int, changes: Changed) -> None:
-        part = bucket.state.spec.part
+    def merge(self, bucket: PlainBucket, first: int, stop: int, arrival: Arrival | None = None) -> None:
+        """Goes on with slices of a bucket, of which an `arrival` may have come. A few small ones are merged at once if
+        nothing else waits: to queue them takes longer."""
+        state, todo = bucket.state, [(first, stop)]
+        part = state.spec.part
         nbytes = int(part.bounds[stop] - part.bounds[first])
-        changing = self._changing(bucket, changes)
         if nbytes <= AT_ONCE_BYTES and stop - first <= FEW and not self.queue and self._running is None:
             begun = self.clock()
             try:
-                with np.errstate(all="ignore"):  # As in `work_once`.
-                    if next(changing, _ENDED) is _ENDED:
-                        return
+                changed = state.advance(todo, arrival)
+                if changed is not None and bucket.pulls.versions:
+                    self._answer_range(bucket, *changed)
+                if changed is None or not todo:
+                    return
+                arrival = None
+            except (RuleFailedError, MemoryError) as error:
+                self._fail(bucket, error)
+                return
             except Exception as error:  # noqa: BLE001  # a fault ends the shard, and not the connection whose message came
-                changing = _failing(error)
+                self._add(Work(0), _failing(error))
+                return
             finally:
                 self.at_once_s += self.clock() - begun
-        self._add(Work(int(part.priorities[first]), min(nbytes, PIECE_BYTES)), changing)
+        self._add(Work(int(part.priorities[first]), min(nbytes, PIECE_BYTES)), self._changing(bucket, todo, arrival))
 
-    def _changing(self, bucket: PlainBucket, changes: Changed) -> Iterator[None]:
+    def _changing(self, bucket: PlainBucket, todo: list[Range], arrival: Arrival | None) -> Iterator[None]:
         try:
-            for first, stop, goes_on in changes:
-                self._answer_range(bucket, first, stop)
-                if goes_on:
+            while (changed := bucket.state.advance(todo, arrival)) is not None:
+                arrival = None
+                self._answer_range(bucket, *changed)
+                if todo:
                     yield
-        except RuleFailedError as error:
-            self._hands.fail(str(error))
-        except MemoryError as error:
-            self._hands.fail(f"no memory to merge bucket {bucket.state.spec.number}: {error}")
+        except (RuleFailedError, MemoryError) as error:
+            self._fail(bucket, error)
+
+    def _fail(self, bucket: PlainBucket, error: Exception) -> None:
+        told = str(error)
+        if isinstance(error, MemoryError):
+            told = f"no memory to merge bucket {bucket.state.spec.number}: {error}"
+        self._hands.fail(told)
 
     def _answer_range(self, bucket: PlainBucket, first: int, stop: int) -> None:
         pulls = bucket.pulls
