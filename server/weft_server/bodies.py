@@ -23,12 +23,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
 
 from weft.api.base import RepeatedKeyError, check_keys
-from weft.api.fields import fields_at
+from weft.api.fields import allowed_at, fields_at, kinds_at
 from weft.api.job import JobSpec
 from weft.api.words import said_here
 from weft_graph.spelling import did_you_mean
 from weft_server.gate import too_large
 from weft_server.problems import ProblemError, invalid_request
+from weft_server.refusals import listed
 from weft_server.storage.job_files import Upload
 from weft_server.storage.parameter_file import PIECE_BYTES, ParameterFileError
 from weft_server.threads import Threads
@@ -40,6 +41,8 @@ KEPT_FREE_BYTES = 64 << 20
 """Of the disk, which documents leave free: the records of jobs go on where no document is taken."""
 LEFT_TO_OTHERS = 4
 """One in so many of the free bytes is left to other users, where one brings several documents at once."""
+SHOWN = 100
+"""Characters of a value that is refused."""
 REMEDY = "make room on it (`DELETE /v1/uploads/ID` frees what was brought for jobs to begin with), then send it again"
 
 
@@ -88,8 +91,10 @@ def read_json(body: bytes, model: TypeAdapter[_T]) -> _T:
     try:
         return _validated(body, document, model)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        said = [{**each, "loc": ("body", *each["loc"]), "msg": _said(model, document, each)} for each in found]
+        found = error.errors(include_url=False)
+        said = [
+            {"loc": ("body", *each["loc"]), "msg": _said(model, document, each), "type": each["type"]} for each in found
+        ]
         raise invalid_request(said, document) from error
 
 
@@ -104,11 +109,27 @@ def _validated(body: bytes, document: Any, model: TypeAdapter[_T]) -> _T:
 
 
 def _said(model: TypeAdapter[Any], document: Any, error: ErrorDetails) -> str:
-    """What pydantic says of an error; of a field that there is not, the one that may be meant."""
-    if error["type"] != "extra_forbidden":
+    """What pydantic says of an error, and what was given; of a record of no kind and a field that there is not, those
+    that there are."""
+    kind, schema, given = error["type"], _schema_of(model), _given(error["input"])
+    if kind in {"union_tag_not_found", "union_tag_invalid"}:
+        tag = error["ctx"]["discriminator"].strip("'")
+        allowed, here = allowed_at(schema, document, error["loc"])
+        wrong = here.get(tag) if isinstance(here, dict) else None
+        kinds = list(dict.fromkeys(kinds_at(schema, document, error["loc"], tag)))
+        near = did_you_mean(wrong, kinds) if isinstance(wrong, str) else ""
+        number = ", or a number alone" if any(one.get("type") == "number" for one in allowed) else ""
+        lacks = f"{given} has no {tag!r}" if kind == "union_tag_not_found" else f"{tag} is {_given(wrong)}"
+        return f"{lacks}{near or ': give one of ' + ', '.join(kinds) + number}"
+    if kind == "missing" and isinstance(error["loc"][-1], int):
+        return f"{given} lacks item {error['loc'][-1]}"
+    if error["msg"].startswith("Input should"):
+        also = list(dict.fromkeys(kinds_at(schema, document, error["loc"], "schedule"))) if kind == "float_type" else []
+        return f"{error['msg']}, not {given}" + (f"; or a schedule: {', '.join(also)}" if also else "")
+    if kind != "extra_forbidden":
         return error["msg"]
     *place, word = error["loc"]
-    schema, said = _schema_of(model), said_here(str(word))
+    said = said_here(str(word))
     known = fields_at(schema, document, place)
     below = [f"{name}.{said}" for name in known if said in fields_at(schema, document, [*place, name])]
     if said in known or below:
@@ -116,6 +137,14 @@ def _said(model: TypeAdapter[Any], document: Any, error: ErrorDetails) -> str:
     else:
         near = did_you_mean(str(word), known) or f"; there are {', '.join(known)}"
     return f"there is no field {str(word)[:200]!r}{near}"
+
+
+def _given(value: Any) -> str:
+    """A value for people, however large it is."""
+    if isinstance(value, dict | list) and value:
+        what = "an object with" if isinstance(value, dict) else "a list of"
+        return f"{what} {listed(value) if isinstance(value, dict) else len(value)}"
+    return repr(value[:SHOWN]) if isinstance(value, str) else to_json(value).decode()
 
 
 @cache

@@ -300,6 +300,13 @@ def test_any_field_of_a_job_file_is_set(run: Run, arguments: list[str], sent: di
     assert json.loads(script.requests[0].content) == {**JOB, **sent}
 
 
+def test_a_field_of_the_graph_is_set(run: Run) -> None:
+    written = {**JOB, "graph": {"nodes": [{"op_type": "Relu", "inputs": ["x"]}]}}
+    script = answers(job())
+    run(script, "submit", "-", "--set", "graph.nodes.0.op_type=Tanh", stdin=json.dumps(written))
+    assert json.loads(script.requests[0].content)["graph"]["nodes"] == [{"op_type": "Tanh", "inputs": ["x"]}]
+
+
 def test_a_field_inside_a_list_is_set(run: Run) -> None:
     written = {**JOB, "optimizer": {"name": "sgd", "multipliers": [{"keys": "*.bias"}]}}
     script = answers(job())

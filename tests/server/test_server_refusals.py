@@ -311,6 +311,48 @@ def test_a_number_that_a_rule_cannot_compute_with_in_a_parameters_type_is_pointe
     assert submit(client, document).status_code == 201
 
 
+SCHEDULES = "constant, linear, cosine, polynomial, exponential, piecewise"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "pointer", "told"),
+    [
+        ({"name": "sgd", "lr": {}}, "/lr", f"{{}} has no 'schedule': give one of {SCHEDULES}, or a number alone"),
+        ({"name": "sgd", "lr": {"schedule": "linaer"}}, "/lr", "schedule is 'linaer'; did you mean 'linear'?"),
+        (
+            {"name": "sgd", "lr": {"schedule": 3}},
+            "/lr",
+            f"schedule is 3: give one of {SCHEDULES}, or a number alone",
+        ),
+        (
+            {"name": "sgd", "lr": "x" * 1000},
+            "/lr",
+            f"Input should be a valid number, not {'x' * 100!r}; or a schedule: {SCHEDULES}",
+        ),
+        (
+            {"name": "adam", "betas": [0.9, {}]},
+            "/betas/1",
+            f"{{}} has no 'schedule': give one of {SCHEDULES}, or a number alone",
+        ),
+        ({"name": "adam", "betas": [0.9]}, "/betas", "[0.9] lacks item 1"),
+        (
+            {"name": "graph", "document": {}, "hyper": {"a": {}}},
+            "/hyper/a",
+            f"{{}} has no 'schedule': give one of {SCHEDULES}, or a number alone",
+        ),
+        ({}, "", "{} has no 'name': give one of sgd, adam, adamw, adagrad, rmsprop, ftrl, lamb, lars, graph"),
+        ({"name": 3}, "", "name is 3: give one of sgd, adam, adamw, adagrad, rmsprop, ftrl, lamb, lars, graph"),
+        ([1, 2], "", "Input should be an object, not a list of 2"),
+        ({"name": "sgd", "nesterov": {"a": 1}}, "/nesterov", "Input should be a valid boolean, not an object with 'a'"),
+    ],
+)
+def test_a_wrong_type_is_told_with_the_field_what_was_given_and_what_is_allowed(
+    client: httpx.Client, document: dict[str, Any], optimizer: Any, pointer: str, told: str
+) -> None:
+    found = problem(submit(client, {**document, "optimizer": optimizer}), 422, "invalid-request")
+    assert [(error.pointer, error.detail) for error in found.errors] == [(f"/optimizer{pointer}", told)]
+
+
 @pytest.mark.parametrize(
     ("changes", "pointer", "told"),
     [

@@ -33,6 +33,16 @@ def fields(allowed: Sequence[Schema], here: Any) -> dict[str, list[Schema]]:
 
 def fields_at(schema: Schema, document: Any, place: Sequence[int | str]) -> dict[str, list[Schema]]:
     """The same of the value at a place in the document, which pydantic tells with the tags of unions in between."""
+    return fields(*allowed_at(schema, document, place))
+
+
+def kinds_at(schema: Schema, document: Any, place: Sequence[int | str], field: str) -> list[str]:
+    """Of the records that may be at a place, the values of the field by which they are told apart."""
+    return [kinds[field] for one in allowed_at(schema, document, place)[0] if field in (kinds := _kinds(one))]
+
+
+def allowed_at(schema: Schema, document: Any, place: Sequence[int | str]) -> tuple[list[Schema], Any]:
+    """(what may be at a place, what is there); None is there where nothing is."""
     allowed, here = list(alternatives(schema, schema)), document
     for step in place:
         known = fields(allowed, here)
@@ -42,14 +52,20 @@ def fields_at(schema: Schema, document: Any, place: Sequence[int | str]) -> dict
         elif isinstance(step, int):
             allowed = items(allowed, schema)
             here = here[step] if isinstance(here, list) and step < len(here) else None
+        elif isinstance(here, dict) and step in here:  # of a dictionary with the user's own names
+            free = [one["additionalProperties"] for one in allowed if isinstance(one.get("additionalProperties"), dict)]
+            allowed, here = [each for one in free for each in alternatives(one, schema)], here[step]
         else:
             allowed = [one for one in allowed if step in _kinds(one).values()] or allowed
-    return fields(allowed, here)
+    return allowed, here
 
 
 def items(allowed: Sequence[Schema], schema: Schema) -> list[Schema]:
     """What an item of a list may be."""
-    return [each for one in allowed if "items" in one for each in alternatives(one["items"], schema)]
+    told = [
+        each for one in allowed for each in (*one.get("prefixItems", ()), *([one["items"]] if "items" in one else ()))
+    ]
+    return [each for one in told for each in alternatives(one, schema)]
 
 
 def _kinds(one: Schema) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def _below(allowed: list[Schema], here: Any, path: tuple[str, ...], depth: int, 
             raise ArgumentError(
                 f"--set {'.'.join(path)}: {where} is a list of {len(here)}, and {name!r} is none of them"
             )
-        return items(allowed, schema)
+        return items(allowed, schema) or [{}]  # of a list that the schema does not describe, such as a graph's nodes
     known = fields(allowed, here)
     if name in known:
         return [each for one in known[name] for each in alternatives(one, schema)]
