@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
@@ -382,19 +380,22 @@ class ClientCore:
 
     def _delivered(self, link: ClientLink, pieces: Sequence[SentPiece]) -> None:
         for one in pieces:
-            if one.run.owner.delivered(link.shard, one.count):
+            if not one.run.cancelled and one.run.owner.delivered(link.shard, one.count):
                 self.end(one.run.owner, None, None)
 
     def _push_refused(self, link: ClientLink, message: PushRefused) -> None:
+        """A run was refused. One of several calls is sent again, call by call: most of them are right."""
         frame = link.outbox.in_flight(message.frame)
-        runs = frame.runs() if frame is not None else []
-        if frame is None or message.run >= len(runs):
+        if frame is None or message.run >= len(frame.runs()):
             raise ProtocolError(f"PushRefused.run: run {message.run} of frame {message.frame} is not under way")
-        # Pieces that continue one another are one run, and a run is of one operation.
-        last = list(accumulate(run.count for run in runs))[message.run]
-        upto = list(accumulate(piece.count for piece in frame.pieces))
-        operation = frame.pieces[bisect_left(upto, last)].run.owner
-        self.end(operation, None, StoreRefusedError(f"{self.told(operation)}: {link.name}: {message.reason}"))
+        some = frame.pieces_of(message.run)
+        operation, *others = {piece.run.owner: None for piece in frame.pieces[some]}
+        if not others:
+            self.end(operation, None, StoreRefusedError(f"{self.told(operation)}: {link.name}: {message.reason}"))
+            return
+        for run in link.outbox.repeat(message.frame, some):
+            run.entry = run.entry._replace(request=run.owner.number)
+            run.owner.resent(link.shard, run)
 
     def shares(self, shard: int, *, taken: bool) -> None:
         """The shard has mapped this client's arena, or has it no more."""

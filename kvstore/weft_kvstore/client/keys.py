@@ -30,7 +30,7 @@ from weft_kvstore.sharding import Routing
 from weft_kvstore.step_outcome import LossScale
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import ProtocolError, ValueRun
-from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
+from weft_kvstore.wire.messages import NOBODY, PayloadKind, Reading, SentEntry
 from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Source
 
 # --- Pushes and pulls of whole values, of one key or of many at once --------------------------------------------------
@@ -67,7 +67,8 @@ class KeySend(Operation):
 
     def send_runs(self, plan: KeyPlan) -> dict[int, list[SentRun]]:
         """All of it, by shard. Raises MemoryError, and StoreRefusedError where it cannot be encoded now."""
-        arrays, number, ahead = self.arrays, self.number, self.priority * CALL_PRIORITY
+        arrays, ahead = self.arrays, self.priority * CALL_PRIORITY
+        number = NOBODY if self.payload_kind is _GRADIENT else self.number  # Gradients of several calls are one run.
         of_keys: Sequence[SliceEncoder | None] = ()
         encoders = self._encoders if plan.has_pushed else None
         if encoders is not None:

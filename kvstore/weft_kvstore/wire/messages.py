@@ -145,8 +145,9 @@ class Push(Message, frozen=True, omit_defaults=True, tag="push"):
 
     `payload_kind[i]` 0: gradients of step `step[i]`; 1: values to be set at version `step[i]`; 2: ids of the rows that
     pull `request[i]` asks for; 3: what a key that nobody has pushed was at version `step[i]`, its value where
-    `chunks[i]` is 0, else the rule's state array of that number, from 1. `request[i]` numbers the client's call in any
-    case. `acknowledge`: as `Acknowledge`, and `pull`: a Pull that comes before the frame, said on the way.
+    `chunks[i]` is 0, else the rule's state array of that number, from 1. `request[i]` numbers the client's call; of
+    gradients it is 0, so that those of several calls may be one run, or the call's number, so that they are not.
+    `acknowledge`: as `Acknowledge`, and `pull`: a Pull that comes before the frame, said on the way.
     """
 
     frame: Count

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import heapq
 import statistics
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -393,6 +394,14 @@ class OutFrame(NamedTuple, Generic[E, W]):
                 found.append(FrameRun(entry, first, one.count, nbytes))
         return found
 
+    def pieces_of(self, number: int) -> slice:
+        """The pieces that are run `number` of `runs`. Raises IndexError for a run that it has not."""
+        runs = self.runs()
+        stop = sum(one.count for one in runs[: number + 1])
+        begin = stop - runs[number].count
+        upto = list(accumulate(piece.count for piece in self.pieces))
+        return slice(bisect_left(upto, begin + 1), bisect_left(upto, stop) + 1)
+
     def payload(self) -> Buffer:
         """The bytes: a view where they lie side by side in one place, else joined."""
         if len(self.pieces) == 1:
@@ -567,11 +576,24 @@ class Outbox(Generic[E, W]):
         self.in_flight_bytes = 0
         self.rate = LinkRate()
         self._follow_rate()
-        again = [
-            one.run.part(one.first, one.count)
-            for one in chain(*[frame.pieces for frame in frames.values()], more)
-            if not one.run.cancelled
-        ]
+        return self._put_again(chain(*[frame.pieces for frame in frames.values()], more))
+
+    def repeat(self, number: int, some: slice) -> list[OutRun[E, W]]:
+        """Pieces of a frame under way were refused together: they wait again, as by `requeue`. The frame keeps
+        cancelled ones in their place, so that its runs have the numbers that they had."""
+        frame = self._frames[number]
+        pieces = list(frame.pieces)
+        again = self._put_again(pieces[some])
+        for at in range(*some.indices(len(pieces))):
+            run, first, count, start, stop = pieces[at]
+            refused = run.part(first, count)
+            refused.cancelled = True
+            pieces[at] = Piece(refused, 0, count, start, stop)
+        self._frames[number] = frame._replace(pieces=tuple(pieces))
+        return again
+
+    def _put_again(self, pieces: Iterable[Piece[E, W]]) -> list[OutRun[E, W]]:
+        again = [one.run.part(one.first, one.count) for one in pieces if not one.run.cancelled]
         for run in again:
             run.queued = True
             self.queued_bytes += run.nbytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -14,13 +15,15 @@ from hypothesis import strategies as st
 
 from bucket_shard import BucketCluster
 from store_cluster import key_of, store_of, table_of
+from store_simulation import Simulation
 from weft_graph.program import Update
 from weft_kvstore.client.operation import TRIES, ConsistentRead
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StorePassedError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.settings import LinkSettings
+from weft_kvstore.settings import STEPS_AHEAD, LinkSettings
 from weft_kvstore.store import Pulled
-from weft_kvstore.wire.messages import MAX_RUNS
+from weft_kvstore.wire.codec import decode_request
+from weft_kvstore.wire.messages import MAX_RUNS, Push
 
 DTYPES = ["float32", "float64", "int8", "float16"]
 
@@ -307,3 +310,37 @@ def test_a_read_that_is_always_overtaken_ends() -> None:
     with pytest.raises(StorePassedError, match="is passed"):
         read(store).result(0)
     assert len(store.asked) == TRIES
+
+
+@pytest.mark.parametrize("cuts", [0, 4])
+def test_pushes_of_several_calls_are_one_run_and_only_the_wrong_one_of_them_fails(cuts: int) -> None:
+    choose = random.Random(0)
+    gradients = {name: np.full(4, value, np.float32) for value, name in enumerate("abcd", 1)}
+    keys = [msgspec.structs.replace(key_of(name, (4,), 2), update=Update.GRADIENT) for name in gradients]
+    simulation = Simulation(store_of(keys, slots=2, shards=1))
+    one, other = simulation.stores[0], simulation.stores[1]
+    steps = range(STEPS_AHEAD + 1)
+    early = [one.push(list(gradients), step, list(gradients.values())) for step in steps]
+    simulation.finish(choose, *early, other.push(list("acd"), 0, [gradients[name] for name in "acd"]))
+    begun = len(simulation.delivered)
+    last = STEPS_AHEAD + 1
+    pushed = {name: one.push(name, last, gradients[name]) for name in "abc"}
+    pushpull = one.pushpull(one.key_set(["d"]), last, [gradients["d"]], single=True)
+    for _ in range(cuts):
+        for _ in range(8):
+            simulation.step(choose)
+        simulation.cut(0, 0)
+        simulation.now += 1.0
+    simulation.finish(choose, *pushed.values())
+    assert [name for name, push in pushed.items() if push.exception() is not None] == ["b"]
+    assert f"'b', slice 0, step {last}: more than" in str(pushed["b"].exception())
+    heard = [decode_request(parts)[0] for way, parts in simulation.delivered[begun:] if way == "up"]
+    runs = [(push.step, push.count, push.request) for push in heard if isinstance(push, Push)]
+    assert ([last], [4], [0]) in runs
+    assert not pushpull.done()
+    rest = [(step, name) for name in "acd" for step in range(1, last + 1)]
+    simulation.finish(choose, *[other.push(name, step, 2 * gradients[name]) for step, name in rest], pushpull)
+    assert pushpull.result().tolist() == [12.0] * 4
+    pulled = one.pull(["a", "c"], last + 1)
+    simulation.finish(choose, pulled)
+    assert [value.tolist() for value in pulled.result()] == [[3.0] * 4, [9.0] * 4]

@@ -293,6 +293,25 @@ def test_after_a_broken_connection_what_was_under_way_leaves_again_in_its_old_pl
     assert (outbox.in_flight_bytes, outbox.queued_bytes, outbox.queued_slices) == (0, 0, 0)
 
 
+def test_pieces_that_were_refused_together_wait_again_and_leave_the_numbers_of_a_frames_runs() -> None:
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings())
+    runs = [slice_of(4, index=index, entry=entry) for entry, index in [("a", 0), ("a", 1), ("b", 7), ("a", 2)]]
+    for run in [*runs, run_of([2, 2], first=3, entry="a")]:
+        outbox.put(run)
+    frame = outbox.fill(0.0)
+    assert frame is not None
+    assert [frame.pieces_of(number) for number in range(3)] == [slice(0, 2), slice(2, 3), slice(3, 5)]
+    outbox.cancel(runs[3])
+    again = outbox.repeat(frame.number, frame.pieces_of(2))
+    assert [(run.first, run.count) for run in again] == [(3, 2)]
+    left = outbox.in_flight(frame.number)
+    assert left is not None
+    assert left.runs() == frame.runs()
+    assert [run.first for run in outbox.repeat(frame.number, frame.pieces_of(0))] == [0, 1]
+    assert [piece.run.cancelled for piece in outbox.acknowledge(frame.number, 0.0)] == [True, True, False, True, True]
+    assert drained(outbox) == [("a", 0, 4), ("a", 1, 4), ("a", 3, 2), ("a", 4, 2)]
+
+
 def test_a_cancelled_run_is_not_sent_and_does_not_count() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=15, frame_bytes=15))
     runs = [run_of([10, 10], first=10 * number) for number in range(3)]
