@@ -139,8 +139,14 @@ class PollWait:
 
 
 CALLS_BEGIN: Final = 4
-"""Operations that are under way at most where a call begins its own. Who has more waits for none of them yet, and what
-the thread begins together shares its messages."""
+"""Operations that are under way at most where each call begins its own. Who has more waits for none of them yet, and
+what is begun together shares its messages."""
+
+BATCH: Final = 16
+"""Operations that are begun together, at most."""
+
+BATCH_S: Final = 0.001
+"""How long the first of them waits for more."""
 
 
 class Poller:
@@ -173,6 +179,8 @@ class Poller:
         self._led_for: StoreFuture[Any] | None = None
         self._leads = 0
         """Times that a caller has led."""
+        self._begun_at = -math.inf
+        """When a call has begun operations last."""
         self._leader = PollWait(sockets)
         self._own = PollWait(sockets)
         self._spare_poller = SparePoller()
@@ -189,8 +197,10 @@ class Poller:
         if is_closed:
             told = f"{self._sockets.told(operation)}: the store was closed"
             operation.future.set_exception(StoreError(told))
-        elif len(self._sockets.core.open) >= CALLS_BEGIN:
-            self._rouse()
+        elif (
+            len(self._sockets.core.open) >= CALLS_BEGIN and len(self._sockets.submitted) < BATCH and self._batch_s() > 0
+        ):
+            self._leave()
         elif threading.get_ident() != MAIN or self._worker == MAIN:
             self._begin()
         else:
@@ -243,10 +253,11 @@ class Poller:
             self._rouse()
             return
         leader, own = self._leader, self._own
+        now = self._begun_at = time.monotonic()
         if (leader.is_asleep and leader.over_sockets) or (own.is_asleep and own.over_sockets):
             self._work(self._send)
         else:
-            self._work(self._sockets.send, time.monotonic())
+            self._work(self._sockets.send, now)
         if self._sockets.is_due:
             self._rouse()
         else:
@@ -266,6 +277,18 @@ class Poller:
         sleeper = self._leader if self._leading.locked() else self._own
         if sleeper.is_asleep:
             sleeper.wake()
+
+    def _batch_s(self) -> float:
+        """How long what was submitted may wait for what comes next, to be begun with it."""
+        return self._begun_at + BATCH_S - time.monotonic()
+
+    def _leave(self) -> None:
+        """What was submitted is begun by a later call, or by the thread when its time is over."""
+        own = self._own
+        if own.over_sockets or self._leading.locked():
+            self._rouse()
+        elif own.until > time.monotonic() + 2 * BATCH_S:
+            own.wake()
 
     def _expect(self) -> None:
         """Somebody has to look soon: something may be under way, or receipts owed."""
@@ -396,8 +419,10 @@ class Poller:
 
     def _pause(self) -> float:
         """How long the thread has nothing to do; 0 where it is to lead."""
-        sockets = self._sockets
-        pause_s = self._spare_poller.pause_s(self._leads, is_led=self._leading.locked(), is_due=sockets.is_due)
+        sockets, is_led = self._sockets, self._leading.locked()
+        if sockets.submitted and not is_led and (batch_s := self._batch_s()) > 0:
+            return batch_s
+        pause_s = self._spare_poller.pause_s(self._leads, is_led=is_led, is_due=sockets.is_due)
         if pause_s is not None:
             return pause_s
         if sockets.owes_receipts and self._working.acquire(blocking=False):
@@ -409,9 +434,9 @@ class Poller:
         own.lie_down(time.monotonic() + pause_s, over_sockets=False)
         # A leader that leaves looks here afterwards, so one of both sees the other.
         is_over = led and not self._leading.locked()
-        if is_over or self._closing or self._to_call_back or (not led and self._sockets.is_due):
+        if is_over or self._closing or self._to_call_back or (not led and pause_s > BATCH_S and self._sockets.is_due):
             own.is_asleep = False
-        elif own.sleep(math.inf):
+        elif own.sleep(math.inf) and not (self._sockets.submitted and self._batch_s() > 0):
             self._spare_poller.woken(self._leads)
 
     def _lead_alone(self) -> None:

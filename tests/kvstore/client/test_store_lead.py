@@ -16,6 +16,7 @@ import pytest
 
 from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
+from weft_kvstore.client.poller import BATCH, CALLS_BEGIN
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import joined, on_end, then
@@ -159,6 +160,27 @@ def test_the_thread_stands_by_after_a_caller_has_led_and_leads_again(monkeypatch
         wait_until(stands_by)
         monkeypatch.setattr("weft_kvstore.client.core.LOOKS", 0)
         wait_until(lambda: own.is_asleep and own.over_sockets)
+
+
+def test_calls_that_follow_one_another_are_begun_together_and_the_last_of_them_by_the_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with two_slots() as (one, other):
+        core, submitted = one._core, one._sockets.submitted
+        one.push("k0", 0, GRADIENT).result(WAIT_S)
+        with monkeypatch.context() as patch:
+            patch.setattr("weft_kvstore.client.poller.BATCH_S", 1e9)
+            pulls = [one.pull("k0", 1) for _ in range(CALLS_BEGIN + BATCH - 1)]
+            assert (len(core.open), len(submitted)) == (CALLS_BEGIN, BATCH - 1)
+            pulls.append(one.pull("k0", 1))
+            assert (len(core.open), len(submitted)) == (CALLS_BEGIN + BATCH, 0)
+            pulls += [one.pull("k0", 1) for _ in range(3)]
+            assert len(submitted) == 3
+        one._poller._own.wake()  # It may have seen the patched time.
+        wait_until(lambda: not submitted)
+        assert len(core.open) == len(pulls)
+        other.push("k0", 0, GRADIENT).result(WAIT_S)
+        assert [pull.result(WAIT_S).shape for pull in pulls] == [(8,)] * len(pulls)
 
 
 def test_callbacks_run_on_the_clients_own_thread_and_may_wait() -> None:
