@@ -11,12 +11,10 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from weft.api.words import said_here
+from weft.api.words import nearest, said_here, sentence
 from weft.errors import ArgumentError
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-NAME_RULE = "a name is of letters, digits, '_', '.' and '-', begins with none of the last two, and has 1 to 128"
 
 
 @contextmanager
@@ -27,7 +25,7 @@ def checked(owner: str = "") -> Iterator[None]:
     except ValidationError as error:
         # What is left out follows from what is given: where that is wrong, it cannot be told, and need not be.
         told = [one for one in error.errors(include_url=False) if one["type"] != "default_factory_not_called"]
-        sentences = "; ".join(dict.fromkeys(map(_sentence, told)))
+        sentences = "; ".join(dict.fromkeys(map(sentence, told)))
         raise ArgumentError(f"{owner}: {sentences}" if owner else sentences) from None
 
 
@@ -38,8 +36,6 @@ def refuse_unknown(
 
     `homes` has what to write for words that have their place elsewhere.
     """
-    from weft_graph.spelling import did_you_mean
-
     for word in given:
         if word in known:
             continue
@@ -50,7 +46,7 @@ def refuse_unknown(
             raise ArgumentError(f"{owner} has no {word!r}; write {homes.get(said, said)}")
         if " " in said:
             raise ArgumentError(f"{owner} has no {word!r}: {said}")
-        raise ArgumentError(f"{owner} has no {word!r}{did_you_mean(word, known) or f'; it has {_listed(known)}'}")
+        raise ArgumentError(f"{owner} has no {word!r}{nearest(word, known) or f'; it has {_listed(known)}'}")
 
 
 _ATTRIBUTES_OF_OTHERS: Mapping[str, str] = {
@@ -123,18 +119,3 @@ def keep_best_of(text: str) -> dict[str, Any]:
     if not metric or mode not in {"", "min", "max"}:
         raise ArgumentError(f"keep_best is {text!r}, which is not like loss or accuracy:max")
     return {"metric": metric, "mode": mode or "min"}
-
-
-def _sentence(entry: Any) -> str:
-    """`batch_size is 0; it should be greater than or equal to 1`."""
-    said = str(entry["msg"]).removeprefix("Value error, ")
-    # What has a blank is a kind among several that a value may be of, no field.
-    *path, last = [place for place in entry["loc"] if " " not in str(place)] or ("",)
-    where = f"a name in {path[0]}" if last == "[key]" else ".".join(map(str, (*path, last)))
-    if entry["type"] == "string_pattern_mismatch":
-        said = NAME_RULE
-    elif said.endswith("discriminator 'schedule'") or ("a number" in entry["loc"] and entry["type"] == "float_type"):
-        said = "it should be a number, or a schedule such as weft.cosine(...)"
-    elif said.startswith("Input should"):
-        said = f"it {said.removeprefix('Input ')}"
-    return f"{where} is {entry['input']!r}; {said}" if where else said

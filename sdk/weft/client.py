@@ -327,7 +327,7 @@ class Client:
         Raises ForbiddenError without an admin's token, ConflictError if the name is taken.
         """
         with checked("create_token"):
-            new = NewToken(name=name, scope=Scope(scope), project=project)
+            new = NewToken(name=name, scope=scope, project=project)  # type: ignore[arg-type]  # it makes the word of a text
         return self.http.call(TokenCreated, "POST", "/v1/tokens", json=new.model_dump(mode="json"), headers=_key())
 
     def tokens(self) -> list[TokenInfo]:

@@ -284,9 +284,13 @@ def graph_optimizer(
 
 
 def _listed(multipliers: object, model: Any) -> list[Any]:
-    """The models of `{pattern: {hyper-parameter: factor}}`. Raises ArgumentError and pydantic.ValidationError."""
+    """The models of `{pattern: {hyper-parameter: factor}}`. Raises ArgumentError."""
     if multipliers is None:
         return []
     if not isinstance(multipliers, Mapping) or not all(isinstance(each, Mapping) for each in multipliers.values()):
         raise ArgumentError(f'multipliers are factors by pattern, {{"*.bias": {{"lr": 2.0}}}}, not {multipliers!r}')
-    return [model.model_validate({**factors, "keys": pattern}) for pattern, factors in multipliers.items()]
+    made = []
+    for pattern, factors in multipliers.items():
+        with checked(f"multipliers of {pattern!r}"):
+            made.append(model.model_validate({**factors, "keys": pattern}))
+    return made

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from weft.agent.startup import start_daemon
+from weft.api.words import setting_sentences
 from weft_server.app import create_app
 from weft_server.serving import DirectoryInUseError, UnknownJobsError, serve
 from weft_server.settings import Settings
@@ -21,11 +22,12 @@ EXIT_REFUSED = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until it is told to stop. Returns the exit code."""
+    given = _given(arguments)
     try:
-        settings = Settings(**_given(arguments))
+        settings = Settings(**given)
     except ValidationError as error:
-        for each in error.errors():
-            _complain(f"{'.'.join(map(str, each['loc'])) or 'settings'}: {each['msg']}")
+        for each in setting_sentences(error, given, "WEFT_SERVER_"):
+            _complain(each)
         return EXIT_REFUSED
     stop = start_daemon("server", exit_with_parent=settings.exit_with_parent)
     try:

@@ -25,7 +25,7 @@ from pydantic_core import ErrorDetails, from_json, to_json
 from weft.api.base import RepeatedKeyError, check_keys
 from weft.api.fields import allowed_at, fields_at, kinds_at
 from weft.api.job import JobSpec
-from weft.api.words import said_here
+from weft.api.words import nearest, said_here
 from weft_graph.spelling import did_you_mean
 from weft_server.gate import too_large
 from weft_server.problems import ProblemError, invalid_request
@@ -135,7 +135,7 @@ def _said(model: TypeAdapter[Any], document: Any, error: ErrorDetails) -> str:
     if said in known or below:
         near = f"; did you mean {(said if said in known else below[0])!r}?"
     else:
-        near = did_you_mean(str(word), known) or f"; there are {', '.join(known)}"
+        near = nearest(str(word), known) or f"; there are {', '.join(known)}"
     return f"there is no field {str(word)[:200]!r}{near}"
 
 

@@ -105,8 +105,15 @@ def test_rules_are_the_models_and_say_what_they_have() -> None:
         weft.SGD(object())  # type: ignore[arg-type]  # the mistake is the point
     with pytest.raises(weft.ArgumentError, match=r"^SGD: lr is \{.*; it should be a number, or a schedule such as"):
         weft.SGD({"value": 1})  # type: ignore[arg-type]  # likewise
-    with pytest.raises(weft.ArgumentError, match=r"^SGD: lr is -1; it should be greater than 0$"):
+    with pytest.raises(weft.ArgumentError, match=r"^SGD: lr is -1; it should be above 0 and at most 1e6$"):
         weft.SGD(-1)
+    for betas, said in (
+        ((0.9, 1.0), "betas[1] is 1.0; it should be at least 0 and below 1"),
+        ((0.9,), "betas[1] is missing"),
+        (0.9, "betas is 0.9; it should be a tuple of numbers"),
+    ):
+        with pytest.raises(weft.ArgumentError, match=f"^Adam: {re.escape(said)}$"):
+            weft.Adam(betas=betas)  # type: ignore[arg-type]  # the mistake is the point
 
 
 OTHERS: dict[str, Any] = {"betas": (0.5, 0.25), "amsgrad": True, "centered": True, "nesterov": False}

@@ -322,6 +322,8 @@ def test_a_field_inside_a_list_is_set(run: Run) -> None:
         ("epoch=3", "a job has no such field; did you mean 'epochs'?"),
         ("learning_rate=3", "a job has no such field; did you mean 'lr'?"),
         ("optimizer.learning_rate=3", "optimizer has no field 'learning_rate'; did you mean 'lr'?"),
+        ("learnrate=3", "a job has no such field; did you mean 'lr'?"),
+        ("optimizer.learnrate=3", "optimizer has no field 'learnrate'; did you mean 'lr'?"),
         ("optmizer.lr=3", "a job has no such field; did you mean 'optimizer'?"),
         ("optimizer.beta=1", "optimizer has no field 'beta'; it has name, lr, momentum, dampening, weight_decay"),
         ("lr.schedul=cosine", "optimizer.lr has no field 'schedul'; did you mean 'schedule'?"),
@@ -418,6 +420,19 @@ def test_waiting_ends_with_the_state_that_is_waited_for(run: Run) -> None:
 def test_waiting_in_vain_is_one_sentence(run: Run, ended: Any, arguments: list[str], message: str) -> None:
     result = run(answers(job(), ended), "wait", "job-1", *arguments)
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"weft: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["wait", "job-1", "--for", "done"], "Invalid value for '--for': 'done' is not one of 'running', 'ended'"),
+        (["jobs", "--limit", "many"], "Invalid value for '--limit' / '-n': it should be a valid integer\n"),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_a_plain_sentence(run: Run, arguments: list[str], message: str) -> None:
+    result = run(answers(job()), *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
 
 
 def test_show_says_all_there_is(run: Run) -> None:

@@ -270,6 +270,13 @@ def test_a_graph_s_constants_travel_with_the_job() -> None:
     np.testing.assert_array_equal(graph.constants[0].array, [1, 2, 3, 4])
 
 
+def test_a_scope_that_there_is_not_is_told_before_anything_is_sent() -> None:
+    script = answers(job())
+    with pytest.raises(weft.ArgumentError, match=r"^create_token: scope is 'boss'; it should be 'viewer', 'runner' or"):
+        script.client().create_token("ann", scope="boss")
+    assert script.requests == []
+
+
 @pytest.mark.parametrize("token", ["\u00fc", "a\nb", "a b"])
 def test_a_token_that_no_header_carries_is_told(token: str) -> None:
     with pytest.raises(weft.ArgumentError, match="token"):

@@ -102,7 +102,19 @@ def test_a_port_that_is_taken_is_said_so(tmp_path: Path, refusal: Callable[..., 
 def test_a_server_that_others_can_reach_does_not_start_without_a_token(
     tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
-    assert "give a token (WEFT_SERVER_TOKEN)" in refusal(tmp_path, "--host", "0.0.0.0")
+    said = refusal(tmp_path, "--host", "0.0.0.0")
+    assert said.startswith("weft_server: 0.0.0.0 can be reached from elsewhere: give a token (WEFT_SERVER_TOKEN)")
+
+
+def test_a_wrong_setting_is_told_by_its_option_or_its_variable(
+    tmp_path: Path, refusal: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_SERVER_LOST_AFTER_S", "soon")
+    said = refusal(tmp_path, "--port", "70000").splitlines()
+    assert said == [
+        "weft_server: --port is 70000; it should be less than or equal to 65535",
+        "weft_server: WEFT_SERVER_LOST_AFTER_S is 'soon'; it should be a valid number",
+    ]
 
 
 @pytest.mark.parametrize("ends", [True, False])

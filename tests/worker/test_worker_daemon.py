@@ -316,7 +316,7 @@ def test_the_command_line_says_which_setting_is_wrong():
     app.command()(main)
     result = CliRunner().invoke(app, ["--server", "nowhere", "--name", "w"])
     assert result.exit_code == 2
-    assert "server" in result.output
+    assert "--server is 'nowhere'; it should begin with http://" in result.output
 
 
 def test_a_worker_process_sets_the_switch_interval():

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from weft.agent.children import ForkError
 from weft.agent.startup import start_daemon
+from weft.api.words import setting_sentences
 from weft_worker.daemon import WorkerDaemon
 from weft_worker.errors import DeviceError
 from weft_worker.settings import WorkerSettings
@@ -32,11 +33,11 @@ def main(
     given: dict[str, Any] = {"server": server, "name": name, "device": device, "job_memory": job_memory}
     given |= {"exit_with_parent": exit_with_parent or None}
     given["data_roots"] = tuple(data_root) if data_root else None
+    given = {field: value for field, value in given.items() if value is not None}
     try:
-        settings = WorkerSettings(**{field: value for field, value in given.items() if value is not None})
+        settings = WorkerSettings(**given)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise typer.BadParameter(wrong) from error
+        raise typer.BadParameter("; ".join(setting_sentences(error, given, "WEFT_WORKER_"))) from None
     stop = start_daemon(settings.name, exit_with_parent=settings.exit_with_parent)
     try:
         daemon = WorkerDaemon(settings)

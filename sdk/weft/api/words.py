@@ -1,8 +1,18 @@
-"""What other libraries call the fields of a job and the arguments of the SDK; messages of both name weft's own."""
+"""The words of messages: what other libraries call the fields of a job and the arguments of the SDK, and what pydantic
+says, as plain sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+
+NAME_RULE = "a name is of letters, digits, '_', '.' and '-', begins with none of the last two, and has 1 to 128"
 
 _SPEED = "leave it out: it changes speed alone, and weft chooses"
 _OF_OTHERS: Mapping[str, str] = {
@@ -43,3 +53,56 @@ _OF_OTHERS: Mapping[str, str] = {
 def said_here(word: str) -> str:
     """The word of this library for one of another; the same where there is none."""
     return _OF_OTHERS.get(word, word)
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """`; did you mean 'lr'?` of the words that are known here, for one that is spelt almost like one of them, or like
+    another library's for it; empty where none is."""
+    from weft_graph.spelling import did_you_mean
+
+    said = said_here(word)
+    if said != word and said in known:
+        return f"; did you mean {said!r}?"
+    return did_you_mean(word, known, {other: own for other, own in _OF_OTHERS.items() if own in known})
+
+
+def sentence(entry: ErrorDetails, called: Mapping[str, str] = MappingProxyType({})) -> str:
+    """One of pydantic's errors: `batch_size is 0; it should be greater than or equal to 1`. `called` has other names
+    for fields, such as the variables that set them."""
+    said = plain(entry["msg"])
+    # What has a blank is a kind among several that a value may be of, no field.
+    *path, last = [place for place in entry["loc"] if " " not in str(place)] or ("",)
+    places = [*path, last]
+    places[0] = called.get(str(places[0]), places[0])
+    where = f"a name in {path[0]}" if last == "[key]" else _path(places)
+    if entry["type"] == "missing":
+        return f"{where} is missing"
+    if entry["type"] == "extra_forbidden":
+        return f"{f'{_path(places[:-1])} has' if path else 'there is'} no field {last!r}"
+    if entry["type"] == "string_pattern_mismatch" and "A-Za-z" in said:
+        said = NAME_RULE
+    elif said.endswith("'^https?://'"):
+        said = "it should begin with http:// or https://"
+    elif entry["type"] == "tuple_type":
+        said = "it should be a tuple of numbers"
+    elif said.endswith("discriminator 'schedule'") or ("a number" in entry["loc"] and entry["type"] == "float_type"):
+        said = "it should be a number, or a schedule such as weft.cosine(...)"
+    return f"{where} is {entry['input']!r}; {said}" if where else said
+
+
+def plain(said: str) -> str:
+    """What pydantic says of a value, as a sentence about it: `it should be a valid number`."""
+    told = said.replace("Value error, ", "").partition(", unable to parse")[0]
+    return re.sub(r"\b(Input|String|URL) should", "it should", told)
+
+
+def setting_sentences(error: ValidationError, given: Collection[str], prefix: str) -> list[str]:
+    """What is wrong with a daemon's settings, by the options and variables that say them; `given` are options."""
+    names = {str(one["loc"][0]) for one in error.errors() if one["loc"]}
+    said = {name: f"--{name.replace('_', '-')}" if name in given else f"{prefix}{name.upper()}" for name in names}
+    return [sentence(one, said) for one in error.errors(include_url=False)]
+
+
+def _path(places: Sequence[int | str]) -> str:
+    """`data.columns`, `betas[1]`."""
+    return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in places).removeprefix(".")

@@ -104,6 +104,7 @@ class Reporting(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         from weft import http  # nor of these
+        from weft.api.words import plain
         from weft.errors import ArgumentError, ConnectError, WeftError
         from weft_graph.errors import GraphError
 
@@ -124,7 +125,10 @@ class Reporting(TyperGroup):
             code = _complain(f"{file}: {error.strerror}" if file and error.strerror else str(error), EXIT_FAILED)
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
-        except (typer.Exit, typer.Abort, USAGE_ERROR):
+        except USAGE_ERROR as error:
+            error.message = plain(error.message)  # typer asks pydantic
+            raise
+        except (typer.Exit, typer.Abort):
             raise  # typer's own ways to end
         except Exception as error:
             if os.environ.get(TRACEBACK):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,12 +14,11 @@ from weft.api.base import RepeatedKeyError, check_keys
 from weft.api.fields import Schema, alternatives, fields, fields_at, items
 from weft.api.job import JobSpec
 from weft.api.optimizer import SGD
-from weft.api.words import said_here
+from weft.api.words import nearest
 from weft.cli.options import find_job
 from weft.client import Client
 from weft.errors import ArgumentError
 from weft.submission import file_of
-from weft_graph.spelling import did_you_mean
 
 STANDARD_INPUT = "standard input"
 SHOWN_CHARACTERS = 40
@@ -151,7 +150,7 @@ def _whole(path: tuple[str, ...], job: dict[str, Any], schema: Schema) -> tuple[
         if path[0] in within:
             return (name, *path)
     known = dict.fromkeys((*top, *(field for within in below.values() for field in within)))
-    hint = _meant(path[0], known) or f"; it has {', '.join(known)}"
+    hint = nearest(path[0], known) or f"; it has {', '.join(known)}"
     raise ArgumentError(f"--set {'.'.join(path)}: a job has no such field{hint}")
 
 
@@ -186,14 +185,8 @@ def _below(allowed: list[Schema], here: Any, path: tuple[str, ...], depth: int, 
     free = [one for one in allowed if one.get("type", "object") == "object" and "properties" not in one]
     if free:
         return [{}]  # a dictionary of the user's own names
-    hint = _meant(name, known) or (f"; it has {', '.join(known)}" if known else "")
+    hint = nearest(name, known) or (f"; it has {', '.join(known)}" if known else "")
     raise ArgumentError(f"--set {'.'.join(path)}: {where} has no field {name!r}{hint}")
-
-
-def _meant(name: str, known: Collection[str]) -> str:
-    """Which of the names may be meant, also by who says it as another library does; nothing where none is."""
-    said = said_here(name)
-    return f"; did you mean {said!r}?" if said != name and said in known else did_you_mean(name, known)
 
 
 def _value(text: str, path: str, allowed: list[Schema], schema: Schema) -> Any:
