@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
@@ -179,9 +181,26 @@ def accuracies(text: str) -> list[float]:
     return [float(number) for number in re.findall(r"steps (\d\.\d+) of the digits", text)]
 
 
+DIGITS = """
+import numpy as np
+
+def load_digits(return_X_y):
+    table = np.loadtxt(FILE, delimiter=",")
+    return table[:, :-1], table[:, -1]
+"""
+"""Of `sklearn.datasets`, which takes seconds to import, what the example uses; FILE is the library's own."""
+
+
 def test_the_example_trains_alike_over_shards_and_in_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (sklearn,) = find_spec("sklearn").submodule_search_locations  # type: ignore[union-attr, misc]
+    (tmp_path / "sklearn").mkdir()
+    (tmp_path / "sklearn" / "__init__.py").touch()
+    (tmp_path / "sklearn" / "datasets.py").write_text(
+        DIGITS.replace("FILE", repr(f"{sklearn}/datasets/data/digits.csv.gz"))
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     path = tmp_path / "logistic.toml"
     text = (ROOT / "examples" / "kvstore" / "logistic.toml").read_text()
     for port in ("5555", "5556"):
@@ -190,6 +209,9 @@ def test_the_example_trains_alike_over_shards_and_in_one_process(
     worker = ["examples/kvstore/logistic.py", "--description", str(path)]
     with started([*worker, "0"], [*worker, "1"], shard(path, 0), shard(path, 1)) as (zero, one, *_):
         told = [process.communicate(timeout=WAIT_S)[0] for process in (zero, one)]
+    spec = spec_from_file_location("sklearn.datasets", tmp_path / "sklearn" / "datasets.py")
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", module_from_spec(spec))  # type: ignore[arg-type]
+    spec.loader.exec_module(sys.modules["sklearn.datasets"])  # type: ignore[union-attr]
     monkeypatch.setattr(sys, "argv", [*worker, "local"])
     runpy.run_path(str(ROOT / worker[0]), run_name="__main__")
     (reached,) = set(accuracies(told[0]) + accuracies(told[1]) + accuracies(capsys.readouterr().out))

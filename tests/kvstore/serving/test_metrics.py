@@ -255,15 +255,17 @@ def test_a_process_says_where_its_metrics_are_and_ends_with_its_parent(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("elements", "options", "said"),
     [
-        (["--job-memory", "256MiB"], "error: "),
-        (["--metrics-port", "1", "--metrics-host", "203.0.113.1"], "error: cannot serve metrics at 203.0.113.1:1: "),
+        (1 << 26, ["--job-memory", "256MiB"], "error: "),
+        (4, ["--metrics-port", "1", "--metrics-host", "203.0.113.1"], "error: cannot serve metrics at 203.0.113.1:1: "),
     ],
 )
-def test_a_process_that_cannot_serve_as_told_says_why(options: list[str], said: str, tmp_path: Path) -> None:
+def test_a_process_that_cannot_serve_as_told_says_why(
+    elements: int, options: list[str], said: str, tmp_path: Path
+) -> None:
     path = tmp_path / "store.json"
-    description = store_of([key_of("w", (1 << 26,), 1)], slots=1, shards=1)
+    description = store_of([key_of("w", (elements,), 1)], slots=1, shards=1)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(description, shards=("tcp://127.0.0.1:0",))))
     command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), "--shard", "0", *options]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -214,12 +214,11 @@ def test_weights_and_state_are_bit_equal_for_any_order_of_arrival_and_any_number
     expected = oracle(described(rule, 1))
     assert set(expected.states["a"]) == set(rule_from(RULES[rule]).state)
     orders = []
-    for shards in (1, 2, 3):
-        for seed in (1, 2):
-            run = train(described(rule, shards), [shuffled(10 * seed + shard) for shard in range(shards)])
-            assert run.differs_from(expected) == [], f"{shards} shards, seed {seed}"
-            assert_permuted(run, chunks=shards * tables_in(described(rule, shards)))
-            orders.append(run.orders)
+    for shards, seed in ((1, 1), (2, 1), (2, 2), (3, 1)):
+        run = train(described(rule, shards), [shuffled(10 * seed + shard) for shard in range(shards)])
+        assert run.differs_from(expected) == [], f"{shards} shards, seed {seed}"
+        assert_permuted(run, chunks=shards * tables_in(described(rule, shards)))
+        orders.append(run.orders)
     for place, order in enumerate(orders):
         assert order not in orders[:place]
 
