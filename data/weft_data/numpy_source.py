@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -94,8 +94,8 @@ class NpzSource:
         columns = tuple(member.column for member in self._members.values())
         return Description(self._rows, columns, hashlib.sha256(content.encode()).hexdigest())
 
-    def read(self, columns: Sequence[str], rows: Rows) -> dict[str, Array]:
-        """The rows asked for, a new array (len(rows), *row_shape) for each column.
+    def read(self, columns: Sequence[str], rows: Rows, *, out: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """The rows asked for, an array (len(rows), *row_shape) for each column: that of `out`, or a new one.
 
         Raises MissingColumnError, RowRangeError, FileFormatError where the file is not what its headers say or has
         changed since it was opened, and UnreadableFileError once closed.
@@ -103,7 +103,11 @@ class NpzSource:
         self._check_rows(rows)
         with self._lock:
             self._check_unchanged()
-            return {name: _gather(self._array(name), rows) for name in columns}
+            if out is None:
+                return {name: _gather(self._array(name), rows) for name in columns}
+            for name in columns:
+                _gather_into(self._array(name), rows, out[name])
+            return {name: out[name] for name in columns}
 
     def close(self) -> None:
         """Release the file and what was loaded. Idempotent."""
@@ -196,6 +200,18 @@ class NpzSource:
 
 def _gather(array: Array, rows: Rows) -> Array:
     return np.ascontiguousarray(array[rows], dtype=array.dtype.newbyteorder("="))
+
+
+def _gather_into(array: Array, rows: Rows, out: Array) -> None:
+    """The same into an array that is there already."""
+    row_bytes = out[0].nbytes if len(out) else 0
+    if array.dtype != out.dtype or not array.flags.c_contiguous or not row_bytes:
+        out[...] = array[rows]
+        return
+    # Items without a type need not be aligned, as what lies in an archive seldom is: NumPy would copy all of it first.
+    # The mode spares a copy of what is taken; no row is outside.
+    item = np.dtype((np.void, row_bytes))
+    array.reshape(-1).view(item).take(rows, out=out.reshape(-1).view(item), mode="clip")
 
 
 def _read_all(stream: IO[bytes], nbytes: int) -> tuple[Array, int]:

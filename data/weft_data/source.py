@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -43,10 +43,10 @@ class Source(Protocol):
     def describe(self) -> Description:
         """What the source holds, without reading its rows."""
 
-    def read(self, columns: Sequence[str], rows: Rows) -> dict[str, Array]:
+    def read(self, columns: Sequence[str], rows: Rows, *, out: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """The rows asked for, in that order, repeats allowed: an array (len(rows), *row_shape) for each column.
 
-        The arrays are new, C-contiguous, of native byte order, and owned by the caller.
+        The arrays are C-contiguous, of native byte order, and owned by the caller: those of `out`, or new ones.
         """
 
     def close(self) -> None:

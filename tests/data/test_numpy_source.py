@@ -87,9 +87,12 @@ def test_any_array_a_graph_takes_reads_as_numpy_reads_it(
     rows = data.draw(hnp.arrays(np.int64, st.integers(0, 8), elements=st.integers(0, shape[0] - 1)))
     source = NpzSource(str(path))
     got = source.read(["x"], rows)["x"]
+    there = np.zeros_like(got)
+    assert source.read(["x"], rows, out={"x": there})["x"] is there
     source.close()
     with np.load(path) as oracle:
         np.testing.assert_array_equal(got, oracle["x"][rows])
+    np.testing.assert_array_equal(there, got)
     assert got.dtype.isnative
     assert got.flags.c_contiguous
 

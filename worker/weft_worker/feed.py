@@ -20,8 +20,14 @@ class Feeder:
     input's type cannot hold, and one whose rows have another shape.
     """
 
-    def __init__(self, source: Source, columns: Mapping[str, str], inputs: Sequence[Input]) -> None:
+    def __init__(
+        self, source: Source, columns: Mapping[str, str], inputs: Sequence[Input], *, reuse: bool = False
+    ) -> None:
+        """`reuse`: batches of one size lie in the same arrays, each until the next one is read."""
         self._source = source
+        self._reuse = reuse
+        self._kept: dict[int, tuple[dict[str, Array], dict[str, Array]]] = {}
+        """By the number of rows, arrays for columns, and for inputs."""
         self._inputs = [declared for declared in inputs if declared.name != LOSS_SCALE]
         self._columns: dict[str, str] = {}
         self._dims: dict[str, int] = {}
@@ -37,6 +43,8 @@ class Feeder:
                 raise TaskError(f"input {declared.name!r} is column {name!r}; the source has {there}")
             self._fit(declared, column)
             self._columns[declared.name] = name
+        self._read = sorted(set(self._columns.values()))
+        self._described = {name: column for name in self._read if (column := description.column(name)) is not None}
 
     def dims(self, samples: int) -> dict[str, int]:
         """The dimensions of a batch of `samples`: its own, and those that the shapes of rows fill."""
@@ -44,9 +52,26 @@ class Feeder:
 
     def read(self, rows: Rows) -> dict[str, Array]:
         """An array of the input's type for each input, in the order of `rows`. Raises DataError."""
-        read = self._source.read(sorted(set(self._columns.values())), rows)
+        if not self._reuse:
+            return self._inputs_of(self._source.read(self._read, rows))
+        count = len(rows)
+        if count not in self._kept:
+            columns = {
+                name: np.empty((count, *column.row_shape), column.dtype.numpy)
+                for name, column in self._described.items()
+            }
+            self._kept[count] = columns, self._inputs_of(columns)
+        columns, inputs = self._kept[count]
+        self._source.read(self._read, rows, out=columns)
+        for name, array in inputs.items():
+            column = columns[self._columns[name]]
+            if array is not column:
+                np.copyto(array, column, casting="unsafe")
+        return dict(inputs)
+
+    def _inputs_of(self, columns: Mapping[str, Array]) -> dict[str, Array]:
         return {
-            declared.name: read[self._columns[declared.name]].astype(declared.type.dtype.numpy, copy=False)
+            declared.name: columns[self._columns[declared.name]].astype(declared.type.dtype.numpy, copy=False)
             for declared in self._inputs
         }
 

@@ -312,7 +312,8 @@ class Run:
         inline = self._inline(task, engine, device, store)
         travels = not isinstance(inline, OwnValues) and self._settings.overlap
         binder = Binder(task.programs.train, device, session_threads=self._session_threads, travels=travels)
-        feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)
+        reuse = isinstance(engine, SerialEngine)  # A step has ended there before the next one is read.
+        feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs, reuse=reuse)
         schedule = schedule_of(task, feeder.rows)
         for size in schedule.training_sizes():
             binder.plan(feeder.dims(size))

@@ -45,18 +45,6 @@ class ValueTable:
         if self.readers[place] > 0:
             self.arrays[place] = array
 
-    def place(self, arrays: Mapping[int, Array]) -> None:
-        """Has values be written to these arrays, where the plan has them lie in C's order and no view."""
-        placement = self._plan.placement
-        fitting = {
-            place: array
-            for place, array in arrays.items()
-            if (value := placement.values.get(place)) is not None
-            and value.axes is None
-            and place not in placement.views
-        }
-        self._arena, self.calls = {**self._arena, **fitting}, {}
-
     def keep_copies(self, places: Iterable[int]) -> None:
         """Of these values, those that lie in memory of others are copied: it is about to be written."""
         for place in self._plan.aliased.intersection(places):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,11 @@ class TrainingSteps:
     sums: MetricSums
     scale: StepLossScale
     order: Variable
+    scale_dtype: np.dtype[Any] | None
+    """Of the input that scales the loss, where the program has one."""
     trace: TraceRecorder | None = None
+    shares: dict[float, Array] = field(default_factory=dict)
+    """Arrays of that input where the loss scale is fixed."""
     skipped: list[int] = field(default_factory=list)
     """Steps whose gradient was not finite, and that changed nothing, since this process began."""
     bad_data: list[str] = field(default_factory=list)
@@ -64,7 +69,8 @@ class TrainingSteps:
         scale = StepLossScale(None if commit is None else commit.loss_scaling, first)
         sums, order = MetricSums(binder.program.outputs), engine.variable("metric sums")
         trace = TraceRecorder.of(task.allocation.trace, "worker", task.allocation.slot)
-        return cls(task, schedule, binder, feeder, engine, pusher, reports, sums, scale, order, trace)
+        dtype = next((each.type.dtype.numpy for each in binder.program.inputs if each.name == LOSS_SCALE), None)
+        return cls(task, schedule, binder, feeder, engine, pusher, reports, sums, scale, order, dtype, trace)
 
     def push(self, current: ScheduledStep) -> Variable:
         """Pushes a step and the work that ends it; returns what that work writes last."""
@@ -109,12 +115,15 @@ class TrainingSteps:
 
     def _feeds(self, current: ScheduledStep) -> tuple[Mapping[str, Array], LateFeed | None]:
         """The step's inputs, and the one that the end of the step before decides."""
-        feeds = dict(self.feeder.read(current.rows))
-        dtype = next((each.type.dtype.numpy for each in self.binder.program.inputs if each.name == LOSS_SCALE), None)
+        feeds, dtype = self.feeder.read(current.rows), self.scale_dtype
         if dtype is None:
             return feeds, None
         if self.scale.is_fixed:
-            return {**feeds, LOSS_SCALE: np.asarray(current.share, dtype=dtype)}, None
+            share = self.shares.get(current.share)
+            if share is None:
+                share = self.shares[current.share] = np.asarray(current.share, dtype=dtype)
+            feeds[LOSS_SCALE] = share
+            return feeds, None
 
         def read() -> Array:
             return np.asarray(current.share * self.scale.scale, dtype=dtype)

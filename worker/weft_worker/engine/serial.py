@@ -31,8 +31,12 @@ class SerialEngine(Engine):
     def wait(self, variables: Iterable[Variable], timeout_s: float) -> None:
         self._check_outside("wait")
         self._check_open()
-        probe, _ = self._dependencies.push(dict.fromkeys(variables), (), name="wait")
-        error = self._dependencies.raise_now([probe.failure, *(variable.standing for variable in probe.reads)])
+        failures = []
+        for variable in variables:
+            if variable.owner is not self._dependencies:
+                raise EngineUsageError(f"'wait' names {variable}, which another engine made")
+            failures.append(variable.standing)
+        error = self._dependencies.raise_now(failures)
         if error is not None:
             raise error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from weft_worker.device import CPU
 from weft_worker.engine.errors import PartError
 from weft_worker.engine.work import Variable
 from weft_worker.own_values import OwnStore
-from weft_worker.plan import BoundNode, Segment
+from weft_worker.plan import BoundNode, Plan, Segment
 from weft_worker.step.computation import run_nodes
 from weft_worker.step.run import COMPUTE, InlineStore, StepRun
 
@@ -71,6 +71,23 @@ class OwnValues:
     variable: Variable
     _gradients: dict[str, Array] = field(default_factory=dict)
     _rows: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+    _memory: dict[str, Array] = field(default_factory=dict)
+    """By key: see `gradients`."""
+
+    def gradients(self, plan: Plan, xp: Any) -> dict[int, Array]:
+        """See `InlineStore`: they are used up within the step, so the next one, of any plan, writes there again."""
+        found: dict[int, Array] = {}
+        for key, place in plan.sent.items():
+            layout = plan.placement.values.get(place)
+            if place in plan.outputs.values() or layout is None or layout.offset is not None:
+                continue
+            array = self.store.gradient(key)
+            if array is None or not layout.matches(array):
+                array = self._memory.get(key)
+                if array is None or array.shape != plan.types[place].shape or not layout.matches(array):
+                    array = self._memory[key] = layout.array(xp, None)
+            found[place] = array
+        return found
 
     def communicate(self, run: StepRun, bounds: Sequence[BoundNode], *, is_last: bool) -> None:
         """See `InlineStore`."""
@@ -152,6 +169,10 @@ def _brought(run: StepRun, bound: BoundNode) -> list[Array]:
 # --- Values on shards -------------------------------------------------------------------------------------------------
 
 
+_NOT_ASKED: Final = (-1,)
+"""In the place of what is on its way: a version that there is not."""
+
+
 @dataclass(slots=True, eq=False)
 class SharedValues:
     """The values on a job's shards, where one call pushes a step's gradients and pulls the next step's values: the next
@@ -159,13 +180,30 @@ class SharedValues:
     sends.
 
     `_ahead` has for each key the version that is on its way, the call that brings it, and its number there. A key's
-    gradient array is the store's until that call has ended.
+    gradient array is the store's until that call has ended. `_arrays` has the store's arrays of a key, which are always
+    the same: of its gradient, and of its value.
     """
 
     store: StoreCalls
     variable: Variable
     _ahead: dict[str, tuple[int, Future[list[Array]], int]] = field(default_factory=dict)
     _pushed: list[Future[None]] = field(default_factory=list)
+    _arrays: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+
+    def gradients(self, plan: Plan, xp: Any) -> dict[int, Array]:
+        """See `InlineStore`: those of keys that are fetched before. The push of the step before has ended then."""
+        fetched, found = set[str](), dict[int, Array]()
+        keys = {place: key for key, place in plan.sent.items() if place not in plan.outputs.values()}
+        for bound in plan.nodes:
+            if bound.node.op_type == FETCH:
+                fetched.add(bound.key)
+            for place in bound.outputs:
+                if place is None or keys.get(place) not in fetched or place in plan.placement.views:
+                    continue
+                layout = plan.placement.values.get(place)
+                if layout is not None and layout.axes is None:
+                    found[place] = self._arrays_of(keys[place])[0]
+        return found
 
     def communicate(self, run: StepRun, bounds: Sequence[BoundNode], *, is_last: bool) -> None:
         """See `InlineStore`."""
@@ -183,9 +221,6 @@ class SharedValues:
             values = self.values(keys, run.context.step)
         for bound, value in zip(bounds, values, strict=True):
             _put(run, bound, value)
-        # The previous push of these keys has ended, so kernels may write into the send buffers.
-        sent = run.plan.sent
-        run.table.place({sent[key]: self.store.gradient_buffer(key) for key in keys if key in sent})
 
     def _send(self, run: StepRun, bounds: Sequence[BoundNode], *, is_last: bool) -> None:
         keys = [bound.key for bound in bounds]
@@ -206,35 +241,39 @@ class SharedValues:
     def values(self, keys: Sequence[str], version: int) -> list[Array]:
         """The keys' values at that version: waits for them. They are the store's arrays, and hold until the keys are
         sent."""
-        for key in keys:
-            coming = self._ahead.get(key)
-            if coming is not None and coming[0] != version:
-                self._await(key)
-        missing = [key for key in keys if key not in self._ahead]
+        missing = [key for key in keys if self._ahead.get(key, _NOT_ASKED)[0] != version]
         if missing:
-            out = [self.store.value_buffer(key) for key in missing]
+            for key in missing:
+                self._await(key)
+            out = [self._arrays_of(key)[1] for key in missing]
             self._expect(missing, version, self.store.pull(missing, version, out=out))
-        found = [self._ahead.pop(key) for key in keys]
-        return [future.result()[number] for _, future, number in found]
+        found, call, values = list[Array](), None, list[Array]()
+        for key in keys:
+            _, future, number = self._ahead.pop(key)
+            if future is not call:
+                call, values = future, future.result()
+            found.append(values[number])
+        return found
 
     def send(
         self, keys: Sequence[str], step: int, gradients: Sequence[Array], *, goes_on: bool, in_place: bool
     ) -> Future[Any]:
         """Pushes gradients; where the job `goes_on`, also pulls what they make. `in_place`: the values that the keys
         have are read no more. Ends once they are there, or the shards have the gradients."""
-        arrays = []
+        arrays, out = list[Array](), list[Array]()
         for key, gradient in zip(keys, gradients, strict=True):
-            self._await(key)
-            array = self.store.gradient_buffer(key)
+            if key in self._ahead:
+                self._await(key)
+            array, value = self._arrays_of(key)
             if gradient is not array:
                 np.copyto(array, gradient, casting="no")
             arrays.append(array)
+            out.append(value)
         if not goes_on:
             pushed = self.store.push(keys, step, arrays)
             self._pushed.append(pushed)
             return pushed
-        out = [self.store.value_buffer(key) for key in keys] if in_place else None
-        future = self.store.pushpull(self.store.key_set(keys), step, arrays, out=out)
+        future = self.store.pushpull(self.store.key_set(keys), step, arrays, out=out if in_place else None)
         self._expect(keys, step + 1, future)
         return future
 
@@ -243,6 +282,12 @@ class SharedValues:
         for pushed in self._pushed:
             pushed.result()
         return self.store.barrier(step, []).result()
+
+    def _arrays_of(self, key: str) -> tuple[Array, Array]:
+        found = self._arrays.get(key)
+        if found is None:
+            found = self._arrays[key] = self.store.gradient_buffer(key), self.store.value_buffer(key)
+        return found
 
     def _expect(self, keys: Sequence[str], version: int, future: Future[Any]) -> None:
         self._ahead.update((key, (version, future, number)) for number, key in enumerate(keys))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND
+from weft_graph.weft_domain import FETCH, FETCH_ROWS
 from weft_kernels.kernel import Array
 from weft_kvstore.store import Readable
 from weft_worker.arena import Arenas
 from weft_worker.engine.serial import SerialEngine
 from weft_worker.engine.work import OnComplete, Variable
 from weft_worker.errors import DeviceError
-from weft_worker.own_values import OwnStore
 from weft_worker.pace import Pace
 from weft_worker.plan import BoundNode, Plan, Segment
 from weft_worker.step.accumulation import StepPart
 from weft_worker.step.communication import completing, push_communication
 from weft_worker.step.computation import compute
-from weft_worker.step.inline import OwnValues, push_inline
+from weft_worker.step.inline import push_inline
 from weft_worker.step.run import COMPUTE, IO, Runtime, StepRun
 from weft_worker.step.values import Ending, LateFeed, PushedStep, StepContext
 from weft_worker.table import Calls, ValueTable
@@ -39,8 +38,6 @@ class StepPusher:
         self._memory_now: Array | None = None
         self._arrays: dict[int, tuple[Plan, _Memory]] = {}
         """For each plan by its identity, the arrays of its values in that memory."""
-        self._gradients: dict[str, Array] = {}
-        """By key: see `_gradients_of`."""
 
     def push(
         self,
@@ -102,30 +99,12 @@ class StepPusher:
             device = self._runtime.device
             with device.use():
                 arrays = {} if memory is None else plan.placement.arrays(device.xp, memory)
-                if isinstance(self._runtime.inline, OwnValues):
-                    arrays |= self._gradients_of(plan, self._runtime.inline.store)
+                if self._runtime.inline is not None:
+                    arrays |= self._runtime.inline.gradients(plan, device.xp)
                     if isinstance(self.engine, SerialEngine):
                         arrays |= self._outputs_of(plan)
                 known = self._arrays[id(plan)] = plan, (arrays, {})
         return known[1]
-
-    def _gradients_of(self, plan: Plan, store: OwnStore) -> dict[int, Array]:
-        """Memory for the gradients, by place: where nothing travels they are used up within the step, so the next one,
-        of any plan, writes there again."""
-        found: dict[int, Array] = {}
-        for bound in plan.nodes:
-            place = bound.inputs[0] if bound.node.op_type == SEND else None
-            layout = None if place is None else plan.placement.values.get(place)
-            if place in plan.outputs.values() or layout is None or layout.offset is not None:
-                continue
-            assert place is not None
-            array = store.gradient(bound.key)
-            if array is None or not layout.matches(array):
-                array = self._gradients.get(bound.key)
-                if array is None or array.shape != plan.types[place].shape or not layout.matches(array):
-                    array = self._gradients[bound.key] = layout.array(self._runtime.device.xp, None)
-            found[place] = array
-        return found
 
     def _outputs_of(self, plan: Plan) -> dict[int, Array]:
         """Memory for the outputs, by place: where each run has ended before the next begins, they have been read."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from weft_kernels.kernel import Array
 from weft_kvstore.client.calls import StoreCalls
@@ -41,6 +41,10 @@ class InlineStore(Protocol):
     work. Such work writes `variable`."""
 
     variable: Variable
+
+    def gradients(self, plan: Plan, xp: Any) -> dict[int, Array]:
+        """The arrays of `xp` that gradients of the plan are to be written to, by place: sent from there, they are not
+        copied."""
 
     def communicate(self, run: StepRun, bounds: Sequence[BoundNode], *, is_last: bool) -> None:
         """Carries out nodes of one kind; `is_last`: no node of the run that has a kernel follows."""
