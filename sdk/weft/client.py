@@ -7,9 +7,10 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 from pydantic import ValidationError
@@ -21,8 +22,9 @@ from weft.api.job import FromUpload, Job, JobPage, JobSpec, Scale, StopWhen
 from weft.api.lifecycle import JobState
 from weft.api.token import DEFAULT_PROJECT, NewToken, Scope, TokenCreated, TokenInfo, TokenList
 from weft.api.values import Uploaded, UploadList, upload_id
-from weft.arguments import checked, stop_when_of
-from weft.errors import DEFAULT_PORT, ArgumentError, InvalidRequestError, ProtocolError
+from weft.arguments import checked, refuse_unknown, stop_when_of
+from weft.command_line import command
+from weft.errors import DEFAULT_PORT, ArgumentError, InvalidRequestError, NotFoundError, ProtocolError
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Progress, Retry
 from weft.job_handle import JobHandle
 from weft.parameter_file import save_values
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=Model)
 
+NO_FIELD = ("there is no field", "Extra inputs are not permitted")
+"""How servers of this release and of earlier ones refuse a field that they do not know."""
+
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 URL_VARIABLE = "WEFT_URL"
 TOKEN_VARIABLE = "WEFT_TOKEN"  # noqa: S105 - the name of a variable
@@ -47,6 +52,20 @@ UPLOAD_TIMEOUT_S = 120.0
 CHECKED_FIRST_BYTES = 4 << 20
 """Values of at least so many bytes go up only after a dry run of their job; fewer take less time than that."""
 PAGE = 100
+SEARCHED_JOBS = 1000
+"""Newest jobs among which the beginning of an id is looked for."""
+
+
+class ResumeArguments(TypedDict, total=False):
+    """What `Client.resume` changes; None changes nothing."""
+
+    steps: int | None
+    epochs: int | None
+    workers: int | None
+    shards: int | None
+    lr: float | None
+    stop_when: StopWhen | Mapping[str, Any] | str | None
+    name: str | None
 
 
 class Client:
@@ -127,6 +146,10 @@ class Client:
             if not file.is_file():
                 raise ArgumentError(f"init_from: there is no file {file.absolute()}")
             arguments["init_from"] = None
+        elif isinstance(begins, str):
+            arguments["init_from"] = self.job(begins)
+        if isinstance(resumed := arguments.get("resume"), str):
+            arguments["resume"] = self.job(resumed)
         name = arguments.get("name", JobSpec.model_fields["name"].default)
         trained = trainable_of(loss, arguments.pop("metrics", None), arguments.pop("outputs", ()), name)
         spec = job_spec(trained, **arguments)
@@ -210,9 +233,18 @@ class Client:
         """Sends a job, and returns the answer with what was sent: first with the absolute path of its data in this
         folder, then, if the server cannot read that, as it is."""
 
-        def send(content: str | bytes) -> tuple[M, str | bytes]:
+        def call(content: str | bytes) -> tuple[M, str | bytes]:
             told = {"Content-Type": "application/json", **headers()}
             return self.http.call(kind, "POST", "/v1/jobs", params=params or {}, content=content, headers=told), content
+
+        def send(content: str | bytes) -> tuple[M, str | bytes]:
+            try:
+                return call(content)
+            except InvalidRequestError as error:
+                older = _for_older_server(content, error)
+                if older is None:
+                    raise
+            return call(older)
 
         local = _with_data_of_this_folder(content)
         if local is None:
@@ -230,75 +262,77 @@ class Client:
                 raise
         raise refused
 
-    def resume(
-        self,
-        job: JobHandle | str,
-        *,
-        steps: int | None = None,
-        epochs: int | None = None,
-        workers: int | None = None,
-        shards: int | None = None,
-        lr: float | None = None,
-        stop_when: StopWhen | Mapping[str, Any] | str | None = None,
-        name: str | None = None,
-    ) -> JobHandle:
+    @shown_with_keywords_of(ResumeArguments)
+    def resume(self, job: JobHandle | str, **changes: Unpack[ResumeArguments]) -> JobHandle:
         """Continue a job that has ended from its last snapshot: parameters, optimizer state, step and data order.
 
         `job` is a handle or an id. The result is a new job. Arguments replace those of the first job: `steps` or
         `epochs` is the total length of both, `stop_when="none"` removes its early stop. Raises NotFoundError,
         InvalidRequestError if there is no snapshot, ArgumentError.
         """
-        document = self.resume_spec(
-            job, steps=steps, epochs=epochs, workers=workers, shards=shards, lr=lr, stop_when=stop_when, name=name
-        )
-        return self.submit_spec(document)
+        return self.submit_spec(self.resume_spec(job, **changes))
 
-    def resume_spec(
-        self,
-        job: JobHandle | str,
-        *,
-        steps: int | None = None,
-        epochs: int | None = None,
-        workers: int | None = None,
-        shards: int | None = None,
-        lr: float | None = None,
-        stop_when: StopWhen | Mapping[str, Any] | str | None = None,
-        name: str | None = None,
-    ) -> str:
+    @shown_with_keywords_of(ResumeArguments)
+    def resume_spec(self, job: JobHandle | str, **changes: Unpack[ResumeArguments]) -> str:
         """The JSON of the job that `resume` submits, of which any other field may be changed first. Raises
         NotFoundError, ArgumentError."""
-        identifier = job.id if isinstance(job, JobHandle) else job
+        refuse_unknown("resume", changes, ResumeArguments.__annotations__)
+        identifier = self._id(job)
         said = self.http.send("GET", f"/v1/jobs/{quote(identifier, safe='')}/spec").content
         try:
             spec = JobSpec.from_answer(said)
         except ValidationError as error:
             raise ProtocolError(f"the server answered with what is no JobSpec: {error}") from None
-        changes: dict[str, Any] = {"resume": identifier, "init_from": None}
-        if name is not None:
-            changes["name"] = name
-        if steps is not None or epochs is not None:
-            changes["run"] = {**spec.run.model_dump(), "steps": steps, "epochs": epochs}
-        if lr is not None:
-            changes["optimizer"] = {**spec.optimizer.model_dump(exclude_unset=True), "lr": lr}
-        if isinstance(stop_when, str):
-            changes["stop_when"] = None if stop_when == "none" else stop_when_of(stop_when)
-        elif stop_when is not None:
-            changes["stop_when"] = stop_when
+        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        changed: dict[str, Any] = {"resume": identifier, "init_from": None}
+        if "name" in given:
+            changed["name"] = given["name"]
+        if "steps" in given or "epochs" in given:
+            changed["run"] = {**spec.run.model_dump(), "steps": given.get("steps"), "epochs": given.get("epochs")}
+        if "lr" in given:
+            changed["optimizer"] = {**spec.optimizer.model_dump(exclude_unset=True), "lr": given["lr"]}
+        if "stop_when" in given:
+            end = given["stop_when"]
+            changed["stop_when"] = None if end == "none" else stop_when_of(end) if isinstance(end, str) else end
         with checked("resume"):
-            if workers is not None or shards is not None:
-                changes["parallelism"] = Scale(workers=workers, shards=shards).of(spec.parallelism)
-            resumed = JobSpec.model_validate({**spec.model_dump(), **changes})
-        changed = resumed.model_dump(mode="json", include=set(changes))
-        return json.dumps({**json.loads(said), **changed})  # With what only the server knows of.
+            if "workers" in given or "shards" in given:
+                scale = Scale(workers=given.get("workers"), shards=given.get("shards"))
+                changed["parallelism"] = scale.of(spec.parallelism)
+            resumed = JobSpec.model_validate({**spec.model_dump(), **changed})
+        told = resumed.model_dump(mode="json", include=set(changed))
+        return json.dumps({**json.loads(said), **told})  # With what only the server knows of.
 
     def job(self, id: str) -> JobHandle:  # noqa: A002 - what the API calls it
-        """The job with this id, given whole: only the command line takes its first characters. Raises NotFoundError."""
-        return JobHandle(self.http, self.http.call(Job, "GET", f"/v1/jobs/{quote(id, safe='')}"))
+        """The job with this id, or the only one of the newest 1,000 whose id begins so.
+
+        Raises NotFoundError, which says what there is where none or several begin so.
+        """
+        try:
+            return JobHandle(self.http, self.http.call(Job, "GET", f"/v1/jobs/{quote(id, safe='')}"))
+        except NotFoundError as error:
+            if error.code != "unknown-job":
+                raise
+            refused = error
+        newest = list(islice(self.jobs(), SEARCHED_JOBS))
+        found = [job for job in newest if job.id.startswith(id)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            listed = "\n".join(f"  {job.id}  {job.job.name}  {job.state.value}" for job in found[:10])
+            said = f"{len(found)} jobs begin with {id!r}; give more of the id:\n{listed}"
+        elif not newest:
+            said = f"there is no job {id!r}, and no other; submit one with: {command('submit JOB.json')}"
+        else:
+            named = next((f"; the newest job named so is {job.id}" for job in newest if job.job.name == id), "")
+            said = f"no job's id begins with {id!r}{named}; `{command('jobs')}` lists them"
+        raise NotFoundError(refused.status, refused.problem.model_copy(update={"detail": said})) from None
+
+    def _id(self, job: JobHandle | str) -> str:
+        return job.id if isinstance(job, JobHandle) else self.job(job).id
 
     def remove(self, *jobs: JobHandle | str) -> None:
         """Delete jobs that have ended, given as handles or ids; see `JobHandle.remove`. Raises NotFoundError."""
-        for job in jobs:
-            identifier = job.id if isinstance(job, JobHandle) else job
+        for identifier in [self._id(job) for job in jobs]:
             self.http.send("DELETE", f"/v1/jobs/{quote(identifier, safe='')}")
 
     def jobs(self, *, state: JobState | Sequence[JobState] | None = None) -> Iterator[JobHandle]:
@@ -370,6 +404,24 @@ def _with_data_of_this_folder(content: str | bytes) -> str | None:
         return None
     source["path"] = str(path.absolute())
     return json.dumps(document)
+
+
+def _for_older_server(content: str | bytes, error: InvalidRequestError) -> str | None:
+    """The job without the fields that the server does not know, where their values are those that they have when they
+    are left out; None where there are no such fields."""
+    unknown = [each.pointer for each in error.problem.errors if each.detail.startswith(NO_FIELD)]
+    try:
+        spec, document = JobSpec.model_validate_json(content), json.loads(content)
+        for pointer in unknown:
+            here: Any = document
+            *path, field = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+            for step in path:
+                here = here[int(step)] if isinstance(here, list) else here[step]
+            del here[field]
+        is_same = JobSpec.model_validate(document) == spec
+    except (ValueError, LookupError):
+        return None  # fields that this release does not know either
+    return json.dumps(document) if unknown and is_same else None
 
 
 def _is_of_path(error: InvalidRequestError) -> bool:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Never, Required, TypeAlias, TypedDict, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal, Never, Required, TypeAlias, TypedDict, TypeVar, Union, is_typeddict
 
 from weft.api.base import Model
 from weft.api.compression import StoreCompressionSpec
@@ -169,11 +169,19 @@ def check_words(owner: str, given: Iterable[str], more: Collection[str] = ()) ->
         raise ArgumentError(said) from None
 
 
-def shown_with_keywords_of(source: Callable[..., Any], but: Collection[str] = ()) -> Callable[[F], F]:
-    """Shows a function in `help` with the keywords that it passes on to `source`, and their defaults."""
-    keywords = [
-        p for p in inspect.signature(source).parameters.values() if p.kind is p.KEYWORD_ONLY and p.name not in but
-    ]
+def shown_with_keywords_of(source: Any, but: Collection[str] = ()) -> Callable[[F], F]:
+    """Shows a function in `help` with the keywords that it passes on to `source`, a function, and their defaults; or
+    with those of a typed dictionary, which are None where they are left out."""
+    if is_typeddict(source):
+        known = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=getattr(kind, "__forward_arg__", kind)
+            )
+            for name, kind in source.__annotations__.items()
+        ]
+    else:
+        known = [p for p in inspect.signature(source).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    keywords = [p for p in known if p.name not in but]
 
     def shown(function: F) -> F:
         own = inspect.signature(function)

@@ -15,7 +15,6 @@ from weft.api.fields import Schema, alternatives, fields, fields_at, items
 from weft.api.job import JobSpec
 from weft.api.optimizer import SGD
 from weft.api.words import nearest
-from weft.cli.options import find_job
 from weft.client import Client
 from weft.errors import ArgumentError
 from weft.submission import file_of
@@ -108,7 +107,7 @@ def beginning_with(client: Client, spec: bytes | str, init_from: str | None) -> 
     if file is not None:
         document["init_from"] = client.upload(file).model_dump()
     else:
-        document["init_from"] = {"job": find_job(client, init_from).id}
+        document["init_from"] = {"job": client.job(init_from).id}
     return json.dumps(document)
 
 

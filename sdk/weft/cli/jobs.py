@@ -18,7 +18,7 @@ from weft.cli import render
 from weft.cli.job_file import InitFrom, SetOption, beginning_with, job_file, overridden, read
 from weft.cli.model_options import JOB_PANEL, ModelOptions, fields_of_a_job
 from weft.cli.models import ModelJob, is_model, job_of_model, submit_model, with_hints
-from weft.cli.options import Form, Format, Grouped, JobId, Url, await_job, find_job, print_json, say, warn, with_records
+from weft.cli.options import Form, Format, Grouped, JobId, Url, await_job, print_json, say, warn, with_records
 from weft.cli.programs import tell_dry_run
 from weft.cli.training_options import TrainingOptions, changed
 from weft.client import Client
@@ -84,7 +84,7 @@ def submit(
     changes = training.fields()
     with Client(url) as client:
         if made is None:
-            made = ModelJob(find_job(client, job_or_file).spec_json())
+            made = ModelJob(client.job(job_or_file).spec_json())
         made = replace(made, document=overridden(changed(made.document, changes), [*said, *(set_ or ())]))
         if init_from is not None:
             made = ModelJob(beginning_with(client, made.document, init_from))
@@ -120,7 +120,7 @@ def resume(
     """Continue a job that has ended from its last snapshot: same parameters, optimizer, step and data order."""
     with Client(url) as client:
         document = client.resume_spec(
-            find_job(client, id),
+            client.job(id),
             steps=steps,
             epochs=epochs,
             workers=workers,
@@ -162,7 +162,7 @@ def show(
 ) -> None:
     """Show one job: its state, progress and metrics, and what it trains on."""
     with Client(url) as client:
-        found = find_job(client, id)
+        found = client.job(id)
         job = found.job
         if spec:
             Console().out(found.spec_json(), highlight=False)
@@ -277,7 +277,7 @@ def logs(
         tail = LOG_TAIL if tail is None else tail
     out = Console(soft_wrap=True, highlight=False)
     with Client(url) as client:
-        job = await_job(client, id, warn) if follow else find_job(client, id)
+        job = await_job(client, id, warn) if follow else client.job(id)
         for event in job.narrated(after, tail=tail) if follow else job.log(after, tail=tail):
             if isinstance(event, Notice):
                 warn(event.text)
@@ -299,7 +299,7 @@ def stop(
 ) -> None:
     """End a running job within seconds, and keep what it has trained as its result."""
     with Client(url) as client:
-        job = find_job(client, id)
+        job = client.job(id)
         job.stop()
         if form is Format.JSON:
             print_json(job.job)
@@ -320,7 +320,7 @@ def scale(
 ) -> None:
     """Change the workers and shards of a running job: it restarts on them from a snapshot, within seconds."""
     with Client(url) as client:
-        job = find_job(client, id)
+        job = client.job(id)
         before = job.job
         now = job.scale(workers=workers, shards=shards)
         same = workers in {None, now.workers} and shards in {None, now.shards} and now.reason == before.reason
@@ -344,7 +344,7 @@ def cancel(
 ) -> None:
     """End a job at once, without a result; `weft stop` keeps what it has trained."""
     with Client(url) as client:
-        job = find_job(client, id).cancel(discard=discard)
+        job = client.job(id).cancel(discard=discard)
     if form is Format.JSON:
         print_json(job)
         return
@@ -373,7 +373,7 @@ def rm(
     age = None if older_than is None else _duration(older_than, "--older-than")
     with Client(url) as client:
         if age is None:
-            found = list({job.id: job for job in (find_job(client, each) for each in ids or ())}.values())
+            found = list({job.id: job for job in (client.job(each) for each in ids or ())}.values())
         else:
             ended = client.jobs(state=[state for state in JobState if state.is_terminal])
             found = [each for each in ended if each.job.ended_at and render.now() - each.job.ended_at > age]

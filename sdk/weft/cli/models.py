@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from weft.cli.model_options import SUFFIX, FileOptions, ModelOptions
-from weft.cli.options import Form, Format, Grouped, JobId, Url, find_job, print_json, warn, with_records
+from weft.cli.options import Form, Format, Grouped, JobId, Url, print_json, warn, with_records
 from weft.client import Client
 from weft.errors import ArgumentError, InvalidRequestError
 from weft.job_handle import JobHandle
@@ -74,7 +74,7 @@ def export(
     the job runs. A file name that ends in .safetensors gets the parameters alone.
     """
     with Client(url) as client:
-        job = find_job(client, id)
+        job = client.job(id)
         if file.suffix == PARAMETERS_SUFFIX:
             job.save(file, ema=ema)
         else:

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have, and how a job is found by the beginning of its id."""
+"""Options and arguments that several commands have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import partial
-from itertools import islice
 from json import dumps
 from typing import Annotated, Any
 
@@ -18,17 +17,12 @@ from pydantic import BaseModel
 from typer.core import TyperCommand
 
 from weft.client import Client
-from weft.command_line import command
-from weft.errors import NotFoundError, WeftError
 from weft.event_stream import Resumption, polled
 from weft.job_handle import JobHandle
 from weft.terminal import Console
 
 PATIENCE_S = 30.0
 """With a server that has not answered yet: enough to be started again; there may as well be none."""
-
-SEARCHED_JOBS = 1000
-"""Newest jobs among which the beginning of an id is looked for."""
 
 Url = Annotated[str | None, typer.Option("--url", help="The server's URL.  [env: WEFT_URL]", show_default=False)]
 
@@ -105,38 +99,13 @@ def with_records(function: Callable[..., None]) -> Callable[..., None]:
     return command_
 
 
-class NoSuchJobError(WeftError):
-    """No job, or more than one, has an id that begins so."""
-
-
 def await_job(client: Client, id: str, say: Callable[[str], None]) -> JobHandle:  # noqa: A002 - what users call it
-    """What `find_job` gives, also of a server that is being started again: `say` is told that it is waited for."""
+    """What `client.job` gives, also of a server that is being started again: `say` is told that it is waited for."""
     said = False
-    for found in polled(client.http, partial(find_job, client, id), resumption=Resumption(patience_s=PATIENCE_S)):
+    for found in polled(client.http, partial(client.job, id), resumption=Resumption(patience_s=PATIENCE_S)):
         if isinstance(found, JobHandle):
             return found
         if not said:
             say(found.text)
         said = True
     raise AssertionError("it is asked until it answers or the patience ends")
-
-
-def find_job(client: Client, id: str) -> JobHandle:  # noqa: A002 - what users call it
-    """The job of this id, or the only one whose id begins so. Raises NoSuchJobError, which says what there is."""
-    try:
-        return client.job(id)
-    except NotFoundError as error:
-        if error.code != "unknown-job":
-            raise
-    newest = list(islice(client.jobs(), SEARCHED_JOBS))
-    found = [job for job in newest if job.id.startswith(id)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        shown = "\n".join(f"  {job.id}  {job.job.name}  {job.state.value}" for job in found[:10])
-        raise NoSuchJobError(f"{len(found)} jobs begin with {id!r}; give more of the id:\n{shown}")
-    if not newest:
-        raise NoSuchJobError(f"there is no job {id!r}, and no other; submit one with: {command('submit JOB.json')}")
-    named = [job for job in newest if job.job.name == id]
-    hint = f"; the newest job named so is {named[0].id}" if named else ""
-    raise NoSuchJobError(f"no job's id begins with {id!r}{hint}; `{command('jobs')}` lists them")

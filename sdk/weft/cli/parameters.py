@@ -10,7 +10,7 @@ import typer
 
 from weft.api.job import ParameterList
 from weft.cli import render
-from weft.cli.options import Form, Format, JobId, Url, find_job, print_json, say
+from weft.cli.options import Form, Format, JobId, Url, print_json, say
 from weft.client import Client
 from weft.errors import ArgumentError, NotFoundError, WeftError
 from weft.job_handle import JobHandle
@@ -36,7 +36,7 @@ def add_to(app: typer.Typer) -> None:
 def ls(id: JobId, url: Url = None, form: Form = Format.TABLE) -> None:  # noqa: A002 - the argument's name to users
     """List names, dtypes and shapes."""
     with Client(url) as client:
-        found = find_job(client, id).parameters()
+        found = client.job(id).parameters()
     if form is Format.JSON:
         print_json(ParameterList(parameters=found))
     else:
@@ -52,7 +52,7 @@ def get(
 ) -> None:
     """Print the values of one parameter, also while the job runs."""
     with Client(url) as client:
-        job = find_job(client, id)
+        job = client.job(id)
         try:
             values = job.values([name])
         except NotFoundError:
@@ -83,7 +83,7 @@ def save(
 ) -> None:
     """Write all parameters to a safetensors file."""
     with Client(url) as client:
-        job = find_job(client, id)
+        job = client.job(id)
         step = job.save(file, state=state, ema=ema)
     if form is Format.JSON:
         print_json({"path": str(file), "step": step})
@@ -108,7 +108,7 @@ def set_(
         if np.asarray(value).dtype.kind == "f" and not np.isfinite(value).all():
             raise ArgumentError(f"{name}: the value is not finite, and every loss after it would be nan: correct it")
     with Client(url) as client:
-        job = find_job(client, id)
+        job = client.job(id)
         _tell_set(job, list(values), job.set_all(values), form)
 
 
@@ -121,7 +121,7 @@ def load(
 ) -> None:
     """Set parameters from a safetensors file, as `set` does."""
     with Client(url) as client:
-        job = find_job(client, id)
+        job = client.job(id)
         _tell_set(job, [str(file)], job.load(file), form)
 
 

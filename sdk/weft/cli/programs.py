@@ -18,7 +18,7 @@ from weft.cli import render
 from weft.cli.job_file import job_file, read
 from weft.cli.model_options import ModelOptions, check_unsaid
 from weft.cli.models import is_model, job_of_model, trainable_of
-from weft.cli.options import Form, Format, Grouped, Url, find_job, print_json, with_records
+from weft.cli.options import Form, Format, Grouped, Url, print_json, with_records
 from weft.client import Client
 from weft.command_line import command
 from weft.errors import ArgumentError
@@ -73,7 +73,7 @@ def programs(
         check_unsaid(model, job_or_file)
     with Client(url) as client:
         if told is not None:
-            text = find_job(client, job_or_file).passes_text(told) if made is None else _dry_passes(client, made, told)
+            text = client.job(job_or_file).passes_text(told) if made is None else _dry_passes(client, made, told)
         elif made is not None:
             run = client.dry_run(made)
             if memory:
@@ -83,7 +83,7 @@ def programs(
         elif memory:
             raise ArgumentError("--memory is for job files, before they are submitted: weft programs JOB.json --memory")
         else:
-            job = find_job(client, job_or_file)
+            job = client.job(job_or_file)
             text = dumps(job.programs(), indent=2) if form is Format.JSON else job.programs_text()
     _print(out, text, job_or_file, fit=form is Format.TABLE)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.options import Form, Format, JobId, Url, find_job, print_json
+from weft.cli.options import Form, Format, JobId, Url, print_json
 from weft.client import Client
 from weft.terminal import Console
 from weft.trace import perfetto
@@ -25,7 +25,7 @@ def add_to(app: typer.Typer) -> None:
 def report(id: JobId, *, url: Url = None, form: Form = Format.TABLE) -> None:  # noqa: A002 - what users call it
     """Print what a job's steps spend their time on: computing, communication, and how much of it computing hides."""
     with Client(url) as client:
-        found = find_job(client, id).report()
+        found = client.job(id).report()
     if form is Format.JSON:
         print_json(found.as_json())
     else:
@@ -35,7 +35,7 @@ def report(id: JobId, *, url: Url = None, form: Form = Format.TABLE) -> None:  #
 def trace(id: JobId, *, file: File, url: Url = None) -> None:  # noqa: A002 - what users call it
     """Write what all processes of a job did in its traced steps, as a file that https://ui.perfetto.dev opens."""
     with Client(url) as client:
-        found = find_job(client, id).trace()
+        found = client.job(id).trace()
     file.write_text(json_form.dumps(perfetto(found)))
     steps = f"steps {found.window.first_step} to {found.window.first_step + found.window.steps - 1}"
     Console(soft_wrap=True).print(f"{file} has {steps}; open it at https://ui.perfetto.dev", markup=False)
