@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from same_host_children import wait_until
 from weft_kvstore.encryption import curve_authenticator as encryption_curve_authenticator
 from weft_kvstore.encryption.curve_authenticator import DOMAIN, TOLD_KEYS, CurveAuthenticator
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
@@ -34,11 +33,6 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Sequence[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def settle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on what is in the directory was changed long ago."""
-    monkeypatch.setattr(encryption_curve_authenticator, "SETTLED_NS", -(1 << 62))
-
-
 def test_a_key_counts_from_when_its_file_is_there_to_when_it_is_not(clients: Path) -> None:
     """All within a moment: the file system's clock stands still between some of these."""
     authenticator = CurveAuthenticator(SHARD, clients)
@@ -49,48 +43,13 @@ def test_a_key_counts_from_when_its_file_is_there_to_when_it_is_not(clients: Pat
         assert not lets_in(authenticator, keys)
 
 
-def test_a_file_that_is_written_anew_in_its_place_counts_as_it_is_now(
-    clients: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The directory itself does not change by it."""
-    settle(monkeypatch)
+def test_a_file_that_is_written_anew_in_its_place_counts_as_it_is_now(clients: Path) -> None:
     public, _, old = make_key_files(clients / "a")
     authenticator = CurveAuthenticator(SHARD, clients)
     assert lets_in(authenticator, old)
     new = new_curve_keys()
-    text = public.read_text().replace(old.public, new.public)
-
-    def is_later() -> bool:
-        public.write_text(text)
-        return public.stat().st_ctime_ns > clients.stat().st_ctime_ns
-
-    wait_until(is_later)
+    public.write_text(public.read_text().replace(old.public, new.public))
     assert (lets_in(authenticator, old), lets_in(authenticator, new)) == (False, True)
-
-
-def test_a_file_moved_in_with_an_old_time_counts(clients: Path, tmp_path: Path) -> None:
-    authenticator = CurveAuthenticator(SHARD, clients)
-    public, _, keys = make_key_files(tmp_path / "a")
-    os.utime(public, (1, 1))
-    public.rename(clients / "a.key")
-    os.utime(clients, (1, 1))
-    assert lets_in(authenticator, keys)
-
-
-def test_files_are_not_read_again_while_nothing_changes(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[Path] = []
-    read = encryption_curve_authenticator.read_public_key
-
-    def counted(path: Path) -> str:
-        reads.append(path)
-        return read(path)
-
-    monkeypatch.setattr(encryption_curve_authenticator, "read_public_key", counted)
-    settle(monkeypatch)
-    _, _, keys = make_key_files(clients / "a")
-    authenticator = CurveAuthenticator(SHARD, clients)
-    assert all(lets_in(authenticator, keys) for _ in range(10))
-    assert len(reads) == 1
 
 
 @pytest.mark.parametrize("text", ["", "public-key", "public-key = short", "\x00\x01"])
@@ -141,24 +100,6 @@ def test_how_many_are_let_in_is_known_where_there_is_a_list(clients: Path) -> No
     assert CurveAuthenticator(SHARD).client_count is None
 
 
-def test_a_file_that_was_read_within_a_tick_of_its_change_is_read_again(
-    clients: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a clock stands still, stamps are the same before and after."""
-    public, _, old = make_key_files(clients / "a")
-    stamp = encryption_curve_authenticator._stamp(public)
-    monkeypatch.setattr(encryption_curve_authenticator, "_stamp", lambda _: stamp)
-    authenticator = CurveAuthenticator(SHARD, clients)
-    new = new_curve_keys()
-    public.write_text(public.read_text().replace(old.public, new.public))
-    monkeypatch.setattr(
-        encryption_curve_authenticator.time,
-        "time_ns",
-        lambda: stamp[0] + 10 * encryption_curve_authenticator.SETTLED_NS,
-    )
-    assert (lets_in(authenticator, old), lets_in(authenticator, new)) == (False, True)
-
-
 def test_what_is_no_small_file_holds_nobody_up(clients: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A pipe that nobody writes to, a directory, a file that is large, links that lead in a circle or nowhere."""
     _, _, known = make_key_files(clients / "known")
@@ -175,13 +116,6 @@ def test_what_is_no_small_file_holds_nobody_up(clients: Path, caplog: pytest.Log
     assert all(f"{name}.key" in told for name in ("pipe", "directory", "large", "circle"))
     with pytest.raises((CurveKeyError, OSError), match=r"circle|directory|large|pipe"):
         CurveAuthenticator(SHARD, clients)
-
-
-def test_a_directory_from_the_beginning_of_time_counts(clients: Path) -> None:
-    public, _, known = make_key_files(clients / "a")
-    os.utime(public, (0, 0))
-    os.utime(clients, (0, 0))
-    assert lets_in(CurveAuthenticator(SHARD, clients), known)
 
 
 def test_where_a_link_leads_counts(clients: Path, tmp_path: Path) -> None:
@@ -209,7 +143,7 @@ def test_the_guards_thread_goes_on_whatever_fails(
         raise MemoryError("none is left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(encryption_curve_authenticator, "_stamp", fails)
+        patch.setattr(encryption_curve_authenticator, "read_public_key", fails)
         assert not lets_in(authenticator, known)
     assert "none is left" in caplog.text
     assert lets_in(authenticator, known)
