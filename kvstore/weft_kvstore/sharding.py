@@ -14,7 +14,7 @@ import numpy as np
 from weft_graph.program import Update
 from weft_graph.weft_domain import ID_BYTES
 from weft_kvstore.arrays import Array
-from weft_kvstore.compression.description import Choice, StoreCompression, choice_of, pulled_of, pushed_of
+from weft_kvstore.compression.description import Choice, CompressionDescription, choice_of
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.form import shown
 from weft_kvstore.description.records import GrowthDescription, KeyDescription, StoreDescription
@@ -207,9 +207,7 @@ def buckets_of(
         kind = BucketKind.TABLE if first.rows else BucketKind.WHOLE if first.whole else BucketKind.PLAIN
         ordered = tuple(sorted(places, key=lambda place: (description.keys[place].priority, place)))
         parts = {} if kind is BucketKind.TABLE else _parts(description.keys, ordered, cuts, runs)
-        setting = _setting(description, first)
-        pushed = choice_of(pushed_of(setting, first), first.dtype)
-        pulled = choice_of(pulled_of(setting, first), first.dtype)
+        pushed, pulled = (choice_of(one, first.dtype) for one in _travels(description, first))
         found.append(Bucket(number, kind, ordered, parts, pushed, pulled))
     return tuple(found)
 
@@ -218,15 +216,16 @@ def _likeness(description: StoreDescription, place: int, key: KeyDescription) ->
     """Equal for keys that can be updated as one, and travel alike."""
     if key.rows or key.whole:
         return place
-    setting = _setting(description, key)
-    travels = pushed_of(setting, key), pulled_of(setting, key)
-    return key.dtype, key.slots, key.update, key.staleness, tuple(sorted(key.multipliers.items())), travels
+    multipliers = tuple(sorted(key.multipliers.items()))
+    return key.dtype, key.slots, key.update, key.staleness, multipliers, _travels(description, key)
 
 
-def _setting(description: StoreDescription, key: KeyDescription) -> StoreCompression | None:
-    if not key.slots:
-        return None  # A frozen parameter is fetched once, and read as it is.
-    return description.compression if key.compression is None else key.compression
+def _travels(description: StoreDescription, key: KeyDescription) -> tuple[CompressionDescription | None, ...]:
+    """How a key's gradients travel, and how its values do."""
+    setting = description.compression if key.compression is None else key.compression
+    if setting is None or not key.slots:  # A frozen parameter is fetched once, and read as it is.
+        return None, None
+    return setting.pushed(key), setting.pulled(key)
 
 
 def _parts(

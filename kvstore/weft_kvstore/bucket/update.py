@@ -131,31 +131,27 @@ class EncodedValues:
     those of the value; whoever writes the value sets it. `residual` (elements) is what merged gradients owe to all
     workers; None where nothing is kept."""
 
-    __slots__ = ("_codec", "_encoder", "changed", "residual", "values")
+    __slots__ = ("_codec", "changed", "residual", "values")
 
     def __init__(self, choice: Choice, bounds: Array, *, merged: bool) -> None:
         """`bounds` (slices + 1, int64): where slices begin, elements. `merged`: the value is a merged gradient."""
-        self._codec = SliceCodec(choice.codec, bounds)
+        self.residual = np.zeros(int(bounds[-1]), choice.codec.dtype) if merged and choice.residual else None
+        self._codec = SliceEncoder(choice.codec, bounds, self.residual) if merged else SliceCodec(choice.codec, bounds)
         self.values = BucketValues(np.empty(int(self._codec.begins[-1]), np.uint8), self._codec.begins)
         self.changed: Array = np.ones(len(bounds) - 1, np.bool_)
-        self.residual = np.zeros(int(bounds[-1]), choice.codec.dtype) if merged and choice.residual else None
-        self._encoder = SliceEncoder(choice.codec, bounds, self.residual) if merged else None
 
     def merged(self, step: int, first: int, stop: int, total: Array | None) -> None:
         """The merged gradient of a step is these slices' value; None where there is none."""
-        encoder, bounds = self._encoder, self._codec.bounds
-        assert encoder is not None
+        encoder, bounds = self._codec, self._codec.bounds
+        assert isinstance(encoder, SliceEncoder)
         for low, high, out in self.values.written(first, stop):
-            if total is None:
-                out[:] = encoder.encode_nothing(step, low, high - low)
-            else:
-                elements = total[bounds[low] - bounds[first] : bounds[high] - bounds[first]]
-                encoder.encode(step, low, high - low, elements, out=out)
+            some = None if total is None else total[bounds[low] - bounds[first] : bounds[high] - bounds[first]]
+            encoder.encode_step(step, low, high, some, out=out)
         self.changed[first:stop] = False
 
     def missing(self, first: int, stop: int) -> list[Range]:
         """Slices among these whose bytes are to be made."""
-        return [] if self._encoder is not None else ranges_where(self.changed[first:stop], first)
+        return [] if isinstance(self._codec, SliceEncoder) else ranges_where(self.changed[first:stop], first)
 
     def make(self, parts: Iterable[tuple[int, int, Array]]) -> None:
         """Encodes weights: slices from the first number to before the second, and their elements."""

@@ -343,7 +343,7 @@ class EncodedRun:
             self._codec.encode(first, stop, elements, out)
         else:
             at = part.first + first - origin
-            encoder.encode(self._step, at, stop - first, elements, scale=self._scale, out=out)
+            encoder.encode_step(self._step, at, at + stop - first, elements, scale=self._scale, out=out)
         return stop
 
 
@@ -380,15 +380,16 @@ class ResidualCapture:
         for name, open_ in self._open.items():
             self._take(name, np.flatnonzero(open_))
 
-    def _encodes(self, name: str, step: int, first: int, count: int) -> None:
+    def _encodes(self, name: str, step: int, first: int, stop: int) -> None:
         if step >= self.step:
-            self._take(name, first + np.flatnonzero(self._open[name][first : first + count]))
+            self._take(name, first + np.flatnonzero(self._open[name][first:stop]))
 
     def _take(self, name: str, slices: Array) -> None:
         one, owed = self._encoders[name], self.owed[name]
         assert one.residual is not None
         for slice_ in slices.tolist():
-            owed[one.owed(slice_)] = one.residual[one.owed(slice_)]
+            some = slice(one.bounds[slice_], one.bounds[slice_ + 1])
+            owed[some] = one.residual[some]
         self._open[name][slices] = False
         self._left -= len(slices)
 

@@ -157,16 +157,6 @@ class Choice:
     residual: bool
 
 
-def pushed_of(setting: StoreCompression | None, key: Key) -> CompressionDescription | None:
-    """How the gradients of a key travel, by its own setting or the store's; None: as they are."""
-    return None if setting is None else setting.pushed(key)
-
-
-def pulled_of(setting: StoreCompression | None, key: Key) -> CompressionDescription | None:
-    """How a key travels to workers that train on it; None: as it is."""
-    return None if setting is None else setting.pulled(key)
-
-
 def choice_of(description: CompressionDescription | None, dtype: str) -> Choice | None:
     """The choice for keys of a dtype that this describes."""
     if description is None:

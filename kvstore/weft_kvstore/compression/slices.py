@@ -97,6 +97,10 @@ class SliceCodec:
         self.begins = np.zeros(len(bounds), np.int64)
         np.cumsum(codec.nbytes(np.diff(bounds)), out=self.begins[1:])
 
+    def __len__(self) -> int:
+        """How many slices."""
+        return len(self.bounds) - 1
+
     def nbytes(self, first: int, stop: int) -> int:
         """The bytes of slices `first` to before `stop`."""
         return int(self.begins[stop] - self.begins[first])
@@ -114,80 +118,51 @@ class SliceCodec:
         return run
 
 
-# --- The slices of what one sender sends, each encoded once per step --------------------------------------------------
-
-
-class SliceEncoder:
-    """Encodes runs of slices, whichever are asked for first, and writes the residual. One thread at a time.
+class SliceEncoder(SliceCodec):
+    """The slices of what one sender sends, each encoded once for each step, in any order; writes the residual. One
+    thread at a time.
 
     A slice that was encoded for a step must never be again for that step or one before, for its residual has moved on:
     whoever sends keeps the bytes until they are acknowledged.
     """
 
+    __slots__ = ("_next", "encodes", "residual")
+
     def __init__(self, codec: Codec, bounds: Array, residual: Array | None, *, begin: int = 0) -> None:
-        """`bounds` (slices + 1, int64): where slices begin, elements. `residual` (all elements) is the caller's and is
-        written. `begin` is the first step that there will be."""
-        self.codec = codec
+        """`residual` (all elements) is the caller's and is written. `begin` is the first step that there will be."""
+        super().__init__(codec, bounds)
         self.residual = residual
         self.encodes: Callable[[int, int, int], None] | None = None
-        """Told (step, first, count) before slices are encoded, where somebody asks."""
-        self._bounds = bounds
-        self._next = np.full(len(bounds) - 1, begin, np.int64)
-
-    def __len__(self) -> int:
-        """How many slices."""
-        return len(self._next)
+        """Told (step, first, stop) before slices are encoded, where somebody asks."""
+        self._next = np.full(len(self), begin, np.int64)
 
     @property
     def furthest(self) -> int:
         """A step beyond the last of which any slice was encoded."""
         return int(self._next.max(initial=0))
 
-    def owed(self, slice_: int) -> slice:
-        """Where a slice's elements are among all."""
-        return slice(int(self._bounds[slice_]), int(self._bounds[slice_ + 1]))
-
-    def nbytes(self, first: int, count: int) -> int:
-        """The bytes of encoded slices `first` to `first + count`."""
-        return int(self.codec.nbytes(np.diff(self._run(first, count))).sum())
-
-    def encode(
-        self, step: int, first: int, count: int, elements: Array, *, scale: float = 1.0, out: Array | None = None
+    def encode_step(
+        self, step: int, first: int, stop: int, elements: Array | None, *, scale: float = 1.0, out: Array | None = None
     ) -> Array:
-        """The bytes of slices `first` to `first + count`, whose elements these are; as `Codec.encode` does.
+        """The bytes of slices `first` to before `stop`, whose elements these are; as `Codec.encode` does. None: the
+        step is skipped, or nobody contributed to it: the bytes of zeros, and what is owed stays owed.
 
         Raises ValueError where one of them was encoded for this step.
         """
-        self._check(step, first, count)
-        start, stop = int(self._bounds[first]), int(self._bounds[first + count])
-        residual = None if self.residual is None else self.residual[start:stop]
-        payload = self.codec.encode(elements, self._run(first, count), residual, scale=scale, out=out)
-        self._next[first : first + count] = step + 1
-        return payload
-
-    def encode_nothing(self, step: int, first: int, count: int) -> Array:
-        """The bytes of zeros, for a step that is skipped or that nobody contributed to: what is owed stays owed.
-
-        Raises ValueError as `encode` does.
-        """
-        self._check(step, first, count)
-        run = self._run(first, count)
-        payload = self.codec.encode(np.zeros(int(run[-1]), self.codec.dtype), run)
-        self._next[first : first + count] = step + 1
-        return payload
-
-    def _run(self, first: int, count: int) -> Array:
-        """The bounds of a run, from 0."""
-        run: Array = self._bounds[first : first + count + 1] - self._bounds[first]
-        return run
-
-    def _check(self, step: int, first: int, count: int) -> None:
-        reached = self._next[first : first + count]
-        if count < 1 or reached.size != count:
-            raise ValueError(f"slices {first} to {first + count - 1}: there are {self._next.size}")
+        reached = self._next[first:stop]
+        if stop <= first or reached.size != stop - first:
+            raise ValueError(f"slices {first} to {stop - 1}: there are {self._next.size}")
         before = np.flatnonzero(reached > step)
         if before.size:
             index = first + int(before[0])
             raise ValueError(f"slice {index}, step {step}: encoded for step {int(self._next[index]) - 1} already")
         if self.encodes is not None:
-            self.encodes(step, first, count)
+            self.encodes(step, first, stop)
+        run, residual = self._run(first, stop), None
+        if elements is None:
+            elements = np.zeros(int(run[-1]), self.codec.dtype)
+        elif self.residual is not None:
+            residual = self.residual[self.bounds[first] : self.bounds[stop]]
+        payload = self.codec.encode(elements, run, residual, scale=scale, out=out)
+        self._next[first:stop] = step + 1
+        return payload

@@ -41,7 +41,7 @@ def encode(encoders: GradientEncoders, keys: KeySet, step: int) -> None:
     for encoder, dtype, shape in zip(encoders.begin(keys, step), keys.dtypes, keys.shapes, strict=True):
         if encoder is not None:
             size = int(np.prod(shape))
-            encoder.encode(step, 0, -(-size * dtype.itemsize // STORE.slice_bytes), np.full(size, 0.25, dtype))
+            encoder.encode_step(step, 0, len(encoder), np.full(size, 0.25, dtype))
     encoders.ended(keys, step, encoded=True)
 
 
@@ -73,7 +73,7 @@ def test_an_encoder_has_the_keys_own_slices_whichever_shard_has_them() -> None:
         assert encoder is not None
         for index in range(cut.count):
             count = cut.length(index) // dtype.itemsize
-            encoder.encode(0, index, 1, np.full(count, index + 1, dtype))
+            encoder.encode_step(0, index, index + 1, np.full(count, index + 1, dtype))
         owed = encoders._residuals.arrays[STORE.keys[place].key]  # They are exported when nothing is under way.
         starts = np.arange(owed.size) * dtype.itemsize // cut.step_bytes
         assert owed.tolist() == (starts + 1 - 0.5).tolist(), "all but the threshold, in the slice's own place"

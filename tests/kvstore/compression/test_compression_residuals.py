@@ -36,7 +36,7 @@ def residuals(slot: int | None = 3) -> Residuals:
 def test_all_that_was_sent_and_what_is_owed_is_the_sum_of_all_gradients(name: str) -> None:
     owed = residuals()
     one = encoder(name, owed)
-    sent = sum(one.codec.decode(one.encode(step, 0, 3, gradient(step)), BOUNDS) for step in range(50))
+    sent = sum(one.codec.decode(one.encode_step(step, 0, 3, gradient(step)), BOUNDS) for step in range(50))
     np.testing.assert_array_equal(sent + owed.arrays["w"], sum(gradient(step) for step in range(50)))
     assert owed.arrays["w"].any()
 
@@ -45,46 +45,46 @@ def test_all_that_was_sent_and_what_is_owed_is_the_sum_of_all_gradients(name: st
 def test_slices_in_any_order_and_grouping_are_the_same_bytes(name: str) -> None:
     """As frames ask for them, the most urgent first, while a later step has begun for some."""
     together, apart = encoder(name, residuals()), encoder(name, residuals())
-    wholes = [together.encode(step, 0, 3, gradient(step)).tobytes() for step in range(2)]
+    wholes = [together.encode_step(step, 0, 3, gradient(step)).tobytes() for step in range(2)]
     g0, g1 = gradient(0), gradient(1)
-    third, first = apart.encode(0, 2, 1, g0[80:]), apart.encode(0, 0, 1, g0[:40])
-    first_later = apart.encode(1, 0, 1, g1[:40])
-    second = apart.encode(0, 1, 1, g0[40:80])
-    later = apart.encode(1, 1, 2, g1[40:])
+    third, first = apart.encode_step(0, 2, 3, g0[80:]), apart.encode_step(0, 0, 1, g0[:40])
+    first_later = apart.encode_step(1, 0, 1, g1[:40])
+    second = apart.encode_step(0, 1, 2, g0[40:80])
+    later = apart.encode_step(1, 1, 3, g1[40:])
     assert b"".join(part.tobytes() for part in (first, second, third)) == wholes[0]
     assert first_later.tobytes() + later.tobytes() == wholes[1]
-    assert [apart.nbytes(0, 1), apart.nbytes(1, 2)] == [first.size, later.size]
+    assert [apart.nbytes(0, 1), apart.nbytes(1, 3)] == [first.size, later.size]
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_slice_is_encoded_once_per_step(name: str) -> None:
     owed = residuals()
     one = encoder(name, owed)
-    one.encode(4, 1, 1, gradient(4)[40:80])
+    one.encode_step(4, 1, 2, gradient(4)[40:80])
     before = owed.arrays["w"].copy()
     for step in (3, 4):
         with pytest.raises(ValueError, match=rf"^slice 1, step {step}: encoded for step 4 already$"):
-            one.encode(step, 0, 3, gradient(step))
+            one.encode_step(step, 0, 3, gradient(step))
         with pytest.raises(ValueError, match=rf"^slice 1, step {step}: encoded for step 4 already$"):
-            one.encode_nothing(step, 0, 3)
+            one.encode_step(step, 0, 3, None)
     assert owed.arrays["w"].tobytes() == before.tobytes()
-    one.encode(4, 0, 1, gradient(4)[:40])
-    one.encode(5, 1, 1, gradient(5)[40:80])
+    one.encode_step(4, 0, 1, gradient(4)[:40])
+    one.encode_step(5, 1, 2, gradient(5)[40:80])
 
 
 @pytest.mark.parametrize(("first", "count"), [(0, 4), (3, 1), (0, 0), (2, 2)])
 def test_slices_that_there_are_not_are_refused(first: int, count: int) -> None:
     with pytest.raises(ValueError, match=rf"^slices {first} to {first + count - 1}: there are 3$"):
-        encoder("2bit", residuals()).encode(0, first, count, gradient(0))
+        encoder("2bit", residuals()).encode_step(0, first, first + count, gradient(0))
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_step_without_a_gradient_sends_zeros_and_leaves_what_is_owed(name: str) -> None:
     owed = residuals(None)
     one = encoder(name, owed)
-    one.encode(0, 0, 3, 100 * gradient(0))
+    one.encode_step(0, 0, 3, 100 * gradient(0))
     before = owed.arrays["w"].copy()
-    payload = one.encode_nothing(1, 0, 3)
+    payload = one.encode_step(1, 0, 3, None)
     assert payload.size == one.nbytes(0, 3)
     assert not one.codec.decode(payload, BOUNDS).any()
     assert owed.arrays["w"].tobytes() == before.tobytes()
@@ -95,16 +95,16 @@ def test_a_resumed_sender_sends_what_the_undisturbed_one_does(name: str) -> None
     owed = residuals()
     one = encoder(name, owed)
     for step in range(5):
-        one.encode(step, 0, 3, gradient(step))
+        one.encode_step(step, 0, 3, gradient(step))
     saved = owed.export()
-    expected = [one.encode(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)]
+    expected = [one.encode_step(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)]
     assert list(saved) == ["residual/3/w"]
     resumed = residuals()
     resumed.restore(saved)
     other = encoder(name, resumed, begin=5)
-    assert [other.encode(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)] == expected
+    assert [other.encode_step(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)] == expected
     fresh = encoder(name, residuals(), begin=5)
-    assert [fresh.encode(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)] != expected
+    assert [fresh.encode_step(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)] != expected
 
 
 def test_what_is_not_named_begins_at_zero_again() -> None:

@@ -37,7 +37,7 @@ def test_workers_over_many_rounds_equal_the_simulation(threshold: float, slice_e
         for worker in range(workers):
             gradient = (rng.standard_normal(size) * threshold).astype(F32)
             gradient[:2] = threshold, -threshold  # What is sent is exact at the threshold itself.
-            total += codec.decode(encoders[worker].encode(step, 0, len(bounds) - 1, gradient), bounds)
+            total += codec.decode(encoders[worker].encode_step(step, 0, len(bounds) - 1, gradient), bounds)
             sent = simulated(gradient, expected_kept[worker], threshold)
             fired += np.count_nonzero(sent)
             expected_total += sent
