@@ -53,10 +53,10 @@ _ERRORS: Final = {
 # --- How long a client's own thread keeps away from the work, as callers lead it or not -------------------------------
 
 
-GRACE_S: Final = 0.005
+GRACE_S: Final = 0.002
 """How long an answer may be left alone before the thread looks for it, where a caller has led lately."""
 
-LOOKS: Final = 20
+LOOKS: Final = 50
 """Looks of the thread, `GRACE_S` apart, that find nobody who leads and nothing under way, before it leads again."""
 
 LONGEST_PAUSE_S: Final = 60.0

@@ -120,6 +120,8 @@ class PushOperation(KeySend, SendOperation):
         self.runs = {}
         if payload_kind is not _GRADIENT:
             self.sets = keys.places
+        else:
+            self.may_wait = keys.is_small
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         plan = self.keys.made or self.keys.plan(routing)

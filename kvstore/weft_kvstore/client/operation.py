@@ -103,6 +103,9 @@ class Operation(ABC):
     number = 0
     ended = False
 
+    may_wait = False
+    """Whether it is small, and may be begun with the next call: they share a message."""
+
     def __init__(self, future: Future[Any]) -> None:
         self.future = future
 

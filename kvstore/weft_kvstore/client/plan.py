@@ -16,7 +16,7 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array, Buffer, bytes_of
-from weft_kvstore.client.runs import Part, PlanRun, PullLayout, pull_layout
+from weft_kvstore.client.runs import SMALL_BYTES, Part, PlanRun, PullLayout, pull_layout
 from weft_kvstore.compression.description import Choice, CompressionError
 from weft_kvstore.compression.slices import Residuals, SliceCodec, SliceEncoder
 from weft_kvstore.description.check import rule_of
@@ -160,18 +160,19 @@ NAMES_SHOWN: Final = 4
 class KeySet:
     """Keys that are pushed, set or pulled together; none is a table, and none is there twice.
 
-    `places` are those in the description. `others` are the keys to which the slot of the call does not contribute,
-    `moving` the numbers of those to which anybody does. The plan is `made` once, at the first call: two threads that
-    make it at once make the same.
+    `places` are those in the description. `is_small`: a message may have all of it and more. `others` are the keys to
+    which the slot of the call does not contribute, `moving` the numbers of those to which anybody does. The plan is
+    `made` once, at the first call: two threads that make it at once make the same.
     """
 
-    __slots__ = ("dtypes", "made", "moving", "names", "others", "places", "shapes")
+    __slots__ = ("dtypes", "is_small", "made", "moving", "names", "others", "places", "shapes")
 
     def __init__(self, keys: Sequence[KeyDescription], places: Sequence[int], slot: int) -> None:
         self.places = tuple(places)
         self.names = tuple(key.key for key in keys)
         self.dtypes: tuple[np.dtype[Any], ...] = tuple(np.dtype(key.dtype) for key in keys)
         self.shapes = tuple(tuple(key.shape) for key in keys)
+        self.is_small = sum(key.size * np.dtype(key.dtype).itemsize for key in keys) <= SMALL_BYTES
         self.others = tuple(key for key in keys if slot not in key.slots)
         self.moving = tuple(number for number, key in enumerate(keys) if key.slots)
         self.made: KeyPlan | None = None

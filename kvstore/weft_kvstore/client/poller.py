@@ -139,14 +139,15 @@ class PollWait:
 
 
 CALLS_BEGIN: Final = 4
-"""Operations that are under way at most where each call begins its own. Who has more waits for none of them yet, and
-what is begun together shares its messages."""
+"""Operations that are under way at most where each call begins its own, but for a small push. Who has more waits for
+none of them yet, and what is begun together shares its messages."""
 
 BATCH: Final = 16
 """Operations that are begun together, at most."""
 
 BATCH_S: Final = 0.001
-"""How long the first of them waits for more."""
+"""Within so long after a call has begun operations, the next ones may wait for one another. Who calls less often never
+waits."""
 
 
 class Poller:
@@ -198,7 +199,9 @@ class Poller:
             told = f"{self._sockets.told(operation)}: the store was closed"
             operation.future.set_exception(StoreError(told))
         elif (
-            len(self._sockets.core.open) >= CALLS_BEGIN and len(self._sockets.submitted) < BATCH and self._batch_s() > 0
+            (operation.may_wait or len(self._sockets.core.open) >= CALLS_BEGIN)
+            and self._batch_s() > 0
+            and len(self._sockets.submitted) < BATCH
         ):
             self._leave()
         elif threading.get_ident() != MAIN or self._worker == MAIN:
@@ -320,8 +323,8 @@ class Poller:
         closing."""
         sockets, core = self._sockets, self._sockets.core
         news = poll_wait.news
-        if news is not None:
-            sockets.receive(news)
+        if news is not None or sockets.submitted:
+            sockets.receive(news or {})
             if core.outcomes:
                 end_futures(core)
             if core.open or sockets.submitted or not (self._closing or (future is not None and self._led_for is None)):
@@ -471,6 +474,8 @@ class Poller:
             reason = f"the store's thread failed: {type(failure).__name__}: {failure}"
         self._working.acquire()
         try:
+            if failure is None:
+                self._sockets.send(time.monotonic())
             # Futures first: whatever fails after this, nobody waits for ever.
             self._sockets.close(reason)
             end_futures(self._sockets.core)

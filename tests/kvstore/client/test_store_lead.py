@@ -89,9 +89,9 @@ def test_callers_alone_push_and_pull() -> None:
     with two_slots() as (one, other), without_thread(one), without_thread(other):
         for step in range(20):
             pushes = [client.push("k1", step, GRADIENT) for client in (one, other)]
-            for client in (one, other):
-                assert client.pull("k1", step + 1).result(WAIT_S).shape == (8,)
-            for push in pushes:
+            pulls = [client.pull("k1", step + 1) for client in (one, other)]
+            for pull, push in zip(pulls, pushes, strict=True):
+                assert pull.result(WAIT_S).shape == (8,)
                 push.result(WAIT_S)
 
 
@@ -181,6 +181,43 @@ def test_calls_that_follow_one_another_are_begun_together_and_the_last_of_them_b
         assert len(core.open) == len(pulls)
         other.push("k0", 0, GRADIENT).result(WAIT_S)
         assert [pull.result(WAIT_S).shape for pull in pulls] == [(8,)] * len(pulls)
+
+
+def test_a_small_push_travels_with_the_pull_that_follows_it_and_by_itself_where_none_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with two_slots() as (one, other):
+        link = one._core.links[0]
+        other.push("k0", 0, GRADIENT).result(WAIT_S)
+        one.push("k0", 0, GRADIENT).result(WAIT_S)
+        with monkeypatch.context() as patch:
+            patch.setattr("weft_kvstore.client.poller.BATCH_S", 1e9)
+            sent = link.sent
+            push = one.push("k0", 1, GRADIENT)
+            assert (link.sent, len(one._sockets.submitted)) == (sent, 1)
+            pull = one.pull("k0", 1)
+            assert (link.sent, len(one._sockets.submitted)) == (sent + 1, 0)
+            assert (push.result(WAIT_S), pull.result(WAIT_S).shape) == (None, (8,))
+            push = one.push("k0", 2, GRADIENT)
+            assert len(one._sockets.submitted) == 1
+            assert push.result(WAIT_S) is None, "who waits for it begins it"
+            one.push("k0", 3, GRADIENT)
+        one._poller._own.wake()  # It may have seen the patched time.
+        wait_until(lambda: not one._sockets.submitted)
+
+
+def test_a_small_push_that_waits_is_sent_before_a_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    with two_slots() as (one, other):
+        other.push("k0", 0, GRADIENT)
+        one.pull("k0", 0).result(WAIT_S)
+        with monkeypatch.context() as patch:
+            patch.setattr("weft_kvstore.client.poller.BATCH_S", 1e9)
+            push = one.push("k0", 0, GRADIENT)
+            assert len(one._sockets.submitted) == 1
+            one.close()
+        with pytest.raises(StoreError, match="the store was closed"):
+            push.result(WAIT_S)
+        assert other.pull("k0", 1).result(WAIT_S).shape == (8,)
 
 
 def test_callbacks_run_on_the_clients_own_thread_and_may_wait() -> None:
