@@ -632,6 +632,22 @@ def test_a_job_that_diverged_says_since_when(world: World) -> None:
     assert world.jobs["job"].reason == "trained, but train/loss is nan since step 3"
 
 
+def test_metrics_that_the_job_has_not_are_left_out_and_told_of_once(world: World) -> None:
+    world.agents()
+    world.submit(plan(metric_names=["loss"]))
+    world.bring_to(JobState.RUNNING)
+    for step in (1, 2):
+        false = MetricReport(
+            split="train", step=step, samples=1, sums={"loss": 2.0, "x" * 128: 1.0}, not_finite={"forged": 1}
+        )
+        world.all_report(WORKER, None, metrics=[false])  # type: ignore[arg-type]
+    assert world.jobs["job"].metrics == {"train/loss": 2.0}
+    told = [line for line in world.said() if "metrics that the job has not" in line]
+    assert told == [
+        f"worker-0 (slot 0) reports metrics that the job has not, {'x' * 128!r}, 'forged': they are left out"
+    ]
+
+
 def test_a_stranger_of_the_same_name_and_process_id_replaces_nobody(world: World) -> None:
     from weft.api.agent import Registration
 

@@ -64,6 +64,16 @@ def test_every_slot_contributes_to_running_statistics(rows: Path) -> None:
     assert all(key.slots == [0, 1] for key in plan.keys)
 
 
+@pytest.mark.parametrize(
+    ("changes", "beside"), [({}, []), ({"clip_norm": 1.0}, ["gradient_norm", "loss_scale", "skipped_steps"])]
+)
+def test_a_plan_has_the_names_of_all_metrics_that_workers_report(
+    rows: Path, changes: dict[str, Any], beside: list[str]
+) -> None:
+    plan = read_and_check(spec(rows, **changes), None, Bounds())
+    assert plan.metric_names == ["loss", *spec(rows).metrics, *beside]
+
+
 def test_three_slots_train_beside_a_frozen_parameter_also_those_without_samples(rows: Path) -> None:
     """Batches of two leave the third slot nothing to do at any step."""
     data = {**spec_json(rows)["data"], "batch_size": 2}

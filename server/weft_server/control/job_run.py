@@ -81,6 +81,8 @@ class JobRun:
         self._limits = limits
         self.log = JobLog(job, plan, seq, told=memory.told(now))
         self._metrics = RunMetrics(self._run, written)
+        self._told_unknown = False
+        """Whether metrics that the job has not were told of."""
         self._ending = Ending(self._run, now)
         self.values = RunValues(self._run, self.leases, written)
         self.snapshots = RunSnapshots(self._run, self.leases, snapshots, now, lambda: self._ending.best)
@@ -413,6 +415,10 @@ class JobRun:
         if lease.kind is not AgentKind.WORKER:
             return
         for metric in report.metrics:
+            if not self._told_unknown and (unknown := self._metrics.unknown(metric)):
+                self._told_unknown = True
+                told = f"{lease.who} reports metrics that the job has not, {listed(unknown)}: they are left out"
+                self.log.say(told, now, "warning")
             taken = self._metrics.take(lease.place, metric)
             if taken is None:
                 continue

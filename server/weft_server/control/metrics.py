@@ -29,8 +29,9 @@ class RunMetrics:
         self._sums = MetricSums(self._state.plan.workers, self._state.parts)
 
     def take(self, slot: int, report: MetricReport) -> tuple[MetricTaken, bool] | None:
-        """(means, whether they are new), once all slots have reported a step."""
-        taken = self._sums.add(slot, report)
+        """(means, whether they are new), once all slots have reported a step. Metrics of other names than the job has
+        are left out."""
+        taken = self._sums.add(slot, self._known(report))
         if taken is None:
             return None
         memory = self._state.memory
@@ -38,6 +39,19 @@ class RunMetrics:
         if is_new:
             memory.measured = {**memory.measured, taken.split: taken.step}
         return taken, is_new
+
+    def unknown(self, report: MetricReport) -> list[str]:
+        """Names in the report that the job has not."""
+        names = self._state.plan.metric_names
+        told = dict.fromkeys((*report.sums, *report.not_finite))
+        return [] if names is None else [name for name in told if name not in names]
+
+    def _known(self, report: MetricReport) -> MetricReport:
+        unknown = self.unknown(report)
+        if not unknown:
+            return report
+        kept = ({k: v for k, v in each.items() if k not in unknown} for each in (report.sums, report.not_finite))
+        return report.model_copy(update=dict(zip(("sums", "not_finite"), kept, strict=True)))
 
 
 class MetricSums:

@@ -22,6 +22,8 @@ from weft_graph.types import BATCH, DType
 from weft_server.planning.rule_planning import RulePlan
 from weft_server.refusals import listed
 
+OF_COMMIT = ("gradient_norm", "loss_scale", "skipped_steps")
+"""Metrics of jobs whose steps are clipped, scaled or skipped, beside those that the job names."""
 _PLACEMENT = "/parallelism/placement"
 
 
@@ -58,7 +60,7 @@ def training_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
         return
     if (why := out_of_range(spec.clip_norm or 0.0, "float32")) is not None:
         yield FieldError(pointer="/clip_norm", detail=f"{spec.clip_norm:g} {why.replace('give 0, or', 'give')}")
-    for name in sorted({"gradient_norm", "loss_scale", "skipped_steps"} & spec.metrics.keys()):
+    for name in sorted(set(OF_COMMIT) & spec.metrics.keys()):
         detail = f"{name!r} is told of a job whose steps are clipped, scaled or skipped; give another name"
         yield FieldError(pointer=f"/metrics/{name}", detail=detail)
     scaled = "/loss_scale" if spec.loss_scale is not None else "/precision"

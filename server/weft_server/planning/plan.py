@@ -25,7 +25,7 @@ from weft_graph.program import KeyPlan, Programs, Update
 from weft_graph.program_json import programs_to_json
 from weft_graph.types import DType
 from weft_graph.weft_domain import SEND, SEND_ROWS
-from weft_server.planning.options import commit_of
+from weft_server.planning.options import OF_COMMIT, commit_of
 from weft_server.planning.rule_planning import RulePlan
 
 
@@ -71,6 +71,8 @@ class JobPlan(Renamed):
     compression: StoreCompressionSpec | None = None
     commit: CommitSpec | None = None
     """What all workers agree on at each step before it is applied."""
+    metric_names: list[str] | None = None
+    """Of all that its workers may report; None where an earlier release did not keep them."""
     dims: dict[str, int] = Field(default_factory=dict)
     """Sizes of the symbolic dimensions that the data's rows fill; not of the batch."""
     state_arrays: int = 0
@@ -237,6 +239,7 @@ def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Descripti
         average=spec.ema,
         evaluate_average=spec.evaluate_ema,
         commit=commit_of(spec),
+        metric_names=["loss", *spec.metrics, *(OF_COMMIT if commit_of(spec) is not None else ())],
         dims=dims_of(spec, programs.train.inputs, source),
         content=source.content,
         state_arrays=len(rule.states) + (spec.ema is not None),
