@@ -30,8 +30,11 @@ WIDEST_ELAPSED = len("12:34:56")
 BAR_WIDTHS = (10, 40)
 """The least and the most cells of a bar; where fewer are left over, there is none."""
 
-SAME_NUMBER = re.compile(r"-(\d+) \((?:slot|shard) \1\)")
-"""An agent beside its place of the same number, as in `worker-1 (slot 1)`."""
+SAME_NUMBER = re.compile(r"-(\d+) \((?:worker|shard) \1\)")
+"""An agent beside what it is in the job, of the same number, as in `worker-1 (worker 1)`."""
+
+SAVES = "the result is being saved"
+"""Of a job that has trained, where no reason says more."""
 
 STYLES: Mapping[str, str] = {"warning": "yellow", "error": "red", "debug": "dim"}
 
@@ -104,7 +107,8 @@ class RunView:
     def _changed(self, change: StateChanged) -> Text | None:
         """A state's line. That a job is pending was said with its reason; what it died of is said by who raises it."""
         self.state = change.state.value
-        line = f"{self.state}: {change.reason}" if change.reason else self.state
+        why = change.reason or (SAVES if change.state is JobState.FINISHING else "")
+        line = f"{self.state}: {why}" if why else self.state
         if change.state is JobState.PENDING and (not change.reason or line == self._noticed):
             return None
         told = Text(self.state if change.state.is_terminal else line, "bold")

@@ -337,7 +337,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         HTTPStatus.GATEWAY_TIMEOUT,
         "The worker that reads and sets the running job's parameters did not answer in time.",
         "Send the request again. The job's log says what became of values that were to be set.",
-        "worker-0 (slot 0), the keeper, did not bring the parameters within 30 s; it is at step 120",
+        "worker-0 (worker 0), the keeper, did not bring the parameters within 30 s; it is at step 120",
     ),
     "not-stored": Kind(
         HTTPStatus.INSUFFICIENT_STORAGE,

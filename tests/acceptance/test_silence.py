@@ -96,7 +96,7 @@ def test_a_job_whose_processes_all_stood_still_goes_on_and_comes_to_the_same_bit
     assert job.refresh().state is JobState.RUNNING
     place.goes_on(job)
     said = place.said(job)
-    for who in (r"worker-\d \(slot 0\)", r"shard-0 \(shard 0\)"):
+    for who in (r"worker-\d \(worker 0\)", r"shard-0 \(shard 0\)"):
         assert any(re.match(f"{who} is heard again after", line) for line in said)
 
 
@@ -137,14 +137,14 @@ def test_a_worker_that_is_lost_in_the_last_evaluation_costs_no_values_that_the_s
     job = place.submit(workers=2, batch_size=2, train=(0, 16), evaluate=(16, ROWS), steps=1)
     result = place.cluster.directory / "jobs" / job.id / "parameters.safetensors"
     await_that(lambda: bool(job.refresh().metrics), "the metrics of its step, from both workers", DEADLINE_S)
-    placed = next(line for line in place.said(job) if line.startswith("placed on"))
-    keeper = re.search(r"(worker-\d) \(slot \d\) saves", placed)
+    placed = next(line for line in place.said(job) if line.startswith("runs on"))
+    keeper = re.search(r"(worker-\d) \(worker \d\) saves", placed)
     assert keeper is not None
     other = "worker-0" if keeper[1] == "worker-1" else "worker-1"
     with standing_still(place.family(other)):
         await_that(result.exists, "its values", DEADLINE_S)
         job.wait(timeout_s=DEADLINE_S)
-    assert (job.refresh().reason or "").startswith(f"trained, but {other} (slot "), job.job
+    assert (job.refresh().reason or "").startswith(f"trained, but {other} (worker "), job.job
     assert job.values()
 
 

@@ -112,7 +112,11 @@ def test_a_job_without_evaluations_ends_with_its_last_loss() -> None:
 
     to = console(terminal=False)
     watch([taken(1, 2.0), taken(2, 1.0), *states("finishing", "succeeded")], job(), to)
-    assert written(to).splitlines()[1:] == [" 2/10  train loss 1.0000", "finishing", "succeeded"]
+    assert written(to).splitlines()[1:] == [
+        " 2/10  train loss 1.0000",
+        "finishing: the result is being saved",
+        "succeeded",
+    ]
 
 
 def test_what_a_job_waits_for_is_said_once() -> None:
@@ -225,8 +229,8 @@ LONG_RUN = [
     event(3, StepDone(step=565, steps=1130, epoch=10, samples_per_second=12345)),
     event(4, MetricTaken(split="evaluate", step=565, values={"loss": 0.0895, "accuracy": 0.9778}, samples=360)),
     event(5, LogLine(level="info", source="server", message=(
-        "placed on shard-0 (shard 0), shard-1 (shard 1), worker-0 (slot 0), worker-1 (slot 1); "
-        "worker-0 (slot 0) saves the parameters"))),
+        "runs on shard-0 (shard 0), shard-1 (shard 1), worker-0 (worker 0), worker-1 (worker 1); "
+        "worker-0 (worker 0) saves the parameters"))),
     event(6, StateChanged(state=JobState.SUCCEEDED)),
 ]  # fmt: skip
 
@@ -255,7 +259,7 @@ def test_80_columns_hold_each_line_with_its_numbers() -> None:
     lines = lines_of_the_screen(to)
     assert max(map(len, lines)) <= 80
     assert " 565/1130  train loss 0.3336 accuracy 0.9194  eval loss 0.0895 accuracy 0.9778" in lines
-    assert "placed on shard-0, shard-1, worker-0, worker-1; worker-0 saves the parameters" in lines
+    assert "runs on shard-0, shard-1, worker-0, worker-1; worker-0 saves the parameters" in lines
     bars = [line for line in lines if "565/1130 epoch" in line]
     assert bars
     assert all("epoch 10  train loss 0.3336 accuracy 0.9194" in line and "0:00:00" in line for line in bars)

@@ -174,7 +174,7 @@ def test_a_report_that_cannot_be_taken_fails_the_job_with_its_reason(
         job = job_of(client, tmp_path)
         eventually(lambda: state(client, job) == "failed", "the job fails")
         told = client.get(f"/v1/jobs/{job}").json()["reason"]
-        assert re.search(rf"^worker-0 \(slot 0\) failed .*{reason}", told, re.DOTALL), told
+        assert re.search(rf"^worker-0 \(worker 0\) failed .*{reason}", told, re.DOTALL), told
         eventually(lambda: not agent.daemon._carried, "the process is ended")
     finally:
         agent.end()

@@ -220,7 +220,7 @@ def test_a_failure_names_agent_place_step_and_reason(world: World) -> None:
     lease = world.lease(WORKER, 1)
     world.report(lease, step=3)
     world.report(lease, AllocationEvent.FAILED, reason="RuntimeError: no memory left")
-    assert world.jobs["job"].reason == "worker-1 (slot 1) failed at step 4 of 6: RuntimeError: no memory left"
+    assert world.jobs["job"].reason == "worker-1 (worker 1) failed at step 4 of 6: RuntimeError: no memory left"
 
 
 def test_a_failure_also_names_agents_that_have_not_been_heard_of(world: World) -> None:
@@ -231,7 +231,7 @@ def test_a_failure_also_names_agents_that_have_not_been_heard_of(world: World) -
     world.tick(3.0, alive=[*workers])
     world.report(world.lease(WORKER, 0), AllocationEvent.FAILED, reason="shard 0 is silent")
     reason = world.jobs["job"].reason or ""
-    assert reason.startswith("worker-0 (slot 0) failed at step 1 of 6: shard 0 is silent")
+    assert reason.startswith("worker-0 (worker 0) failed at step 1 of 6: shard 0 is silent")
     assert reason.endswith("; shard-0 (shard 0) has been silent for 3.0 s")
     assert shards
 
@@ -263,7 +263,7 @@ def test_a_worker_that_gives_its_place_up_fails_the_job(world: World) -> None:
     world.submit()
     world.bring_to(JobState.RUNNING)
     world.report(world.lease(WORKER, 1), AllocationEvent.RELEASED)
-    assert world.jobs["job"].reason == "worker-1 (slot 1) gave its place up at step 0 of 6"
+    assert world.jobs["job"].reason == "worker-1 (worker 1) gave its place up at step 0 of 6"
 
 
 def test_a_repeated_report_changes_nothing(world: World) -> None:
@@ -300,7 +300,7 @@ def test_an_event_that_the_table_lacks_is_refused_and_nothing_has_changed(world:
     world.agents()
     world.submit()
     lease = world.lease(WORKER, 0)
-    with pytest.raises(IllegalReportError, match=r"worker-0 \(slot 0\) is assigned and cannot be done next"):
+    with pytest.raises(IllegalReportError, match=r"worker-0 \(worker 0\) is assigned and cannot be done next"):
         world.report(lease, AllocationEvent.DONE, seq=1, step=5)
     assert (lease.seq, lease.step) == (0, 0)
 
@@ -316,7 +316,7 @@ def test_a_job_that_does_not_start_in_time_names_who_is_missing(world: World) ->
     world.report(world.lease(WORKER, 0, "again"), AllocationEvent.READY)
     world.report(world.lease(WORKER, 0, "again"), AllocationEvent.RUNNING)
     world.tick(60.2, alive=everybody)
-    assert world.jobs["again"].reason == "not started within 60 s: it waits for worker-1 (slot 1) to run"
+    assert world.jobs["again"].reason == "not started within 60 s: it waits for worker-1 (worker 1) to run"
 
 
 def test_a_keeper_that_does_not_bring_the_parameters_in_time_fails_the_job(world: World) -> None:
@@ -324,7 +324,7 @@ def test_a_keeper_that_does_not_bring_the_parameters_in_time_fails_the_job(world
     world.submit()
     world.bring_to(JobState.FINISHING)
     world.tick(300.2, alive=[*workers, *shards])
-    assert world.jobs["job"].reason == "worker-0 (slot 0) did not bring the final parameters within 300 s"
+    assert world.jobs["job"].reason == "worker-0 (worker 0) did not bring the final parameters within 300 s"
 
 
 def test_a_keeper_that_tries_again_and_again_to_bring_the_parameters_is_waited_for(world: World) -> None:
@@ -459,7 +459,7 @@ def test_an_agent_that_registers_anew_replaces_itself(world: World) -> None:
     world.agent(SHARD, "shard-0")
     world.submit(plan(workers=1))
     world.agent(WORKER, "worker-0", pid=7)
-    assert world.jobs["job"].reason == "worker-0 (slot 0) was lost: it registered anew, before the first step"
+    assert world.jobs["job"].reason == "worker-0 (worker 0) was lost: it registered anew, before the first step"
     alive = [agent.name for agent in world.controller.agents(world.now) if agent.state is AgentState.ALIVE]
     assert sorted(alive) == ["shard-0", "worker-0"]
 
@@ -475,7 +475,7 @@ def test_an_agent_that_takes_leave_is_lost_at_once(world: World) -> None:
     world.submit()
     world.bring_to(JobState.RUNNING)
     world.carry_out(world.controller.leave(workers[1], world.now))
-    assert world.jobs["job"].reason == "worker-1 (slot 1) took leave: it was ended, at step 0 of 6"
+    assert world.jobs["job"].reason == "worker-1 (worker 1) took leave: it was ended, at step 0 of 6"
 
 
 def test_a_waiting_job_starts_when_another_ends(world: World) -> None:
@@ -577,12 +577,12 @@ def test_a_fact_is_looked_at_where_it_belongs_and_nowhere_else(world: World, mon
     world.tick(0.2, alive=everybody)
     looked = Looked(monkeypatch)
     world.report(world.lease(WORKER, 1, "two"), step=1)
-    assert looked.since() == ["two", "worker-3 (slot 1)"]
+    assert looked.since() == ["two", "worker-3 (worker 1)"]
     world.tick(0.2, alive=everybody)
     assert looked.since() == []
     world.report(world.lease(WORKER, 0, "two"), step=1)
     world.tick(1.0, alive=everybody)
-    assert looked.since() == ["two", "worker-2 (slot 0)", "two"], "progress is due for one of the jobs"
+    assert looked.since() == ["two", "worker-2 (worker 0)", "two"], "progress is due for one of the jobs"
     world.carry_out(world.controller.cancel("two", "by alice", world.now))
     assert looked.since().count("everything") == 1
     assert world.jobs["waiting"].state is JobState.STARTING

@@ -100,7 +100,7 @@ def test_a_keeper_that_does_not_answer_is_named(tmp_path: Path, document: dict[s
         eventually(lambda: state(client, job) == "running", "the job runs")
         late = client.get(f"/v1/jobs/{job}/values")
         assert (late.status_code, late.json()["code"]) == (504, "keeper-silent")
-        assert "(slot 0), the keeper, did not bring the parameters within 0.3 s" in late.json()["detail"]
+        assert "(worker 0), the keeper, did not bring the parameters within 0.3 s" in late.json()["detail"]
         client.post(f"/v1/jobs/{job}/cancel")
         release.set()
 
@@ -195,7 +195,7 @@ def test_an_agent_that_falls_silent_fails_the_job(tmp_path: Path, document: dict
         job = submit(client, document).json()["id"]
         eventually(lambda: state(client, job) == "failed", "the job fails")
         reason = client.get(f"/v1/jobs/{job}").json()["reason"]
-        assert reason.startswith("mute (slot ")
+        assert reason.startswith("mute (worker ")
         assert "was lost: silent for " in reason
         shown = {each["name"]: each["state"] for each in client.get("/v1/agents").json()["agents"]}
         assert shown["mute"] == "lost"

@@ -341,7 +341,7 @@ def test_reports_of_a_run_reach_the_servers_log(tmp_path: Path) -> None:
         mine.report(event=AllocationEvent.FAILED, reason="enough")
         eventually(lambda: state(client, job) == "failed", "the job fails")
         shown = client.get(f"/v1/jobs/{job}/events", params={"format": "json"}).json()["events"]
-        assert shown[-1]["body"]["reason"] == "worker-0 (slot 0) failed at step 4 of 6: enough"
+        assert shown[-1]["body"]["reason"] == "worker-0 (worker 0) failed at step 4 of 6: enough"
         lines = [each["body"] for each in shown if each["body"]["kind"] == "log"]
         assert lines[-1] == {"kind": "log", "level": "warning", "source": "worker 0", "message": "slow"}
         shard.end()

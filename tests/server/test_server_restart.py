@@ -197,7 +197,7 @@ def test_a_server_killed_at_every_fact_tells_the_same_story(tmp_path: Path, when
         assert killed.records.job("job") == plain.records.job("job")
         assert expected[-1].body == StateChanged(
             state=JobState.SUCCEEDED if last is DONE else JobState.FAILED,
-            reason=None if last is DONE else "worker-1 (slot 1) failed at step 6 of 6 and gave no reason",
+            reason=None if last is DONE else "worker-1 (worker 1) failed at step 6 of 6 and gave no reason",
         )
     finally:
         for engine in engines:
@@ -289,7 +289,7 @@ def test_agents_have_a_grace_after_the_start_and_are_lost_as_usual_then(engine: 
     job = world.records.job("job")
     assert job is not None
     assert job.state is JobState.FAILED
-    assert job.reason == "worker-1 (slot 1) was lost: silent for 5.1 s, at step 0 of 6"
+    assert job.reason == "worker-1 (worker 1) was lost: silent for 5.1 s, at step 0 of 6"
 
 
 def test_a_pending_job_is_not_placed_on_agents_that_have_not_come_back(engine: Engine) -> None:
@@ -330,7 +330,7 @@ def test_a_lease_of_an_agent_that_the_records_lack_fails_the_job(engine: Engine)
     world.restart()
     job = world.records.job("job")
     assert job is not None
-    assert job.reason == "worker-1 (slot 1) was lost: the server has no record of it, at step 0 of 6"
+    assert job.reason == "worker-1 (worker 1) was lost: the server has no record of it, at step 0 of 6"
 
 
 def test_an_open_set_is_still_ordered_after_a_restart_and_told_once(engine: Engine) -> None:

@@ -33,10 +33,10 @@ def test_a_silent_agent_is_suspected_and_waited_for_and_its_job_goes_on_when_it_
     world.tick(59.0, alive=[other, *shards])
     assert states(world) == {"worker-0": SUSPECTED, "worker-1": ALIVE, "shard-0": ALIVE}
     assert world.jobs["job"].state is JobState.RUNNING
-    assert world.said()[-1] == "worker-0 (slot 0) has been silent for 5.0 s; it is waited for, up to 60 s"
+    assert world.said()[-1] == "worker-0 (worker 0) has been silent for 5.0 s; it is waited for, up to 60 s"
     world.tick(0.2, alive=[frozen, other, *shards])
     assert set(states(world).values()) == {ALIVE}
-    assert world.said()[-1] == "worker-0 (slot 0) is heard again after 59.2 s; the job goes on"
+    assert world.said()[-1] == "worker-0 (worker 0) is heard again after 59.2 s; the job goes on"
     world.tick(30.0, alive=[frozen, other, *shards])
     assert (world.jobs["job"].restarts, world.states()) == (0, ["pending", "starting", "running"])
 
@@ -48,7 +48,7 @@ def test_an_agent_that_is_waited_for_in_vain_is_lost_and_its_job_recovers(world:
     world.tick(60.2, alive=[other, *shards])
     assert states(world) == {"worker-0": LOST, "worker-1": ALIVE, "shard-0": ALIVE}
     assert world.jobs["job"].restarts == 1
-    assert any(said.startswith("worker-0 (slot 0) was lost: silent for 60.0 s") for said in world.said())
+    assert any(said.startswith("worker-0 (worker 0) was lost: silent for 60.0 s") for said in world.said())
 
 
 def test_all_agents_that_were_silent_together_go_on_together(world: World) -> None:
@@ -92,7 +92,7 @@ def test_a_job_whose_final_values_the_server_has_succeeds_whoever_is_lost(
         assert (job.state, job.restarts) == (JobState.RUNNING, 1)
         world.agent(WORKER, "worker-2")
         world.report(world.lease(*who), AllocationEvent.FAILED, reason="killed too", lost=True)
-        why = f"worker-2 (slot {lost.place}) failed at step 0 of 6: killed too; the job has gone on 1 times before"
+        why = f"worker-2 (worker {lost.place}) failed at step 0 of 6: killed too; the job has gone on 1 times before"
     else:
         why = f"{lost.who} was lost: silent for 60.0 s, at step 0 of 6"
     job = world.jobs["job"]
@@ -151,7 +151,7 @@ def test_a_daemon_that_is_started_again_under_its_name_replaces_the_dead_one_at_
         ALIVE,
         LOST,
     ]
-    assert "worker-0 (slot 0) takes over" in world.said()[-1]
+    assert "worker-0 (worker 0) takes over" in world.said()[-1]
 
 
 def test_a_daemon_that_was_dead_before_anybody_knew_is_lost_once_it_is_silent_and_has_a_successor(world: World) -> None:

@@ -677,7 +677,9 @@ def test_a_job_that_lacks_a_worker_is_scaled_from_its_newest_snapshot_or_says_wh
     scaling = Scaling(spec="{}", plan=long(workers=1))
     alive = [*workers[1:], *shards]
     world.tick(5.2, alive=alive)
-    with pytest.raises(WrongStateError, match="waits for a worker to take slot 0 over, and has no snapshot yet"):
+    with pytest.raises(
+        WrongStateError, match="waits for a worker to take the place of worker 0, and has no snapshot yet"
+    ):
         world.controller.scale("job", scaling, world.now)
     world.agent(WORKER, "worker-2")
     alive += [agent.id for agent in world.controller.agents(world.now) if agent.name == "worker-2"]

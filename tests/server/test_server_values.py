@@ -101,7 +101,7 @@ def test_a_keeper_that_does_not_set_in_time_is_named_and_the_order_taken_back(
         job = submit(client, document).json()["id"]
         mine = hand.run()
         late = refused(put(client, job, save({"b": B})), 504, "keeper-silent")
-        assert "worker-0 (slot 0), the keeper, did not set the parameters within 0.2 s" in late.detail
+        assert "worker-0 (worker 0), the keeper, did not set the parameters within 0.2 s" in late.detail
         assert hand.orders(hand.worker)["sets"] == []
         hand.report(mine, sets=[{"number": 1, "step": 4}])
         log = client.get(f"/v1/jobs/{job}/events", params={"format": "json"}).json()["events"]

@@ -148,7 +148,7 @@ def test_intermediate_evaluations_take_what_is_there_and_the_end_waits_for_all(d
         assert others[0].over.wait(WAIT_S)
         values = {key: store.pull(key, 6, settled=True).result(WAIT_S) for key in ("w", "b")}
     assert first.last == others[0].last == (DONE, None)
-    assert "slot 0 waits for the others' last steps, for up to 3600 s: slot 1 is missing" in first.logs[0].message
+    assert "worker 0 waits for the others' last steps, for up to 3600 s: slot 1 is missing" in first.logs[0].message
     for key, value in values.items():
         np.testing.assert_array_equal(load(first.uploads[0][0])[key], value, err_msg=key)
     brought = load(first.uploads[0][0])

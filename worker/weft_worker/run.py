@@ -304,7 +304,7 @@ class Run:
         return training
 
     def _warn(self, message: str) -> None:
-        self._reporter.report(logs=[LogReport(level="warning", message=f"slot {self._allocation.slot}: {message}")])
+        self._reporter.report(logs=[LogReport(level="warning", message=message)])
 
     def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""

@@ -191,7 +191,7 @@ class Training:
         steps, pace = self.task.allocation.steps, self.task.pace
         patiently(
             lambda: pace.reached(self.store, steps, settled=True),
-            f"slot {self.task.allocation.slot} waits for the others' last steps",
+            f"worker {self.task.allocation.slot} waits for the others' last steps",
             timeout_s=self.settings.wait_timeout_s,
             deadline_s=SLOTS_DEADLINE_S,
             tell=self._warn,

@@ -172,7 +172,7 @@ class JobRun:
         self._move(JobEvent.PLACED, now)
         who = ", ".join(lease.who for lease in self.leases.by_id.values())
         keeper = self.leases.keeper
-        self.log.say(f"placed on {who}; {keeper.who if keeper else 'nobody'} saves the parameters", now)
+        self.log.say(f"runs on {who}; {keeper.who if keeper else 'nobody'} saves the parameters", now)
         self.leases.tell(self.leases.shards)
         self._advance(now)  # A job without shards waits for none.
 
@@ -354,8 +354,8 @@ class JobRun:
     def _check_snapshot_can_come(self) -> None:
         """Raises WrongStateError where the job has no snapshot, and comes to no step at which it could be taken."""
         if self.lacks_workers and self.snapshots.newest is None:
-            slots = ", ".join(str(slot) for slot in self.memory.vacant)
-            told = f"waits for a worker to take slot {slots} over, and has no snapshot yet"
+            lost = " and ".join(f"worker {place}" for place in self.memory.vacant)
+            told = f"waits for a worker to take the place of {lost}, and has no snapshot yet"
             raise WrongStateError(f"job {self.job.id} {told}: start a worker, or cancel the job")
 
     def _change_at_next_snapshot(self, told: str, now: Timestamp) -> None:
@@ -492,7 +492,7 @@ class JobRun:
             case HandOver(restarts, left):
                 self.leases.vacate(lease)
                 self.vacant_since = now.seconds
-                what = f"another worker is to take slot {lease.place} over ({left} more times)"
+                what = f"another worker is to take its place ({left} more times)"
                 self.log.say(f"{reason}; {what}", now, "warning")
                 self.log.set(restarts=restarts, reason=reason)
             case PlaceAnew(restarts, left):

@@ -78,8 +78,8 @@ class Lease:
 
     @property
     def who(self) -> str:
-        """`worker-1 (slot 1)`, `shard-0 (shard 0)`."""
-        return f"{self.agent_name} ({'slot' if self.kind is AgentKind.WORKER else 'shard'} {self.place})"
+        """`worker-1 (worker 1)`, `shard-0 (shard 0)`: the agent, and what it is in the job."""
+        return f"{self.agent_name} ({self.source})"
 
     @property
     def source(self) -> str:
