@@ -358,7 +358,7 @@ class Client:
         """Create a user's token. Only this result has its secret.
 
         `scope` is "viewer", "runner" or "admin". The token sees and changes only jobs of `project`, "*" for all.
-        Raises ForbiddenError without an admin's token, ConflictError if the name is taken.
+        Raises ForbiddenError without an admin's token, ConflictError if the project has one of that name.
         """
         with checked("create_token"):
             new = NewToken(name=name, scope=scope, project=project)  # type: ignore[arg-type]  # it makes the word of a text
@@ -368,9 +368,11 @@ class Client:
         """Users' tokens, without their secrets. Raises ForbiddenError without an admin's token."""
         return self.http.call(TokenList, "GET", "/v1/tokens").tokens
 
-    def remove_token(self, name: str) -> None:
-        """Remove a user's token. Raises NotFoundError, ForbiddenError."""
-        self.http.send("DELETE", f"/v1/tokens/{quote(name, safe='')}")
+    def remove_token(self, name: str, *, project: str | None = None) -> None:
+        """Remove a user's token, of that `project` where several have one of the name. Raises NotFoundError,
+        ForbiddenError, ConflictError where it is not said which."""
+        params = {} if project is None else {"project": project}
+        self.http.send("DELETE", f"/v1/tokens/{quote(name, safe='')}", params=params)
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import httpx
+import numpy as np
 import pytest
 from fastapi import FastAPI
 from safetensors.numpy import save
@@ -246,14 +247,48 @@ def test_an_admin_of_a_project_makes_tokens_of_it_alone(world: World) -> None:
     assert world.call("GET", "/v1/jobs", made.json()["token"]).status_code == 200
 
 
+def test_names_of_tokens_are_their_projects(world: World) -> None:
+    """Nobody learns the name of another project's token by the answer."""
+
+    def made(project: str) -> str:
+        admin = world.tokens[Scope.ADMIN, project]
+        answer = world.call("POST", "/v1/tokens", admin, json=new(Scope.VIEWER, project) | {"name": "shared"})
+        assert answer.status_code == 201
+        secret: str = answer.json()["token"]
+        return secret
+
+    red, blue = made("red"), made("blue")
+    ambiguous = refused(world.call("DELETE", "/v1/tokens/shared", ADMIN), 409, "wrong-state")
+    assert ambiguous.detail == "the projects 'blue', 'red' each have token 'shared': say which, with ?project=NAME"
+    refused(world.call("DELETE", "/v1/tokens/shared?project=green", ADMIN), 404, "unknown-token")
+    assert world.call("DELETE", "/v1/tokens/shared?project=red", ADMIN).status_code == 204
+    refused(world.call("GET", "/v1/jobs", red), 401, "unauthorized")
+    assert world.call("DELETE", "/v1/tokens/shared", world.tokens[Scope.ADMIN, "blue"]).status_code == 204
+    refused(world.call("GET", "/v1/jobs", blue), 401, "unauthorized")
+
+
+def test_an_upload_that_several_projects_have_is_deleted_where_it_is_said(world: World) -> None:
+    tokens = [world.tokens[Scope.RUNNER, project] for project in ("red", "blue")]
+    document = save({"w": np.zeros(3, np.float32)})
+    (upload,) = {
+        world.client.post("/v1/uploads", content=document, headers=bearer(each) | {"Idempotency-Key": "k"}).json()["id"]
+        for each in tokens
+    }
+    ambiguous = refused(world.call("DELETE", f"/v1/uploads/{upload}", ADMIN), 409, "wrong-state")
+    assert ambiguous.detail == f"the projects 'blue', 'red' each have upload {upload!r}: say which, with ?project=NAME"
+    assert world.call("DELETE", f"/v1/uploads/{upload}?project=blue", ADMIN).status_code == 204
+    left = [world.call("GET", "/v1/uploads", each).text for each in tokens]
+    assert [upload in each for each in left] == [True, False]
+
+
 def test_a_token_outlives_the_server_as_a_hash_until_it_is_removed(tmp_path: Path) -> None:
     settings = {"token": ADMIN, "agent_token": AGENTS}
     with running(tmp_path / "server", **settings) as http:
         url = str(http.base_url)
         with Client(url, token=ADMIN) as client:
             secret = client.create_token("ci", scope="runner", project="red").token
-            with pytest.raises(ConflictError, match="already"):
-                client.create_token("ci")
+            with pytest.raises(ConflictError, match="project red has a token 'ci' already"):
+                client.create_token("ci", project="red")
         with Client(url, token=secret) as client, pytest.raises(ForbiddenError, match="scope admin"):
             client.tokens()
     kept = b"".join(path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file())

@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, event, inspect, text
+from sqlalchemy import Engine, create_engine, event, inspect, text
 from sqlalchemy.exc import IntegrityError
 
 from server_specs import plan
 from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import JobState
+from weft.api.token import Scope
 from weft_server.control.instructions import Append, Remember, Save
 from weft_server.storage.database import Base, migrate, open_database
 from weft_server.storage.records import KeyReusedError, Records, Submission
+from weft_server.users import User
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -61,6 +63,16 @@ def test_migrations_can_be_applied_again_and_lose_nothing(engine: Engine, record
     add(records, "a")
     migrate(engine)
     assert records.job("a") == job("a")
+
+
+def test_tokens_of_an_earlier_release_stay(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'weft.db'}")
+    migrate(engine, "0003")
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO tokens VALUES ('ci', 'digest', 'runner', 'red', '2030-01-01T00:00:00Z')"))
+    migrate(engine)
+    assert Records(engine).users() == [("digest", User("ci", Scope.RUNNER, "red"))]
+    engine.dispose()
 
 
 def test_the_comparison_of_schemas_sees_a_difference(engine: Engine) -> None:

@@ -67,10 +67,18 @@ def ls(url: Url = None, form: Form = Format.TABLE) -> None:
 
 
 @group.command()
-def rm(name: TokenName, url: Url = None, form: Form = Format.TABLE) -> None:
+def rm(
+    name: TokenName,
+    project: Annotated[
+        str | None,
+        typer.Option("--project", help="Its project, where several have a token of that name.", show_default=False),
+    ] = None,
+    url: Url = None,
+    form: Form = Format.TABLE,
+) -> None:
     """Remove a token."""
     with Client(url) as client:
-        client.remove_token(name)
+        client.remove_token(name, project=project)
     if form is Format.JSON:
         print_json({"removed": [name]})
     else:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
-from fastapi import Depends, Header, Path, Request
+from fastapi import Depends, Header, Path, Query, Request
 
 from weft.api.job import Job
 from weft.api.problem import FieldError
@@ -15,7 +15,7 @@ from weft_server.bodies import Incoming
 from weft_server.credentials import Credentials
 from weft_server.forks import Forks, LimitError
 from weft_server.queues import BodyLimit, FairQueue
-from weft_server.refusals import JobRefusedError, NoProcessError, UnknownError
+from weft_server.refusals import JobRefusedError, NoProcessError, UnknownError, WrongStateError, listed
 from weft_server.service import Service
 from weft_server.settings import Settings
 from weft_server.storage.uploads import Uploads
@@ -90,6 +90,21 @@ PathId = Annotated[str, Path(pattern=r"^[A-Za-z0-9\-]{1,64}$")]
 
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
 """By which a call that makes something may be repeated."""
+
+
+OfProject = Annotated[str | None, Query(max_length=128, description="the project, where several have one of that name")]
+
+
+def the_project(noun: str, identifier: str, projects: Sequence[str], asked: str | None) -> str:
+    """Of the projects that have such a thing, the one that is meant. Raises UnknownError, WrongStateError where it is
+    not said which."""
+    meant = [each for each in projects if asked in {None, each}]
+    if not meant:
+        raise UnknownError(noun, identifier)
+    if len(meant) > 1:
+        told = f"the projects {listed(sorted(meant))} each have {noun} {identifier!r}: say which, with ?project=NAME"
+        raise WrongStateError(told)
+    return meant[0]
 
 
 async def check_project(request: Request, use: Use, user: Caller) -> None:

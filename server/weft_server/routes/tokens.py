@@ -14,8 +14,8 @@ from weft_server.access import Tokens, digest, new_secret, told
 from weft_server.bodies import StrictRoute
 from weft_server.credentials import Credentials
 from weft_server.problems import ProblemError, sends
-from weft_server.refusals import UnknownError, WrongStateError
-from weft_server.routes.context import Caller, Context, IdempotencyKey, Use
+from weft_server.refusals import WrongStateError
+from weft_server.routes.context import Caller, Context, IdempotencyKey, OfProject, Use, the_project
 from weft_server.users import User
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=StrictRoute)
@@ -47,9 +47,14 @@ async def create_token(new: NewToken, use: Use, caller: Caller, idempotency_key:
         users = await threads.write(records.users)  # in order with those that add and remove
         if digest(secret) in dict(users):
             tokens.load(users)  # the first call may have failed after it was kept
-            (known,) = [each for each in await threads.read(records.tokens) if each.name == new.name]
+            (known,) = [
+                each
+                for each in await threads.read(records.tokens)
+                if (each.name, each.project) == (new.name, new.project)
+            ]
             return TokenCreated(**known.model_dump(), token=secret)
-        raise WrongStateError(f"there is a token {new.name!r} already; remove it, or take another name") from error
+        taken = f"project {new.project} has a token {new.name!r} already; remove it, or take another name"
+        raise WrongStateError(taken) from error
     tokens.load(users)
     _log.info("token %s of scope %s in project %s was made by %s", new.name, new.scope, new.project, caller.name)
     return created
@@ -60,12 +65,14 @@ async def create_token(new: NewToken, use: Use, caller: Caller, idempotency_key:
     status_code=HTTPStatus.NO_CONTENT,
     openapi_extra=sends("unknown-token", "wrong-state", "records-unavailable"),
 )
-async def remove_token(name: Annotated[str, Path(max_length=128)], use: Use, caller: Caller) -> None:
+async def remove_token(
+    name: Annotated[str, Path(max_length=128)], use: Use, caller: Caller, project: OfProject = None
+) -> None:
     """The token opens nothing from now on. A stream of events that it has opened ends with the next event, or soon."""
     tokens, _ = _asked_for(use)
-    if name not in [each.name for each in await _seen(use, caller)]:
-        raise UnknownError("token", name)
-    tokens.load(await use.service.threads.write(use.service.records.remove_token, name))
+    found = [each.project for each in await _seen(use, caller) if each.name == name]
+    of = the_project("token", name, found, project)
+    tokens.load(await use.service.threads.write(use.service.records.remove_token, of, name))
     _log.info("token %s was removed by %s", name, caller.name)
 
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from weft.api.values import Uploaded, UploadList, upload_id
 from weft_server.bodies import StrictRoute
 from weft_server.problems import DOCUMENT, sends
-from weft_server.routes.context import Caller, IdempotencyKey, PathId, Use
+from weft_server.routes.context import Caller, IdempotencyKey, OfProject, PathId, Use, the_project
 from weft_server.routes.documents import BODY
 from weft_server.users import party_of
 
@@ -38,7 +38,9 @@ async def list_uploads(use: Use, caller: Caller) -> UploadList:
     return await use.service.threads.on_files(use.uploads.describe, use.service.clock().at, caller.project)
 
 
-@router.delete("/{upload}", status_code=HTTPStatus.NO_CONTENT, openapi_extra=sends("unknown-upload"))
-async def delete_upload(upload: PathId, use: Use, caller: Caller) -> None:
+@router.delete("/{upload}", status_code=HTTPStatus.NO_CONTENT, openapi_extra=sends("unknown-upload", "wrong-state"))
+async def delete_upload(upload: PathId, use: Use, caller: Caller, project: OfProject = None) -> None:
     """The document is not needed any more. Jobs that were submitted with it keep their own copy."""
-    await use.service.threads.on_files(use.uploads.delete, upload, caller.project)
+    on_files = use.service.threads.on_files
+    found = [each for each in await on_files(use.uploads.projects, upload) if caller.sees(each)]
+    await on_files(use.uploads.delete, upload, the_project("upload", upload, found, project))

@@ -150,11 +150,11 @@ class TokenRow(Base):
 
     __tablename__ = "tokens"
 
+    project: Mapped[str] = mapped_column(String(128), primary_key=True)
     name: Mapped[str] = mapped_column(String(128), primary_key=True)
     digest: Mapped[str] = mapped_column(String(64))
     """SHA-256 of the secret, hexadecimal."""
     scope: Mapped[str] = mapped_column(String(16))
-    project: Mapped[str] = mapped_column(String(128))
     created_at: Mapped[str] = mapped_column(String(40))
 
 

@@ -263,7 +263,7 @@ class Records:
     def tokens(self) -> list[TokenInfo]:
         """Users' tokens, by name."""
         with Session(self._engine) as session:
-            rows = session.scalars(select(TokenRow).order_by(TokenRow.name)).all()
+            rows = session.scalars(select(TokenRow).order_by(TokenRow.name, TokenRow.project)).all()
         kept = ("name", "scope", "project", "created_at")
         return [TokenInfo.model_validate({name: getattr(row, name) for name in kept}) for row in rows]
 
@@ -274,16 +274,16 @@ class Records:
         return [(row.digest, User(row.name, Scope(row.scope), row.project)) for row in rows]
 
     def add_token(self, token: TokenInfo, digest: str) -> list[tuple[str, User]]:
-        """Keeps a token; all users then. Raises IntegrityError where its name is taken."""
+        """Keeps a token; all users then. Raises IntegrityError where its project has one of that name."""
         document = token.model_dump(mode="json")
         with Session(self._engine) as session, session.begin():
             session.add(TokenRow(digest=digest, **document))
         return self.users()
 
-    def remove_token(self, name: str) -> list[tuple[str, User]]:
+    def remove_token(self, project: str, name: str) -> list[tuple[str, User]]:
         """Deletes a token; all users then. Idempotent."""
         with Session(self._engine) as session, session.begin():
-            session.execute(delete(TokenRow).where(TokenRow.name == name))
+            session.execute(delete(TokenRow).where(TokenRow.project == project, TokenRow.name == name))
         return self.users()
 
     def states(self, jobs: Sequence[str]) -> dict[str, JobState]:

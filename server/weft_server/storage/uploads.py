@@ -119,7 +119,11 @@ class Uploads:
                 return path
         raise UnknownError("upload", identifier)
 
-    def delete(self, identifier: str, project: str = ALL_PROJECTS) -> None:
+    def projects(self, identifier: str) -> list[str]:
+        """Those that have an upload of that id, which is of its content and what it was brought with."""
+        return [_project(path) for path, _ in self._kept(f"{identifier}.*")]
+
+    def delete(self, identifier: str, project: str) -> None:
         """Raises UnknownError."""
         try:
             self.find(identifier, datetime.fromtimestamp(0, UTC), project).unlink()
