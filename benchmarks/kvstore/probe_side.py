@@ -19,7 +19,7 @@ from cost_model import Role
 from exchange import END, Line
 from store_cases import KIB, MIB, START_S
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.describing import read_description
+from weft_kvstore.description.form import read_description
 from weft_kvstore.process import tune_process
 from weft_kvstore.settings import LinkSettings
 

@@ -20,7 +20,7 @@ from exchange import Array, Line, Work, mark_places, take_marks, take_part
 from store_cases import RATE, START_S, Case, case_from_json
 from weft_kvstore import KVStore, LinkSettings
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.describing import read_description
+from weft_kvstore.description.form import read_description
 from weft_kvstore.process import tune_process
 
 TOUCHED_ROWS = 1 << 16

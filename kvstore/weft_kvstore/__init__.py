@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft_kvstore.description.check import DescriptionError
-    from weft_kvstore.description.describing import describe, read_description
-    from weft_kvstore.description.form import DescriptionForm, Key
+    from weft_kvstore.description.form import DescriptionForm, Key, describe, read_description
     from weft_kvstore.description.records import (
         AverageDescription,
         CommitDescription,
@@ -43,8 +42,7 @@ if TYPE_CHECKING:
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "weft_kvstore.description.check": ("DescriptionError",),
-    "weft_kvstore.description.describing": ("describe", "read_description"),
-    "weft_kvstore.description.form": ("DescriptionForm", "Key"),
+    "weft_kvstore.description.form": ("DescriptionForm", "Key", "describe", "read_description"),
     "weft_kvstore.description.records": (
         "AverageDescription",
         "CommitDescription",

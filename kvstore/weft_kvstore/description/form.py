@@ -1,10 +1,14 @@
-"""A description as a user writes it, and the records that it becomes."""
+"""A description as a user writes it, in Python or in a file, and the records that it becomes."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -15,7 +19,14 @@ from weft_graph.program import Update
 from weft_graph.rules.built_in import BUILT_IN
 from weft_graph.spelling import did_you_mean
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
-from weft_kvstore.description.check import DTYPES, DescriptionError, check_description, compiled_once
+from weft_kvstore.description.check import (
+    DescriptionError,
+    check_description,
+    check_port,
+    check_slots,
+    check_text,
+    compiled_once,
+)
 from weft_kvstore.description.records import (
     AverageDescription,
     CommitDescription,
@@ -28,6 +39,7 @@ from weft_kvstore.description.records import (
     Mode,
     Sparse,
     StoreDescription,
+    description_from_json,
 )
 from weft_kvstore.structs import Reader
 
@@ -67,106 +79,7 @@ def user_key(name: str) -> UserKey:
     return int(number) if name != number and number.isdecimal() else name
 
 
-# --- How large a store may be, and its first numbers: what nobody could lay out is told before anybody tries ----------
-
-
-MAX_SLOTS: Final = 1 << 16
-"""Of a store: each shard counts the steps of each slot, of every slice."""
-
-MAX_SLICES: Final = 1 << 24
-"""Of all keys: every process deals each of them to a shard. 2 TiB, of the slices that are cut unless told."""
-
-MAX_DIMENSIONS: Final = 64
-MAX_BYTES: Final = (1 << 63) - 1
-"""What an array of NumPy has at most."""
-
-MAX_PORT: Final = (1 << 16) - 1
-
-
-def check_slots(slots: int) -> None:
-    """Raises DescriptionError for more slots than there may be; to be called before anything has one entry for each."""
-    if slots > MAX_SLOTS:
-        raise DescriptionError(f"slots: at most {MAX_SLOTS}, not {slots}")
-
-
-def check_size(description: StoreDescription) -> None:
-    """Raises DescriptionError for the first key that is too large, or whose first value would be infinite. The
-    description is a legal one else."""
-    check_slots(description.slots)
-    slices = 0
-    for key in description.keys:
-        _check_shape(key)
-        _check_first_value(key)
-        if not key.rows:
-            slices += -(-key.nbytes // description.slice_bytes)
-        if slices > MAX_SLICES:
-            told = f"with it there are {slices} slices of {description.slice_bytes} bytes, {MAX_SLICES} may be"
-            raise DescriptionError(f"key {key.key!r}: {told}; a larger slice_bytes makes fewer")
-
-
-def check_first(number: float, dtype: str, where: str) -> None:
-    """Raises DescriptionError where a key cannot have this as the first value of each element; `where` begins it. Of a
-    dtype that there is not, nothing is said."""
-    if dtype not in DTYPES:
-        return
-    if np.dtype(dtype).kind == "f":
-        with np.errstate(over="ignore"):
-            fits = bool(np.isfinite(np.dtype(dtype).type(number)))
-    else:
-        limits = np.iinfo(dtype)
-        fits = float(number).is_integer() and limits.min <= number <= limits.max
-    if not fits:
-        raise DescriptionError(f"{where}: {number!r} is no {dtype}")
-
-
-def check_drawn(initializer: InitializerDescription, dtype: str, where: str) -> None:
-    """Raises DescriptionError where the numbers of an initializer, or the width of a range, are none that a key of a
-    floating type can have: its first values would be infinite."""
-    numbers = {name: one for name, one in initializer.attributes.items() if isinstance(one, int | float)}
-    if dtype not in DTYPES or np.dtype(dtype).kind != "f":
-        return
-    if {"low", "high"} <= numbers.keys():
-        numbers["high - low"] = numbers["high"] - numbers["low"]
-    for name, number in numbers.items():
-        check_first(number, dtype, f"{where}: {name}")
-
-
-def check_port(endpoint: str, where: str) -> None:
-    """Raises DescriptionError for a port that there is not: a socket would take another one instead."""
-    port = endpoint.rpartition(":")[2]
-    if endpoint.startswith("tcp://") and port.isdecimal() and int(port) > MAX_PORT:
-        raise DescriptionError(f"{where}: a port from 0 to {MAX_PORT}, not {port}")
-
-
-def check_text(text: str, where: str) -> None:
-    """Raises DescriptionError for what cannot be sent: half of a pair of surrogates, which JSON can say."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DescriptionError(f"{where}: {text!r} is no text: {error.reason}") from None
-
-
-def _check_shape(key: KeyDescription) -> None:
-    if len(key.shape) > MAX_DIMENSIONS:
-        raise DescriptionError(f"key {key.key!r}: shape: {len(key.shape)} dimensions, {MAX_DIMENSIONS} may be")
-    nbytes = math.prod(max(extent, 1) for extent in key.shape) * np.dtype(key.dtype).itemsize
-    if nbytes > MAX_BYTES:
-        raise DescriptionError(f"key {key.key!r}: shape {key.shape} of {key.dtype}: more than 2^63 - 1 bytes")
-
-
-def _check_first_value(key: KeyDescription) -> None:
-    """What a file in the short form is told of at once: one that has the description whole says it here."""
-    where, initializer = f"key {key.key!r}: initializer", key.initializer
-    if key.update is Update.GRADIENT:  # It begins as zeros, whatever is said.
-        return
-    check_drawn(initializer, key.dtype, where)
-    value = initializer.attributes.get("value")
-    if initializer.op_type == "ConstantOfShape" and value is not None:
-        check_first(value, key.dtype, where)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# How a user writes a key's first value: a number, "given", the name of a law with its two numbers, or the long form.
+# --- How a user writes a key's first value: a number, "given", a law's name with its two numbers, or the long form ----
 
 
 FirstForm: TypeAlias = float | str | dict[str, Any]
@@ -177,8 +90,8 @@ _DRAWS: Final = {"uniform": ("RandomUniform", ("low", "high")), "normal": ("Rand
 """Short names of initializers, and the attributes that their two numbers are."""
 
 
-def initializer_of(value: FirstForm, dtype: str, update: Update, where: str) -> InitializerDescription:
-    """Of a key of that type, whose values are made so by its update. Raises DescriptionError, which `where` begins."""
+def initializer_of(value: FirstForm, update: Update, where: str) -> InitializerDescription:
+    """Of a key whose values are made so by its update. Raises DescriptionError, which `where` begins."""
     if update is Update.GRADIENT:
         return InitializerDescription("ConstantOfShape", {"value": 0.0})
     if isinstance(value, str):
@@ -186,15 +99,7 @@ def initializer_of(value: FirstForm, dtype: str, update: Update, where: str) -> 
             raise DescriptionError(f'{where}: {value!r} is neither "given" nor a number, nor a table of numbers')
         return InitializerDescription(GIVEN, {})
     if not isinstance(value, dict):
-        check_first(_finite(value, where), dtype, where)
         return InitializerDescription("ConstantOfShape", {"value": _finite(value, where)})
-    drawn = _drawn(value, where)
-    check_drawn(drawn, dtype, where)
-    return drawn
-
-
-def _drawn(value: dict[str, Any], where: str) -> InitializerDescription:
-    """From `{"op_type": ..., "attributes": ...}`, or a law's name with its two numbers."""
     if "op_type" in value:
         try:
             return _initializers.from_builtins(value)
@@ -370,7 +275,6 @@ def check_unplaced(description: StoreDescription) -> None:
     placed = description if description.shards else msgspec.structs.replace(description, shards=("local",))
     try:
         check_description(placed)
-        check_size(placed)
     except DescriptionError as error:
         raise DescriptionError(_with_rules_that_have(str(error))) from None
 
@@ -448,7 +352,7 @@ def _key(key: NamedKey, name: str, number: int, slots: int, *, whole: bool) -> K
         key=name,
         dtype=dtype,
         shape=key.shape,
-        initializer=initializer_of(key.initializer, dtype, update, f"keys[{number}].initializer"),
+        initializer=initializer_of(key.initializer, update, f"keys[{number}].initializer"),
         update=update,
         priority=number if key.priority is None else key.priority,
         slots=tuple(range(slots)) if key.slots is None else key.slots,
@@ -521,3 +425,160 @@ def shown(description: StoreDescription) -> list[KeyDescription]:
 def shown_key(key: KeyDescription) -> str:
     """The key as a user would write it: 'w', or 5."""
     return repr(user_key(key.key))
+
+
+# --- `describe`: a store's description in one Python call -------------------------------------------------------------
+
+
+_DATA: Final = "numbers, strings, lists and mappings are expected"
+_HYPER: Final = 'a number, or a schedule as {"schedule": "cosine", "start": 0.1, "steps": 1000}'
+
+
+def describe(
+    keys: Mapping[UserKey, Any],
+    *,
+    shards: Sequence[str] = (),
+    slots: int = 1,
+    rule: str | Mapping[str, Any] | None = None,
+    mode: str = "sync",
+    staleness: int = 0,
+    merge: str = "slot",
+    job: str = "store",
+    seed: int = 0,
+    slice_bytes: int = SLICE_BYTES,
+    commit: CommitDescription | Mapping[str, Any] | None = None,
+    average: AverageDescription | Mapping[str, Any] | None = None,
+    compression: StoreCompression | Mapping[str, Any] | None = None,
+    curve_keys: Sequence[str] = (),
+    barrier: bool = True,
+    **hyper: float | Mapping[str, Any],
+) -> StoreDescription:
+    """A store's description; every process of the store has to be given the same one.
+
+    `keys`: by name or number, the most urgent first; each a `Key`, a shape, or an array, whose shape and dtype the key
+    then has (its value is set by `KVStore.init`). `hyper` are the rule's hyper-parameters: numbers, or schedules, as
+    documents or as `weft.linear` and the like give them. `shards` are endpoints; a store for one process needs none.
+    The rest: see `DescriptionForm`.
+
+        describe({"weight": Key(shape=(784, 10), initializer={"normal": [0, 0.05]}), "bias": (10,)},
+                 shards=["tcp://127.0.0.1:5555", "tcp://127.0.0.1:5556"], slots=2, rule="adam", lr=0.001)
+
+    Raises DescriptionError, which names the field.
+    """
+    if not isinstance(keys, Mapping):
+        told = f'{{"w": Key(shape=(3,))}}, not {type(keys).__name__}'
+        raise DescriptionError(f"keys: a mapping from each key's name to what it is, as {told}")
+    document = {
+        "keys": [
+            {"key": _encoded(name, "keys", "a key is a string or a number"), **_said(name, key)}
+            for name, key in keys.items()
+        ],
+        "shards": [shards] if isinstance(shards, str) else list(shards),
+        "curve_keys": [curve_keys] if isinstance(curve_keys, str) else list(curve_keys),
+        "slots": slots,
+        "rule": dict(rule) if isinstance(rule, Mapping) else rule,
+        "hyper": {name: _hyper(name, value) for name, value in hyper.items()},
+        "mode": mode,
+        "staleness": staleness,
+        "merge": merge,
+        "job": job,
+        "seed": seed,
+        "slice_bytes": slice_bytes,
+        "commit": commit,
+        "average": average,
+        "compression": compression,
+        "barrier": barrier,
+    }
+    return described({name: _encoded(value, name) for name, value in document.items()})
+
+
+def _said(name: UserKey, key: object) -> dict[str, Any]:
+    """The key's fields, those that were not given left out."""
+    if isinstance(key, Key):
+        said = ((field, getattr(key, field)) for field in key.__struct_fields__)
+        return {field: _encoded(value, f"key {name!r}: {field}") for field, value in said}
+    if isinstance(key, tuple | list):
+        return {"shape": _encoded(key, f"key {name!r}: shape")}
+    shape, dtype = getattr(key, "shape", None), getattr(key, "dtype", None)
+    if shape is None or dtype is None:
+        raise DescriptionError(f"key {name!r}: a Key, a shape or an array, not {type(key).__name__}")
+    return {"shape": [int(extent) for extent in shape], "dtype": str(dtype).removeprefix("torch.")}
+
+
+def _hyper(name: str, value: object) -> float | dict[str, Any]:
+    """A hyper-parameter as plain data. Raises DescriptionError."""
+    found = _encoded(value, f"hyper.{name}", _HYPER)
+    if isinstance(found, int | float | dict):
+        return found
+    raise DescriptionError(f"hyper.{name}: {_HYPER}, not {value!r}")
+
+
+def _encoded(value: object, where: str, form: str = _DATA) -> Any:
+    """The value as plain data. Raises DescriptionError, which `where` begins, for what is none."""
+    try:
+        return msgspec.to_builtins(value, enc_hook=_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DescriptionError(f"{where}: {form}, not {type(value).__name__} ({error})") from None
+
+
+def _plain(value: object) -> object:
+    """NumPy's number as Python's, and a schedule of `weft.linear` and the like as its document. Raises TypeError."""
+    if isinstance(value, np.bool_):
+        return bool(value)
+    for scalar, plain in ((np.integer, int), (np.floating, float), (str, str)):
+        if isinstance(value, scalar):
+            return plain(value)
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(exclude_none=True)
+    raise TypeError(f"{type(value).__name__} is no plain data")
+
+
+# --- Descriptions in files: TOML or JSON, in the short form or whole --------------------------------------------------
+
+
+MOST_FILE_BYTES: Final = 64 << 20
+"""Of a file: far more than a description of a hundred thousand keys."""
+
+
+def read_description(path: str | os.PathLike[str]) -> StoreDescription:
+    """The store's description in a file, .toml or .json: in the short form (`DescriptionForm`), or whole, as msgspec
+    writes a `StoreDescription`, which is told by its field `term`.
+
+    Raises OSError, and DescriptionError, which names the file and the field, for what is no description.
+    """
+    file = Path(path)
+    try:
+        document = _document(file)
+        if "term" not in document:
+            return described(document)
+        description = description_from_json(document)
+        check_unplaced(description)
+    except msgspec.ValidationError as error:
+        raise DescriptionError(f"{file}: {error}") from None
+    except DescriptionError as error:
+        raise DescriptionError(f"{file}: {error}") from None
+    return description
+
+
+def _document(file: Path) -> Mapping[str, Any]:
+    if file.suffix not in {".toml", ".json"}:
+        raise DescriptionError("a description is a .toml or a .json file")
+    if file.exists() and not file.is_file():  # A pipe would have to be written first, by nobody.
+        raise DescriptionError("it is no regular file")
+    with file.open("rb") as stream:
+        content = stream.read(MOST_FILE_BYTES + 1)
+    if len(content) > MOST_FILE_BYTES:
+        raise DescriptionError(f"more than {MOST_FILE_BYTES >> 20} MiB")
+    try:
+        text = content.decode()
+        document = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:  # those of both readers, and of decoding, are ValueErrors
+        raise DescriptionError(f"no {file.suffix[1:].upper()}: {error or 'too deep'}") from None
+    if not isinstance(document, dict):
+        raise DescriptionError(f"an object with keys and a rule is expected, not {type(document).__name__}")
+    return document
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")

@@ -15,8 +15,7 @@ from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.describing import read_description
-from weft_kvstore.description.form import UserKey
+from weft_kvstore.description.form import UserKey, read_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.encryption.key_files import read_curve_keys

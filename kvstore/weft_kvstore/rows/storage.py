@@ -12,8 +12,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array, zeros_on_demand
 from weft_kvstore.description.records import EvictionDescription, GrowthDescription
-from weft_kvstore.rows.arrays import RowArrays, RowHistory
-from weft_kvstore.rows.capture import Columns, RowCapture, RowChanges
+from weft_kvstore.rows.arrays import Columns, RowArrays, RowCapture, RowChanges, RowHistory
 from weft_kvstore.rows.index import IdIndex
 from weft_kvstore.rows.memory import GrowingArray, HugeBlocks, TablePlace
 from weft_kvstore.rows.rows import RowNumbers

@@ -20,7 +20,7 @@ from weft.agent.startup import start_daemon
 from weft.agent.state import AnyAllocation, Lease
 from weft.api.agent import AgentKind, Registration, ShardAllocation
 from weft.api.base import Name
-from weft_kvstore.description.form import check_port
+from weft_kvstore.description.check import check_port
 from weft_kvstore.rows.memory import LEAST_MEMORY_BYTES, TablePlace
 from weft_kvstore.serving.metrics import metrics_served
 from weft_kvstore.settings import LinkSettings, endpoints_of

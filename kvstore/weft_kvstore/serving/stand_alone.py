@@ -14,8 +14,7 @@ from rich.table import Table
 from weft.agent.startup import start_daemon
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.description.check import DescriptionError, check_description, digest
-from weft_kvstore.description.describing import read_description
-from weft_kvstore.description.form import shown_key
+from weft_kvstore.description.form import read_description, shown_key
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.encryption.key_files import read_curve_keys

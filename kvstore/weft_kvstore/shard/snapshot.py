@@ -20,7 +20,7 @@ from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.compression.slices import residual_array
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
-from weft_kvstore.rows.capture import Columns, RowCapture, a_block
+from weft_kvstore.rows.arrays import Columns, RowCapture, a_block
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.snapshot_files import (
     GONE,

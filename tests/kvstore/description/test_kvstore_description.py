@@ -20,8 +20,7 @@ from weft.api.store import (
 )
 from weft_kvstore.compression.description import CompressionDescription, StoreCompression
 from weft_kvstore.description.check import DescriptionError
-from weft_kvstore.description.describing import describe
-from weft_kvstore.description.form import Key
+from weft_kvstore.description.form import Key, describe
 from weft_kvstore.description.records import (
     AverageDescription,
     CommitDescription,

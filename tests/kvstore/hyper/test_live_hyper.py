@@ -22,7 +22,7 @@ from store_simulation import Simulation
 from weft_graph.program import Update
 from weft_kvstore import hyper as hyper_module
 from weft_kvstore.client.calls import StoreCalls
-from weft_kvstore.description.describing import describe
+from weft_kvstore.description.form import describe
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.hyper import MOST_AHEAD, HyperTimeline

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from free_ports import free_port
 from weft_kvstore import DescriptionError, KVStore, StoreError, StoreLostError, StoreRefusedError, describe
 from weft_kvstore.__main__ import main
-from weft_kvstore.description.describing import read_description
+from weft_kvstore.description.form import read_description
 
 ROOT = Path(__file__).parents[3]
 WAIT_S = 60.0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_kvstore.rows.capture import MOST_BLOCKS, RowCapture, a_block
+from weft_kvstore.rows.arrays import MOST_BLOCKS, RowCapture, a_block
 
 STOP = 300
 

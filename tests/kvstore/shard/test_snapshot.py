@@ -20,7 +20,7 @@ from weft_kvstore import Key, StoreDescription, describe
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import EvictionDescription, GrowthDescription, Sparse
-from weft_kvstore.rows import capture
+from weft_kvstore.rows import arrays as rows_arrays
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Held, MissedError
@@ -32,7 +32,7 @@ WAIT_S = 30.0
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables lie in several blocks, as large ones do."""
-    monkeypatch.setattr(capture, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(rows_arrays, "BLOCK_BYTES", 256)
 
 
 APART = LinkSettings(same_host=False)
