@@ -16,8 +16,7 @@ from weft_kvstore.bucket.waiting import Answer, PullWait
 from weft_kvstore.compression.codecs import PayloadError
 from weft_kvstore.compression.slices import SliceCodec
 from weft_kvstore.description.records import Mode, StoreDescription, first_elements, is_given
-from weft_kvstore.same_host.layout import BucketPlaces
-from weft_kvstore.same_host.peers import placed
+from weft_kvstore.same_host.layout import BucketPlaces, placed
 from weft_kvstore.sharding import Routing
 from weft_kvstore.wire.codec import ProtocolError, Run
 from weft_kvstore.wire.messages import PayloadKind, Reading

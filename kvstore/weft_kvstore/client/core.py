@@ -16,7 +16,7 @@ from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import Deadlines
-from weft_kvstore.same_host.peers import GivenArrays, LinkMemory
+from weft_kvstore.same_host.layout import GivenArrays, LinkMemory
 from weft_kvstore.settings import STALL_S, LinkSettings
 from weft_kvstore.sharding import Routing, routing_of
 from weft_kvstore.step_outcome import StepOutcome

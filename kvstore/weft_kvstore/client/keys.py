@@ -25,7 +25,7 @@ from weft_kvstore.client.runs import Landing, PlanRun, source_of
 from weft_kvstore.compression.codecs import PayloadError
 from weft_kvstore.compression.slices import SliceEncoder
 from weft_kvstore.futures import StoreFuture
-from weft_kvstore.same_host.peers import GivenArrays, are_given
+from weft_kvstore.same_host.layout import GivenArrays, are_given
 from weft_kvstore.sharding import Routing
 from weft_kvstore.step_outcome import LossScale
 from weft_kvstore.store import Pulled

@@ -11,7 +11,7 @@ import msgspec
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.connection import Connection, Due, LinkState
 from weft_kvstore.client.operation import AskOperation, Operation, PullOperation, SentRun
-from weft_kvstore.same_host.peers import LinkMemory
+from weft_kvstore.same_host.layout import LinkMemory
 from weft_kvstore.settings import LinkSettings, is_loopback
 from weft_kvstore.wire.codec import ProtocolError, encode, payload_bytes
 from weft_kvstore.wire.messages import (

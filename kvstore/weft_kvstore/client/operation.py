@@ -18,7 +18,7 @@ from weft_kvstore.client.connection import Connection, LinkState
 from weft_kvstore.client.plan import GradientEncoders
 from weft_kvstore.errors import StorePassedError, StoreTimeoutError
 from weft_kvstore.futures import Driver, StoreFuture, on_end
-from weft_kvstore.same_host.peers import GivenArrays
+from weft_kvstore.same_host.layout import GivenArrays
 from weft_kvstore.sharding import Routing
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import ProtocolError, ValueRun

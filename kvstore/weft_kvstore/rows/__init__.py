@@ -4,6 +4,6 @@ A table of known size has a place for each row, which takes memory once it is wr
 id: its row comes into being once the id is admitted, and may be evicted.
 
 Read `rows` (ids and values as they are passed around), `index` (the row of an id), `memory` (arrays that grow, in huge
-pages or on disk), `arrays` (values and state by row, and rows brought up to date when they are used) and `storage`
-(all of it together, with admission and eviction).
+pages or on disk), `arrays` (values and state by row, rows brought up to date when they are used, and captures of rows)
+and `storage` (all of it together, with admission and eviction).
 """

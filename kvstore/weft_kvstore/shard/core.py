@@ -17,7 +17,7 @@ from weft_kvstore.bucket.bucket import STAYS_BYTES, PlainBucket
 from weft_kvstore.bucket.gate import PushRefusedError
 from weft_kvstore.bucket.waiting import PullWait
 from weft_kvstore.errors import StoreError
-from weft_kvstore.same_host.peers import Arenas, placed
+from weft_kvstore.same_host.layout import Arenas, placed
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.agreements import Agreements, because, give_up
 from weft_kvstore.shard.job_shard import JobShard, Taken

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from weft_kvstore.arrays import Array, Buffer
 from weft_kvstore.bucket.gate import PushRefusedError
-from weft_kvstore.same_host.peers import Arenas, PeerMemory
+from weft_kvstore.same_host.layout import Arenas, PeerMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.peer import Job, Peer
 from weft_kvstore.statistics import SharedBytes

@@ -13,7 +13,7 @@ from weft_kvstore.bucket.waiting import Answer, PullWait
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import Mode
 from weft_kvstore.errors import StoreError
-from weft_kvstore.same_host.peers import PeerMemory
+from weft_kvstore.same_host.layout import PeerMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.statistics import SharedBytes, Stragglers

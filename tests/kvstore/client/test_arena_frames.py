@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from weft_kvstore.client.link import UNREAD, ArenaFrames
-from weft_kvstore.same_host.layout import SpareSpace
-from weft_kvstore.same_host.peers import LEAST_SHARED_BYTES, LinkMemory
+from weft_kvstore.same_host.layout import LEAST_SHARED_BYTES, LinkMemory, SpareSpace
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError, decode_request
 from weft_kvstore.wire.messages import PayloadKind, Push, SentEntry, Values

@@ -34,7 +34,6 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.same_host import layout as same_host_layout
-from weft_kvstore.same_host import peers as same_host_peers
 from weft_kvstore.same_host.handover import Handover, HandoverState
 from weft_kvstore.same_host.memory import Arena
 from weft_kvstore.settings import LinkSettings
@@ -54,8 +53,7 @@ def shared_files() -> set[str]:
 @pytest.fixture(autouse=True)
 def everything_is_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Payloads of any length pass through the arena; and no memory is left that was not there before."""
-    for module in (same_host_peers, same_host_peers):
-        monkeypatch.setattr(module, "LEAST_SHARED_BYTES", 1)
+    monkeypatch.setattr(same_host_layout, "LEAST_SHARED_BYTES", 1)
     gc.collect()  # What an earlier test has left to the collector would be missing afterwards.
     before = arena_maps(), shared_files()
     yield
