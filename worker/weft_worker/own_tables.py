@@ -53,10 +53,10 @@ class OwnTables:
         }
         self._pulled = self._pushed = 0
 
-    def rows(self, key: str, ids: Array) -> Array:
-        """Rows (n, ...) of ids (n) in any order, repeated, or negative, which are zeros; a new array. Raises StoreError
-        where one was never set, StoreRefusedError where there is none."""
-        return self._read(key, ids, (None,))[0]
+    def rows(self, key: str, ids: Array, out: Array | None = None) -> Array:
+        """Rows (n, ...) of ids (n) in any order, repeated, or negative, which are zeros: in `out`, or a new array.
+        Raises StoreError where one was never set, StoreRefusedError where there is none."""
+        return self._read(key, ids, (None,), out)[0]
 
     def state_rows(self, key: str, ids: Array) -> dict[str, Array]:
         """The optimizer's state of the same rows, by its names."""
@@ -73,13 +73,13 @@ class OwnTables:
             if given is None:
                 table.accept(0, step, None)
             else:
-                ids, rows = given
-                check_ids(ids, self._keys[name], f"step {step} of key {name!r}")
-                found = summed_rows(ids, rows.reshape(len(ids), table.cut.width))
+                ids, rows = given[0], given[1].reshape(len(given[0]), table.cut.width)
+                count = check_ids(ids, self._keys[name], f"step {step} of key {name!r}")
+                found = summed_rows(ids, rows) if count is None else Rows(ids[:count], rows[:count])
                 self._pushed += len(found)
                 table.accept(0, step, self._placed(table, found))
             with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
-                while _ended(table.merging()):
+                while table.version <= step and _ended(table.merging()):
                     pass
 
     def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> None:
@@ -104,27 +104,38 @@ class OwnTables:
     def close(self) -> None:
         self._shard.close()
 
-    def _read(self, key: str, ids: Array, names: Iterable[str | None]) -> list[Array]:
+    def _read(self, key: str, ids: Array, names: Iterable[str | None], out: Array | None = None) -> list[Array]:
         table, described = self._tables[key], self._keys[key]
-        check_ids(ids, described, f"rows of key {key!r}")
-        wanted = wanted_rows(ids)
-        places = table.cut.places_of(wanted.ids.view(table.cut.id_dtype))
+        width, dtype = table.cut.width, table.cut.dtype
+        count = check_ids(ids, described, f"rows of key {key!r}")
+        wanted = wanted_rows(ids) if count is None else None
+        places = self._places(table, ids[:count] if wanted is None else wanted.ids)
         if table.lacks_rows(places):
             raise StoreError(f"key {key!r}: not all of the rows were ever set")
         self._pulled += len(places)
         found: list[Array] = []
         for name in names:
             rows = _ended(table.reading(places, name))
-            if wanted.places is not None:
-                compact, rows = rows, np.empty((len(ids), table.cut.width), table.cut.dtype)
-                put_rows(rows, wanted.places, compact)
-                rows[wanted.zeros] = 0
-                rows[wanted.copies] = rows[wanted.sources]
+            if out is not None or wanted is not None or len(rows) < len(ids):
+                compact = rows
+                rows = np.empty((len(ids), width), dtype) if out is None else out.reshape(len(ids), width)
+                if wanted is None:
+                    rows[:count], rows[count:] = compact, 0
+                else:
+                    assert wanted.places is not None, "they do not ascend"
+                    put_rows(rows, wanted.places, compact)
+                    rows[wanted.zeros] = 0
+                    rows[wanted.copies] = rows[wanted.sources]
             found.append(rows.reshape(len(ids), *described.shape[1:]))
         return found
 
     def _placed(self, table: TableState, rows: Rows) -> Rows:
-        return Rows(table.cut.places_of(rows.ids.view(table.cut.id_dtype)), rows.values)
+        return Rows(self._places(table, rows.ids), rows.values)
+
+    @staticmethod
+    def _places(table: TableState, ids: Array) -> Array:
+        """Where the rows of ids lie: there is one shard."""
+        return ids if table.cut.growth is None else ids.view(table.cut.id_dtype)
 
 
 def _ended(work: Generator[Any, None, T]) -> T:

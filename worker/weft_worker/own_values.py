@@ -110,10 +110,10 @@ class OwnStore:
         not matter."""
         return next((keys.gradients[key] for keys in self._adjacent if key in keys.gradients), None)
 
-    def rows(self, key: str, ids: Array) -> Array:
-        """Rows of a table, a new array of the host's: to be read before the next `update` alone."""
+    def rows(self, key: str, ids: Array, out: Array | None = None) -> Array:
+        """Rows of a table, in `out` or a new array of the host's: to be read before the next `update` alone."""
         with self._lock:
-            return self._of_tables.rows(key, ids)
+            return self._of_tables.rows(key, ids, out)
 
     def update(
         self, step: int, gradients: Mapping[str, Array], rows: Mapping[str, tuple[Array, Array]] = MappingProxyType({})

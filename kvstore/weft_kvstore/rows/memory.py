@@ -49,8 +49,11 @@ class TablePlace:
 # and written in three quarters of the time, for the processor knows the addresses of few small pages.
 
 
-FULL: Final = 7 / 8
-"""Of a block's rows: the others get memory before they need it."""
+PAGE_BYTES: Final = 4096
+"""A small page: a row takes memory for the whole of it."""
+
+FULL: Final = 7 * HUGE_PAGE_BYTES // (8 * PAGE_BYTES)
+"""Small pages of a block in which there is a row: the others get memory before they need it."""
 
 BLOCKS_AT_ONCE: Final = 4
 """Blocks that are brought there in one go: each is copied, which takes some 500 us."""
@@ -69,9 +72,10 @@ _SETTING: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 class HugeBlocks:
-    """Counts the rows of arrays that all have as many bytes. Invariant: `_count` is -1 of blocks that were full."""
+    """Counts the small pages with rows of arrays that all have as many bytes. Invariant: `_count` is -1 of blocks that
+    were full, and `_begun` (pages, bool) true of pages that were counted."""
 
-    __slots__ = ("_count", "_full", "_mapped", "_row_bytes", "_waiting")
+    __slots__ = ("_begun", "_count", "_mapped", "_row_bytes", "_waiting")
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         """`arrays` (rows, width) of `zeros_on_demand`."""
@@ -81,7 +85,7 @@ class HugeBlocks:
         blocks = min(arrays[0].nbytes // HUGE_PAGE_BYTES, MOST_BLOCKS)
         fits = 0 < self._row_bytes <= LARGEST_ROW_BYTES and len(mapped) == len(self._mapped) and _is_wanted()
         self._count = np.zeros(blocks if fits else 0, np.int64)
-        self._full = int(FULL * HUGE_PAGE_BYTES / self._row_bytes) if fits else 0
+        self._begun = np.zeros(len(self._count) * (HUGE_PAGE_BYTES // PAGE_BYTES), np.bool_)
         self._waiting: deque[int] = deque()
 
     def __bool__(self) -> bool:
@@ -93,9 +97,13 @@ class HugeBlocks:
         count = self._count
         if not len(count):
             return
-        blocks = rows * self._row_bytes >> HUGE_PAGE_BYTES.bit_length() - 1
-        count += np.where(count < 0, 0, np.bincount(blocks[blocks < len(count)], minlength=len(count)))
-        full = np.flatnonzero(count >= self._full)
+        pages = rows * self._row_bytes // PAGE_BYTES
+        pages = pages[pages < len(self._begun)]
+        new = np.unique(pages[~self._begun[pages]])
+        self._begun[new] = True
+        blocks = new // (HUGE_PAGE_BYTES // PAGE_BYTES)
+        count += np.where(count < 0, 0, np.bincount(blocks, minlength=len(count)))
+        full = np.flatnonzero(count >= FULL)
         count[full] = -1
         self._waiting.extend(full.tolist())
 
@@ -109,7 +117,7 @@ class HugeBlocks:
                     mapped.madvise(_COLLAPSE, begin + place, HUGE_PAGE_BYTES)
             except OSError as error:
                 if error.errno == errno.EINVAL:  # A kernel that cannot.
-                    self._count = self._count[:0]
+                    self._count, self._begun = self._count[:0], self._begun[:0]
                     self._waiting.clear()
                     return
 

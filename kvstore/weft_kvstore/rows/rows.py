@@ -19,14 +19,34 @@ from weft_kvstore.errors import StoreRefusedError
 # everywhere, and 2^63 and above are to be had as uint64, of which none is padding. Both name the same rows.
 
 
-def check_ids(ids: Array, key: KeyDescription, where: str) -> None:
-    """Raises StoreRefusedError where these can be no ids of the table."""
+def check_ids(ids: Array, key: KeyDescription, where: str) -> int | None:
+    """What `before_padding` says of them. Raises StoreRefusedError where these can be no ids of the table."""
     dtypes = [np.int64] if key.growth is None else [np.int64, np.uint64]
     if ids.dtype not in dtypes or ids.ndim != 1:
         wanted = " or ".join(f"{np.dtype(one)}[n]" for one in dtypes)
         raise StoreRefusedError(f"{where}: ids are {ids.dtype}{list(ids.shape)}, not {wanted}")
-    if key.growth is None and ids.size and (largest := int(ids.max())) >= key.shape[0]:
-        raise StoreRefusedError(f"{where}: row {largest}, the table has {key.shape[0]}")
+    count = before_padding(ids)
+    if key.growth is None and count != 0:
+        largest = int(ids.max() if count is None else ids[count - 1])
+        if largest >= key.shape[0]:
+            raise StoreRefusedError(f"{where}: row {largest}, the table has {key.shape[0]}")
+    return count
+
+
+def before_padding(ids: Array) -> int | None:
+    """How many ids come before the padding, where they ascend and all padding is behind them; else None."""
+    count = len(ids)
+    if count and ids[-1] < 0:
+        negative = ids < 0
+        count = int(negative.argmax())
+        if not np.logical_and.reduce(negative[count:]):
+            return None
+    return count if not count or (ids[0] >= 0 and is_ascending(ids[:count])) else None
+
+
+def is_ascending(ids: Array) -> bool:
+    """Whether each id is larger than the one before it."""
+    return bool(np.logical_and.reduce(ids[1:] > ids[:-1]))
 
 
 # --- Numbers of rows: those that were freed are given out again before new ones ---------------------------------------
@@ -134,13 +154,11 @@ class Rows:
             self._parts = [(np.concatenate(ids), np.concatenate(values))]
 
 
-def is_ascending(ids: Array) -> bool:
-    """Whether each id is larger than the one before it."""
-    return bool(np.logical_and.reduce(ids[1:] > ids[:-1]))
-
-
 def summed_rows(ids: Array, values: Array) -> Rows:
     """Rows of distinct ids: those of one id summed in their order, those of negative ids left out."""
+    count = before_padding(ids)
+    if count is not None:
+        return Rows(ids[:count], values[:count])
     ids, values = _without_padding(ids, values)
     if is_ascending(ids):
         return Rows(ids, values)
@@ -179,12 +197,12 @@ class Wanted:
 
 def wanted_rows(ids: Array) -> Wanted:
     """Sorts out what was asked for: ids (n) int64 or uint64 in any order, repeated or negative."""
-    if len(ids) and ids[0] >= 0 and is_ascending(ids):
-        none = np.zeros(0, np.int64)
-        return Wanted(True, ids.copy(), None, none, none, none)
+    count, none = before_padding(ids), np.zeros(0, np.int64)
+    if count is not None:
+        places = None if count == len(ids) else np.arange(count)
+        return Wanted(True, ids[:count].copy(), places, none, none, np.arange(count, len(ids)))
     real = np.flatnonzero(ids >= 0)
     zeros = np.flatnonzero(ids < 0)
-    none = real[:0]
     own = ids[real]
     if is_ascending(own):
         return Wanted(True, own, real, none, none, zeros)

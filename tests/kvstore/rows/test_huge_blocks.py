@@ -11,12 +11,13 @@ import pytest
 
 from weft_kvstore.arrays import HUGE_PAGE_BYTES, zeros_on_demand
 from weft_kvstore.rows import memory as rows_memory
-from weft_kvstore.rows.memory import BLOCKS_AT_ONCE, HugeBlocks
+from weft_kvstore.rows.memory import BLOCKS_AT_ONCE, PAGE_BYTES, HugeBlocks
 from weft_kvstore.rows.storage import FixedRows
 
 WIDTH = 256
 A_BLOCK = HUGE_PAGE_BYTES // (4 * WIDTH)
-FULL = A_BLOCK * 7 // 8
+A_PAGE = PAGE_BYTES // (4 * WIDTH)
+FULL = A_BLOCK // A_PAGE * 7 // 8
 
 
 class Mapping:
@@ -39,14 +40,16 @@ def blocks_over(monkeypatch: pytest.MonkeyPatch, blocks: int, *mappings: Mapping
     return HugeBlocks([np.zeros((blocks * A_BLOCK, WIDTH), np.float32)] * len(mappings))
 
 
-def test_a_block_is_brought_once_when_seven_eighths_of_its_rows_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_is_brought_once_when_seven_eighths_of_its_pages_have_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, state = Mapping(), Mapping()
     blocks = blocks_over(monkeypatch, 3, weight, state)
-    rows = np.random.default_rng(0).permutation(A_BLOCK) + A_BLOCK
+    draw = np.random.default_rng(0)
+    rows = A_BLOCK + draw.permutation(A_BLOCK // A_PAGE) * A_PAGE + draw.integers(0, A_PAGE, A_BLOCK // A_PAGE)
     blocks.came(np.arange(10))
     blocks.came(rows[: FULL - 1])
+    blocks.came(rows[: FULL - 1] // A_PAGE * A_PAGE)  # Others of the same pages.
     assert not blocks
-    blocks.came(rows[FULL - 1 : FULL])
+    blocks.came(np.array([*rows[FULL - 1 : FULL], 3 * A_BLOCK - 1, 3 * A_BLOCK]))
     assert blocks
     blocks.advance()
     assert not blocks

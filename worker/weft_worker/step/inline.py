@@ -73,6 +73,8 @@ class OwnValues:
     _rows: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     _memory: dict[str, Array] = field(default_factory=dict)
     """By key: see `gradients`."""
+    _room: dict[tuple[str, int], Array] = field(default_factory=dict)
+    """By table and number of ids, where rows lie on the host: the next run begins once this one has ended."""
 
     def gradients(self, plan: Plan, xp: Any) -> dict[int, Array]:
         """See `InlineStore`: they are used up within the step, so the next one, of any plan, writes there again."""
@@ -107,7 +109,11 @@ class OwnValues:
     def fetch_rows(self, run: StepRun, bound: BoundNode) -> None:
         """Puts the rows of the ids."""
         (ids,) = _brought(run, bound)
-        _put(run, bound, run.runtime.device.to_device(self.store.rows(bound.key, ids)))
+        on_host = run.runtime.device.name == CPU
+        rows = self.store.rows(bound.key, ids, self._room.get((bound.key, len(ids))) if on_host else None)
+        if on_host:
+            self._room[bound.key, len(ids)] = rows
+        _put(run, bound, run.runtime.device.to_device(rows))
 
     def send(self, run: StepRun, bound: BoundNode) -> None:
         """Keeps the gradient, or adds it to those of the step's other parts."""
