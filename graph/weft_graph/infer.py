@@ -18,7 +18,7 @@ from weft_graph.folding import TYPES as FOLDED
 from weft_graph.ir import AttributeValue, Constant, Graph, Node, Subgraph
 from weft_graph.limits import PROGRAM_LIMITS as LIMITS
 from weft_graph.program import Program
-from weft_graph.schema import OpSchema, formal_at, schema_of
+from weft_graph.schema import Folding, OpSchema, formal_at, schema_of
 from weft_graph.topological import topological_order
 from weft_graph.types import TensorType, array_type
 from weft_graph.weft_domain import is_communication
@@ -88,28 +88,25 @@ class Inference:
         for name, type_ in zip(node.outputs, types, strict=False):
             if name:
                 self.types[name] = type_
-        self._fold(node, types)
+        if schema.folding is not None and node.outputs and node.outputs[0]:
+            self._fold(node, schema.folding, types[0])
         return types
 
-    def _fold(self, node: Node, types: tuple[TensorType, ...]) -> None:
+    def _fold(self, node: Node, folding: Folding, type_: TensorType) -> None:
         """Only a node that reads nothing but known values is worth a look, and one that reads a shape."""
-        if not node.outputs or not node.outputs[0]:
-            return
         first = self.types.get(node.inputs[0]) if node.inputs else None
         if all(name in self.known for name in node.inputs if name):
-            value = fold(node, [self.known.get(name) for name in node.inputs if name], types[0])
+            value = fold(node, [self.known.get(name) for name in node.inputs if name], type_)
         else:
             value = None if first is None else fold_type(node, first)
-        if value is None and types[0].dtype in FOLDED and self._may_say(node) and next(self._folds) < MOST_FOLDS:
-            dims = fold_dims(node, [self._elements(name) for name in node.inputs], first, types[0])
-            value = None if dims is None else as_numbers(dims, types[0].dtype)
+        may_say = folding.of_type is not None or any(name in self.dims or name in self.known for name in node.inputs)
+        if value is None and type_.dtype in FOLDED and may_say and next(self._folds) < MOST_FOLDS:
+            dims = fold_dims(node, [self._elements(name) for name in node.inputs], first, type_)
+            value = None if dims is None else as_numbers(dims, type_.dtype)
             if dims is not None and value is None:
                 self.dims[node.outputs[0]] = dims
         if value is not None:
             self.known[node.outputs[0]] = value
-
-    def _may_say(self, node: Node) -> bool:
-        return node.op_type in {"Shape", "Size"} or any(name in self.dims or name in self.known for name in node.inputs)
 
     def dims_of(self, name: str) -> Array | None:
         """What is known of a list of whole numbers, as amounts, or None where nothing is."""

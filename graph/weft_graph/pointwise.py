@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft_graph.formals import required
-from weft_graph.schema import Attribute, Gradient, Infer, OpSchema
+from weft_graph.schema import Attribute, Folding, Gradient, Infer, OpSchema
 from weft_graph.shapes.broadcasting import infer_binary, infer_unary
 from weft_graph.types import DType
 
@@ -18,6 +18,8 @@ def unary(
     gives: frozenset[DType] | None = None,
     names: tuple[str, str] = ("X", "Y"),
     attributes: Mapping[str, Attribute] | None = None,
+    follows: bool = False,
+    folding: Folding | None = None,
 ) -> OpSchema:
     """One input, one output of its shape and type. `names`: what ONNX calls both."""
     return OpSchema(
@@ -28,6 +30,8 @@ def unary(
         gradient=gradient,
         attributes=attributes or {},
         pointwise=True,
+        follows=follows,
+        folding=folding,
     )
 
 
@@ -40,6 +44,8 @@ def binary(
     infer: Infer = infer_binary,
     names: tuple[str, str, str] = ("A", "B", "C"),
     commutative: bool = False,
+    follows: bool = False,
+    folding: Folding | None = None,
 ) -> OpSchema:
     """Two inputs of one element type, broadcast; an output of theirs, or as `infer` says. `names`: as in `unary`."""
     return OpSchema(
@@ -50,4 +56,6 @@ def binary(
         gradient=gradient,
         pointwise=True,
         commutative=commutative,
+        follows=follows,
+        folding=folding,
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -173,6 +173,25 @@ class MemoryOrder(StrEnum):
     """Dimension 1 leads, then 0, 2, ...: as a convolution's one matrix product makes them."""
 
 
+Known = np.ndarray[Any, np.dtype[Any]]
+"""What is known of a value before any step: its elements; or, of whole numbers and truth values, an array of objects,
+each an amount (see `weft_graph.dimensions`), a truth value, or None where nothing is known of an element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """What an operator says of its output 0 before any step; None: nothing. `weft_graph.folding` makes and asks these.
+
+    `values(node, its inputs, output 0's type)` computes it from inputs that are known whole, by operations that every
+    device rounds alike. `amounts` does the same with arrays of objects, or None, for inputs of which something is
+    known. `of_type(node, input 0's type)` has its amounts where the type is enough.
+    """
+
+    values: Callable[[Node, Sequence[Known], TensorType], Known | None] | None = None
+    amounts: Callable[[Node, Sequence[Known | None], TensorType], Known | None] | None = None
+    of_type: Callable[[Node, TensorType], Known] | None = None
+
+
 Infer = Callable[[InferContext], tuple[TensorType, ...]]
 Gradient = Callable[[GradientContext], tuple[str | None, ...]]
 
@@ -250,6 +269,12 @@ class OpSchema:
     nothing else, so that the operator may be run on any part of its arrays. `flops` counts the work of one that is not,
     see `weft_graph.cost`; only what is pointwise or counted may be in a user's update rule. `work` counts that of one
     that no rule may hold, since it takes memory of its own (Conv) or draws random numbers.
+
+    What mixed precision goes by, see `weft_graph.passes.precision`: a `product` computes in the narrow type. One that
+    `follows`, with all of its inputs or with these, moves elements or is cheap for each of them: it computes in what
+    it reads. All others compute in float32.
+
+    `folding`: what is known of output 0 before any step.
     """
 
     op_type: str
@@ -268,6 +293,9 @@ class OpSchema:
     order: MemoryOrder = MemoryOrder.ROWS
     commutative: bool = False
     random: bool = False
+    product: bool = False
+    follows: bool | tuple[int, ...] = False
+    folding: Folding | None = None
 
     def attribute(self, node: Node, name: str) -> AttributeValue | None:
         """The node's attribute, else its default, else None."""

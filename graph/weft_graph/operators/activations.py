@@ -28,7 +28,7 @@ def _relu_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return context.emit("ReluGrad", (incoming(context), context.output(0)), domain=WEFT_DOMAIN)
 
 
-RELU = unary("Relu", SIGNED, _relu_gradient)
+RELU = unary("Relu", SIGNED, _relu_gradient, follows=True)
 """Y = max(X, 0)."""
 
 
@@ -50,7 +50,9 @@ def _leaky_relu_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return (apply(context, "Where", negative, share, gradient),)
 
 
-LEAKY_RELU = unary("LeakyRelu", FLOATS, _leaky_relu_gradient, attributes={"alpha": Attribute(float, default=0.01)})
+LEAKY_RELU = unary(
+    "LeakyRelu", FLOATS, _leaky_relu_gradient, attributes={"alpha": Attribute(float, default=0.01)}, follows=True
+)
 """Y = X, where it is below 0 times `alpha`. At 0 the slope is `alpha`."""
 
 
@@ -76,7 +78,7 @@ def _prelu_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return tuple(gradients)
 
 
-PRELU = binary("PRelu", NUMBERS, _prelu_gradient, infer=_infer_prelu, names=("X", "slope", "Y"))
+PRELU = binary("PRelu", NUMBERS, _prelu_gradient, infer=_infer_prelu, names=("X", "slope", "Y"), follows=True)
 """Y = X, where it is below 0 times `slope`, which broadcasts to X. At 0 that is the slope of Y, too."""
 
 
@@ -87,7 +89,11 @@ def _thresholded_relu_gradient(context: GradientContext) -> tuple[str | None, ..
 
 
 THRESHOLDED_RELU = unary(
-    "ThresholdedRelu", FLOATS, _thresholded_relu_gradient, attributes={"alpha": Attribute(float, default=1.0)}
+    "ThresholdedRelu",
+    FLOATS,
+    _thresholded_relu_gradient,
+    attributes={"alpha": Attribute(float, default=1.0)},
+    follows=True,
 )
 """Y = X where it is above `alpha`, 0 elsewhere."""
 
@@ -119,7 +125,7 @@ def _elu_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return (apply(context, "Where", negative, share, gradient),)
 
 
-ELU = unary("Elu", FLOATS, _elu_gradient, attributes={"alpha": Attribute(float, default=1.0)})
+ELU = unary("Elu", FLOATS, _elu_gradient, attributes={"alpha": Attribute(float, default=1.0)}, follows=True)
 """Y = X, where it is below 0 `alpha` * (exp(X) - 1). At 0 the slope is `alpha`."""
 
 
@@ -146,6 +152,7 @@ CELU = OpSchema(
     gradient=_celu_gradient,
     attributes={"alpha": Attribute(float, default=1.0)},
     pointwise=True,
+    follows=True,
 )
 """Y = X, where it is below 0 `alpha` * (exp(X / alpha) - 1)."""
 
@@ -170,6 +177,7 @@ SELU = OpSchema(
         "gamma": Attribute(float, default=1.05070102214813232421875),
     },
     pointwise=True,
+    follows=True,
 )
 """Y = `gamma` * X, where it is not above 0 `gamma` * `alpha` * (exp(X) - 1)."""
 
@@ -178,7 +186,7 @@ def _sigmoid_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return context.emit("SigmoidGrad", (incoming(context), context.output(0)), domain=WEFT_DOMAIN)
 
 
-SIGMOID = unary("Sigmoid", FLOATS, _sigmoid_gradient)
+SIGMOID = unary("Sigmoid", FLOATS, _sigmoid_gradient, follows=True)
 """Y = 1 / (1 + exp(-X))."""
 
 
@@ -206,6 +214,7 @@ HARD_SIGMOID = unary(
     FLOATS,
     _hard_sigmoid_gradient,
     attributes={"alpha": Attribute(float, default=0.2), "beta": Attribute(float, default=0.5)},
+    follows=True,
 )
 """Y = `alpha` * X + `beta`, within 0 and 1."""
 
@@ -214,7 +223,7 @@ def _hard_swish_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return context.emit("HardSwishGrad", (incoming(context), context.input(0)), domain=WEFT_DOMAIN)
 
 
-HARD_SWISH = unary("HardSwish", FLOATS, _hard_swish_gradient)
+HARD_SWISH = unary("HardSwish", FLOATS, _hard_swish_gradient, follows=True)
 """Y = X * max(0, min(1, X / 6 + 1 / 2))."""
 
 
@@ -233,7 +242,7 @@ def _swish_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return (apply(context, "Mul", incoming(context), swish_slope(context, context.input(0))),)
 
 
-SWISH = unary("Swish", FLOATS, _swish_gradient, attributes={"alpha": Attribute(float, default=1.0)})
+SWISH = unary("Swish", FLOATS, _swish_gradient, attributes={"alpha": Attribute(float, default=1.0)}, follows=True)
 """Y = X * sigmoid(`alpha` * X)."""
 
 
@@ -264,6 +273,7 @@ SWI_GLU = OpSchema(
     gradient=_swi_glu_gradient,
     attributes={"alpha": Attribute(float, default=1.0)},
     pointwise=True,
+    follows=True,
 )
 """SwiGLU: Y = A * sigmoid(`alpha` * A) * B, of two inputs of one shape."""
 
@@ -292,6 +302,7 @@ GELU = OpSchema(
     gradient=_gelu_gradient,
     attributes={"approximate": Attribute(str, default="none")},
     pointwise=True,
+    follows=True,
 )
 """Y = X * P(a standard normal number is below X); `approximate` "tanh" takes a tanh for P."""
 
@@ -312,7 +323,7 @@ def _mish_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return context.emit("MishGrad", (incoming(context), context.input(0)), domain=WEFT_DOMAIN)
 
 
-MISH = unary("Mish", FLOATS, _mish_gradient)
+MISH = unary("Mish", FLOATS, _mish_gradient, follows=True)
 """Y = X * tanh(ln(exp(X) + 1))."""
 
 

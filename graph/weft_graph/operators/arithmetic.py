@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from weft_graph.attributes import as_float
-from weft_graph.dimensions import agree, product
+from weft_graph.dimensions import (
+    Amount,
+    agree,
+    is_natural,
+    larger,
+    minus,
+    over,
+    plus,
+    product,
+    remainder,
+    smaller,
+    times,
+)
+from weft_graph.folding import by_element, by_pairs, pairwise
 from weft_graph.formals import (
     BOOLEANS,
     FLOATS,
@@ -18,9 +34,9 @@ from weft_graph.formals import (
     setting,
     variadic,
 )
-from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.ir import WEFT_DOMAIN, Node
 from weft_graph.pointwise import binary, unary
-from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.schema import Attribute, Folding, GradientContext, InferContext, Known, OpSchema
 from weft_graph.shapes.broadcasting import (
     check_same_dtype,
     infer_binary,
@@ -40,7 +56,7 @@ def _add_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return left, right
 
 
-ADD = binary("Add", NUMBERS, _add_gradient, commutative=True)
+ADD = binary("Add", NUMBERS, _add_gradient, commutative=True, follows=True, folding=by_pairs(np.add, plus))
 """C = A + B, broadcast."""
 
 
@@ -52,7 +68,7 @@ def _sub_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return left, context.emit("Neg", (sum_to(context, gradient, context.input(1)),))[0]
 
 
-SUB = binary("Sub", NUMBERS, _sub_gradient)
+SUB = binary("Sub", NUMBERS, _sub_gradient, follows=True, folding=by_pairs(np.subtract, minus))
 """C = A - B, broadcast."""
 
 
@@ -66,7 +82,7 @@ def _mul_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return tuple(gradients)
 
 
-MUL = binary("Mul", NUMBERS, _mul_gradient, commutative=True)
+MUL = binary("Mul", NUMBERS, _mul_gradient, commutative=True, follows=True, folding=by_pairs(np.multiply, times))
 """C = A * B, broadcast."""
 
 
@@ -80,7 +96,17 @@ def _div_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return left, context.emit("Neg", (sum_to(context, product, context.input(1)),))[0]
 
 
-DIV = binary("Div", NUMBERS, _div_gradient)
+def _divided(dividend: Known, divisor: Known) -> Known | None:
+    """Whole numbers towards zero, as C and ONNX divide them; unknown where a divisor is zero."""
+    if dividend.dtype.kind == "f":
+        return np.asarray(dividend / divisor)
+    if not np.all(divisor):
+        return None
+    is_rounded_down = (dividend % divisor != 0) & ((dividend < 0) != (divisor < 0))
+    return np.asarray(dividend // divisor + is_rounded_down)
+
+
+DIV = binary("Div", NUMBERS, _div_gradient, folding=by_pairs(_divided, over))
 """C = A / B, broadcast; integers are divided towards zero."""
 
 
@@ -95,6 +121,12 @@ def _mod_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return left, apply(context, "Neg", sum_to(context, share, context.input(1)))
 
 
+def _remainder(node: Node, inputs: Sequence[Known | None], type_: TensorType) -> Known | None:
+    """With `fmod` the sign is the dividend's, which is the same where no number is negative."""
+    natural = all(array is not None and all(map(is_natural, array.flat)) for array in inputs)
+    return pairwise(remainder)(node, inputs, type_) if natural or not node.attributes.get("fmod") else None
+
+
 MOD = OpSchema(
     op_type="Mod",
     inputs=(required("A", NUMBERS), required("B", NUMBERS)),
@@ -103,6 +135,7 @@ MOD = OpSchema(
     gradient=_mod_gradient,
     attributes={"fmod": Attribute(int, default=0)},
     pointwise=True,
+    folding=Folding(amounts=_remainder),
 )
 """Mod: what is left when A is divided by B, broadcast: of B's sign, or of A's with `fmod`."""
 
@@ -111,7 +144,11 @@ def _neg_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return context.emit("Neg", (incoming(context),))
 
 
-NEG = unary("Neg", SIGNED, _neg_gradient)
+def _negative(a: Amount) -> Amount:
+    return minus(0, a)
+
+
+NEG = unary("Neg", SIGNED, _neg_gradient, follows=True, folding=by_element(np.negative, _negative))
 """Y = -X."""
 
 
@@ -119,7 +156,11 @@ def _abs_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return (apply(context, "Mul", incoming(context), apply(context, "Sign", context.input(0))),)
 
 
-ABS = unary("Abs", NUMBERS, _abs_gradient)
+def _absolute(a: Amount) -> Amount:
+    return a if is_natural(a) else _negative(a) if is_natural(_negative(a)) else None
+
+
+ABS = unary("Abs", NUMBERS, _abs_gradient, follows=True, folding=by_element(np.abs, _absolute))
 """Y = |X|."""
 
 
@@ -133,7 +174,7 @@ def _reciprocal_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return (apply(context, "Neg", share),)
 
 
-RECIPROCAL = unary("Reciprocal", FLOATS, _reciprocal_gradient)
+RECIPROCAL = unary("Reciprocal", FLOATS, _reciprocal_gradient, folding=by_element(np.reciprocal))
 """Y = 1 / X."""
 
 
@@ -143,7 +184,7 @@ def _sqrt_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return context.emit("Div", (half, context.output(0)))
 
 
-SQRT = unary("Sqrt", FLOATS, _sqrt_gradient)
+SQRT = unary("Sqrt", FLOATS, _sqrt_gradient, folding=by_element(np.sqrt))
 """Y = sqrt(X)."""
 
 
@@ -241,11 +282,11 @@ ERF = unary("Erf", FLOATS, _erf_gradient, names=("input", "output"))
 """Y = the error function of X, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to X."""
 
 
-CEIL = unary("Ceil", FLOATS, flat)
+CEIL = unary("Ceil", FLOATS, flat, folding=by_element(np.ceil))
 """Y = the smallest whole number that is not below X."""
 
 
-FLOOR = unary("Floor", FLOATS, flat)
+FLOOR = unary("Floor", FLOATS, flat, folding=by_element(np.floor))
 """Y = the largest whole number that is not above X."""
 
 
@@ -298,6 +339,7 @@ CLIP = OpSchema(
     gradient=_clip_gradient,
     attributes={"min": Attribute(float), "max": Attribute(float)},
     pointwise=True,
+    follows=True,
 )
 """Y = X, not below `min` and not above `max`: scalar inputs or attributes, either may be left out.
 
@@ -312,6 +354,8 @@ MAX = OpSchema(
     infer=infer_variadic,
     gradient=shared_by_equals,
     pointwise=True,
+    follows=True,
+    folding=by_pairs(None, larger),
 )
 """Max: the largest of all inputs, element by element, broadcast; NaN where one is NaN. Equals share the gradient."""
 
@@ -323,6 +367,8 @@ MIN = OpSchema(
     infer=infer_variadic,
     gradient=shared_by_equals,
     pointwise=True,
+    follows=True,
+    folding=by_pairs(None, smaller),
 )
 """Min: the smallest of all inputs, element by element, broadcast; NaN where one is NaN. Equals share the gradient."""
 
@@ -339,6 +385,8 @@ SUM = OpSchema(
     infer=infer_variadic,
     gradient=_sum_gradient,
     pointwise=True,
+    follows=True,
+    folding=by_pairs(None, plus),
 )
 """Sum: the sum of all inputs, element by element, broadcast."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft_graph.attributes import as_int, as_ints, as_str
 from weft_graph.dimensions import Dim, agree, agree_all, is_unknown, product, quotient, settled, total, unknown_of
+from weft_graph.folding import FOLD_CONCAT, FOLD_EXPANDED, FOLD_MOVED, FOLD_SLICE
 from weft_graph.formals import ANY, FLOATS, INDICES, INT64, optional, required, setting, variadic
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.limits import PROGRAM_LIMITS
@@ -50,6 +51,8 @@ IDENTITY = OpSchema(
     gradient=_identity_gradient,
     pointwise=True,
     views=True,
+    follows=True,
+    folding=FOLD_MOVED,
 )
 """Y = X."""
 
@@ -112,6 +115,8 @@ RESHAPE = OpSchema(
     attributes={"allowzero": Attribute(int, default=0)},
     flops=moved,
     views=True,
+    follows=True,
+    folding=FOLD_MOVED,
 )
 """Reshape: the elements in their order, in another shape; 0 copies a dimension, -1 is what is left."""
 
@@ -156,6 +161,8 @@ FLATTEN = OpSchema(
     attributes={"axis": Attribute(int, default=1)},
     flops=moved,
     views=True,
+    follows=True,
+    folding=FOLD_MOVED,
 )
 """Flatten: a matrix whose rows are the dimensions before `axis` and whose columns are those from it on."""
 
@@ -196,6 +203,8 @@ SQUEEZE = OpSchema(
     attributes={"axes": Attribute(tuple)},
     flops=moved,
     views=squeezed,
+    follows=True,
+    folding=FOLD_MOVED,
 )
 """Squeeze: without the dimensions of 1 that `axes` names, or without all of them."""
 
@@ -232,6 +241,8 @@ UNSQUEEZE = OpSchema(
     attributes={"axes": Attribute(tuple)},
     flops=moved,
     views=squeezed,
+    follows=True,
+    folding=FOLD_MOVED,
 )
 """Unsqueeze: with a dimension of 1 at each of `axes`, counted in the output."""
 
@@ -256,6 +267,8 @@ EXPAND = OpSchema(
     gradient=_expand_gradient,
     flops=moved,
     views=repeated,
+    follows=True,
+    folding=FOLD_EXPANDED,
 )
 """Expand: the input, broadcast together with `shape`."""
 
@@ -286,6 +299,7 @@ TRANSPOSE = OpSchema(
     attributes={"perm": Attribute(tuple)},
     flops=moved,
     views=transposed,
+    follows=True,
 )
 """Transpose: the dimensions in the order `perm`; reversed where it is left out."""
 
@@ -320,6 +334,8 @@ CONCAT = OpSchema(
     gradient=_concat_gradient,
     attributes={"axis": Attribute(int, required=True)},
     flops=moved,
+    follows=True,
+    folding=FOLD_CONCAT,
 )
 """Concat: the inputs one after the other along `axis`."""
 
@@ -372,6 +388,7 @@ SPLIT = OpSchema(
     attributes={"axis": Attribute(int, default=0), "num_outputs": Attribute(int), "split": Attribute(tuple)},
     flops=moved,
     views=part,
+    follows=True,
 )
 """Split: pieces along `axis`, of the lengths `split` (an input, or an attribute before opset 13), or equal ones.
 
@@ -428,6 +445,8 @@ SLICE = OpSchema(
     attributes={"starts": Attribute(tuple), "ends": Attribute(tuple), "axes": Attribute(tuple)},
     flops=moved,
     views=part,
+    follows=True,
+    folding=FOLD_SLICE,
 )
 """Slice: along each of `axes` the elements from a start to before an end, by a step that may go backwards.
 
@@ -505,6 +524,7 @@ PAD = OpSchema(
         "value": Attribute(float, default=0.0),
     },
     flops=moved,
+    follows=True,
 )
 """Pad: elements before and after dimensions: a constant, the edge, a reflection or the other end.
 
@@ -548,6 +568,7 @@ TILE = OpSchema(
     infer=_infer_tile,
     gradient=_tile_gradient,
     flops=moved,
+    follows=True,
 )
 """Tile: each dimension as often as `repeats` says, one copy after the other."""
 
@@ -590,6 +611,7 @@ TRILU = OpSchema(
     gradient=_trilu_gradient,
     attributes={"upper": Attribute(int, default=1)},
     flops=moved,
+    follows=True,
 )
 """Trilu: the upper or lower triangle of matrices, from diagonal `k` on; 0 elsewhere."""
 
@@ -665,6 +687,7 @@ DEPTH_TO_SPACE = OpSchema(
     gradient=_depth_to_space_gradient,
     attributes=DEPTH_TO_SPACE_BLOCK_ATTRIBUTES,
     flops=moved,
+    follows=True,
 )
 """DepthToSpace: channels laid out as blocks of height and width; with CRD it is PixelShuffle of Shi et al. 2016."""
 
@@ -695,6 +718,7 @@ SPACE_TO_DEPTH = OpSchema(
     gradient=_space_to_depth_gradient,
     attributes=DEPTH_TO_SPACE_BLOCK_ATTRIBUTES,
     flops=moved,
+    follows=True,
 )
 """SpaceToDepth: blocks of height and width laid out as channels, the reverse of DepthToSpace."""
 
@@ -722,5 +746,6 @@ REVERSE_SEQUENCE = OpSchema(
     gradient=_reverse_sequence_gradient,
     attributes={"batch_axis": Attribute(int, default=1), "time_axis": Attribute(int, default=0)},
     flops=moved,
+    follows=True,
 )
 """ReverseSequence: each sample's first `sequence_lens` elements in reverse order, the others where they were."""

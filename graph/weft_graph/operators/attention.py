@@ -89,6 +89,7 @@ ATTENTION = OpSchema(
     gradient=_attention_gradient,
     attributes=ATTENTION_ATTRIBUTES,
     flops=_attention_flops,
+    product=True,
 )
 """Attention, opset 25: softmax(Q K' * scale + bias) V for each head.
 
@@ -396,6 +397,7 @@ LINEAR_ATTENTION = OpSchema(
     gradient=_linear_attention_gradient,
     attributes=LINEAR_ATTENTION_ATTRIBUTES,
     flops=_linear_attention_flops,
+    product=True,
 )
 """LinearAttention: each head keeps a matrix that keys and values are written into, token by token, and queries read.
 
@@ -496,6 +498,7 @@ CAUSAL_CONV_WITH_STATE = OpSchema(
     gradient=_causal_conv_with_state_gradient,
     attributes=CAUSAL_CONV_WITH_STATE_ATTRIBUTES,
     flops=_causal_conv_with_state_flops,
+    product=True,
 )
 """CausalConvWithState: each channel with a kernel of its own, over what came before and now; then x * sigmoid(x).
 
@@ -611,6 +614,7 @@ ROTARY_EMBEDDING = OpSchema(
     gradient=_rotary_embedding_gradient,
     attributes=ROTARY_EMBEDDING_ATTRIBUTES,
     flops=_rotary_embedding_flops,
+    follows=True,
 )
 """RotaryEmbedding: pairs of a head's elements turned by the angles of their token's place.
 

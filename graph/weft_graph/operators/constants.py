@@ -6,6 +6,7 @@ import numpy as np
 
 from weft_graph.attributes import as_int
 from weft_graph.dimensions import Amount, Dim, agree, as_dim, minus, over, plus, product
+from weft_graph.folding import FOLD_FILLED, FOLD_RANGE, FOLD_SHAPE, FOLD_SIZE
 from weft_graph.formals import ANY, BOOLEANS, FLOATS, INDICES, INT64, NUMBERS, required, setting
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER, NUMBER_OF_DTYPE
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
@@ -30,6 +31,7 @@ SHAPE = OpSchema(
     attributes={"start": Attribute(int, default=0), "end": Attribute(int)},
     flops=moved,
     shape_only=(0,),
+    folding=FOLD_SHAPE,
 )
 """Shape: the dimensions of the input as a list, those from `start` to before `end`."""
 
@@ -45,6 +47,7 @@ SIZE = OpSchema(
     infer=_infer_size,
     flops=moved,
     shape_only=(0,),
+    folding=FOLD_SIZE,
 )
 """Size: how many elements the input has."""
 
@@ -89,6 +92,7 @@ RANGE = OpSchema(
     # It is for float16 and bfloat16 alone, which are computed in float32 and rounded once; a file may carry it.
     attributes={"stash_type": Attribute(int, default=1)},
     flops=moved,
+    folding=FOLD_RANGE,
 )
 """Range: the numbers from `start` to before `limit` by `delta`, all three constants of the graph."""
 
@@ -137,6 +141,7 @@ CONSTANT_OF_SHAPE = OpSchema(
         "dtype": Attribute(int, default=NUMBER_OF_DTYPE[DType.FLOAT32]),
     },
     flops=moved,
+    folding=FOLD_FILLED,
 )
 """ConstantOfShape: a tensor of the shape that the input lists, all of it `value`.
 

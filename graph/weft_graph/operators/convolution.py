@@ -57,6 +57,7 @@ CONV = OpSchema(
     attributes=CONV_ATTRIBUTES,
     order=MemoryOrder.CHANNELS,
     work=convolved,
+    product=True,
 )
 """Conv: the convolution of (batch, channels, spatial ...) with weights (features, channels / group, kernel ...)."""
 
@@ -162,6 +163,7 @@ CONV_TRANSPOSE = OpSchema(
     },
     order=MemoryOrder.CHANNELS,
     work=spread,
+    product=True,
 )
 """ConvTranspose: each element spread by weights (channels, features / group, kernel ...).
 

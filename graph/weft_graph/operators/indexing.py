@@ -10,6 +10,7 @@ import numpy as np
 
 from weft_graph.attributes import as_int, as_str
 from weft_graph.dimensions import Dim, agree, agree_all, product, total
+from weft_graph.folding import FOLD_GATHER
 from weft_graph.formals import ANY, BOOLEANS, FLOATS, INDICES, INT64, optional, required, variadic
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
@@ -203,6 +204,8 @@ GATHER = OpSchema(
     infer=_infer_gather,
     gradient=_gather_gradient,
     attributes={"axis": Attribute(int, default=0)},
+    follows=True,
+    folding=FOLD_GATHER,
 )
 """Gather: the entries of `data` along `axis` that `indices` name; those below 0 count from the end."""
 
@@ -286,6 +289,7 @@ GATHER_ELEMENTS = OpSchema(
     gradient=_gather_elements_gradient,
     attributes={"axis": Attribute(int, default=0)},
     flops=moved,
+    follows=True,
 )
 """GatherElements: one element of the data for each index, which counts along `axis` and from the end below 0."""
 
@@ -324,6 +328,7 @@ GATHER_ND = OpSchema(
     gradient=_gather_nd_gradient,
     attributes={"batch_dims": Attribute(int, default=0)},
     flops=moved,
+    follows=True,
 )
 """GatherND: a slice of the data for each tuple of indices, which are the last dimension of the indices."""
 

@@ -44,6 +44,7 @@ MAX_POOL = OpSchema(
     gradient=_max_pool_gradient,
     attributes={**_MAX_POOL_POOL_ATTRIBUTES, "storage_order": Attribute(int, default=0)},
     work=windowed,
+    follows=True,
 )
 """MaxPool: the largest element of each window, and where it lies in the flattened input."""
 
@@ -308,6 +309,7 @@ GLOBAL_MAX_POOL = OpSchema(
     infer=_infer_global_max_pool,
     gradient=_global_max_pool_gradient,
     flops=reduced,
+    follows=True,
 )
 """GlobalMaxPool: the largest element over all spatial dimensions, each of which becomes 1.
 

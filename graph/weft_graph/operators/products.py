@@ -42,6 +42,7 @@ MATMUL = OpSchema(
     infer=_infer_matmul,
     gradient=_matmul_gradient,
     flops=stacked_products,
+    product=True,
 )
 """MatMul: the product of matrices, or of stacks of them that broadcast, as numpy.matmul defines it."""
 
@@ -135,6 +136,7 @@ GEMM = OpSchema(
         "transB": Attribute(int, default=0),
     },
     flops=scaled_product,
+    product=True,
 )
 """Gemm: Y = alpha * A' B' + beta * C, where A' is A or its transpose, and C broadcasts to Y."""
 
@@ -215,6 +217,7 @@ EINSUM = OpSchema(
     infer=_infer_einsum,
     gradient=_einsum_gradient,
     attributes={"equation": Attribute(str, required=True)},
+    product=True,
 )
 """Einsum: sums of products over the labels of an `equation`: `bij,bjk->bik`.
 

@@ -207,6 +207,7 @@ DROPOUT = OpSchema(
     gradient=_dropout_gradient,
     attributes={"seed": Attribute(int)},
     random=True,
+    follows=(0,),
 )
 """Dropout: in training an element is 0 with probability `ratio`, else scaled by 1 / (1 - ratio).
 

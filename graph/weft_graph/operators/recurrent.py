@@ -39,6 +39,7 @@ RNN_SCHEMA = OpSchema(
     gradient=_rnn_gradient,
     attributes=_RNN_ATTRIBUTES,
     flops=recurrent_flops(RNN),
+    product=True,
 )
 """RNN: a plain recurrent layer over sequences, in one direction or both."""
 
@@ -80,6 +81,7 @@ GRU_SCHEMA = OpSchema(
     gradient=_gru_gradient,
     attributes=_GRU_ATTRIBUTES,
     flops=recurrent_flops(GRU),
+    product=True,
 )
 """GRU: a layer of gated recurrent units over sequences, in one direction or both."""
 
@@ -121,6 +123,7 @@ LSTM_SCHEMA = OpSchema(
     gradient=_lstm_gradient,
     attributes=_LSTM_ATTRIBUTES,
     flops=recurrent_flops(LSTM),
+    product=True,
 )
 """LSTM: a layer of long short-term memory over sequences, in one direction or both.
 

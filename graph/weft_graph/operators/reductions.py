@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
-from weft_graph.dimensions import agree, product
+from weft_graph.dimensions import agree, larger, plus, product, smaller, times
+from weft_graph.folding import reduced_by
 from weft_graph.formals import ANY, BOOLEANS, FLOATS, INDICES, INT64, NUMBERS, SUMMABLE, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
@@ -33,6 +34,7 @@ REDUCE_SUM = OpSchema(
     gradient=reduction_gradient,
     attributes=REDUCTION_ATTRIBUTES,
     flops=reduced,
+    folding=reduced_by(plus, 0),
 )
 """ReduceSum: the sum over `axes`, an input or an attribute; over all of them where there are none."""
 
@@ -84,6 +86,7 @@ REDUCE_MAX = OpSchema(
     gradient=reduced_to_equals,
     attributes=REDUCTION_ATTRIBUTES,
     flops=reduced,
+    folding=reduced_by(larger, None),
 )
 """ReduceMax: the largest element over `axes` (an input or an attribute), or over all.
 
@@ -99,6 +102,7 @@ REDUCE_MIN = OpSchema(
     gradient=reduced_to_equals,
     attributes=REDUCTION_ATTRIBUTES,
     flops=reduced,
+    folding=reduced_by(smaller, None),
 )
 """ReduceMin: the smallest element over `axes` (an input or an attribute), or over all.
 
@@ -120,6 +124,7 @@ REDUCE_PROD = OpSchema(
     gradient=_reduce_prod_gradient,
     attributes=REDUCTION_ATTRIBUTES,
     flops=reduced,
+    folding=reduced_by(times, 1),
 )
 """ReduceProd: the product over `axes` (an input or an attribute), or over all."""
 

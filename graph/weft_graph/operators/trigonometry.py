@@ -104,7 +104,7 @@ def _tanh_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return context.emit("TanhGrad", (incoming(context), context.output(0)), domain=WEFT_DOMAIN)
 
 
-TANH = unary("Tanh", FLOATS, _tanh_gradient, names=("input", "output"))
+TANH = unary("Tanh", FLOATS, _tanh_gradient, names=("input", "output"), follows=True)
 """Y = tanh(X)."""
 
 

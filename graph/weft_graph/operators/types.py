@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft_graph.folding import FOLD_CAST
 from weft_graph.formals import ANY, required, setting
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
@@ -31,6 +32,7 @@ CAST = OpSchema(
     gradient=_cast_gradient,
     attributes={"to": Attribute(int, required=True), **ROUNDING_ATTRIBUTES},
     pointwise=True,
+    folding=FOLD_CAST,
 )
 """Cast: the elements as another type, `to` by ONNX's number. No gradient flows through a type that has none."""
 
@@ -55,6 +57,7 @@ CAST_LIKE = OpSchema(
     gradient=_cast_like_gradient,
     attributes=ROUNDING_ATTRIBUTES,
     flops=moved,
+    folding=FOLD_CAST,
 )
 """CastLike: the elements as the type of `target_type`, whose values do not matter."""
 

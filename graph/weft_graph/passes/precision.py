@@ -1,8 +1,9 @@
 """The pass that has products computed in a narrower type than float32: mixed precision.
 
-Parameters stay float32 in the store; each is cast once where it is read. Operators are of three kinds: products compute
-in the narrow type; what moves elements, or is cheap for each of them, follows what it reads; all else (losses, softmax,
-normalizations, sums over many elements, exponentials) computes in float32. Values of other types are left alone. The
+Parameters stay float32 in the store; each is cast once where it is read. Operators are of three kinds, as their schemas
+say: products compute in the narrow type, what they sum is summed in float32 and rounded once; what moves elements, or
+is cheap for each of them, follows what it reads; all else (losses, softmax, normalizations, sums over many elements,
+exponentials) computes in float32. Values of other types are left alone. The
 gradient of a Cast casts back, so that a gradient that is sent has its parameter's type.
 
 Micikevicius et al., "Mixed precision training", ICLR 2018, arXiv:1710.03740.
@@ -14,34 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from weft_graph.ir import ONNX_DOMAIN, Node
+from weft_graph.ir import Node
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.passes.draft import Draft, Options, Precision
-from weft_graph.schema import schema_of
+from weft_graph.schema import OpSchema, schema_of
 from weft_graph.types import DType, TensorType
 
 CAST_PREFIX: Final = "weft.cast/"
-
-NARROW: Final = frozenset(
-    {
-        *("MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "Attention", "LinearAttention"),
-        *("LSTM", "GRU", "RNN", "CausalConvWithState"),
-    }
-)
-"""Products: what they sum is summed in float32 and rounded once."""
-
-FOLLOWING: Final[Mapping[str, tuple[int, ...] | None]] = {
-    **dict.fromkeys(
-        ("Abs", "Add", "Celu", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Max"), None
-    ),
-    **dict.fromkeys(("Min", "Mish", "Mul", "Neg", "PRelu", "Relu", "Selu", "Sigmoid", "Sub", "Sum", "Swish"), None),
-    **dict.fromkeys(("SwiGLU", "Tanh", "ThresholdedRelu", "Where", "Concat", "RotaryEmbedding"), None),
-    **dict.fromkeys(("DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"), (0,)),
-    **dict.fromkeys(("GlobalMaxPool", "MaxPool", "Reshape", "ReverseSequence", "Slice", "SpaceToDepth"), (0,)),
-    **dict.fromkeys(("Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Dropout"), (0,)),
-    "Pad": (0, 2),
-}
-"""What is narrow where all values that it reads are; the inputs of one type, None for all. Others stay as they are."""
 
 
 def precision(draft: Draft, options: Options) -> Draft:
@@ -75,10 +55,10 @@ class _Narrowing:
 
     def add(self, node: Node) -> None:
         """The node with its inputs cast to what it computes in, and what it gives noted."""
-        places = _same_type(node)
+        schema = schema_of(node)
         floats = [at for at, name in enumerate(node.inputs) if name and self.types[name].dtype is DType.FLOAT32]
-        chosen = [at for at in floats if places is None or at in places]
-        if not self._is_narrow(node, chosen):
+        chosen = [at for at in floats if isinstance(schema.follows, bool) or at in schema.follows]
+        if not self._is_narrow(node, schema, chosen):
             self.nodes.append(self._reading(node, dict.fromkeys(floats, DType.FLOAT32)))
             return
         self.nodes.append(self._reading(node, {at: self.dtype if at in chosen else DType.FLOAT32 for at in floats}))
@@ -88,18 +68,14 @@ class _Narrowing:
         """The value in float32."""
         return self._as(name, DType.FLOAT32)
 
-    def _is_narrow(self, node: Node, chosen: list[int]) -> bool:
-        if node.domain != ONNX_DOMAIN or not chosen:
+    def _is_narrow(self, node: Node, schema: OpSchema, chosen: list[int]) -> bool:
+        """Whether it computes in the narrow type, which the operator is defined in."""
+        if not chosen or not (schema.product or schema.follows):
             return False
-        if node.op_type in NARROW:
-            return self._takes(node, chosen)
         read = [node.inputs[at] for at in chosen if node.inputs[at] not in self.given]
-        follows = node.op_type in FOLLOWING and bool(read) and all(name in self.narrow for name in read)
-        return follows and self._takes(node, chosen)
-
-    def _takes(self, node: Node, chosen: list[int]) -> bool:
-        """Whether the operator is defined in the narrow type."""
-        formals = schema_of(node).inputs
+        if not schema.product and not (read and all(name in self.narrow for name in read)):
+            return False
+        formals = schema.inputs
         return all(self.dtype in formals[min(at, len(formals) - 1)].dtypes for at in chosen)
 
     def _reading(self, node: Node, wanted: Mapping[int, DType]) -> Node:
@@ -115,7 +91,3 @@ class _Narrowing:
             self.casts[name, dtype] = cast
             self.nodes.append(Node("Cast", cast, (name,), (cast,), {"to": NUMBER_OF_DTYPE[dtype]}))
         return self.casts[name, dtype]
-
-
-def _same_type(node: Node) -> tuple[int, ...] | None:
-    return FOLLOWING.get(node.op_type) if node.domain == ONNX_DOMAIN else None

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from program_run import first_parameters, run_program
-from sample_graphs import lenet, mlp, normalized_mlp
+from sample_graphs import floats, lenet, line, mlp, normalized_mlp, scalar, weight
 from weft_graph.convert import convert
-from weft_graph.ir import Graph
-from weft_graph.passes.draft import Options, Precision
-from weft_graph.passes.precision import FOLLOWING, NARROW
-from weft_graph.program import LOSS, Program, Programs
+from weft_graph.infer import infer
+from weft_graph.ir import Graph, Node
+from weft_graph.passes.draft import Draft, Options, Precision
+from weft_graph.passes.precision import precision as narrowed
+from weft_graph.program import LOSS, Program, Programs, Role
 from weft_graph.program_text.passes import Recorder, passes_text
 from weft_graph.schema import schemas
 from weft_graph.types import DType
@@ -95,6 +96,24 @@ def test_the_listing_of_passes_says_what_computes_in_what() -> None:
     assert "in float16: 3 Relu, 2 Conv, 2 MaxPool, 2 Gemm and Flatten; 1 other node as before" in text
 
 
-def test_every_operator_of_the_lists_exists() -> None:
-    assert {("", op_type) for op_type in (*NARROW, *FOLLOWING)} <= set(schemas())
-    assert not NARROW & set(FOLLOWING)
+def test_no_operator_is_a_product_and_follows_what_it_reads() -> None:
+    assert [schema.op_type for schema in schemas().values() if schema.product and schema.follows] == []
+    assert {schema.domain for schema in schemas().values() if schema.product or schema.follows} == {""}
+
+
+def test_what_follows_takes_its_inputs_of_one_type() -> None:
+    """A number of another kind, as Dropout's ratio, keeps its own."""
+    graph = line(
+        [
+            Node("MatMul", "product", ("x", "w"), ("y",)),
+            Node("Dropout", "dropout", ("y", "ratio"), ("loss",)),
+        ],
+        [weight("w", 4, 4)],
+        inputs={"x": floats("batch", 4)},
+        constants=[scalar("ratio", 0.1, "float32")],
+    )
+    draft = Draft(Role.TRAIN, graph, graph, infer(graph), {"loss": "loss"})
+    changed = narrowed(draft, Options(precision=Precision.BFLOAT16))
+    (dropout,) = (each for each in changed.graph.nodes if each.op_type == "Dropout")
+    assert changed.types[dropout.inputs[0]].dtype is DType.BFLOAT16
+    assert changed.types[dropout.inputs[1]].dtype is DType.FLOAT32
