@@ -1,4 +1,4 @@
-"""An index of ids against a plain dict, whatever the ids are."""
+"""The row of an id: words of eight slots, and the index against a dict."""
 
 from __future__ import annotations
 
@@ -10,8 +10,60 @@ from hypothesis import strategies as st
 from weft_kernels.id_draws import mixed
 from weft_kvstore.arrays import Array
 from weft_kvstore.rows import index as rows_index
-from weft_kvstore.rows.index import IdIndex, shard_of
+from weft_kvstore.rows.index import (
+    FREED,
+    GROUP,
+    IdIndex,
+    eight_times,
+    fingerprints,
+    first_byte,
+    free_bytes,
+    shard_of,
+    zero_bytes,
+)
 from weft_kvstore.rows.rows import RowNumbers
+
+GROUPS = st.lists(st.lists(st.integers(0, 3), min_size=GROUP, max_size=GROUP), min_size=1, max_size=20)
+"""Bytes of some groups, few enough kinds of them that all meet."""
+
+
+def words_of(groups: list[list[int]]) -> Array:
+    return np.array(groups, np.uint8).view(np.uint64).reshape(-1)
+
+
+def first_of(groups: list[list[int]], *wanted: int) -> list[int | None]:
+    """By hand: the first slot of each group that has one of these bytes."""
+    return [next((at for at, byte in enumerate(group) if byte in wanted), None) for group in groups]
+
+
+def found(bits: Array) -> list[int | None]:
+    return [at if some else None for at, some in zip(first_byte(bits).tolist(), (bits != 0).tolist(), strict=True)]
+
+
+def test_a_group_is_a_word() -> None:
+    assert np.dtype(np.uint64).itemsize == GROUP
+
+
+@given(GROUPS)
+def test_the_first_slot_that_is_free_is_found(groups: list[list[int]]) -> None:
+    words = words_of(groups)
+    assert found(zero_bytes(words)) == first_of(groups, 0)
+    assert found(free_bytes(words)) == first_of(groups, 0, FREED)
+    assert np.array_equal(words, words_of(groups)), "they are not written"
+
+
+@given(GROUPS, st.integers(2, 3))
+def test_the_first_slot_with_a_fingerprint_is_found(groups: list[list[int]], mark: int) -> None:
+    patterns = eight_times(np.full(len(groups), mark, np.uint8))
+    assert found(zero_bytes(words_of(groups) ^ patterns)) == first_of(groups, mark)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=20))
+def test_a_fingerprint_is_the_hash_s_last_byte_and_never_that_of_a_slot_without_an_id(hashes: list[int]) -> None:
+    marks = fingerprints(np.array(hashes, np.uint64))
+    assert marks.dtype == np.uint8
+    assert marks.tolist() == [max(one >> 56, FREED + 1) for one in hashes]
+
 
 IDS = st.one_of(
     st.integers(0, 40), st.integers(2**63 - 3, 2**63 + 3), st.integers(2**64 - 20, 2**64 - 1), st.integers(0, 2**64 - 1)

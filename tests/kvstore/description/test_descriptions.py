@@ -1,22 +1,51 @@
-"""Descriptions as people write them: in Python, TOML and JSON, and what is told of wrong ones."""
+"""What a store may be: written in Python or in a file, read, and refused by field."""
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
+import weft
 from rule_documents import rule_document
 from store_cluster import constant, key_of, store_of
+from weft.api.compression import CompressionSpec, StoreCompressionSpec
+from weft.api.job import Merge as ApiMerge
+from weft.api.store import (
+    AverageSpec,
+    CommitSpec,
+    EvictionSpec,
+    GrowthSpec,
+    InitializerSpec,
+    KeySpec,
+    LossScalingSpec,
+    StoreSpec,
+)
 from weft_graph.program import Update
 from weft_kernels.rules.compiled import compiled
 from weft_kernels.rules.record import Rule
 from weft_kvstore import DescriptionError, Key, KVStore, describe, read_description
-from weft_kvstore.description.records import InitializerDescription, KeyDescription
+from weft_kvstore.compression.description import CompressionDescription, StoreCompression
+from weft_kvstore.description.check import MAX_SLICES
+from weft_kvstore.description.records import (
+    AverageDescription,
+    CommitDescription,
+    EvictionDescription,
+    GrowthDescription,
+    InitializerDescription,
+    KeyDescription,
+    LossScaling,
+    Merge,
+    Mode,
+    StoreDescription,
+)
 from weft_kvstore.sharding import holdings, size
 
 TOML = """
@@ -271,3 +300,186 @@ def test_a_rule_is_compiled_once_however_many_keys_have_it(monkeypatch: pytest.M
     with KVStore.local(description) as store:
         assert [store.hyper(key)["speed"] for key in ("w0", "t0", "t4")] == [0.5, 0.5, 0.25]
     assert seen == ["counted"] * 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "record"),
+    [
+        (InitializerSpec, InitializerDescription),
+        (EvictionSpec, EvictionDescription),
+        (GrowthSpec, GrowthDescription),
+        (KeySpec, KeyDescription),
+        (LossScalingSpec, LossScaling),
+        (CommitSpec, CommitDescription),
+        (AverageSpec, AverageDescription),
+        (CompressionSpec, CompressionDescription),
+        (StoreCompressionSpec, StoreCompression),
+        (StoreSpec, StoreDescription),
+    ],
+)
+def test_both_have_the_same_fields(spec: type[BaseModel], record: type[msgspec.Struct]) -> None:
+    assert list(spec.model_fields) == list(record.__struct_fields__)
+
+
+def test_both_have_the_same_orders_of_merging() -> None:
+    assert [one.value for one in ApiMerge] == [one.value for one in Merge]
+
+
+def test_staleness_is_described_and_belongs_to_its_mode() -> None:
+    keys = {"a": Key(shape=(3,), initializer=0), "b": Key(shape=(3,), initializer=0, staleness=1)}
+    description = describe(keys, mode="stale", staleness=2, slots=2, rule="sgd")
+    assert (description.mode, description.staleness) == (Mode.STALE, 2)
+    assert [key.staleness for key in description.keys[:2]] == [None, 1]
+    with pytest.raises(DescriptionError, match="staleness: at least 0, not -1"):
+        describe({"a": (3,)}, mode="stale", staleness=-1, rule="sgd")
+    with pytest.raises(DescriptionError, match="staleness: it bounds mode 'stale' alone, not 'sync'"):
+        describe({"a": (3,)}, staleness=1, rule="sgd")
+    with pytest.raises(DescriptionError, match="key 'b': staleness: it bounds"):
+        describe(keys, mode="async", rule="sgd")
+
+
+class Odd:
+    """Nothing that a document can have."""
+
+
+def store(**arguments: Any) -> Any:
+    return describe({"w": (3,)}, **{"rule": "sgd", **arguments})
+
+
+ROUND: list[Any] = []
+ROUND.append(ROUND)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: store(lr=Odd()), r"^hyper.lr: a number, or a schedule as {\"schedule\": .*, not Odd"),
+        (lambda: store(lr=1j), "^hyper.lr: .*, not complex"),
+        (lambda: store(lr="0.1"), "^hyper.lr: .*, not '0.1'"),
+        (lambda: store(lr=ROUND), "^hyper.lr: .*, not list"),
+        (lambda: store(lr=np.ones(3)), "^hyper.lr: .*, not ndarray"),
+        (lambda: store(job=Odd()), "^job: .*, not Odd"),
+        (lambda: describe({Odd(): (3,)}, rule="sgd"), "^keys: a key is a string or a number, not Odd"),  # type: ignore[dict-item]
+        (lambda: describe({"w": (Odd(),)}, rule="sgd"), "^key 'w': shape: "),
+        (lambda: describe({"w": Key((3,), initializer=Odd())}, rule="sgd"), "^key 'w': initializer: .*, not Odd"),  # type: ignore[arg-type]
+        (
+            lambda: describe([Key((3,))], rule="sgd"),
+            r"^keys: a mapping from .*, as {\"w\": Key\(shape=\(3,\)\)}, not list",
+        ),  # type: ignore[arg-type]
+        (lambda: store(commit={"clip": 1.0}), r"^commit: there is no field 'clip'; did you mean 'clip_norm'\?"),
+        (lambda: store(average={"dekay": 0.9}), r"^average: there is no field 'dekay'; did you mean 'decay'\?"),
+        (lambda: store(compression={"weights": {}}), "^compression.weights: object missing required field `kind`"),
+    ],
+)
+def test_what_is_no_plain_data_is_told_by_field(call: Callable[[], object], told: str) -> None:
+    with pytest.raises(DescriptionError, match=told):
+        call()
+
+
+def test_weights_are_not_compressed_where_no_rule_updates() -> None:
+    halves = {"weights": {"kind": "bf16", "residual": False}}
+    with pytest.raises(
+        DescriptionError, match=r"^compression.weights: it is for keys with update 'rule', and there is"
+    ):
+        describe({"w": Key((3,), update="gradient")}, compression=halves)  # type: ignore[arg-type]
+    both = {"w": Key((3,), update="gradient"), "v": (3,)}  # type: ignore[arg-type]
+    assert describe(both, rule="sgd", compression=halves).compression is not None
+
+
+def test_a_schedule_of_the_sdk_is_the_document_that_it_stands_for(tmp_path: Path) -> None:
+    schedule = {"schedule": "cosine", "start": 0.1, "end": 0.0, "steps": 250, "begin": 0}
+    warm = {**schedule, "warmup": {"steps": 10, "start": 0.0}}
+    assert store(lr=weft.cosine(0.1, steps=250)).hyper == {"lr": schedule}
+    assert store(lr=weft.cosine(0.1, steps=250, warmup=10)).hyper == {"lr": warm}
+    path = tmp_path / "store.json"
+    path.write_text(json.dumps({"keys": [{"key": "w", "shape": [3]}], "rule": "sgd", "hyper": {"lr": schedule}}))
+    assert read_description(path) == store(lr=weft.cosine(0.1, steps=250))
+
+
+def test_a_key_takes_shape_and_dtype_without_their_names() -> None:
+    assert Key((4, 2), "float64") == Key(shape=(4, 2), dtype="float64")
+    assert describe({"w": Key((4,))}, rule="sgd") == describe({"w": (4,)}, rule="sgd")
+
+
+@pytest.mark.parametrize("number", [np.float16(0.5), np.float32(0.5), np.float64(0.5), np.longdouble(0.5)])
+def test_numbers_of_numpy_are_numbers(number: Any) -> None:
+    assert store(lr=number, slots=np.int64(2), barrier=np.bool_(False)) == store(lr=0.5, slots=2, barrier=False)
+
+
+LARGEST = (1 << 63) - 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"slots": 10**9}, "slots: at most 65536, not 1000000000"),
+        ({"slots": LARGEST}, "slots: at most 65536"),
+        ({"keys": [{**KEY, "shape": [LARGEST, LARGEST]}]}, r"key 'w': shape .* more than 2\^63 - 1 bytes"),
+        ({"keys": [{**KEY, "shape": [0, LARGEST]}]}, r"key 'w': shape .* more than 2\^63 - 1 bytes"),
+        ({"keys": [{**KEY, "shape": [1 << 62, 4], "rows": True}]}, r"key 'w': shape .* more than 2\^63 - 1 bytes"),
+        ({"keys": [{**KEY, "shape": [1] * 65}]}, "key 'w': shape: 65 dimensions, 64 may be"),
+        ({"keys": [{**KEY, "shape": [MAX_SLICES]}], "slice_bytes": 1}, "key 'w': with it there are 67108864 slices"),
+        ({"shards": ["tcp://127.0.0.1:65536"]}, r"shards\[0\]: a port from 0 to 65535, not 65536"),
+        ({"keys": [{**KEY, "key": "\ud800"}]}, r"keys\[0\].key: '\\ud800' is no text"),
+        ({"job": "\ud800"}, r"job: '\\ud800' is no text"),
+        ({"keys": [{**KEY, "initializer": 1e39}]}, r"key 'w': initializer: 1e\+39 is no float32"),
+        (
+            {"keys": [{**KEY, "initializer": {"uniform": [-1e39, 0]}}]},
+            r"key 'w': initializer: low: -1e\+39 is no float32",
+        ),
+        (
+            {"keys": [{**KEY, "initializer": {"uniform": [-3e38, 3e38]}}]},
+            r"initializer: high - low: 6e\+38 is no float32",
+        ),
+        (
+            {"keys": [{**KEY, "initializer": {"op_type": "RandomNormal", "attributes": {"mean": 0.0, "scale": 1e39}}}]},
+            r"key 'w': initializer: scale: 1e\+39 is no float32",
+        ),
+        ({"keys": [{**KEY, "initializer": 300, "dtype": "int8", "update": "mean"}]}, "initializer: 300.* is no int8"),
+        ({"keys": [{**KEY, "initializer": 1.5, "dtype": "int8", "update": "mean"}]}, "initializer: 1.5 is no int8"),
+    ],
+)
+def test_what_is_too_large_names_the_field(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    path = tmp_path / "store.json"
+    path.write_text(json.dumps({"rule": "sgd", "keys": [KEY], **changes}))
+    with pytest.raises(DescriptionError, match=told):
+        read_description(path)
+
+
+@pytest.mark.parametrize(
+    ("initializer", "dtype", "told"),
+    [
+        ({"op_type": "ConstantOfShape", "attributes": {"value": 1e39}}, "float32", r"1e\+39 is no float32"),
+        ({"op_type": "ConstantOfShape", "attributes": {"value": 300.0}}, "int8", "300.0 is no int8"),
+        (
+            {"op_type": "RandomUniform", "attributes": {"low": -6e4, "high": 6e4}},
+            "float16",
+            r"high - low: 120000\.0 is no float16",
+        ),
+    ],
+)
+def test_a_description_that_is_written_whole_is_held_to_the_same(
+    tmp_path: Path, initializer: dict[str, Any], dtype: str, told: str
+) -> None:
+    whole = json.loads(msgspec.json.encode(describe({"w": Key(shape=(3,), dtype=dtype, update="mean")})))
+    path = tmp_path / "store.json"
+    path.write_text(json.dumps(whole))
+    assert read_description(path).keys[0].dtype == dtype
+    whole["keys"][0]["initializer"] = initializer
+    path.write_text(json.dumps(whole))
+    with pytest.raises(DescriptionError, match=f"store.json: key 'w': initializer: {told}"):
+        read_description(path)
+
+
+def test_a_pipe_is_no_description_and_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "store.toml"
+    os.mkfifo(path)
+    with pytest.raises(DescriptionError, match="no regular file"):
+        read_description(path)
+
+
+def test_what_just_fits_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "store.json"
+    keys = [{**KEY, "initializer": -128, "dtype": "int8", "update": "mean"}]
+    path.write_text(json.dumps({"rule": "sgd", "keys": keys, "slots": 1 << 16, "shards": ["tcp://a:65535"]}))
+    assert read_description(path).slots == 1 << 16
