@@ -57,7 +57,7 @@ class Feeder:
         count = len(rows)
         if count not in self._kept:
             columns = {
-                name: np.empty((count, *column.row_shape), column.dtype.numpy)
+                name: np.zeros((count, *column.row_shape), column.dtype.numpy)
                 for name, column in self._described.items()
             }
             self._kept[count] = columns, self._inputs_of(columns)
