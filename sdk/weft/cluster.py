@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -47,6 +48,9 @@ STOP_GRACE_S = 5.0
 """Of the agents together, then of the server, which has its database to close however long an agent hung."""
 
 POLL_S = 0.05
+
+LOGS_S = 0.5
+"""Between two looks at how large logs are."""
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """How many threads a worker's matrix products take: its share of the cores, or the workers fight over them."""
@@ -106,6 +110,8 @@ class Cluster:
         self._agents_token = os.environ.get("WEFT_SERVER_AGENT_TOKEN", self._token)
         self._progress = progress
         self._held = ExitStack()
+        self._ending = threading.Event()
+        self._log_keeper: threading.Thread | None = None
         self._lock: FileLock | None = None
         """Of a directory that outlives the cluster."""
         self._reported: set[Process] = set()
@@ -135,6 +141,11 @@ class Cluster:
         self._check()
         try:
             self._directory = self._take_directory()
+            self._ending.clear()
+            self._log_keeper = threading.Thread(
+                target=self._bound_logs, args=(self.directory,), name="logs", daemon=True
+            )
+            self._log_keeper.start()
             if self.port:
                 check_port_is_free(HOST, self.port)
             deadline = time.monotonic() + self.start_timeout_s
@@ -159,6 +170,9 @@ class Cluster:
         finally:
             for process in self.processes:
                 process.kill()
+            self._ending.set()
+            if self._log_keeper is not None:
+                self._log_keeper.join()
             self.processes.clear()
             self._untold.clear()
             self._url = None
@@ -207,12 +221,6 @@ class Cluster:
         make_directory(self.directory / LOGS)
         return is_taken
 
-    def bound_logs(self) -> None:
-        """Begins logs anew that are large."""
-        for process in self.processes:
-            process.bound_log()
-        begin_anew(self.directory / LOGS / OWN_LOG)
-
     def listens(self) -> bool:
         """Whether the server that runs now listens."""
         return self._listening() is not None
@@ -225,6 +233,13 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _bound_logs(self, directory: Path) -> None:
+        """Begins logs anew that are large, until the end."""
+        while not self._ending.wait(LOGS_S):
+            for process in list(self.processes):
+                process.bound_log()
+            begin_anew(directory / LOGS / OWN_LOG)
 
     def _tell(self) -> None:
         """Takes leave for agents whose processes have ended. A server that is away is told another time."""

@@ -105,7 +105,6 @@ class Tending:
     def look(self) -> list[Told]:
         """Starts what is due, and tells what happened since the last look. To be called a few times a second."""
         told = self._held()
-        self._cluster.bound_logs()
         told += [told for process in self._cluster.ended() for told in self._mourned(process)]
         for name in self._revivals.due(self._clock()):
             told += self._started(name)

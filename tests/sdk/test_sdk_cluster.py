@@ -147,6 +147,13 @@ def test_a_log_that_is_large_is_begun_anew_while_its_daemon_writes_to_it(
     assert [log.with_name(f"it.log.{number}").read_text() for number in (1, 2)] == ["four\n", "three\n"]
 
 
+def test_a_cluster_of_a_program_bounds_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.process.LOG_BYTES", 1)
+    with weft.Cluster(1, 1, directory=tmp_path / "state", data_root=tmp_path):
+        logs = tmp_path / "state" / "logs"
+        await_that((logs / "server.log.1").exists, "the server's log to be begun anew", 20)
+
+
 def test_a_signal_is_named(daemon) -> None:  # type: ignore[no-untyped-def]
     process = daemon(STUBBORN)
     await_line(process, "deaf")

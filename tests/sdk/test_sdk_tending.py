@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -21,9 +22,11 @@ import weft
 from acceptance_processes import alive, await_that, descendants
 from weft.agent.held_files import FileLock
 from weft.api.lifecycle import AgentState, JobState
+from weft.cli import up
 from weft.errors import ClusterError
 from weft.exclusive import hold_directory
 from weft.tending import AWAY, DELETED, RevivalLimits, Revivals, Tending, Told
+from weft.terminal import Console
 
 LIMITS = RevivalLimits(first_s=1.0, longest_s=3.0, most=4, healthy_s=60.0)
 
@@ -87,9 +90,6 @@ class FakeCluster:
         if name not in self.lives:
             self._ended.append(process)
         return process
-
-    def bound_logs(self) -> None:
-        pass
 
     def hold_directory(self) -> bool:
         if self.has_it is not None:
@@ -350,6 +350,17 @@ def test_weft_up_in_the_background_starts_what_ends_again_and_ends_with_weft_dow
     await_that(lambda: not any(alive(pid) for pid in {process, *below}), "all of its processes to end", 20)
     again = weft_(folder, "down", "-o", "json")
     assert json.loads(again.stdout) == {"directory": str(state), "ended": None}
+
+
+def test_what_a_full_disk_does_not_log_is_told_on_the_terminal() -> None:
+    reader, writer = pty.openpty()
+    with open("/dev/full", "w") as log:
+        up._print(Console(file=log), Told("worker-0 ended\x1b[2J"), os.ttyname(writer))
+        with suppress(OSError):
+            log.close()  # what was not written is lost
+    assert os.read(reader, 100).startswith(b"weft: worker-0 ended\\u001b[2J\r")
+    os.close(reader)
+    os.close(writer)
 
 
 def test_weft_up_in_the_background_tells_why_it_cannot_start(tmp_path: Path) -> None:

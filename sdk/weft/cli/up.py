@@ -20,6 +20,8 @@ from pydantic import ValidationError
 from rich.text import Text
 
 from weft.agent.held_files import OwnLog
+from weft.agent.machine import full_disk
+from weft.agent.printable import escaped
 from weft.agent.private import opener
 from weft.api.job import Job
 from weft.api.lifecycle import JobState
@@ -31,7 +33,7 @@ from weft.command_line import command
 from weft.errors import DEFAULT_PORT, ClusterError, WeftError
 from weft.exclusive import holder
 from weft.http import Retry
-from weft.tending import Tending
+from weft.tending import Tending, Told
 from weft.terminal import Console
 
 LOOK_S = 0.5
@@ -119,13 +121,14 @@ def _tell_down(text: str, directory: Path, ended: int | None, form: Format) -> N
 
 def _keep(cluster: Cluster, serving: Callable[[Cluster], None]) -> None:
     """Starts the cluster, calls `serving`, and looks after the cluster until a signal ends this process."""
+    terminal = os.ttyname(2) if os.isatty(2) else None
     err = Console(stderr=True, highlight=False, soft_wrap=True)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     cluster.start()
     try:
         serving(cluster)
-        _look_after(err, cluster)
+        _look_after(err, cluster, terminal)
     except KeyboardInterrupt:
         err.print(_stopping(_running(cluster.url)), markup=False)
     finally:
@@ -256,15 +259,29 @@ def _greet(cluster: Cluster, url: str, directory: Path, form: Format, *, detache
         f"HTTP API: {url}/docs. {end if detached else 'Ctrl-C'} stops everything.",
     ]
     out.print("\n".join(lines), markup=False)
+    if (full := full_disk(directory)) is not None:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"{full}, or no log is written", markup=False)
 
 
-def _look_after(err: Console, cluster: Cluster) -> Never:
+def _look_after(err: Console, cluster: Cluster, terminal: str | None) -> Never:
     """Tells of each daemon that ends, and starts it again."""
     never, tending, log = threading.Event(), Tending(cluster), OwnLog()
     while True:
         for told in tending.look():
             log.reopen()
-            for line in told.text.splitlines():
-                with contextlib.suppress(OSError):  # A full disk takes no log, and the cluster goes on.
-                    err.print(Text(_fitted(line, err), "red" if told.is_bad else "green"))
+            _print(err, told, terminal)
         never.wait(LOOK_S)
+
+
+def _print(err: Console, told: Told, terminal: str | None) -> None:
+    """Where the log takes nothing, since the disk is full, on the terminal that the cluster was started from."""
+    try:
+        for line in told.text.splitlines():
+            err.print(Text(_fitted(line, err), "red" if told.is_bad else "green"))
+    except OSError:
+        with contextlib.suppress(OSError):  # it may be closed, and nobody waits for one that stands still
+            there = os.open(terminal or os.devnull, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+            try:
+                os.write(there, f"weft: {escaped(told.text)}\r\n".encode())
+            finally:
+                os.close(there)

@@ -16,7 +16,7 @@ from weft.api.lifecycle import JobState
 from weft_server.control.clock import Timestamp
 from weft_server.control.instructions import Instruction, Order, RememberAgent
 from weft_server.control.job_run import JobRun
-from weft_server.control.leases import Agent, Lease, NewPair
+from weft_server.control.leases import Agent, Lease, NewPair, process_of
 from weft_server.control.limits import Limits
 from weft_server.control.memory import AgentMemory, KeptJob, Scaling
 from weft_server.control.registry import Registry
@@ -142,7 +142,11 @@ class Controller:
         Raises FullError where it would be one too many.
         """
         same = self._registry.check(registration)
-        orders: list[Instruction] = [order for each in same for order in self._lose(each, "it registered anew", now)]
+        orders: list[Instruction] = []
+        for each in same:
+            # A process that comes again is not lost; it comes often while the records take nothing.
+            is_another = each.process != process_of(registration)
+            orders += self._lose(each, "it registered anew", now, is_listed=is_another)
         agent = self._registry.add(registration, now)
         self._is_stale = True
         orders += [RememberAgent(agent.id, agent.memory().model_dump_json()), *self._carried_out([Order(agent.id)])]
@@ -296,10 +300,17 @@ class Controller:
         return agent.model_copy(update={"jobs": [job for job in agent.jobs if job in self._runs]})
 
     def _lose(
-        self, agent: Agent, why: str, now: Timestamp, *, how: str = "was lost", counts: bool = True
+        self,
+        agent: Agent,
+        why: str,
+        now: Timestamp,
+        *,
+        how: str = "was lost",
+        counts: bool = True,
+        is_listed: bool = True,
     ) -> list[Instruction]:
         """Its leases' jobs go on or fail without it; `counts`: as a loss."""
-        self._registry.lose(agent, now)
+        self._registry.lose(agent, now, is_listed=is_listed)
         self._is_stale = True
         for lease in list(agent.leases.values()):
             run = self._run(lease.job)

@@ -101,10 +101,11 @@ class Registry:
         self._agents[agent.id] = agent
         return agent
 
-    def lose(self, agent: Agent, now: Timestamp) -> None:
-        """It lives no more; it is listed for a while."""
+    def lose(self, agent: Agent, now: Timestamp, *, is_listed: bool = True) -> None:
+        """It lives no more; it may be listed for a while."""
         agent.apply(AgentEvent.GONE)
-        self._lost.appendleft(agent.describe(now))
+        if is_listed:
+            self._lost.appendleft(agent.describe(now))
         del self._agents[agent.id]
 
     def heard(self, agent: str, now: Timestamp) -> float | None:
