@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.bucket.gate import PushRefusedError
@@ -32,6 +32,13 @@ from weft_kvstore.wire.messages import PayloadKind
 _log = logging.getLogger("weft.store")
 
 
+class _CommitWait(NamedTuple):
+    """A slot's commit, until the step is measured."""
+
+    slot: int
+    link: CommitOperation
+
+
 class LocalCore:
     """The one shard of a description, and the operations of all slots. `outcomes` collects what has ended."""
 
@@ -55,18 +62,15 @@ class LocalCore:
         self.rows_pushed = dict.fromkeys(range(description.slots), 0)
         self.rows_pulled = dict.fromkeys(range(description.slots), 0)
         self._merger: Merger = Merger(self, priorities=settings.priorities)
-        self._open: dict[int, PullWait] = {}
-        self._commits: dict[int, tuple[int, CommitOperation]] = {}
-        """Each with its slot."""
+        self._open: dict[int, PullWait | _CommitWait] = {}
         self._number = 0
         self._deadlines = Deadlines()
-        self._commit_deadlines = Deadlines()
         self._failed: str | None = None
         if self._shard.gate is not None:
             self._shard.gate.tell = self._commit
 
     def __len__(self) -> int:
-        return len(self._open) + len(self._commits)
+        return len(self._open)
 
     def begin(self, slot: int, operation: Operation, now: float) -> None:
         """Begins an operation of a slot. Pushes and barriers end at once: the gradient is copied.
@@ -107,37 +111,26 @@ class LocalCore:
         return self._merger.work_once()
 
     def tick(self, now: float) -> None:
-        """Ends pulls whose deadline has come."""
+        """Ends pulls and commits whose deadline has come."""
         for number in self._deadlines.due(now, self._open):
-            wait = self._open.pop(number)
-            text = f"{_told(wait)} took over {self._timeout_s:g} s: {self._shard.waits_for(wait)[0]}"
-            wait.drop()
-            self.outcomes.append((wait.link, None, StoreTimeoutError(text)))
-        for number in self._commit_deadlines.due(now, self._commits):
-            slot, commit = self._commits.pop(number)
-            waits = self._shard.step_waits_for(commit.step)[0]
-            text = f"slot {slot}: {commit} took over {self._timeout_s:g} s: {waits}"
-            self.outcomes.append((commit, None, StoreTimeoutError(text)))
+            wait = self._open[number]
+            shard = self._shard
+            waits, _ = shard.waits_for(wait) if isinstance(wait, PullWait) else shard.step_waits_for(wait.link.step)
+            self._end(number, StoreTimeoutError(f"{_told(wait)} took over {self._timeout_s:g} s: {waits}"))
 
     def forgive(self, stall_s: float) -> None:
         """The process stood still for so long: nothing is late by that time."""
         self._deadlines.forgive(stall_s)
-        self._commit_deadlines.forgive(stall_s)
 
     def next_tick(self) -> float:
         """When `tick` has something to do again."""
-        return min(self._deadlines.next(), self._commit_deadlines.next())
+        return self._deadlines.next()
 
     def close(self, reason: str) -> None:
         """Fails what is open and whatever comes."""
         self._failed = reason
-        waits, self._open = self._open, {}
-        for wait in waits.values():
-            wait.drop()
-            self.outcomes.append((wait.link, None, StoreLostError(f"{_told(wait)}: {reason}")))
-        commits, self._commits = self._commits, {}
-        for slot, commit in commits.values():
-            self.outcomes.append((commit, None, StoreLostError(f"slot {slot}: {commit}: {reason}")))
+        for number, wait in list(self._open.items()):
+            self._end(number, StoreLostError(f"{_told(wait)}: {reason}"))
 
     def release(self) -> None:
         """Gives back what tables have on disk, once nothing is to be worked on any more."""
@@ -149,12 +142,11 @@ class LocalCore:
             self.outcomes.append((barrier, None, None))
             return
         number = self._next()
-        self._commits[number] = (slot, barrier)
-        self._commit_deadlines.waiting.append((now + self._timeout_s, number))
+        self._await(number, _CommitWait(slot, barrier), now)
         try:
             self._shard.arrive(slot, barrier.step)
         except PushRefusedError:
-            self._commits.pop(number)
+            self._open.pop(number)
             raise
         self._commit(barrier.step)
 
@@ -167,8 +159,10 @@ class LocalCore:
         outcome = outcome_of(step, found.squares, finite=found.finite, scale=found.loss_scale)
         if self._shard.commit(step, norm=outcome.norm, finite=outcome.finite):
             self._merger.go_on(self._shard)
-        for number in [number for number, (_, one) in self._commits.items() if one.step == step]:
-            self.outcomes.append((self._commits.pop(number)[1], outcome, None))
+        for number, wait in list(self._open.items()):
+            if isinstance(wait, _CommitWait) and wait.link.step == step:
+                del self._open[number]
+                self.outcomes.append((wait.link, outcome, None))
 
     def _change(self, slot: int, change: Change, now: float) -> int:
         """Changes hyper-parameters at once: there is no other shard to ask. The step from which they hold."""
@@ -224,8 +218,7 @@ class LocalCore:
             self.outcomes.append((pull, pull.result(), None))
             return
         wait = PullWait(pull, self._next(), pull.version, slot=slot, state=pull.names is not None, reading=pull.reading)
-        self._open[wait.request] = wait
-        self._deadlines.waiting.append((now + self._timeout_s, wait.request))
+        self._await(wait.request, wait, now)
         if rows is not None:
             self._merger.take(Taken(self._shard.pulls.rows(wait, pull.asks(0)[0][0], rows), pull=wait))
             return
@@ -254,9 +247,7 @@ class LocalCore:
 
     def refuse(self, wait: PullWait, reason: str) -> None:
         """See `Answering`."""
-        if self._open.pop(wait.request, None) is not None:
-            wait.drop()
-            self.outcomes.append((wait.link, None, StorePassedError(f"{_told(wait)}: {reason}")))
+        self._end(wait.request, StorePassedError(f"{_told(wait)}: {reason}"))
 
     def fail(self, reason: str) -> None:
         """See `Answering`."""
@@ -276,17 +267,27 @@ class LocalCore:
     def _give_up(self, operation: Operation, error: StoreError) -> None:
         """Ends an operation that could not be begun, or only in part; unless it has ended."""
         for number in [number for number, wait in self._open.items() if wait.link is operation]:
-            self._open.pop(number).drop()
-        for number in [number for number, (_, one) in self._commits.items() if one is operation]:
-            del self._commits[number]
+            self._end(number, error)
         if all(ended is not operation for ended, _, _ in self.outcomes):
             self.outcomes.append((operation, None, error))
+
+    def _await(self, number: int, wait: PullWait | _CommitWait, now: float) -> None:
+        self._open[number] = wait
+        self._deadlines.waiting.append((now + self._timeout_s, number))
+
+    def _end(self, number: int, error: StoreError) -> None:
+        """What is open under this number fails, unless it has ended."""
+        wait = self._open.pop(number, None)
+        if wait is not None:
+            if isinstance(wait, PullWait):
+                wait.drop()
+            self.outcomes.append((wait.link, None, error))
 
     def _next(self) -> int:
         self._number += 1
         return self._number
 
 
-def _told(wait: PullWait) -> str:
+def _told(wait: PullWait | _CommitWait) -> str:
     """Whose call it is, as every error begins."""
     return f"slot {wait.slot}: {wait.link}"
