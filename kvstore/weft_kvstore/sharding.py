@@ -374,13 +374,3 @@ def _told(run: range, count: int) -> str:
     if len(run) == count:
         return f"all {count} slices" if count > 1 else "all"
     return f"slices {run.start}-{run.stop - 1} of {count}" if len(run) > 1 else f"slice {run.start} of {count}"
-
-
-def size(nbytes: int) -> str:
-    """Bytes as people read them."""
-    number = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TiB"

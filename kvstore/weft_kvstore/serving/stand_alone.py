@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from weft.agent.startup import start_daemon
+from weft_graph.program_text.listing import size_text
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.form import read_description, shown_key
@@ -25,7 +26,7 @@ from weft_kvstore.serving.metrics import metrics_served
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.shard.job_shard import OpenStoppedError
 from weft_kvstore.shard.links import SHOWN_DIGITS
-from weft_kvstore.sharding import holdings, size
+from weft_kvstore.sharding import holdings
 
 
 def placed(path: Path, shard: int | None = None) -> StoreDescription:
@@ -68,7 +69,7 @@ def serve_alone(path: Path, shard: int, settings: ShardSettings) -> None:
         held = sum(one.nbytes for one in holdings(description)[shard])
         which = f"shard {shard} of {len(description.shards)}"
         at = f"{server.endpoint}{_told_of(authenticator)}"
-        _say(f"ready: {which} of {path} listens at {at} and holds {size(held)} of values; Ctrl-C ends it")
+        _say(f"ready: {which} of {path} listens at {at} and holds {size_text(held)} of values; Ctrl-C ends it")
         if metrics is not None:
             _say(f"metrics at {metrics}")
         stop.wait()
@@ -94,12 +95,13 @@ def show_holdings(path: Path, shard: int | None) -> None:
         table.add_column("key", f"{len(held)} key{'' if len(held) == 1 else 's'}", overflow="fold")
         for name in ("type", "update", "here"):
             table.add_column(name, no_wrap=True)
-        table.add_column("values", size(values), justify="right", no_wrap=True)
-        table.add_column("state", size(states), justify="right", no_wrap=True)
+        table.add_column("values", size_text(values), justify="right", no_wrap=True)
+        table.add_column("state", size_text(states), justify="right", no_wrap=True)
         for one in held:
             kind = f"{one.key.dtype}{list(one.key.shape)}"
             update = one.key.update.value if one.key.slots else "none"
-            table.add_row(shown_key(one.key), kind, update, one.parts, size(one.nbytes), size(one.state_bytes))
+            sizes = size_text(one.nbytes), size_text(one.state_bytes)
+            table.add_row(shown_key(one.key), kind, update, one.parts, *sizes)
         console.print(table, markup=False)
     command = f"python -m weft_kvstore --description {path} --shard"
     console.print("To start:", markup=False)

@@ -46,7 +46,7 @@ from weft_kvstore.description.records import (
     Mode,
     StoreDescription,
 )
-from weft_kvstore.sharding import holdings, size
+from weft_kvstore.sharding import holdings
 
 TOML = """
 slots = 2
@@ -233,13 +233,6 @@ def test_holdings_add_up_to_what_there_is() -> None:
         assert sum(one.state_bytes for one in parts) == (0 if key.key == "n" else 2 * key.nbytes)
     assert [one.parts for one in held if one.key.key == "t"] == ["3 rows", "2 rows", "2 rows"]
     assert [one.parts for one in held if one.key.key == "b"] == ["all"]
-    assert [size(nbytes) for nbytes in (0, 1023, 1536, 3 << 30, 5 << 42)] == [
-        "0 B",
-        "1023 B",
-        "1.5 KiB",
-        "3.0 GiB",
-        "20.0 TiB",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_a_check_says_what_each_shard_will_hold_and_how_it_is_started(
     told = weft_kvstore("--description", path, "--check")
     assert told.exit_code == 0, told.stderr
     assert "…" not in told.stdout
-    assert re.search(r"'w' +float32\[300, 200\] +rule +slice 0 of 2 +128.0 KiB +0 B", told.stdout)
+    assert re.search(r"'w' +float32\[300, 200\] +rule +slice 0 of 2 +128 KiB +0 B", told.stdout)
     assert re.search(r"\b5 +float32\[3\] +rule +all +12 B +0 B", told.stdout)
     assert "#barrier" not in told.stdout
     assert f"python -m weft_kvstore --description {path} --shard 1\n" in told.stdout
