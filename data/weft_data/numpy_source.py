@@ -120,7 +120,8 @@ class NpzSource:
     def _check_rows(self, rows: Rows) -> None:
         if rows.dtype != np.int64 or rows.ndim != 1:
             raise TypeError(f"rows are a one-dimensional array of int64, not {rows.dtype} of shape {rows.shape}")
-        if rows.size and (rows.min() < 0 or rows.max() >= self._rows):
+        # Below 0 is very large without a sign.
+        if rows.size and np.maximum.reduce(rows.view(np.uint64)) >= self._rows:
             outside = rows[(rows < 0) | (rows >= self._rows)]
             message = f"{self._path!r} has rows 0 to {self._rows - 1}; row {outside[0]} was asked for"
             raise RowRangeError(message, path=self._path)

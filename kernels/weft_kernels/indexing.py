@@ -86,8 +86,11 @@ def checked_indices(xp: Any, indices: Array, count: int, *, wraps: bool, padding
 
 
 def _some_outside(xp: Any, ids: Array, low: int, count: int) -> bool:
-    """The host finds both ends without an array more; a device is asked once, not twice."""
+    """The host finds both ends without an array more, and of counts from the front one: below 0 is very large without
+    a sign. A device is asked once, not twice."""
     if xp is np:
+        if low == 0:
+            return int(np.maximum.reduce(ids.view(np.uint64), axis=None)) >= count
         return int(ids.min()) < low or int(ids.max()) >= count
     return any_of(xp, (ids < low) | (ids >= count))
 

@@ -763,7 +763,9 @@ class RangeCheck:
     ) -> tuple[Array, ...]:
         numbers = inputs[self.place]
         assert numbers is not None, "a node that is lowered has it"
-        if int(numbers.min()) < self.low or int(numbers.max()) >= self.stop:
+        # Below 0 is very large without a sign.
+        is_wrong = int(np.maximum.reduce(numbers.view(np.uint64), axis=None)) >= self.stop
+        if is_wrong and (self.low == 0 or int(numbers.min()) < self.low or int(numbers.max()) >= self.stop):
             wrong = numbers[(numbers < self.low) | (numbers >= self.stop)]
             raise OutOfRangeError(self.what, int(wrong[0]), self.low, self.stop, of=self.of)
         return ()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_graph.attributes import as_int, as_ints, as_str
+from weft_graph.attributes import as_int, as_ints, as_str, as_texts
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.arguments import optional, required
@@ -237,7 +237,8 @@ def unique_rows(context: KernelContext, inputs: Inputs, attributes: Attributes) 
     xp = context.xp
     given = required(inputs)
     if len(given) == 1 and xp is np and given[0].size and attributes["padded"] == (0,):
-        (ids,) = _checked(xp, given, attributes)
+        (wraps,), (reader,) = as_ints(attributes["wraps"]), as_texts(attributes["readers"])
+        ids = _checked_ids(given[0], xp, as_int(attributes["rows"]), wraps=bool(wraps), padding_id=None, reader=reader)
         rows_ids, index = (context.out(place, np.int64) for place in range(2))
         flat = None if index is None else index.reshape(-1)
         distinct, places = _unique_rows_distinct(xp, ids.reshape(-1), as_int(attributes["rows"]), flat)
@@ -292,11 +293,15 @@ def _sorted_with_places(ids: Array, shift: int, places: Array) -> tuple[Array, A
 
 
 def _checked(xp: Any, given: Sequence[Array], attributes: Mapping[str, AttributeValue]) -> Iterator[Array]:
-    rows, readers = as_int(attributes["rows"]), attributes["readers"]
+    rows, readers = as_int(attributes["rows"]), as_texts(attributes["readers"])
     flags = (as_ints(attributes[name]) for name in ("wraps", "padded", "padding_ids"))
-    for place, (ids, wraps, padded, padding) in enumerate(zip(given, *flags, strict=True)):
-        try:
-            yield checked_indices(xp, ids, rows, wraps=bool(wraps), padding_id=padding if padded else None)
-        except OutOfRangeError as error:
-            reader = str(readers[place] if isinstance(readers, tuple) else readers)
-            raise OutOfRangeError(error.what, error.value, error.low, error.stop, reader=reader) from None
+    for ids, wraps, padded, padding, reader in zip(given, *flags, readers, strict=True):
+        padding_id = padding if padded else None
+        yield _checked_ids(ids, xp, rows, wraps=bool(wraps), padding_id=padding_id, reader=reader)
+
+
+def _checked_ids(ids: Array, xp: Any, rows: int, *, wraps: bool, padding_id: int | None, reader: str) -> Array:
+    try:
+        return checked_indices(xp, ids, rows, wraps=wraps, padding_id=padding_id)
+    except OutOfRangeError as error:
+        raise OutOfRangeError(error.what, error.value, error.low, error.stop, reader=reader) from None

@@ -102,18 +102,15 @@ class StepPusher:
                 if self._runtime.inline is not None:
                     arrays |= self._runtime.inline.gradients(plan, device.xp)
                     if isinstance(self.engine, SerialEngine):
-                        arrays |= self._outputs_of(plan)
+                        arrays = self._lasting(plan) | arrays
                 known = self._arrays[id(plan)] = plan, (arrays, {})
         return known[1]
 
-    def _outputs_of(self, plan: Plan) -> dict[int, Array]:
-        """Memory for the outputs, by place: where each run has ended before the next begins, they have been read."""
-        layouts = {place: plan.placement.values.get(place) for place in plan.outputs.values()}
-        return {
-            place: each.array(self._runtime.device.xp, None)
-            for place, each in layouts.items()
-            if each is not None and each.offset is None
-        }
+    def _lasting(self, plan: Plan) -> dict[int, Array]:
+        """Memory for what has no place in the arena, as outputs: where each run has ended before the next begins, it
+        has been read."""
+        values = plan.placement.values.items()
+        return {place: each.array(self._runtime.device.xp, None) for place, each in values if each.offset is None}
 
     def push_absence(
         self, step: int, nothing: Sequence[str], pace: Pace, label: str, ending: Ending | None = None
