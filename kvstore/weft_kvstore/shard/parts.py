@@ -223,7 +223,6 @@ class Specs:
             a_piece=a_piece(description.rule if key.rule is None else key.rule),
             gate=self._gate,
             hold=self._live.agreement,
-            unscaled=bucket.pushed is not None and bucket.pushed.residual,
         )
 
     def _staleness(self, key: KeyDescription) -> int:

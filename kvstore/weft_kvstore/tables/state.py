@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from weft_graph.program import Update
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.bucket.waiting import PIECE_BYTES, PIECE_ELEMENTS, Answer, PullWait, Work
@@ -23,7 +22,6 @@ from weft_kvstore.rows.storage import Draw, FixedRows, GrowingRows, HeldRows
 from weft_kvstore.sharding import RowCut, chunks_of
 from weft_kvstore.tables.steps import (
     ChunkRun,
-    Complete,
     KeyRules,
     RowPushes,
     RowsAhead,
@@ -217,7 +215,7 @@ class TableState(Work):
         self.reached: Callable[[int], None] | None = None
         """Told each version that it has come to, where somebody asks."""
         self.merge_is_due = False
-        self._gate = None if spec.gate is None else TableGate(spec.gate, spec)
+        self._gate = None if spec.gate is None else TableGate(spec.gate)
         self._changing = False
         self._pushes = RowPushes(cut.rows_up)
         self._waiting_bytes = 0
@@ -301,9 +299,8 @@ class TableState(Work):
             complete = judged
         self._changing = True
         self.sets.reached = self.version + 1 if self.spec.mode is Mode.SYNC else 0
-        if complete.total is not None or self.spec.update is Update.GRADIENT:
-            yield from self._apply(complete)
         if complete.total is not None:
+            yield from self._apply(complete.step, complete.total)
             self.updates += 1
             if self.applied is not None and complete.slot is not None:
                 self.applied(complete.slot, complete.step)
@@ -503,12 +500,10 @@ class TableState(Work):
                 found[lacks] = first if name is None else state[name]
             return found
 
-    def _apply(self, complete: Complete) -> Iterator[None]:
+    def _apply(self, step: int, rows: Rows) -> Iterator[None]:
         """Makes the table's update, number `updates` + 1; stops after each piece. Raises RuleFailedError,
         MemoryError."""
-        if complete.total is None:
-            return
-        rows, step, moment, history = complete.total, complete.step, self._moment(complete.step), self.rows.history
+        moment, history = self._moment(step), self.rows.history
         piece = min(max(self.spec.a_piece // max(self.cut.width, 1), 1), self.a_piece)
         behind: list[tuple[Array, Array]] = []
         for ids, given in rows.pieces(piece):

@@ -38,8 +38,7 @@ class KeyRules:
 
     `bucket` is its number; `given` says that there is no first value: it is set. `a_piece`: elements that the rule
     updates at once. `gate`: what all units of the shard wait for before they apply a step, where steps are committed.
-    `unscaled`: gradients arrive divided by the loss scale. `hold`: what holds a step whose hyper-parameters are being
-    changed.
+    `hold`: what holds a step whose hyper-parameters are being changed.
     """
 
     key: str
@@ -55,7 +54,6 @@ class KeyRules:
     given: bool = False
     a_piece: int = PIECE_ELEMENTS
     gate: StepGate | None = None
-    unscaled: bool = False
     hold: HyperAgreement | None = None
 
     @property
@@ -88,11 +86,10 @@ class KeyRules:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """An update that is due: of job step `step`, the sum of `contributors` gradients; None where there was none. `slot`
-    is whose gradient it is, where each is applied by itself."""
+    """An update that is due: of job step `step`, the sum of its gradients; None where there was none. `slot` is whose
+    gradient it is, where each is applied by itself."""
 
     step: int
-    contributors: int
     total: Rows | None
     slot: int | None = None
 
@@ -105,7 +102,7 @@ class Complete:
 class TableSteps:
     """`counts` are a table's steps as those of a bucket of one slice. `_waiting` has what came and is not merged, by
     number of its slot and step, in order of arrival; `_arrived` what of it is an update of its own, and comes next in
-    its slot. `_merged` slots are in the sum of the next step, of `_contributors` gradients."""
+    its slot. `_merged` slots are in the sum of the next step."""
 
     def __init__(
         self, slots: tuple[int, ...], merge: Merge, *, together: bool = True, staleness: int | None = None
@@ -118,7 +115,6 @@ class TableSteps:
         self._waiting: dict[tuple[int, int], Rows | None] = {}
         self._arrived: deque[tuple[int, int]] = deque()
         self._merged = 0
-        self._contributors = 0
         self._total: Rows | None = None
 
     @property
@@ -175,7 +171,6 @@ class TableSteps:
         self.counts.through[place] = step + 1
         if gradient is None:
             return 0
-        self._contributors += 1
         if self._total is None:
             self._total = gradient
             return 0
@@ -187,18 +182,18 @@ class TableSteps:
         slots = self.counts.slots
         if self._together:
             is_due = 0 < len(slots) == self._merged
-            return Complete(self.version, self._contributors, self._total) if is_due else None
+            return Complete(self.version, self._total) if is_due else None
         if not self._arrived:
             return None
         place, step = self._arrived[0]
         gradient = self._waiting[place, step]
-        return Complete(step, 0 if gradient is None else 1, gradient, slots[place])
+        return Complete(step, gradient, slots[place])
 
     def advance(self) -> None:
         """The update that is due was applied."""
         counts = self.counts
         if self._together:
-            self._merged, self._contributors, self._total = 0, 0, None
+            self._merged, self._total = 0, None
             counts.version += 1
             return
         place, step = self._arrived.popleft()
@@ -510,23 +505,20 @@ _NEVER: Final = -1
 class TableGate:
     """Invariant: `_measured` is the last step that the gate was told of, and each is told once."""
 
-    __slots__ = ("_gate", "_measured", "_spec")
+    __slots__ = ("_gate", "_measured")
 
-    def __init__(self, gate: StepGate, spec: KeyRules) -> None:
+    def __init__(self, gate: StepGate) -> None:
         self._gate = gate
-        self._spec = spec
         self._measured = _NEVER
 
     def passing(self, complete: Complete) -> Generator[None, None, Complete | None]:
         """The update as the slots have agreed on it: clipped, or without a gradient where the step is skipped. None
         before they have; the first time what it amounts to is measured. The gradient is written."""
         step, total = complete.step, complete.total
-        is_summed = total is not None and self._spec.update is not Update.MEAN
         if self._measured != step:
             squares: int | None = 0
-            if total is not None and is_summed:
-                if not self._spec.unscaled:
-                    yield from self._multiply(total, 1.0 / self._gate.scale)
+            if total is not None:
+                yield from self._multiply(total, 1.0 / self._gate.scale)
                 squares = yield from self._squares(total)
             self._measured = step
             self._gate.hold(step, squares)
@@ -534,8 +526,8 @@ class TableGate:
         if verdict is None:
             return None
         if verdict.factor is None:
-            return Complete(step, 0, None)
-        if total is not None and is_summed:
+            return Complete(step, None)
+        if total is not None:
             yield from self._multiply(total, verdict.factor)
         return complete
 

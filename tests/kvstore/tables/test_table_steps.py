@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from store_cluster import given as given_key
 from store_cluster import key_of, store_of
-from weft_graph.program import Update
 from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.gate import PushRefusedError, StepGate
 from weft_kvstore.bucket.waiting import PIECE_ELEMENTS, PullWait
@@ -248,18 +247,16 @@ NORM = 5.0
 
 
 class Gated:
-    """The only unit of a shard with one slot, whose barrier of step 0 is in."""
+    """The only table of a shard with one slot, whose barrier of step 0 is in."""
 
-    def __init__(self, commit: CommitDescription, update: Update = Update.RULE) -> None:
-        key = msgspec.structs.replace(key_of("w", (2, 1), 1), rows=True, update=update)
-        (unit,) = JobShard(store_of([key], slots=1, shards=1), 0).units
+    def __init__(self, commit: CommitDescription) -> None:
         self.gate = StepGate(commit, 1)
         self.gate.expect(1)
         self.gate.arrive(0, 0)
-        self.unit = TableGate(self.gate, unit.spec)
+        self.unit = TableGate(self.gate)
 
     def passing(self, total: Array | None) -> Complete[Rows] | None:
-        return ended(self.unit.passing(Complete(0, 1, None if total is None else rows_of(total))))[0]
+        return ended(self.unit.passing(Complete(0, None if total is None else rows_of(total))))[0]
 
 
 def ended(steps: Generator[None, None, Any]) -> tuple[Any, int]:
@@ -306,7 +303,7 @@ def test_a_step_that_is_skipped_has_no_gradient() -> None:
     assert measured is not None
     assert not measured.finite
     gated.gate.commit(0, norm=math.inf, finite=False)
-    assert gated.passing(gradient()) == Complete(0, 0, None)
+    assert gated.passing(gradient()) == Complete(0, None)
 
 
 def test_the_scale_of_the_loss_is_taken_off_before_it_is_measured() -> None:
@@ -320,23 +317,20 @@ def test_the_scale_of_the_loss_is_taken_off_before_it_is_measured() -> None:
     assert np.array_equal(total, gradient())
 
 
-@pytest.mark.parametrize("total", [gradient(), None])
-def test_a_mean_is_neither_measured_nor_clipped_and_nor_is_nothing(total: Array | None) -> None:
-    gated = Gated(CommitDescription(clip_norm=1.0), Update.RULE if total is None else Update.MEAN)
-    assert gated.passing(total) is None
+def test_a_step_without_a_gradient_measures_nothing() -> None:
+    gated = Gated(CommitDescription(clip_norm=1.0))
+    assert gated.passing(None) is None
     measured = gated.gate.measurement(0)
     assert measured is not None
     assert math.fsum(measured.squares) == 0
     gated.gate.commit(0, norm=NORM, finite=True)
-    passed = gated.passing(total)
-    assert passed is not None
-    assert total is None or np.array_equal(total, gradient())
+    assert gated.passing(None) == Complete(0, None)
 
 
 def test_a_long_gradient_is_measured_in_pieces() -> None:
     gated = Gated(CommitDescription(clip_norm=1.0))
     total = np.ones(2 * PIECE_ELEMENTS + 1, np.float32)
-    found, pieces = ended(gated.unit.passing(Complete(0, 1, rows_of(total))))
+    found, pieces = ended(gated.unit.passing(Complete(0, rows_of(total))))
     assert (found, pieces) == (None, 3)
     measured = gated.gate.measurement(0)
     assert measured is not None
