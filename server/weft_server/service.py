@@ -113,6 +113,7 @@ class Service:
         self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Of each job whose snapshots something is done with."""
         self._cleaner: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._put_back_at = 0.0
         """When a database that was deleted is written again."""
 
@@ -141,7 +142,7 @@ class Service:
 
     async def stop(self) -> None:
         self.begin_closing()
-        for background in (self._ticker, self._cleaner):
+        for background in (self._ticker, self._cleaner, self._looking):
             if background is not None:
                 background.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -462,8 +463,16 @@ class Service:
             try:
                 await self._put_back()
                 await self._apply(self._controller.tick(self.clock()))
+                if (brought := self._controller.with_final()) and (self._looking is None or self._looking.done()):
+                    self._looking = asyncio.create_task(self._look_at(brought), name="looks at final values")
             except Exception:  # noqa: BLE001  # the task's outermost frame: a server without ticks would lose nobody
                 _log.exception("a tick failed; the next one goes on from what it has left")
+
+    async def _look_at(self, brought: Sequence[str]) -> None:
+        """Final values of jobs that have not ended: where somebody has deleted them, they are brought again."""
+        for job in brought:
+            if await self.threads.on_files(self.files.final, job) is None:
+                await self._apply(self._controller.final_deleted(job, self.clock()))
 
     async def _put_back(self) -> None:
         """Where the database was deleted, writes it again, from what is still open of it."""

@@ -9,6 +9,7 @@ import pytest
 from server_control import World
 from server_specs import plan
 from weft.api.agent import AgentKind, WorkerAllocation
+from weft.api.job import UpdateBy
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server.control.leases import Lease
 from weft_server.planning.plan import Given, JobPlan
@@ -43,6 +44,37 @@ def allocation(world: World, slot: int) -> WorkerAllocation:
     (found,) = world.orders(world.lease(WORKER, slot).agent).allocations
     assert isinstance(found, WorkerAllocation)
     return found
+
+
+def test_final_values_that_were_deleted_before_the_end_are_brought_again(world: World) -> None:
+    world.agents()
+    run(world)
+    world.keep()
+    world.report(world.lease(WORKER, 0), AllocationEvent.DONE, step=6)
+    assert world.controller.with_final() == ["job"]
+    world.carry_out(world.controller.final_deleted("job", world.now))
+    assert (world.jobs["job"].state, world.controller.with_final()) == (JobState.RUNNING, [])
+    assert "the final values that worker-0 (worker 0) brought were deleted from the server's disk; " in world.said()[-2]
+    again = allocation(world, 0)
+    assert (again.keeper, again.incarnation) == (True, 2)
+    begin(world, 0)
+    world.report(world.lease(WORKER, 1), AllocationEvent.DONE, step=6)
+    world.keep()
+    world.report(world.lease(WORKER, 0), AllocationEvent.DONE, step=6)
+    assert world.jobs["job"].state is JobState.SUCCEEDED
+    world.carry_out(world.controller.final_deleted("job", world.now))
+    assert world.jobs["job"].state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_final_values_that_were_deleted_are_brought_from_a_snapshot_where_nobody_holds_them(
+    world: World, restarts: int
+) -> None:
+    world.agents()
+    run(world, plan(max_restarts=restarts, update=UpdateBy.WORKERS))
+    world.keep()
+    world.carry_out(world.controller.final_deleted("job", world.now))
+    assert world.jobs["job"].state is (JobState.STARTING if restarts else JobState.FAILED)
 
 
 def test_the_agent_whose_process_was_killed_takes_its_slot_over_and_the_others_go_on(world: World) -> None:

@@ -556,3 +556,22 @@ def test_a_dry_run_says_what_a_job_would_be_and_keeps_nothing(
     assert client.post("/v1/jobs", params={"dry_run": True}, json=asked).json()["waits_for"] is None
     wrong = client.post("/v1/jobs", params={"dry_run": True}, json={**document, "loss": "no"})
     assert refused(wrong, 422, "job-refused").errors[0].pointer == "/loss"
+
+
+def test_final_values_that_are_deleted_before_the_job_has_succeeded_are_brought_again(tmp_path: Path) -> None:
+    with running(tmp_path / "server", lost_after_s=60.0) as client:
+        hand = Hand(client)
+        on_one = {"workers": 1, "shards": 1}
+        document = spec_json(save_rows(tmp_path / "rows.npz"), parallelism=on_one, max_restarts=1)
+        job = submit(client, document).json()["id"]
+        first = hand.run()
+        query = {"term": first["term"], "step": 6, "final": True}
+        path = f"/v1/allocations/{first['id']}/parameters"
+        assert client.put(path, params=query, content=save({"w": W, "b": B})).status_code == 204
+        (tmp_path / "server" / "jobs" / job / "parameters.safetensors").unlink()
+        eventually(lambda: hand.allocation(hand.worker)["incarnation"] == 2, "another process takes the place")
+        again = hand.allocation(hand.worker)
+        for event in ("ready", "running"):
+            hand.report(again, event=event)
+        hand.end(again)
+        assert client.get(f"/v1/jobs/{job}/values").status_code == 200

@@ -231,6 +231,16 @@ class Controller:
         run.keep(lease, term, step, final, now)
         return self.forget_parameters(lease) + self._settle(now)
 
+    def with_final(self) -> list[str]:
+        """Jobs that have not ended, and whose final values are in place."""
+        return [job for job, run in self._runs.items() if run.memory.has_final]
+
+    def final_deleted(self, job: str, now: Timestamp) -> list[Instruction]:
+        """The final values of a job are not in their place any more."""
+        if job in self._runs:
+            self._run(job).final_deleted(now)
+        return self._settle(now)
+
     def give(self, job: str, given: Given, now: Timestamp) -> list[Instruction]:
         """Parameters of a pending job were given their first values. Raises UnknownError or WrongStateError."""
         run = self._run(job)

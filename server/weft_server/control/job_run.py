@@ -272,6 +272,16 @@ class JobRun:
             self._await(self.state, now)
             self._advance(now)
 
+    def final_deleted(self, now: Timestamp) -> None:
+        """The final values that were brought are not on the server's disk any more: they are brought again, by whoever
+        takes the keeper's place, from what shards hold or the newest snapshot."""
+        keeper = self.leases.keeper
+        if not self.memory.has_final or self.state.is_terminal or keeper is None:
+            return
+        self.memory.has_final = False
+        self._await(self.state, now)
+        self._recover(keeper, f"the final values that {keeper.who} brought were deleted from the server's disk", now)
+
     def ask_set(self, given: Given, now: Timestamp) -> int:
         """The keeper is to set these values: the set's number. Raises WrongStateError or FullError."""
         number = self.values.ask_set(self.state, given)
