@@ -85,20 +85,19 @@ class BucketShard:
         elif isinstance(message, Ping):
             self.say(Pong())
         elif isinstance(message, Push) and not self.deaf:
-            self.most_runs = max(self.most_runs, len(message.bucket))
+            self.most_runs = max(self.most_runs, len(message.runs))
             self.push(message, np.frombuffer(payload, np.uint8))
             self.say(Acknowledge([message.frame]))
         elif isinstance(message, Pull):
-            columns = (message.request, message.bucket, message.version, message.reading, message.first, message.count)
-            self.waiting += zip(*columns, strict=True)
+            for request, version, _, reading, _, _, runs in message.asks:
+                self.waiting += [(request, bucket, version, reading, first, count) for bucket, first, count, _ in runs]
         elif isinstance(message, Cancel):
             self.waiting = [one for one in self.waiting if one[0] not in message.request]
         self.answer()
 
     def push(self, message: Push, payload: np.ndarray) -> None:
         begin = 0
-        columns = (message.payload_kind, message.bucket, message.step, message.first, message.count, message.nbytes)
-        for payload_kind, bucket, step, first, count, nbytes in zip(*columns, strict=True):
+        for payload_kind, _, bucket, step, _, _, first, count, nbytes in message.runs:
             held, given = self.buckets[bucket], payload[begin : begin + nbytes]
             begin += nbytes
             mine = held.bytes_of(first, count)
@@ -134,12 +133,11 @@ class BucketShard:
         while runs:
             some = self.choose.randint(1, len(runs))
             self.frames += 1
-            columns = list(zip(*runs[:some], strict=True))
-            request, bucket, version, first, count = (list(column) for column in columns[:5])
-            nbytes = [part.nbytes for part in columns[5]]
-            zeros = [0] * some
-            message = Values(self.frames, request, zeros, bucket, version, first, count, nbytes, zeros)
-            self.say(message, np.concatenate(columns[5]).tobytes())
+            rows = [
+                (request, 0, bucket, version, False, False, first, count, part.nbytes)
+                for request, bucket, version, first, count, part in runs[:some]
+            ]
+            self.say(Values(self.frames, rows), np.concatenate([run[-1] for run in runs[:some]]).tobytes())
             runs = runs[some:]
 
     def cut(

@@ -14,6 +14,7 @@ from typing import Self
 import msgspec
 import zmq
 
+from store_raw import column
 from weft_kvstore.wire.codec import MAGIC, NUMBER_BYTES, ProtocolError, decode_reply, decode_request, encode
 from weft_kvstore.wire.messages import Acknowledge, Hello, PayloadKind, Push, Values
 
@@ -169,7 +170,7 @@ class PushGate:
             link = ready[self._pick(sorted(ready))]
             message = link.waiting.popleft()
             push = _pushed(message)
-            for bucket, step, first, count in zip(push.bucket, push.step, push.first, push.count, strict=True):
+            for _, _, bucket, step, _, _, first, count, _ in push.runs:
                 self.arrivals += [(link.slot, bucket, step, first + place) for place in range(count)]
             self._deliver(link, message)
             seen.append((link, message))
@@ -210,12 +211,13 @@ def _pushed(message: list[bytes]) -> Push:
 def _push(message: list[bytes]) -> Push | None:
     """The gradients of a message; ids of rows that are asked for go on."""
     request = decode_request(message)[0]
-    return request if isinstance(request, Push) and PayloadKind.GRADIENT in request.payload_kind else None
+    has = isinstance(request, Push) and PayloadKind.GRADIENT in column(request, "payload_kind")
+    return request if has else None  # type: ignore[return-value]  # a Push
 
 
 def _slices(message: list[bytes]) -> int:
     push = _push(message)
-    return 0 if push is None else sum(push.count)
+    return 0 if push is None else sum(column(push, "count"))
 
 
 def _acknowledged(reply: list[bytes]) -> list[int]:

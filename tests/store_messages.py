@@ -6,6 +6,7 @@ from weft_kvstore.wire import messages as m
 
 DIGEST = bytes(range(16))
 PROCESS = bytes(range(16, 32))
+GRADIENT, IDS, OWN = m.PayloadKind.GRADIENT, m.PayloadKind.IDS, m.Reading.OWN
 
 REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
     "hello": (
@@ -17,109 +18,36 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
         None,
     ),
     "push": (
-        m.Push(
-            frame=7,
-            payload_kind=[0, 2],
-            request=[10, 12],
-            bucket=[0, 2],
-            step=[9, 9],
-            first=[0, 3],
-            count=[2, 1],
-            chunks=[0, 5],
-            nbytes=[8, 8],
-        ),
+        m.Push(7, [(GRADIENT, 10, 0, 9, 0, False, 0, 2, 8), (IDS, 12, 2, 9, 5, False, 3, 1, 8)]),
         b"abcdefghijklmnop",
     ),
     "push-arena": (
         m.Push(
-            frame=8,
-            payload_kind=[0, 0],
-            request=[10, 10],
-            bucket=[0, 0],
-            step=[9, 9],
-            first=[0, 3],
-            count=[2, 1],
-            chunks=[0, 0],
-            nbytes=[65536, 1048576],
+            8,
+            [(GRADIENT, 0, 0, 9, 0, False, 0, 2, 65536), (GRADIENT, 0, 0, 9, 0, True, 3, 1, 1048576)],
             at=4096,
-            place=[0, 1],
             acknowledge=[3, 4],
         ),
         None,
     ),
     "push-pull": (
         m.Push(
-            frame=8,
-            payload_kind=[0],
-            request=[11],
-            bucket=[0],
-            step=[9],
-            first=[0],
-            count=[2],
-            chunks=[0],
-            nbytes=[8],
+            8,
+            [(GRADIENT, 0, 0, 9, 0, False, 0, 2, 8)],
             acknowledge=[3],
-            pull=m.Pull(
-                request=[11],
-                bucket=[0],
-                version=[10],
-                state=[0],
-                reading=[0],
-                first=[0],
-                count=[2],
-                chunks=[0],
-                compressed=[0],
-            ),
+            pull=m.Pull([(11, 10, False, OWN, False, False, [(0, 0, 2, 0)])]),
         ),
         b"abcdefgh",
     ),
-    "push-restored": (
-        m.Push(
-            frame=9, payload_kind=[3], request=[13], bucket=[0], step=[40], first=[0], count=[2], chunks=[0], nbytes=[8]
-        ),
-        b"abcdefgh",
-    ),
-    "pull-priority": (
-        m.Pull(
-            request=[14],
-            bucket=[0],
-            version=[1],
-            state=[0],
-            reading=[0],
-            first=[0],
-            count=[2],
-            chunks=[0],
-            compressed=[0],
-            priority=7,
-        ),
-        None,
-    ),
-    "pull-arena": (
-        m.Pull(
-            request=[11],
-            bucket=[0],
-            version=[1],
-            state=[0],
-            reading=[0],
-            first=[4],
-            count=[300],
-            chunks=[0],
-            compressed=[0],
-            place=[1],
-        ),
-        None,
-    ),
+    "push-restored": (m.Push(9, [(m.PayloadKind.RESTORED, 13, 0, 40, 0, False, 0, 2, 8)]), b"abcdefgh"),
+    "pull-priority": (m.Pull([(14, 1, False, OWN, False, False, [(0, 0, 2, 0)])], priority=7), None),
+    "pull-arena": (m.Pull([(11, 1, False, OWN, False, True, [(0, 4, 300, 0)])]), None),
     "pull": (
         m.Pull(
-            request=[11, 11, 12],
-            bucket=[0, 1, 2],
-            version=[1, 1, 2**40],
-            state=[0, 0, 1],
-            reading=[2, 2, 1],
-            first=[4, 0, 0],
-            count=[300, 1, 0],
-            chunks=[0, 0, 5],
-            compressed=[1, 1, 0],
+            [
+                (11, 1, False, m.Reading.EXACT, True, False, [(0, 4, 300, 0), (1, 0, 1, 0)]),
+                (12, 2**40, True, m.Reading.SETTLED, False, False, [(2, 0, 0, 5)]),
+            ]
         ),
         None,
     ),
@@ -145,25 +73,12 @@ REPLIES: dict[str, tuple[m.Reply, bytes | None]] = {
     "released": (m.Released(frame=[0, 7]), None),
     "refused": (m.Refused(m.RefusalCode.STALE_TERM, "job 'job-1' is in term 3 here, term 2 is over"), None),
     "push-refused": (m.PushRefused(frame=7, run=1, reason="more than 2 steps ahead"), None),
-    "values": (
-        m.Values(
-            frame=8, request=[11], array=[0], bucket=[1], version=[1], first=[0], count=[3], nbytes=[12], compressed=[1]
-        ),
-        b"abcdefghijkl",
-    ),
+    "values": (m.Values(8, [(11, 0, 1, 1, True, False, 0, 3, 12)]), b"abcdefghijkl"),
     "values-arena": (
         m.Values(
-            frame=9,
-            request=[11, 11],
-            array=[0, 0],
-            bucket=[1, 1],
-            version=[1, 1],
-            first=[0, 3],
-            count=[3, 1],
-            nbytes=[65536, 1048576],
-            compressed=[0, 0],
+            9,
+            [(11, 0, 1, 1, False, False, 0, 3, 65536), (11, 0, 1, 1, False, True, 3, 1, 1048576)],
             at=8192,
-            place=[0, 1],
             acknowledge=[8],
         ),
         None,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import msgspec
 import zmq
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.wire.codec import decode_reply, encode
-from weft_kvstore.wire.messages import Hello, Message, Pull, Push, Refused, Reply, Welcome
+from weft_kvstore.wire.messages import Hello, Message, Pull, Push, Refused, Reply, Values, Welcome
 
 HEAR_S = 60.0
 
@@ -62,6 +63,39 @@ def raw_peer(endpoint: str) -> Iterator[RawPeer]:
         yield RawPeer(socket)
 
 
+SENT = ("payload_kind", "request", "bucket", "step", "chunks", "place", "first", "count", "nbytes")
+ANSWERED = ("request", "array", "bucket", "version", "compressed", "place", "first", "count", "nbytes")
+"""The fields of a row of a Push, and of Values."""
+
+
+def row_of(names: Sequence[str], **fields: int) -> tuple[Any, ...]:
+    """A row of a message, 0 where nothing is said, and one slice where no count is."""
+    flags = {"place", "compressed"}
+    fields = {"count": 1, **fields}
+    assert fields.keys() <= {*names}
+    return tuple(bool(fields.get(name, 0)) if name in flags else fields.get(name, 0) for name in names)
+
+
+def column(message: Push | Values, name: str) -> list[Any]:
+    """One field of all rows of a message."""
+    names = SENT if isinstance(message, Push) else ANSWERED
+    return [row[names.index(name)] for row in message.runs]
+
+
+def changed_rows(message: Any, *changes: dict[str, int], **others: Any) -> Any:
+    """The same message, with changed fields in its rows, those of `changes[i]` in row i, and other fields."""
+    names = SENT if isinstance(message, Push) else ANSWERED
+    rows = [
+        row_of(names, **{**dict(zip(names, row, strict=True)), **some})
+        for row, some in zip(message.runs, changes or [{}] * len(message.runs), strict=True)
+    ]
+    return msgspec.structs.replace(message, runs=rows, **others)
+
+
+def values_of(frame: int, *rows: dict[str, int], **others: Any) -> Values:
+    return Values(frame, [row_of(ANSWERED, **row) for row in rows], **others)
+
+
 def pull_of(
     request: int,
     bucket: int,
@@ -75,7 +109,8 @@ def pull_of(
     compressed: int = 0,
 ) -> Pull:
     """One pull."""
-    return Pull([request], [bucket], [version], [state], [reading], [first], [count], [chunks], [compressed])
+    runs = [(bucket, first, count, chunks)]
+    return Pull([(request, version, bool(state), reading, bool(compressed), False, runs)])  # type: ignore[list-item]  # a Reading, or none
 
 
 def push_of(
@@ -83,26 +118,13 @@ def push_of(
     nbytes: Sequence[int],
     *,
     frame: int = 1,
-    payload_kind: int = 0,
-    request: int = 0,
-    step: int = 0,
     first: int | Sequence[int] = 0,
-    count: int = 1,
-    chunks: int = 0,
+    **fields: int,
 ) -> Push:
     """A run of each of these lengths, all of one bucket; `first` is that of each run."""
-    runs = len(nbytes)
-    return Push(
-        frame=frame,
-        payload_kind=[payload_kind] * runs,
-        request=[request] * runs,
-        bucket=[bucket] * runs,
-        step=[step] * runs,
-        first=[first] * runs if isinstance(first, int) else list(first),
-        count=[count] * runs,
-        chunks=[chunks] * runs,
-        nbytes=list(nbytes),
-    )
+    firsts = [first] * len(nbytes) if isinstance(first, int) else first
+    rows = zip(firsts, nbytes, strict=True)
+    return Push(frame, [row_of(SENT, bucket=bucket, first=one, nbytes=size, **fields) for one, size in rows])
 
 
 def hello_of(description: StoreDescription, slot: int, *, incarnation: int = 1) -> Hello:

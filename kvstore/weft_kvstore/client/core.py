@@ -41,6 +41,7 @@ from weft_kvstore.wire.messages import (
     Reply,
     Values,
     Welcome,
+    place_of,
 )
 
 _ERRORS: Final = {
@@ -332,10 +333,10 @@ class ClientCore:
         if values.acknowledge:
             self._arrived(link, values.acknowledge, now)
         shard, arena = link.shard, link.arena
-        if arena.had_memory and arena.is_lost(values):
-            link.connection.disconnected(now)
-            return True
-        if values.at is not None or values.place:
+        if values.at is not None or any(map(place_of, values.runs)):
+            if arena.is_lost:
+                link.connection.disconnected(now)
+                return True
             payload = arena.payload_of(values, payload)
         for request, came in value_runs(values, payload):
             operation = link.requests.get(request)

@@ -221,7 +221,7 @@ class KeyPull(PullOperation):
                 raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {told}")
             self._landings[array].copy(run.number, start, end, payload)
         elif not self.in_place:
-            raise ProtocolError(f"Values.place: 1, {self} has no places for values")
+            raise ProtocolError(f"Values.place: {self} has no places for values")
         first += run.begin
         if self._versions is not None:
             self._versions[first : first + count] = version
@@ -233,7 +233,7 @@ class KeyPull(PullOperation):
     def _decoded(self, run: PlanRun, came: ValueRun, payload: memoryview) -> memoryview:
         """The bytes of slices that came encoded, as they are. Raises ProtocolError."""
         if run.pulled is None or not self.may_be_compressed:
-            raise ProtocolError(f"Values.compressed: 1, {_slices(came)} travel as they are in {self}")
+            raise ProtocolError(f"Values.compressed: {_slices(came)} travel as they are in {self}")
         begin, end = came.first - run.first, came.stop - run.first
         told = run.pulled.nbytes(begin, end)
         if told != payload.nbytes:

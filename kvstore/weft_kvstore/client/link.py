@@ -28,6 +28,7 @@ from weft_kvstore.wire.messages import (
     Values,
     Welcome,
     Why,
+    nbytes_of,
 )
 from weft_kvstore.wire.outbox import Outbox, OutFrame, Piece, parts_of
 
@@ -38,75 +39,24 @@ SentPiece: TypeAlias = Piece[SentEntry, Operation]
 SentFrame: TypeAlias = OutFrame[SentEntry, Operation]
 
 
-def push_message(
-    frame: SentFrame,
-    acknowledge: list[int],
-    at: int | None = None,
-    *,
-    placed: bool = False,
-    pull: Pull | None = None,
-) -> Push:
-    """The header of a frame. `at`: where its payload is in the arena; `placed`: runs of it are in their places there.
-    `acknowledge`: frames that have arrived here. `pull`: what is asked for on the way."""
-    if len(frame.pieces) == 1:
-        ((run, begin, slices, _, _),) = frame.pieces
-        rows = [(*run.entry, run.first + begin, slices, frame.nbytes)]
-    else:
-        rows = [(*one.entry, one.first, one.count, one.nbytes) for one in frame.runs()]
-    payload_kind, request, bucket, step, chunks, place, first, count, nbytes = map(list, zip(*rows, strict=True))
-    return Push(
-        frame.number,
-        payload_kind,
-        request,
-        bucket,
-        step,
-        first,
-        count,
-        chunks,
-        nbytes,
-        at,
-        [int(one) for one in place] if placed else [],
-        acknowledge,
-        pull,
-    )
-
-
 CARRIES_PULL_BYTES: Final = 1 << 16
 """A frame of at most so many bytes takes a pull along: a message of its own would cost more than the wait for them."""
 
 
 def pull_messages(pulls: Iterable[PullOperation], shard: int, *, shared: bool) -> list[Pull]:
-    """Asks for what is still wanted; what one pull asks for is in one message. `shared`: the shard has the arena."""
+    """Asks for what is still wanted. `shared`: the shard has the arena."""
     messages: list[Pull] = []
-    message = Pull([], [], [], [], [], [], [], [], [], [])
+    room = priority = 0
     for pull in pulls:
-        if pull.ended:
+        if pull.ended or not (runs := pull.asks(shard)):
             continue
-        asks = pull.asks(shard)
-        if len(message.request) + len(asks) > MAX_RUNS or pull.priority != message.priority:
-            if message.request:
-                messages.append(message)
-            message = Pull([], [], [], [], [], [], [], [], [], [], pull.priority)
-        number, version = pull.number, pull.version
-        state, reading = int(pull.names is not None), int(pull.reading)
-        compressed, in_place = int(pull.may_be_compressed), shared and pull.in_place
-        for bucket, first, count, chunks in asks:
-            message.request.append(number)
-            message.bucket.append(bucket)
-            message.version.append(version)
-            message.state.append(state)
-            message.reading.append(reading)
-            message.first.append(first)
-            message.count.append(count)
-            message.chunks.append(chunks)
-            message.compressed.append(compressed)
-            if in_place:  # The column is empty where no run is.
-                message.place.extend([0] * (len(message.request) - 1 - len(message.place)) + [1])
-    if message.request:
-        messages.append(message)
-    for one in messages:
-        if one.place:
-            one.place.extend([0] * (len(one.request) - len(one.place)))
+        if len(runs) > room or pull.priority != priority:
+            room, priority = MAX_RUNS, pull.priority
+            messages.append(Pull([], priority))
+        room -= len(runs)
+        place = shared and pull.in_place
+        state, compressed = pull.names is not None, pull.may_be_compressed
+        messages[-1].asks.append((pull.number, pull.version, state, pull.reading, compressed, place, runs))
     return messages
 
 
@@ -160,18 +110,16 @@ class ArenaFrames:
         self.memory = memory
         self.had_memory = self.had_memory or memory is not None
 
-    def is_lost(self, values: Values) -> bool:
-        """Whether a frame lies in an arena that the shard had and has no more: the connection is about to end."""
-        return self.had_memory and self.memory is None and (values.at is not None or bool(values.place))
+    @property
+    def is_lost(self) -> bool:
+        """Whether the shard had the arena and has it no more: the connection is about to end."""
+        return self.had_memory and self.memory is None
 
     def payload_of(self, values: Values, payload: memoryview) -> memoryview:
-        """Where the payload of a frame of values is. Raises ProtocolError."""
-        memory = self.memory
-        if memory is None and (values.at is not None or values.place):
+        """Where the payload is of a frame of values that uses the arena. Raises ProtocolError."""
+        if self.memory is None:
             raise ProtocolError(f"Values.at: {values.at}, the shard has no arena")
-        if values.at is None or memory is None:
-            return payload
-        return memory.payload(values.at, payload_bytes(values))
+        return payload if values.at is None else self.memory.payload(values.at, payload_bytes(values))
 
     def push(
         self, memory: LinkMemory, frame: SentFrame, acknowledge: list[int], pull: Pull | None = None, number: int = 0
@@ -182,7 +130,7 @@ class ArenaFrames:
         nbytes = sum([one.stop - one.start for one in pieces])
         parts = parts_of(pieces)
         at = memory.lay(parts, nbytes)
-        message = push_message(frame, acknowledge, at, placed=placed, pull=pull)
+        message = Push(frame.number, frame.rows(placed=placed), at, acknowledge, pull)
         if at is None and not placed:
             return encode(message, parts[0] if len(parts) == 1 else b"".join(parts), number)
         self.in_use = True
@@ -300,10 +248,10 @@ class ClientLink:
 
     def arrived(self, values: Values) -> None:
         """A frame of values was copied."""
-        total = sum(values.nbytes)
+        total = sum(map(nbytes_of, values.runs))
         self.frames_received += 1
         self.payload_bytes_received += total
-        if values.at is not None or values.place:
+        if self.arena.had_memory:
             self.arena.bytes_received += total - (payload_bytes(values) if values.at is None else 0)
         self.acknowledge.append(values.frame)
 
@@ -356,7 +304,8 @@ class ClientLink:
             receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
             self.sent += 1
             if memory is None:
-                self.outgoing.append(encode(push_message(frame, receipts, pull=pull), frame.payload(), self.sent))
+                push = Push(frame.number, frame.rows(placed=False), None, receipts, pull)
+                self.outgoing.append(encode(push, frame.payload(), self.sent))
             else:
                 self.outgoing.append(self.arena.push(memory, frame, receipts, pull, self.sent))
             frame, pull = self.outbox.fill(now) if self.outbox.queued_slices else None, None

@@ -45,11 +45,13 @@ from weft_kvstore.wire.messages import (
     Pull,
     Push,
     PushRefused,
-    Reading,
     RefusalCode,
     Refused,
     Request,
     Why,
+    chunks_of,
+    nbytes_of,
+    place_of,
 )
 
 # --- What a client's frame carries, run by run ------------------------------------------------------------------------
@@ -61,17 +63,19 @@ def own_run(shard: JobShard, run: Run) -> Run:
     if run.arena is None or shard.reads_in_place(run):
         return run
     if run.place:
-        raise ProtocolError(f"Push.place: 1 for a run of bucket {run.bucket}, which has to be copied")
+        raise ProtocolError(f"Push.place: a run of bucket {run.bucket}, which has to be copied")
     own = memoryview(np.frombuffer(run.payload, np.uint8).copy())  # type: ignore[arg-type]  # an array is a buffer
     return run._replace(payload=own, arena=None)
 
 
 def _stays(shard: JobShard, push: Push) -> bool:
     """Whether a payload is added up as it lies in its message: all of it are gradients, as they are."""
-    if any(push.payload_kind) or any(push.chunks):
-        return False
-    found = map(shard.buckets.get, {*push.bucket})
-    return all(bucket is not None and bucket.pushed is None for bucket in found)
+    found = set()
+    for payload_kind, _, bucket, _, chunks, *_ in push.runs:
+        if payload_kind or chunks:
+            return False
+        found.add(bucket)
+    return all(bucket is not None and bucket.pushed is None for bucket in map(shard.buckets.get, found))
 
 
 def writable(payload: memoryview) -> memoryview:
@@ -79,8 +83,6 @@ def writable(payload: memoryview) -> memoryview:
     own = np.frombuffer(payload, np.uint8).copy()
     return memoryview(own)  # type: ignore[arg-type]  # an array is a buffer
 
-
-_READINGS: Final = {int(one): one for one in Reading}
 
 MAX_QUEUED_RUNS: Final = 1 << 16
 """Runs of values that may wait for one connection, however few bytes they have: each costs the shard some time."""
@@ -214,7 +216,7 @@ class ShardCore:
         for frame in push.acknowledge:
             peer.arrived(frame, now)
         pull = push.pull
-        if pull is not None and any(push.chunks):  # Its ids may be in this frame.
+        if pull is not None and any(map(chunks_of, push.runs)):  # Its ids may be in this frame.
             self._pull(peer, pull)
             pull = None
             if peer.is_lost:
@@ -229,25 +231,26 @@ class ShardCore:
                 return
         peer.acknowledge.append(push.frame)
         self.links.waiting[peer.identity] = peer
-        if push.payload_kind[-1] == PayloadKind.GRADIENT:
-            peer.job.stragglers.came(peer.slot, push.step[-1], peer.heard)
+        payload_kind, _, _, step, *_ = push.runs[-1]
+        if payload_kind is PayloadKind.GRADIENT:
+            peer.job.stragglers.came(peer.slot, step, peer.heard)
         if pull is not None:  # Last: what has been merged by now is answered at once.
             self._pull(peer, pull)
 
     def _runs(self, peer: Peer, push: Push, payload: memoryview) -> list[Run]:
         """What a frame carries; nothing where its bytes are in an arena that the client has not brought."""
         shard, arena = peer.job.shard, None
-        if push.at is None and not push.place:
+        if push.at is None and not any(map(place_of, push.runs)):
             if payload.readonly and (payload.nbytes < STAYS_BYTES or not _stays(shard, push)):
                 payload = writable(payload)
             return runs_of(push, payload)
         arena = self.links.arenas.hold(peer, push.frame)
         if arena is None:
-            for number in range(len(push.nbytes)):
+            for number in range(len(push.runs)):
                 self._refuse(peer, push, number, "its bytes are in an arena that was not brought")
             peer.released.append(push.frame)
             return []
-        peer.shared.received += sum(push.nbytes) - payload.nbytes
+        peer.shared.received += sum(map(nbytes_of, push.runs)) - payload.nbytes
         if push.at is None:
             if payload.readonly and (payload.nbytes < STAYS_BYTES or not _stays(shard, push)):
                 payload = writable(payload)
@@ -297,42 +300,24 @@ class ShardCore:
         """Opens the pulls of a message, one for each request, and answers them as far as it can be now. Raises
         ProtocolError."""
         shard = peer.job.shard
-        asked: dict[int, PullWait] = {}
-        for at, request in enumerate(pull.request):
-            version, state, reading = pull.version[at], pull.state[at], pull.reading[at]
-            wait = asked.get(request)
-            if wait is None:
-                if reading not in _READINGS:
-                    raise ProtocolError(f"Pull.reading: {reading} is none that there is")
-                if request in peer.pulls:
-                    raise ProtocolError(f"Pull.request: {request} is open already")
-                wait = PullWait(
-                    peer,
-                    request,
-                    version,
-                    slot=peer.slot,
-                    state=bool(state),
-                    reading=_READINGS[reading],
-                    compressed=bool(pull.compressed[at]),
-                )
-                wait.priority = pull.priority
-                asked[request] = peer.pulls[request] = wait
-            same = (
-                wait.version == version and wait.state == bool(state) and wait.compressed == bool(pull.compressed[at])
-            )
-            if not same or wait.reading != reading:
-                raise ProtocolError(f"Pull.request: {request} asks in two ways")
-            if peer.open_entries >= MAX_OPEN_PULLS:
+        asked: list[PullWait] = []
+        for request, version, state, reading, compressed, place, runs in pull.asks:
+            if request in peer.pulls:
+                raise ProtocolError(f"Pull.request: {request} is open already")
+            wait = PullWait(peer, request, version, slot=peer.slot, state=state, reading=reading, compressed=compressed)
+            wait.priority, wait.place = pull.priority, place
+            wait.entries = len(runs)
+            asked.append(wait)
+            peer.pulls[request] = wait
+            peer.open_entries += len(runs)
+            if peer.open_entries > MAX_OPEN_PULLS:
                 raise ProtocolError(f"Pull.request: {request}: {MAX_OPEN_PULLS} runs are asked for already")
-            wait.entries += 1
-            peer.open_entries += 1
-            if pull.place and pull.place[at]:
-                wait.place = True
-            shard.pulls.ask(wait, pull.bucket[at], pull.first[at], pull.count[at], pull.chunks[at])
-        for wait in asked.values() if peer.parked else ():
+            for run in runs:
+                shard.pulls.ask(wait, *run)
+        for wait in asked if peer.parked else ():
             if not wait.chunks:
                 peer.answer_again(wait)
-        for wait in asked.values():
+        for wait in asked:
             self.work.ask(wait, shard)
             if peer.is_lost:  # It has asked for too much.
                 return

@@ -51,7 +51,7 @@ class AnswerEntry(NamedTuple):
     array: int
     bucket: int
     version: int
-    compressed: int
+    compressed: bool
     place: bool = False
     """Whether they may be written to the places of their keys."""
 
@@ -192,7 +192,8 @@ class Peer:
             return self._shared(frame, self.memory)
         receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
         self.sent += 1
-        return encode(_values(frame, receipts, None, placed=False), frame.payload(), self.sent)
+        values = Values(frame.number, frame.rows(placed=False), None, receipts)
+        return encode(values, frame.payload(), self.sent)
 
     def _shared(self, frame: OutFrame[AnswerEntry, Pin], memory: PeerMemory) -> list[Buffer]:
         """A frame whose bytes are copied to where the client has them at once; so no array stays lent."""
@@ -212,7 +213,8 @@ class Peer:
         self.shared.sent += frame.nbytes if payload is None else frame.nbytes - nbytes
         for piece in frame.pieces:
             piece.run.owner.give_back(piece.first, piece.count)
-        return self._numbered(_values(frame, self._receipts(), at, placed=bool(memory.places)), payload)
+        rows = frame.rows(placed=bool(memory.places))
+        return self._numbered(Values(frame.number, rows, at, self._receipts()), payload)
 
     def _numbered(self, message: Done | Released | Acknowledge | Values, payload: Buffer | None = None) -> list[Buffer]:
         self.sent += 1
@@ -220,7 +222,7 @@ class Peer:
 
     def _put(self, wait: PullWait, part: Answer, *, place: bool = False) -> None:
         entry = AnswerEntry(
-            wait.request, part.array, part.bucket, part.version, int(part.compressed), place and not part.compressed
+            wait.request, part.array, part.bucket, part.version, part.compressed, place and not part.compressed
         )
         priority, priorities = part.priority, part.priorities
         if wait.priority:
@@ -353,31 +355,6 @@ class Peer:
                 bytes_ = payload[begin : begin + nbytes]
                 begin += nbytes
             self.owed.add(piece, OneBuffer(memoryview(bytes_)), Pin(None, 0, 0), left=True, start=piece.start)
-
-
-def _values(frame: OutFrame[AnswerEntry, Pin], acknowledge: list[int], at: int | None, *, placed: bool) -> Values:
-    if len(frame.pieces) == 1:
-        piece = frame.pieces[0]
-        one = piece.run.entry
-        return Values(
-            frame.number,
-            [one.request],
-            [one.array],
-            [one.bucket],
-            [one.version],
-            [piece.run.first + piece.first],
-            [piece.count],
-            [frame.nbytes],
-            [one.compressed],
-            at,
-            [1] if placed and one.place else [],
-            acknowledge,
-        )
-    entries, first, count, nbytes = zip(*frame.runs(), strict=True)
-    request, array, bucket, version, compressed, place = map(list, zip(*entries, strict=True))
-    places = [int(one) for one in place] if placed and any(place) else []
-    columns = (request, array, bucket, version, list(first), list(count), list(nbytes), compressed)
-    return Values(frame.number, *columns, at, places, acknowledge)
 
 
 # --- The job of a shard -----------------------------------------------------------------------------------------------

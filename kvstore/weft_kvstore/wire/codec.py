@@ -9,8 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import compress, repeat
-from operator import attrgetter, not_
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -23,10 +21,10 @@ from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import MAX_FRAME_BYTES
 from weft_kvstore.sharding import RowCut, chunks_of
 from weft_kvstore.structs import Reader
-from weft_kvstore.wire.messages import Message, Pull, Push, Reply, Request, Values
+from weft_kvstore.wire.messages import Message, PayloadKind, Push, Reply, Request, Values, nbytes_of, place_of
 
 MAGIC: Final = b"WEFT"
-FORMAT_VERSION: Final = 10
+FORMAT_VERSION: Final = 11
 _NUMBER: Final = struct.Struct("<Q")
 NUMBER_BYTES: Final = _NUMBER.size
 MAX_HEADER_BYTES: Final = 1 << 20
@@ -42,13 +40,6 @@ _NO_PAYLOAD: Final = memoryview(b"")
 _encoder = msgspec.msgpack.Encoder()
 _requests: Final[Reader[Request]] = Reader(Request)
 _replies: Final[Reader[Reply]] = Reader(Reply)
-
-_NAMES: Final[dict[type[object], tuple[str, ...]]] = {
-    Push: ("payload_kind", "request", "bucket", "step", "first", "count", "chunks", "nbytes"),
-    Values: ("request", "array", "bucket", "version", "first", "count", "nbytes", "compressed"),
-    Pull: ("request", "bucket", "version", "state", "reading", "first", "count", "chunks", "compressed"),
-}
-_COLUMNS: Final = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
 
 
 class ProtocolError(Exception):
@@ -87,12 +78,9 @@ def _decode(parts: Sequence[Buffer], reader: Reader[_M]) -> tuple[_M, memoryview
         raise ProtocolError(f"header: {error}") from error
     kind = type(message)
     if kind is Push or kind is Values:
-        _check_columns(message)  # type: ignore[arg-type]  # it is one of both
-        _check_payload(message, payload, whole=len(parts) == 2)  # type: ignore[arg-type]  # as above
+        _check_payload(message, payload, whole=len(parts) == 2)  # type: ignore[arg-type]  # it is one of both
     elif len(parts) == 2:
         raise ProtocolError(f"payload: {kind.__name__} has none, {payload.nbytes} bytes came")
-    elif kind is Pull:
-        _check_columns(message)  # type: ignore[arg-type]  # as above
     return message, payload
 
 
@@ -103,35 +91,16 @@ decode_reply = partial(_decode, reader=_replies)
 """What a shard says: see `_decode`."""
 
 
-def _check_columns(message: Push | Values | Pull) -> None:
-    columns, place = _COLUMNS[type(message)](message), message.place
-    length = len(columns[0])
-    if len({*map(len, columns)}) > 1:
-        name, fields = type(message).__name__, _NAMES[type(message)]
-        wrong = next(at for at, column in enumerate(columns) if len(column) != length)
-        told = f"{name}.{fields[wrong]} has {len(columns[wrong])} entries, {name}.{fields[0]} has {length}"
-        raise ProtocolError(f"header: {told}")
-    if place and len(place) != length:
-        raise ProtocolError(f"header: {type(message).__name__}.place has {len(place)} entries, not {length} or none")
-    if type(message) is Push and (pull := message.pull) is not None:
-        lengths = {*map(len, _COLUMNS[Pull](pull)), len(pull.place or pull.request)}
-        if len(lengths) > 1:
-            _check_columns(pull)
-
-
 def _check_payload(message: Push | Values, payload: memoryview, *, whole: bool) -> None:
-    name = type(message).__name__
-    if not message.nbytes:
-        raise ProtocolError(f"header: {name}.nbytes is empty")
-    if 0 in message.count:
-        raise ProtocolError(f"header: {name}.count[{message.count.index(0)}] is 0")
-    total = sum(message.nbytes)
-    if message.at is None and not (message.place and all(message.place)):
+    name, runs = type(message).__name__, message.runs
+    total = sum(map(nbytes_of, runs))
+    is_placed = any(map(place_of, runs))
+    if message.at is None and not (is_placed and all(map(place_of, runs))):
         if not whole:
             raise ProtocolError(f"payload: {name} has one, none came")
-        told = payload_bytes(message) if message.place else total
+        told = payload_bytes(message) if is_placed else total
         if told != payload.nbytes:
-            raise ProtocolError(f"payload: {payload.nbytes} bytes came, {name}.nbytes adds up to {told}")
+            raise ProtocolError(f"payload: {payload.nbytes} bytes came, nbytes of {name}.runs adds up to {told}")
     elif whole:
         raise ProtocolError(f"payload: {name} has it in the arena, {payload.nbytes} bytes came")
     if total > MAX_FRAME_BYTES:
@@ -140,7 +109,7 @@ def _check_payload(message: Push | Values, payload: memoryview, *, whole: bool) 
 
 def payload_bytes(message: Push | Values) -> int:
     """The length of a message's payload: that of the runs that are in no places."""
-    return sum(compress(message.nbytes, map(not_, message.place)) if message.place else message.nbytes)
+    return sum(nbytes_of(run) for run in message.runs if not place_of(run))
 
 
 # --- One run of what a client sends: adjacent slices of a bucket, or chunks of a table's rows or ids ------------------
@@ -150,10 +119,10 @@ class Run(NamedTuple):
     """Slices `first` to `first + count` of a bucket, or as many of `chunks` chunks; `payload` has their bytes.
 
     `step` is the version of a value, `request` the number of the client's call. Where the bytes lie in the client's
-    `arena`, which is read-only, they may change at any time; with `place` 1 they are in the places of their keys.
+    `arena`, which is read-only, they may change at any time; in `place` they are in the places of their keys.
     """
 
-    payload_kind: int
+    payload_kind: PayloadKind
     request: int
     bucket: int
     step: int
@@ -162,7 +131,7 @@ class Run(NamedTuple):
     chunks: int
     payload: memoryview
     nbytes: int = 0
-    place: int = 0
+    place: bool = False
     arena: Array | None = None
 
     @property
@@ -171,22 +140,11 @@ class Run(NamedTuple):
 
 
 def runs_of(push: Push, payload: memoryview, arena: Array | None = None) -> list[Run]:
-    """The runs of a frame; the codec has checked that its columns are of one length and `nbytes` adds up. The payload
-    is in the `arena` where there is one."""
-    columns = (
-        push.payload_kind,
-        push.request,
-        push.bucket,
-        push.step,
-        push.first,
-        push.count,
-        push.chunks,
-        push.nbytes,
-    )
-    places = push.place or repeat(0, len(push.nbytes))
+    """The runs of a frame; the codec has checked that `nbytes` adds up. The payload is in the `arena` where there is
+    one."""
     found = []
     begin = 0
-    for payload_kind, request, bucket, step, first, count, chunks, nbytes, place in zip(*columns, places, strict=True):
+    for payload_kind, request, bucket, step, chunks, place, first, count, nbytes in push.runs:
         stop = begin if place else begin + nbytes
         part = payload[begin:stop]
         found.append(Run(payload_kind, request, bucket, step, first, count, chunks, part, nbytes, place, arena))
@@ -217,22 +175,17 @@ class ValueRun(NamedTuple):
 
 
 def value_runs(values: Values, payload: memoryview) -> list[tuple[int, ValueRun]]:
-    """The runs of a frame, each with the request that it answers; the codec has checked that its columns are of one
-    length and `nbytes` adds up."""
-    columns = (values.request, values.array, values.bucket, values.version, values.first, values.count, values.nbytes)
-    places = values.place or repeat(0, len(values.nbytes))
+    """The runs of a frame, each with the request that it answers; the codec has checked that `nbytes` adds up."""
     found = []
     begin = 0
-    for request, array, bucket, version, first, count, nbytes, compressed, place in zip(
-        *columns, values.compressed, places, strict=True
-    ):
+    for request, array, bucket, version, compressed, place, first, count, nbytes in values.runs:
         if place:
-            found.append((request, ValueRun(array, bucket, version, first, count, None)))
+            part = None
         else:
             stop = begin + nbytes
-            run = ValueRun(array, bucket, version, first, count, payload[begin:stop], bool(compressed))
-            found.append((request, run))
+            part = payload[begin:stop]
             begin = stop
+        found.append((request, ValueRun(array, bucket, version, first, count, part, compressed)))
     return found
 
 

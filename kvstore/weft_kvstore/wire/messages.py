@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+from operator import itemgetter
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -34,14 +35,13 @@ class SentEntry(NamedTuple):
 # --- What client and shard say to each other --------------------------------------------------------------------------
 # `docs/wire.md` gives the bytes.
 #
-# Lists of one message are columns: entry i of each belongs to run i. A run is `count` adjacent slices of what the shard
-# has of one bucket, the first of them numbered `first`; `nbytes` is the length of all of them together. Buckets are
-# numbered as in `weft_kvstore.sharding`. Of a table, a run is of adjacent chunks instead, of `chunks` in all; else
-# `chunks` is 0.
+# A run is `count` adjacent slices of what the shard has of one bucket, the first of them numbered `first`; `nbytes` is
+# the length of all of them together. Buckets are numbered as in `weft_kvstore.sharding`. Of a table, a run is of
+# adjacent chunks instead, of `chunks` in all; else `chunks` is 0. A message has a row, an array, for each of its runs.
 #
 # Client and shard of one host may share memory, the client's *arena*: a payload then is there, from byte `at` on, and
-# no second part comes; and a run whose `place` is 1 is in the places of its keys
-# (`weft_kvstore.same_host.layout`) and no part of the payload. `place` may be empty, where no run is.
+# no second part comes; and a run that is in `place` is in the places of its keys (`weft_kvstore.same_host.layout`) and
+# no part of the payload.
 
 
 MAX_RUNS: Final = 4096
@@ -60,6 +60,7 @@ NOBODY: Final = 0
 """The request of a message whose answer nobody waits for."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 CallPriority = Annotated[int, msgspec.Meta(ge=-MAX_CALL_PRIORITY, le=MAX_CALL_PRIORITY)]
 Flag = Annotated[int, msgspec.Meta(ge=0, le=1)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
@@ -120,47 +121,49 @@ class Reading(IntEnum):
     EXACT = 2
 
 
-class Pull(Message, frozen=True, omit_defaults=True, tag="pull"):
-    """Asks for runs of slices, each once it is at `version[i]`, in the way of `reading[i]`. `state[i]` 1: the rule's
-    state instead of the value. Entries of one `request` are one pull, alike but for bucket, first and count. Of a table
-    the rows are asked for whose ids follow, in `chunks[i]` chunks; `first[i]` and `count[i]` are 0 then.
-    `compressed[i]` 1: the values may come encoded, where the description says how. `place[i]` 1: they may be written to
-    the places of their keys. `priority` is that of the calls: values of a higher one are sent first."""
+AskedRun = tuple[Count, Count, Count, Count]
+"""`bucket`, `first`, `count`, and the `chunks` of ids that follow, of a table: then `first` and `count` are 0."""
 
-    request: Column
-    bucket: Column
-    version: Column
-    state: Column
-    reading: Column
-    first: Column
-    count: Column
-    chunks: Column
-    compressed: Column
-    place: Column = []
+Ask = tuple[
+    Count, Count, bool, Reading, bool, bool, Annotated[list[AskedRun], msgspec.Meta(min_length=1, max_length=MAX_RUNS)]
+]
+"""`request`, `version`, `state`, `reading`, `compressed`, `place`, `runs`: see `Pull`."""
+
+
+class Pull(Message, frozen=True, omit_defaults=True, tag="pull"):
+    """Asks for runs of slices, each once it is at `version`, in the way of `reading`; `state`: for the rule's state
+    instead of the value. Of a table the rows are asked for whose ids follow. `compressed`: the values may come encoded,
+    where the description says how. `place`: they may be written to the places of their keys. `priority` is that of the
+    calls: values of a higher one are sent first."""
+
+    asks: Annotated[list[Ask], msgspec.Meta(max_length=MAX_RUNS)]
     priority: CallPriority = 0
 
 
-class Push(Message, frozen=True, omit_defaults=True, tag="push"):
-    """What a client sends: run i is of bucket `bucket[i]`; the payload is their bytes, joined.
+PLACE: Final = 5
+chunks_of, place_of, nbytes_of = itemgetter(4), itemgetter(PLACE), itemgetter(8)
+"""What a row of a Push has there; the last two are of a row of Values too."""
 
-    `payload_kind[i]` 0: gradients of step `step[i]`; 1: values to be set at version `step[i]`; 2: ids of the rows that
-    pull `request[i]` asks for; 3: what a key that nobody has pushed was at version `step[i]`, its value where
-    `chunks[i]` is 0, else the rule's state array of that number, from 1. `request[i]` numbers the client's call; of
-    gradients it is 0, so that those of several calls may be one run, or the call's number, so that they are not.
-    `acknowledge`: as `Acknowledge`, and `pull`: a Pull that comes before the frame, said on the way.
+SentRow = tuple[PayloadKind, Count, Count, Count, Count, bool, Count, Positive, Count]
+"""The fields of a `SentEntry`, then `first`, `count`, `nbytes`."""
+
+ValueRow = tuple[Count, Count, Count, Count, bool, bool, Count, Positive, Count]
+"""`request`, `array`, `bucket`, `version`, `compressed`, `place`, `first`, `count`, `nbytes`."""
+
+
+class Push(Message, frozen=True, omit_defaults=True, tag="push"):
+    """What a client sends; the payload is the bytes of the runs, joined.
+
+    `payload_kind` 0: gradients of step `step`; 1: values to be set at version `step`; 2: ids of the rows that pull
+    `request` asks for; 3: what a key that nobody has pushed was at version `step`, its value where `chunks` is 0, else
+    the rule's state array of that number, from 1. `request` numbers the client's call; of gradients it is 0, so that
+    those of several calls may be one run, or the call's number, so that they are not. `acknowledge`: as `Acknowledge`,
+    and `pull`: a Pull that comes before the frame, said on the way.
     """
 
     frame: Count
-    payload_kind: Column
-    request: Column
-    bucket: Column
-    step: Column
-    first: Column
-    count: Column
-    chunks: Column
-    nbytes: Column
+    runs: Annotated[list[SentRow], msgspec.Meta(min_length=1, max_length=MAX_RUNS)]
     at: Count | None = None
-    place: Column = []
     acknowledge: Column = []
     pull: Pull | None = None
 
@@ -279,21 +282,13 @@ class PushRefused(Message, frozen=True, tag="push-refused"):
 
 
 class Values(Message, frozen=True, omit_defaults=True, tag="values"):
-    """Answers Pulls: run i belongs to `request[i]`; `array` 0 is the value or the rule's first state array.
-    `compressed[i]` 1: its slices are encoded, as the description says for values of their key. `acknowledge`: as
+    """Answers Pulls: each run belongs to its `request`; `array` 0 is the value or the rule's first state array.
+    `compressed`: its slices are encoded, as the description says for values of their key. `acknowledge`: as
     `Acknowledge`, said on the way."""
 
     frame: Count
-    request: Column
-    array: Column
-    bucket: Column
-    version: Column
-    first: Column
-    count: Column
-    nbytes: Column
-    compressed: Column
+    runs: Annotated[list[ValueRow], msgspec.Meta(min_length=1, max_length=MAX_RUNS)]
     at: Count | None = None
-    place: Column = []
     acknowledge: Column = []
 
 

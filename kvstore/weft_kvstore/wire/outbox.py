@@ -11,14 +11,14 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from itertools import accumulate, chain
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from weft_kvstore.arrays import Array, Buffer, bytes_of
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.messages import MAX_RUNS
+from weft_kvstore.wire.messages import MAX_RUNS, PLACE, place_of
 
 # --- What waits in an outbox: adjacent slices that are sent in their order, together or in parts ----------------------
 
@@ -393,6 +393,19 @@ class OutFrame(NamedTuple, Generic[E, W]):
             else:
                 found.append(FrameRun(entry, first, one.count, nbytes))
         return found
+
+    def rows(self, *, placed: bool) -> list[tuple[Any, ...]]:
+        """The same as rows of a message: `entry`, a tuple, then `first`, `count`, `nbytes`. Unless `placed`, none is in
+        the places of its keys."""
+        rows: list[tuple[Any, ...]]
+        if len(self.pieces) == 1:
+            ((run, first, count, _, _),) = self.pieces
+            rows = [(*run.entry, run.first + first, count, self.nbytes)]  # type: ignore[misc]  # it is one
+        else:
+            rows = [(*one.entry, one.first, one.count, one.nbytes) for one in self.runs()]  # type: ignore[misc]
+        if placed or not any(map(place_of, rows)):
+            return rows
+        return [(*row[:PLACE], False, *row[PLACE + 1 :]) for row in rows]
 
     def pieces_of(self, number: int) -> slice:
         """The pieces that are run `number` of `runs`. Raises IndexError for a run that it has not."""

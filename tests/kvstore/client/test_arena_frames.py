@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from store_raw import column, values_of
 from weft_kvstore.client.link import UNREAD, ArenaFrames
 from weft_kvstore.same_host.layout import LEAST_SHARED_BYTES, LinkMemory, SpareSpace
 from weft_kvstore.settings import LinkSettings
@@ -65,7 +66,7 @@ def test_a_large_payload_is_laid_and_a_small_one_travels() -> None:
 def test_what_is_in_its_place_is_neither_laid_nor_sent() -> None:
     link = Link()
     _, message, payload = link.push((LARGE, True), (8, False))
-    assert (message.place, message.at, payload) == ([1, 0], None, b"\2" * 8)
+    assert (column(message, "place"), message.at, payload) == ([True, False], None, b"\2" * 8)
     assert link.arena.bytes_sent == LARGE
 
 
@@ -126,13 +127,13 @@ def test_arrays_that_an_earlier_connection_may_read_are_not_the_callers_before_i
 
 
 def values(at: int | None, place: list[int]) -> Values:
-    return Values(1, [1], [0], [0], [0], [0], [1], [8], [0], at, place)
+    return values_of(1, {"request": 1, "nbytes": 8, "place": bool(place)}, at=at)
 
 
 @pytest.mark.parametrize(("at", "place"), [(0, []), (None, [1])])
 def test_values_in_an_arena_that_the_shard_never_had_are_nonsense(at: int | None, place: list[int]) -> None:
     arena = ArenaFrames(SHARD)
-    assert not arena.is_lost(values(at, place))
+    assert not arena.is_lost
     with pytest.raises(ProtocolError, match=rf"Values.at: {at}, the shard has no arena"):
         arena.payload_of(values(at, place), memoryview(b""))
 
@@ -140,12 +141,11 @@ def test_values_in_an_arena_that_the_shard_never_had_are_nonsense(at: int | None
 def test_values_in_an_arena_that_it_had_are_lost_until_a_new_connection_begins() -> None:
     arena = ArenaFrames(SHARD)
     arena.share(LinkMemory(Link(), SHARD))
-    assert not arena.is_lost(values(0, []))
+    assert not arena.is_lost
     arena.share(None)
-    assert arena.is_lost(values(0, []))
-    assert not arena.is_lost(values(None, []))
+    assert arena.is_lost
     arena.begin_anew()
-    assert not arena.is_lost(values(0, []))
+    assert not arena.is_lost
 
 
 def test_values_that_are_laid_are_found_and_others_are_in_the_message() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from store_cluster import key_of, store_of
+from store_raw import changed_rows, column, values_of
 from store_simulation import Simulation
 from weft_kvstore.bucket.bucket import BucketPulls
 from weft_kvstore.bucket.waiting import PullWait
@@ -68,9 +69,7 @@ def pass_time(simulation: Simulation, seconds: float) -> None:
             core.tick(simulation.now)
 
 
-VALUES = Values(
-    frame=1, request=[0], array=[0], bucket=[0], version=[1], first=[1], count=[1], nbytes=[1024], compressed=[0]
-)
+VALUES = values_of(1, {"version": 1, "first": 1, "nbytes": 1024})
 
 
 def test_a_newer_incarnation_replaces_what_is_not_merged_and_is_told_done_for_what_is() -> None:
@@ -127,22 +126,21 @@ def test_a_pull_of_rows_whose_ids_were_lost_in_part_is_asked_again() -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"first": [7]}, "Values.first: chunks 7 to 7 of array 0; pull of rows of key 't', version 0 has 4 chunks"),
-        ({"count": [2**62]}, "Values.first: chunks 0 to"),
-        ({"array": [1]}, "Values.first: chunks 0 to 0 of array 1; .* 1 arrays"),
-        ({"nbytes": [24]}, "Values.nbytes: 24, the rows of 't' have 240"),
-        ({"bucket": [1]}, "Values.bucket: 1, pull of rows of key 't', version 0 asks for bucket 0"),
+        ({"first": 7}, "Values.first: chunks 7 to 7 of array 0; pull of rows of key 't', version 0 has 4 chunks"),
+        ({"count": 2**62}, "Values.first: chunks 0 to"),
+        ({"array": 1}, "Values.first: chunks 0 to 0 of array 1; .* 1 arrays"),
+        ({"nbytes": 24}, "Values.nbytes: 24, the rows of 't' have 240"),
+        ({"bucket": 1}, "Values.bucket: 1, pull of rows of key 't', version 0 asks for bucket 0"),
     ],
 )
-def test_a_shard_that_answers_rows_with_nonsense_is_left(changed: dict[str, list[int]], told: str) -> None:
+def test_a_shard_that_answers_rows_with_nonsense_is_left(changed: dict[str, int], told: str) -> None:
     simulation = Simulation(described(table("t", (100, 6), 1), slots=1), LINK)
     store = simulation.stores[0]
     ended(simulation, store.pull_rows("t", np.arange(1), 0))
     value = store.pull_rows("t", np.arange(40), 0)
     simulation._pump()
-    answer = {"frame": 9, "request": [2], "array": [0], "bucket": [0], "version": [0], "first": [0], "count": [1]}
-    values = Values(**{**answer, "nbytes": [240], "compressed": [0], **changed})
-    simulation.clients[0].receive(0, encode(values, bytes(values.nbytes[0])), simulation.now)
+    values = values_of(9, {"request": 2, "nbytes": 240, **changed})
+    simulation.clients[0].receive(0, encode(values, bytes(changed.get("nbytes", 240))), simulation.now)
     simulation._pump()
     with pytest.raises(StoreLostError, match=f"sent what is no message: {told}"):
         value.result(0)
@@ -406,10 +404,10 @@ def test_urgent_gradients_and_values_overtake_both_ways(priorities: bool, first:
         message = (decode_request if direction == "up" else decode_reply)(parts)[0]
         if isinstance(message, Push):
             # In their bucket the one slice of `b` comes first, for it is more urgent.
-            assert message.count == [1] * len(message.count)
-            pushed += [int(first == 0) for first in message.first]
+            assert set(column(message, "count")) == {1}
+            pushed += [int(first == 0) for first in column(message, "first")]
         elif isinstance(message, Values):
-            pulled += [requests[request] for request in message.request]
+            pulled += [requests[request] for request in column(message, "request")]
     assert pushed[0] == (1 if first == "b" else 0)
     assert pushed.count(1) == pulled.count(1) == 1
     if first == "b":
@@ -463,9 +461,7 @@ def test_values_that_do_not_fit_are_nonsense() -> None:
     value = simulation.stores[0].pull("w", 1)
     simulation.settle(ANY)
     number = next(iter(simulation.clients[0].links[0].requests))
-    values = Values(
-        frame=1, request=[number], array=[0], bucket=[0], version=[1], first=[3], count=[1], nbytes=[4], compressed=[0]
-    )
+    values = values_of(1, {"request": number, "version": 1, "first": 3, "nbytes": 4})
     simulation.clients[0].receive(0, [bytes(part) for part in encode(values, b"abcd")], simulation.now)
     with pytest.raises(
         StoreLostError,
@@ -532,7 +528,10 @@ def test_a_shard_that_answers_with_what_was_not_asked_is_left(begin: Any, reply:
     future = begin(simulation.stores[0])
     client = simulation.clients[0]
     number = next(iter(client.links[0].requests))
-    message = msgspec.structs.replace(reply, request=[number])
+    if isinstance(reply, Values):
+        message = changed_rows(reply, {"request": number})
+    else:
+        message = msgspec.structs.replace(reply, request=[number])
     payload = bytes(1024) if isinstance(reply, Values) else None
     client.receive(0, [bytes(part) for part in encode(message, payload)], simulation.now)
     with pytest.raises(StoreLostError, match=told):

@@ -23,7 +23,7 @@ from weft_kvstore.errors import StorePassedError, StoreRefusedError, StoreTimeou
 from weft_kvstore.settings import STEPS_AHEAD, LinkSettings
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import decode_request
-from weft_kvstore.wire.messages import MAX_RUNS, Push
+from weft_kvstore.wire.messages import MAX_RUNS, NOBODY, PayloadKind, Push
 
 DTYPES = ["float32", "float64", "int8", "float16"]
 
@@ -335,8 +335,8 @@ def test_pushes_of_several_calls_are_one_run_and_only_the_wrong_one_of_them_fail
     assert [name for name, push in pushed.items() if push.exception() is not None] == ["b"]
     assert f"'b', slice 0, step {last}: more than" in str(pushed["b"].exception())
     heard = [decode_request(parts)[0] for way, parts in simulation.delivered[begun:] if way == "up"]
-    runs = [(push.step, push.count, push.request) for push in heard if isinstance(push, Push)]
-    assert ([last], [4], [0]) in runs
+    runs = [run for push in heard if isinstance(push, Push) for run in push.runs]
+    assert (PayloadKind.GRADIENT, NOBODY, 0, last, 0, False, 0, 4, 64) in runs
     assert not pushpull.done()
     rest = [(step, name) for name in "acd" for step in range(1, last + 1)]
     simulation.finish(choose, *[other.push(name, step, 2 * gradients[name]) for step, name in rest], pushpull)

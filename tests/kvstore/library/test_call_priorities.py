@@ -62,7 +62,7 @@ def test_pulls_of_one_message_have_one_priority(monkeypatch: pytest.MonkeyPatch)
     def decoded(parts: Any) -> Any:
         message, payload = decode(parts)
         if isinstance(message, Pull):
-            heard.extend([message.priority] * len(set(message.request)))
+            heard.extend([message.priority] * len(message.asks))
         return message, payload
 
     monkeypatch.setattr(weft_kvstore.shard.core, "decode_request", decoded)

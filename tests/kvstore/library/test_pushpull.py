@@ -12,10 +12,9 @@ import pytest
 
 import weft_kvstore.shard.core
 from face_stores import WAIT_S, faces
-from store_messages import REQUESTS
 from store_simulation import Simulation
 from weft_kvstore import Key, KVStore, LinkSettings, ShardServer, StoreRefusedError, StoreTimeoutError, describe
-from weft_kvstore.wire.codec import ProtocolError, decode_request, encode
+from weft_kvstore.wire.codec import decode_request
 from weft_kvstore.wire.messages import Message, Pull, Push
 
 Make = Callable[..., Sequence[KVStore]]
@@ -131,13 +130,3 @@ def test_every_call_has_its_own_version_and_counts_once_however_often_connection
                 simulation.now += 0.2
         simulation.finish(choose, *calls)
         assert [call.result(0).tolist() for call in calls] == [[-2.0 * (step + 1)] * 64] * slots
-
-
-def test_columns_of_a_pull_that_travels_with_a_frame_are_of_one_length() -> None:
-    message, payload = REQUESTS["push-pull"]
-    message.pull.request.append(12)
-    try:
-        with pytest.raises(ProtocolError, match=r"Pull\.\w+ has 1 entries, Pull\.request has 2"):
-            decode_request(encode(message, payload))
-    finally:
-        message.pull.request.pop()

@@ -20,7 +20,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.wire.codec import encode
-from weft_kvstore.wire.messages import MAX_RUNS, Cancel, Pull
+from weft_kvstore.wire.messages import MAX_RUNS, Cancel, Pull, Reading
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
 FLOODING = 8
@@ -72,10 +72,9 @@ def test_pulls_that_are_given_up_at_once_leave_nothing_open() -> None:
     core = ShardCore(bytes(16), LinkSettings())
     core.open(JobShard(description, 0))
     core.receive(b"0", encode(hello_of(description, 0, incarnation=1)), 0.0)
-    zeros, ones = [0] * MAX_RUNS, [1] * MAX_RUNS
+    every_other = [(0, first, 1, 0) for first in range(0, slices, 2)]
     for request in range(1, 12):
-        every_other = list(range(0, slices, 2))
-        asked = Pull([request] * MAX_RUNS, zeros, ones, zeros, zeros, every_other, ones, zeros, zeros)
+        asked = Pull([(request, 1, False, Reading.OWN, False, False, every_other)])
         core.receive(b"0", encode(asked), 0.0)
         core.receive(b"0", encode(Cancel([request])), 0.0)
     while core.work.work_once():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, served, store_of, table_of
 from store_cluster import given as given_key
-from store_raw import ZMTP_GREETING, ZMTP_READY, RawPeer, hello_of, pull_of, raw_peer
+from store_raw import ZMTP_GREETING, ZMTP_READY, RawPeer, changed_rows, column, hello_of, pull_of, raw_peer
 from store_raw import push_of as a_push
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
@@ -40,6 +40,7 @@ from weft_kvstore.wire.messages import (
     Pull,
     Push,
     PushRefused,
+    Reading,
     RefusalCode,
     Refused,
     Values,
@@ -126,25 +127,20 @@ def _honest_training_goes_on(shard: Served) -> Iterator[None]:
     shard.train()
 
 
-def push_of(**changes: object) -> Push:
-    """A push of key `b`, which is slice 3 of its bucket, at step 0, with other columns where a test says so."""
-    return msgspec.structs.replace(a_push(DENSE, [28], first=LAST), **changes)
+def push_of(*, frame: int = 1, **changes: int) -> Push:
+    """A push of key `b`, which is slice 3 of its bucket, at step 0, with other fields where a test says so."""
+    found: Push = changed_rows(a_push(DENSE, [28], first=LAST), changes, frame=frame)
+    return found
 
 
 def header(**fields: object) -> bytes:
     return PREFIX + msgspec.msgpack.encode(fields)
 
 
-PUSH_COLUMNS = {
-    "frame": 1,
-    "payload_kind": [0],
-    "request": [0],
-    "bucket": [DENSE],
-    "step": [0],
-    "first": [LAST],
-    "chunks": [0],
-    "nbytes": [28],
-}
+def push_header(count: object, *more: object) -> bytes:
+    """That of a push, with any count and more in its row."""
+    return header(type="push", frame=1, runs=[[0, 0, DENSE, 0, 0, False, LAST, count, 28, *more]])
+
 
 MALFORMED: dict[str, list[bytes]] = {
     "no parts but an empty one": [b""],
@@ -165,13 +161,16 @@ MALFORMED: dict[str, list[bytes]] = {
     "no type": [header(frame=1)],
     "an unknown field": [header(type="ping", extra=1)],
     "a reply": [bytes(encode(Welcome(1, bytes(16), 5000))[0])],
-    "a count that is not a number": [header(type="push", count=[float("nan")], **PUSH_COLUMNS), bytes(28)],
-    "a count that is infinite": [header(type="push", count=[float("inf")], **PUSH_COLUMNS), bytes(28)],
-    "a fraction of a slice": [header(type="push", count=[0.5], **PUSH_COLUMNS), bytes(28)],
-    "a negative count": [header(type="push", count=[-1], **PUSH_COLUMNS), bytes(28)],
-    "a count of 2**64 - 1": [header(type="push", count=[2**64 - 1], **PUSH_COLUMNS), bytes(28)],
-    "a count of nothing": [header(type="push", count=[0], **PUSH_COLUMNS), bytes(28)],
-    "columns of different length": [header(type="push", count=[1, 1], **PUSH_COLUMNS), bytes(28)],
+    "a count that is not a number": [push_header(float("nan")), bytes(28)],
+    "a count that is infinite": [push_header(float("inf")), bytes(28)],
+    "a fraction of a slice": [push_header(0.5), bytes(28)],
+    "a negative count": [push_header(-1), bytes(28)],
+    "a count of 2**64 - 1": [push_header(2**64 - 1), bytes(28)],
+    "a count of nothing": [push_header(0), bytes(28)],
+    "a row that is too long": [push_header(1, 1), bytes(28)],
+    "a row that is too short": [header(type="push", frame=1, runs=[[0, 0, DENSE]]), bytes(28)],
+    "no run": [header(type="push", frame=1, runs=[]), b""],
+    "a pull of no run": [header(type="pull", asks=[[1, 0, False, 0, False, False, []]])],
     "more runs than a message may have": [header(type="cancel", request=[1] * 5000)],
     "a list that claims 2**32 - 1 entries": [PREFIX + b"\x82\xa4type\xa6cancel\xa7request\xdd\xff\xff\xff\xff"],
     "a map that claims 2**32 - 1 entries": [PREFIX + b"\xdf\xff\xff\xff\xff"],
@@ -240,49 +239,35 @@ def say_ids(change: dict[str, Any], peer: RawPeer) -> None:
     peer.say(a_push(said.pop("bucket"), [len(payload)], payload_kind=2, request=5, **said), payload)
 
 
-def two_pulls(**changes: Any) -> Pull:
-    """Two entries of one pull: slices 0 and 1."""
-    columns = {
-        "bucket": [DENSE, DENSE],
-        "version": [0, 0],
-        "state": [0, 0],
-        "reading": [0, 0],
-        "chunks": [0, 0],
-        "compressed": [0, 0],
-    }
-    return Pull(request=[1, 1], first=[0, 1], count=[1, 1], **{"bucket": [DENSE, DENSE], **columns, **changes})
+def two_pulls(*runs: tuple[int, int, int, int]) -> Pull:
+    """One pull of two runs."""
+    return Pull([(1, 0, False, Reading.OWN, False, False, [*runs])])
 
 
 def many_runs(request: int) -> Pull:
     """A pull of as many runs as a message may have, which waits for ever."""
-    zeros = [0] * MAX_RUNS
-    columns = {"bucket": [DENSE] * MAX_RUNS, "version": [2**40] * MAX_RUNS, "count": [1] * MAX_RUNS}
-    rest = dict.fromkeys(("state", "reading", "first", "chunks", "compressed"), zeros)
-    return Pull(request=[request] * MAX_RUNS, **columns, **rest)
+    return Pull([(request, 2**40, False, Reading.OWN, False, False, [(DENSE, 0, 1, 0)] * MAX_RUNS)])
 
 
 OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
-    "an unknown bucket": lambda peer: peer.say(push_of(bucket=[9]), bytes(28)),
-    "a bucket of 2**63 - 1": lambda peer: peer.say(push_of(bucket=[2**63 - 1]), bytes(28)),
-    "a slice past the bucket's last": lambda peer: peer.say(push_of(first=[LAST + 1]), bytes(28)),
+    "an unknown bucket": lambda peer: peer.say(push_of(bucket=9), bytes(28)),
+    "a bucket of 2**63 - 1": lambda peer: peer.say(push_of(bucket=2**63 - 1), bytes(28)),
+    "a slice past the bucket's last": lambda peer: peer.say(push_of(first=LAST + 1), bytes(28)),
     "a slice past a whole key's last": lambda peer: peer.say(a_push(WHOLE, [36], first=1), bytes(36)),
     "too few bytes of a whole key": lambda peer: peer.say(a_push(WHOLE, [28]), bytes(28)),
-    "two slices with the bytes of one": lambda peer: peer.say(push_of(first=[LAST - 1], count=[2]), bytes(28)),
-    "2**63 - 1 slices": lambda peer: peer.say(push_of(count=[2**63 - 1]), bytes(28)),
-    "slices whose sum overflows": lambda peer: peer.say(push_of(first=[2**63 - 1], count=[2**63 - 1]), bytes(28)),
-    "too few bytes": lambda peer: peer.say(push_of(nbytes=[24]), bytes(24)),
-    "too many bytes": lambda peer: peer.say(push_of(nbytes=[32]), bytes(32)),
-    "a part of an element": lambda peer: peer.say(push_of(nbytes=[27]), bytes(27)),
-    "sizes that are not the payload's": lambda peer: peer.say(push_of(nbytes=[2**62]), bytes(28)),
+    "two slices with the bytes of one": lambda peer: peer.say(push_of(first=LAST - 1, count=2), bytes(28)),
+    "2**63 - 1 slices": lambda peer: peer.say(push_of(count=2**63 - 1), bytes(28)),
+    "slices whose sum overflows": lambda peer: peer.say(push_of(first=2**63 - 1, count=2**63 - 1), bytes(28)),
+    "too few bytes": lambda peer: peer.say(push_of(nbytes=24), bytes(24)),
+    "too many bytes": lambda peer: peer.say(push_of(nbytes=32), bytes(32)),
+    "a part of an element": lambda peer: peer.say(push_of(nbytes=27), bytes(27)),
+    "sizes that are not the payload's": lambda peer: peer.say(push_of(nbytes=2**62), bytes(28)),
     "a pull of an unknown bucket": lambda peer: peer.say(pull_of(1, 9, 0)),
     "a pull twice under one number": lambda peer: [peer.say(pull_of(1, DENSE, 2**40)) for _ in range(2)],
-    "a pull of two versions": lambda peer: peer.say(two_pulls(version=[0, 1])),
-    "a pull of values and of state": lambda peer: peer.say(two_pulls(state=[0, 1])),
-    "a pull in two readings": lambda peer: peer.say(two_pulls(reading=[0, 1])),
-    "a pull of a whole key twice": lambda peer: peer.say(two_pulls(bucket=[WHOLE, WHOLE])),
-    "a pull of a table beside slices": lambda peer: peer.say(two_pulls(bucket=[DENSE, TABLE], chunks=[0, 1])),
-    "a pull of slices beside a table": lambda peer: peer.say(two_pulls(bucket=[TABLE, DENSE], chunks=[1, 0])),
-    "a pull of a whole key beside a table": lambda peer: peer.say(two_pulls(bucket=[TABLE, WHOLE], chunks=[1, 0])),
+    "a pull of a whole key twice": lambda peer: peer.say(two_pulls((WHOLE, 0, 1, 0), (WHOLE, 1, 1, 0))),
+    "a pull of a table beside slices": lambda peer: peer.say(two_pulls((DENSE, 0, 1, 0), (TABLE, 1, 1, 1))),
+    "a pull of slices beside a table": lambda peer: peer.say(two_pulls((TABLE, 0, 1, 1), (DENSE, 1, 1, 0))),
+    "a pull of a whole key beside a table": lambda peer: peer.say(two_pulls((TABLE, 0, 1, 1), (WHOLE, 1, 1, 0))),
     "a pull of a reading that there is not": lambda peer: peer.say(pull_of(1, DENSE, 0, reading=3)),
     "a pull of a slice past the last": lambda peer: peer.say(pull_of(1, DENSE, 0, first=LAST + 1)),
     "a pull of more slices than there are": lambda peer: peer.say(pull_of(1, DENSE, 0, first=1, count=LAST + 1)),
@@ -294,9 +279,9 @@ OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
     **{name: partial(say_ids, change) for name, change in IDS.items()},
     "a table pushed as slices": lambda peer: peer.say(a_push(TABLE, [28]), bytes(28)),
     "slices pushed as chunks": lambda peer: peer.say(a_push(DENSE, [28], first=LAST, chunks=1), bytes(28)),
-    "a payload kind that there is not": lambda peer: peer.say(push_of(payload_kind=[4]), bytes(28)),
+    "a payload kind that there is not": lambda peer: peer.say(push_of(payload_kind=4), bytes(28)),
     "a table restored as slices": lambda peer: peer.say(a_push(TABLE, [28], payload_kind=3), bytes(28)),
-    "a value of another length": lambda peer: peer.say(push_of(payload_kind=[1], nbytes=[24]), bytes(24)),
+    "a value of another length": lambda peer: peer.say(push_of(payload_kind=1, nbytes=24), bytes(24)),
     "a pull of a table without ids": lambda peer: peer.say(pull_of(1, TABLE, 0)),
     "a pull of more ids than there are rows": lambda peer: peer.say(pull_of(1, TABLE, 0, chunks=2)),
     "a pull of 2**63 - 1 chunks of ids": lambda peer: peer.say(pull_of(1, TABLE, 0, chunks=2**63 - 1)),
@@ -390,7 +375,7 @@ def test_a_push_by_a_slot_that_does_not_contribute_is_refused_and_counted(shard:
     before = shard.statistics().refused
     with raw_peer(shard.endpoint) as peer:
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
-        peer.say(push_of(frame=9, step=[step]), bytes(28))
+        peer.say(push_of(frame=9, step=step), bytes(28))
         refused = peer.hear(PushRefused)
         assert (refused.frame, refused.run) == (9, 0)
         assert f"slot {SPARE}, key 'b', slice 0, step {step}" in refused.reason
@@ -431,7 +416,7 @@ def test_chunks_of_a_push_may_come_in_any_order_and_again() -> None:
             assert peer.hear(Acknowledge).frame == [8]
             peer.say(pull_of(3, 0, 1, chunks=1))
             peer.say(a_push(0, [24], payload_kind=2, request=3, chunks=1, frame=9), np.int64([0, 69, 70]).tobytes())
-            assert peer.hear(Values).version == [1]
+            assert column(peer.hear(Values), "version") == [1]
             peer.say(Bye())
         with clients_of(description, LinkSettings()) as (client,):
             first = shard_first(description)
@@ -563,8 +548,9 @@ def test_a_flood_of_pulls_whose_values_are_never_acknowledged(shard: Served) -> 
     with raw_peer(shard.endpoint) as peer:
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
         for first in range(0, 20_000, 1000):
-            requests = list(range(first, first + 1000))
-            peer.say(Pull(requests, *[[0] * 1000] * 5, [LAST + 1] * 1000, *[[0] * 1000] * 2))
+            runs = [(DENSE, 0, LAST + 1, 0)]
+            asks = [(first + at, 0, False, Reading.OWN, False, False, runs) for at in range(1000)]
+            peer.say(Pull(asks))
         for _ in range(5):
             shard.train()
         assert shard.statistics().in_flight_bytes <= 3 * (4 << 20)

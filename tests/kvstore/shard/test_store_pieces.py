@@ -73,7 +73,7 @@ class Shard:
         found: dict[int, bytes] = {}
         for message, payload in self.heard:
             begin = 0
-            for request, nbytes in zip(message.request, message.nbytes, strict=True) if type(message) is Values else ():
+            for request, *_, nbytes in message.runs if type(message) is Values else ():
                 found[request] = found.get(request, b"") + payload[begin : begin + nbytes]
                 begin += nbytes
         return found

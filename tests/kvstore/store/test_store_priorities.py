@@ -12,6 +12,7 @@ import pytest
 
 from store_cluster import WAIT_S, clients_of, gradients_of, key_of, served, store_of
 from store_proxies import TcpProxy, Way
+from store_raw import column
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.settings import LinkSettings
@@ -67,7 +68,7 @@ class Link:
         urgent."""
         if not isinstance(message, Push | Values):
             return 0
-        runs = zip(message.first, message.nbytes, strict=True)
+        runs = zip(column(message, "first"), column(message, "nbytes"), strict=True)
         bulk = (lambda first: first < BULK_SLICES) if self.by is By.CALL else (lambda first: first >= URGENT_SLICES)
         return sum(nbytes for first, nbytes in runs if (BULK if bulk(first) else URGENT) == key)
 

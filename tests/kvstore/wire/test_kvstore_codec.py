@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store_messages import REPLIES, REQUESTS
+from store_raw import SENT, row_of
 from weft_kvstore.wire import messages as m
 from weft_kvstore.wire.codec import (
     FORMAT_VERSION,
@@ -69,12 +70,15 @@ def test_a_client_does_not_read_what_only_clients_say(name: str) -> None:
         decode_reply(encode(message, payload))
 
 
-COLUMNS = ("payload_kind", "request", "bucket", "step", "first", "count", "chunks", "nbytes")
+def pushed(*rows: dict[str, object], **changes: object) -> list[bytes]:
+    """A push of these rows, each with changed fields."""
+    row = {"count": 1, "nbytes": 4}
+    runs = [row_of(SENT, **{**row, **one}) for one in rows or ({},)]  # type: ignore[arg-type]  # wrong ones too
+    return [PREFIX + msgspec.msgpack.encode({"type": "push", "frame": 1, "runs": runs, **changes}), b"abcd"]
 
 
-def pushed(**changes: object) -> list[bytes]:
-    fields = {"type": "push", "frame": 1, **{key: [0] for key in COLUMNS}, "count": [1], "nbytes": [4]}
-    return [PREFIX + msgspec.msgpack.encode({**fields, **changes}), b"abcd"]
+def asked(*ask: object) -> list[bytes]:
+    return [PREFIX + msgspec.msgpack.encode({"type": "pull", "asks": [ask]})]
 
 
 @pytest.mark.parametrize(
@@ -85,8 +89,8 @@ def pushed(**changes: object) -> list[bytes]:
         ([b""], "header: begins with b''"),
         ([b"HTTP/1.1"], "header: begins with b'HTTP'"),
         ([MAGIC], "format version None"),
-        ([MAGIC + b"\x03"], "format version 3, this side speaks 10"),
-        ([MAGIC + b"\x09\x80"], "format version 9, this side speaks 10"),
+        ([MAGIC + b"\x03"], "format version 3, this side speaks 11"),
+        ([MAGIC + b"\x0a\x80"], "format version 10, this side speaks 11"),
         ([PREFIX], "header: "),
         ([PREFIX + b"\x80"], "`type`"),
         ([PREFIX + msgspec.msgpack.encode({"type": "gift"})], "'gift'"),
@@ -97,14 +101,17 @@ def pushed(**changes: object) -> list[bytes]:
         (pushed()[:1], "Push has one, none came"),
         (pushed(frame=-1), r"\$\.frame"),
         (pushed(frame="1"), r"\$\.frame"),
-        (pushed(bucket=[-1]), r"\$\.bucket\[0\]"),
-        (pushed(step=[2**63]), r"\$\.step\[0\]"),
-        (pushed(step=[0, 1]), r"Push\.step has 2 entries, Push\.payload_kind has 1"),
-        (pushed(bucket=[0] * 5000), r"\$\.bucket"),
-        (pushed(count=[0]), r"Push\.count\[0\] is 0"),
-        (pushed(nbytes=[5]), r"4 bytes came, Push\.nbytes adds up to 5"),
-        (pushed(nbytes=[2**63 - 1]), r"Push\.nbytes adds up to 9223372036854775807"),
-        (pushed(**{key: [] for key in COLUMNS}), r"Push\.nbytes is empty"),
+        (pushed({}, {"bucket": -1}), r"\$\.runs\[1\]\[2\]"),
+        (pushed({"step": 2**63}), r"\$\.runs\[0\]\[3\]"),
+        (pushed({"payload_kind": 4}), r"enum value 4 - at `\$\.runs\[0\]\[0\]"),
+        (pushed(runs=[[0] * 8]), r"length 9.* - at `\$\.runs\[0\]"),
+        (pushed(*[{}] * 5000), r"\$\.runs"),
+        (pushed({"count": 0}), r"\$\.runs\[0\]\[7\]"),
+        (pushed({"nbytes": 5}), r"4 bytes came, nbytes of Push\.runs adds up to 5"),
+        (pushed({"nbytes": 2**63 - 1}), r"nbytes of Push\.runs adds up to 9223372036854775807"),
+        (pushed(runs=[]), r"\$\.runs"),
+        (asked(1, 0, False, 0, False, False, []), r"length >= 1 - at `\$\.asks\[0\]\[6\]"),
+        (asked(1, 0, False, 3, False, False, [[0, 0, 1, 0]]), r"enum value 3 - at `\$\.asks\[0\]\[3\]"),
     ],
 )
 def test_what_is_no_message_is_refused_by_part_and_field(parts: list[bytes], told: str) -> None:
