@@ -18,7 +18,7 @@ LAZY: Final = "weft.lazy_update"
 GROUP: Final = "weft.group"
 """Of a node: the group that it is placed with."""
 OPERATOR: Final = "weft.operator"
-"""Of an Identity: the operator of weft's own domain that it stands for."""
+"""Of an Identity or a Gather: the operator of weft's own domain that it stands for."""
 
 TAKEN_OVER: Final = "weft.taken_over"
 """Of a graph: `true` where weft had it exported, with what is computed without gradients detached."""

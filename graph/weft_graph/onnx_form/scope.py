@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto
 
+from weft_graph.formals import FLOATS
 from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, AttributeValue, Constant, Node, Subgraph
 from weft_graph.limits import MOST_NESTED
 from weft_graph.onnx_form.attributes import attribute_values, constant_array, kind_of
@@ -33,7 +34,7 @@ from weft_graph.onnx_form.tensors import declared_types
 from weft_graph.onnx_form.training import PREVIEW_DOMAIN, STATES, add_gradient, add_optimizer
 from weft_graph.topological import topological_order
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import STOP_GRADIENT
+from weft_graph.weft_domain import EMBEDDING, STOP_GRADIENT
 
 # --- The order in which a file's nodes can run, and what its bodies read of the values around them --------------------
 
@@ -280,12 +281,21 @@ class Scope:
             self._constant(proto, name)
         elif op_type == "Identity" and own_metadata(proto.metadata_props).get(OPERATOR) == STOP_GRADIENT:
             self.draft.append(replace(self._plain(proto, name, op_type), op_type=STOP_GRADIENT, domain=WEFT_DOMAIN))
+        elif op_type == "Gather" and own_metadata(proto.metadata_props).get(OPERATOR) == EMBEDDING:
+            self._rows(self._plain(proto, name, op_type))
         elif op_type == "Identity" and self._is_alias(proto):
             self._bind(proto.output[0], self.frame.value(proto.input[0], f"node {name!r}"), name)
         elif op_type in SEQUENCES and op_type != "Identity":
             self._sequence(proto, name, op_type)
         elif not self._is_settled(proto, name, op_type):
             add_newest(self.draft, self._plain(proto, name, op_type), self._version(ONNX_DOMAIN, name))
+
+    def _rows(self, node: Node) -> None:
+        """A Gather whose ids do not count from the end."""
+        table = self.draft.type_of(node.inputs[0])
+        if table is not None and table.dtype in FLOATS and not node.attributes.get("axis"):
+            node = replace(node, op_type=EMBEDDING, domain=WEFT_DOMAIN, attributes={})
+        self.draft.append(node)
 
     def _of_domain(self, node: Node) -> None:
         if node.domain == PREVIEW_DOMAIN and node.op_type in STATES:

@@ -1,8 +1,9 @@
-"""Other words for what PyTorch's exporter writes, where its own have other gradients than PyTorch's calls.
+"""Other words for what PyTorch's exporter writes, where its own have other values or gradients than PyTorch's calls.
 
 | Call | Where its nodes go wrong | Written here as |
 |---|---|---|
 | `detach` | gradients flow | StopGradient |
+| `embedding` | an id below 0 counts from the end | Embedding, which refuses it |
 | `embedding` with `padding_idx` | the row of the padding has a gradient | StopGradient at that row |
 | `clamp` | on a bound: half the gradient | comparisons, whose gradient is whole there |
 | `hardtanh`, `relu6` | on a bound: a gradient, where PyTorch has none | comparisons, whose gradient is 0 there |
@@ -30,7 +31,7 @@ from onnx import helper
 from weft_graph.onnx_form.errors import Array
 from weft_graph.onnx_form.own_metadata import OPERATOR
 from weft_graph.onnx_form.torch_notes import Call, Notes
-from weft_graph.weft_domain import STOP_GRADIENT
+from weft_graph.weft_domain import EMBEDDING, STOP_GRADIENT
 
 _ROW: Final = re.compile(r"\d{1,18}")
 _MASKED: Final = -1e30
@@ -119,11 +120,17 @@ def _detach(form: _Form) -> None:
 
 
 def _embedding(form: _Form) -> None:
-    """Rows of the padding are read as they are, and have no gradient."""
+    """An id below 0 is none, and does not count from the end. Rows of the padding are read as they are, and have no
+    gradient."""
     padding = form.call.argument(2, "padding_idx", "-1")
-    if len(form.proto.input) != 2 or not _ROW.fullmatch(padding):
+    if len(form.proto.input) != 2 or any(each.name == "axis" and each.i for each in form.proto.attribute):
+        return
+    if not _ROW.fullmatch(padding):
+        form.end("Gather", *form.inputs)
+        form.nodes[-1].metadata_props.add(key=OPERATOR, value=EMBEDDING)
         return
     rows = form.apply("Gather", *form.inputs)
+    form.nodes[-1].metadata_props.add(key=OPERATOR, value=EMBEDDING)
     ids = form.apply("Cast", form.proto.input[1], to=onnx.TensorProto.INT64)
     is_padding = form.apply("Equal", ids, form.constant(np.asarray(int(padding), np.int64)))
     mask = form.apply("Unsqueeze", is_padding, form.constant(np.asarray([-1], np.int64)))

@@ -24,6 +24,8 @@ from weft_graph.weft_domain import EMBEDDING, STOP_GRADIENT
 # --- weft's arrays as ONNX's tensors ----------------------------------------------------------------------------------
 
 
+OWN: Final = {(STOP_GRADIENT, "Identity"), (EMBEDDING, "Gather")}
+"""weft's operators and the ONNX ones that they are written as, which say so in their metadata."""
 _BITS: Final = {DType.INT4: 4, DType.UINT4: 4, DType.FLOAT4E2M1: 4, DType.INT2: 2, DType.UINT2: 2}
 
 
@@ -218,8 +220,8 @@ class NodeWriter:
                 proto.attribute.append(attribute)
         if source.group:
             proto.metadata_props.add(key=GROUP, value=source.group)
-        if source.op_type == STOP_GRADIENT and source.domain == WEFT_DOMAIN:
-            proto.metadata_props.add(key=OPERATOR, value=STOP_GRADIENT)
+        if source.domain == WEFT_DOMAIN and (source.op_type, proto.op_type) in OWN:
+            proto.metadata_props.add(key=OPERATOR, value=source.op_type)
         return proto
 
     def _attribute(

@@ -170,8 +170,19 @@ def test_padding_and_sparseness_of_embeddings_are_read() -> None:
         "sparse.weight": True,
     }
     assert any(node.op_type == "StopGradient" for node in found.graph.nodes)
+    assert [node.op_type for node in found.graph.nodes if node.inputs[0].endswith(".weight")] == ["Embedding"] * 2
     asked = read(module, torch.randint(0, 9, (2, 3)), lazy=("padded.*",))
     assert all(each.lazy_update for each in asked.graph.parameters)
+
+
+def test_an_id_below_0_counts_from_the_end_where_pytorch_has_it_so() -> None:
+    """By Python's indices, and not in an embedding, which refuses it."""
+    module = Of(lambda m, ids: m.layer(m.layer.weight[ids]), layer=nn.Linear(8, 8, bias=False))
+    found = read(module, torch.randint(-8, 8, (2, 3)))
+    assert not any(node.op_type == "Embedding" for node in found.graph.nodes)
+    whole = Of(lambda m, ids: m.layer(functional.embedding(ids, m.codes).float()), layer=nn.Linear(3, 8))
+    whole.codes = torch.arange(12).reshape(4, 3)
+    assert any(node.op_type == "Gather" for node in read(whole, torch.randint(0, 4, (2, 3))).graph.nodes)
 
 
 HOSTILE = [
