@@ -223,6 +223,15 @@ def test_a_failure_names_agent_place_step_and_reason(world: World) -> None:
     assert world.jobs["job"].reason == "worker-1 (worker 1) failed at step 4 of 6: RuntimeError: no memory left"
 
 
+def test_a_step_that_the_reason_names_is_not_said_twice(world: World) -> None:
+    world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    reason = "label 5 in row 9 of column 'y', read in step 4, is not one of the 2 classes"
+    world.report(world.lease(WORKER, 1), AllocationEvent.FAILED, reason=reason)
+    assert world.jobs["job"].reason == f"worker-1 (worker 1) failed: {reason}"
+
+
 def test_a_failure_also_names_agents_that_have_not_been_heard_of(world: World) -> None:
     """A worker notices a dead peer before the server does: the reason leads to the cause."""
     workers, shards = world.agents()

@@ -11,6 +11,7 @@ A job is placed anew, from its newest snapshot, where a process or an agent is l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -482,7 +483,9 @@ class JobRun:
             self._go_on_finishing(now)
         elif event is AllocationEvent.FAILED:
             because = f": {report.reason}" if report.reason else " and gave no reason"
-            told = f"{lease.who} failed {self._at(lease, 0 if report.lost else 1)}{because}{silent()}"
+            says_step = re.search(r"\bin step \d", report.reason or "")
+            at = "" if says_step else f" {self._at(lease, 0 if report.lost else 1)}"
+            told = f"{lease.who} failed{at}{because}{silent()}"
             # While another takes over, all wait for it: what fails meanwhile may have waited for too long.
             if report.lost or self._is_handing_over:
                 self._recover(lease, told, now)
