@@ -423,6 +423,15 @@ def test_waiting_in_vain_is_one_sentence(run: Run, ended: Any, arguments: list[s
 
 
 @pytest.mark.parametrize(
+    ("word", "own"), [("get", "jobs"), ("describe", "show"), ("delete", "rm"), ("apply", "submit"), ("kill", "cancel")]
+)
+def test_a_command_of_another_program_is_answered_by_wefts(run: Run, word: str, own: str) -> None:
+    result = run(answers(job()), word, "job-1", "-o", "wide")
+    assert result.exit_code == 2
+    assert f"Error: weft has no command {word!r}; did you mean {own!r}?\n" in result.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["wait", "job-1", "--for", "done"], "Invalid value for '--for': 'done' is not one of 'running', 'ended'"),

@@ -65,6 +65,20 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 commands is called, so help and the start of a command cost no more than they need."""
 
 
+OF_OTHERS: Mapping[str, str] = {
+    **dict.fromkeys(("get", "list", "ls", "ps", "squeue", "queue", "status"), "jobs"),
+    **dict.fromkeys(("describe", "info"), "show"),
+    **dict.fromkeys(("delete", "remove"), "rm"),
+    **dict.fromkeys(("apply", "create", "run", "train", "fit", "sbatch"), "submit"),
+    **dict.fromkeys(("kill", "scancel", "abort"), "cancel"),
+    **dict.fromkeys(("nodes", "workers", "sinfo", "top"), "agents"),
+    **dict.fromkeys(("start", "init"), "up"),
+    **dict.fromkeys(("attach", "follow"), "watch"),
+    "download": "params save",
+}
+"""Commands of kubectl, docker, Slurm and the like -> weft's own."""
+
+
 class _Commands(Mapping[str, Any]):
     """Commands by name, each built once it is asked for."""
 
@@ -95,6 +109,13 @@ class Reporting(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands: Any = _Commands()
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Finds the command; of another program's word it says weft's."""
+        own = OF_OTHERS.get(args[0]) if args else None
+        if own is not None and args[0] not in self.commands:
+            raise USAGE_ERROR(f"weft has no command {args[0]!r}; did you mean {own!r}?", ctx=ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Lists the commands by topic, without loading them."""
