@@ -57,8 +57,9 @@ def pages(place: Place) -> dict[str, str]:
     [readme] = blocks("README.md")
     shorter = readme.replace("epochs=40", "epochs=10")
     assert shorter != readme
-    said = run(place, IN_TURN, shorter, "\n".join(blocks("docs/tutorial.md"))).split("\0")
-    return dict(zip(("README.md", "docs/tutorial.md"), said, strict=False))
+    others = ("docs/data.md", "docs/tutorial.md")
+    said = run(place, IN_TURN, shorter, *("\n".join(blocks(page)) for page in others)).split("\0")
+    return dict(zip(("README.md", *others), said, strict=False))
 
 
 def accuracies(said: str) -> list[float]:
@@ -77,6 +78,14 @@ def test_the_readme_example_is_clean_by_the_projects_own_rules_when_it_is_saved_
 
 def test_the_readme_example_trains_when_pasted(pages: dict[str, str]) -> None:
     assert accuracies(pages["README.md"])[-1] > 0.6
+
+
+def test_a_csv_file_trains_as_the_page_on_data_says(place: Place, pages: dict[str, str]) -> None:
+    said = pages["docs/data.md"]
+    assert accuracies(said)[-1] > 0.8
+    assert "the first flower is setosa" in said
+    with np.load(place.folder / "large.npz") as large:
+        assert (large["x"].shape, large["label"][-1]) == ((1000, 4), 249 % 3)
 
 
 def test_from_data_and_a_module_to_trained_weights_in_it_takes_six_statements_at_most() -> None:
