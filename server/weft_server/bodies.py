@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import errno
 import shutil
-import threading
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from email.message import Message
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
@@ -30,7 +27,7 @@ from weft_graph.spelling import did_you_mean
 from weft_server.gate import too_large
 from weft_server.problems import ProblemError, invalid_request
 from weft_server.refusals import listed
-from weft_server.storage.job_files import Upload
+from weft_server.storage.job_files import Arrivals, Coming, Upload
 from weft_server.storage.parameter_file import PIECE_BYTES, ParameterFileError
 from weft_server.threads import Threads
 from weft_server.users import Party
@@ -205,19 +202,6 @@ def _check_media_type(request: Request) -> None:
         raise ProblemError("unknown-media-type", detail)
 
 
-@dataclass(slots=True)
-class _Coming:
-    """A body on its way: whose it is, the bytes that it is to have, and those that are on the disk."""
-
-    party: Party | None
-    nbytes: int = 0
-    written: int = 0
-
-    @property
-    def left(self) -> int:
-        return self.nbytes - self.written
-
-
 class Incoming:
     """Bodies that are written to one directory as they come, and the disk's bytes that are promised to them.
 
@@ -225,22 +209,21 @@ class Incoming:
     come slowly fill no disk together.
     """
 
-    def __init__(self, threads: Threads) -> None:
+    def __init__(self, threads: Threads, arrivals: Arrivals) -> None:
         self._threads = threads
-        self._lock = threading.Lock()
-        self._coming: dict[Path, _Coming] = {}
+        self._arrivals = arrivals
 
     @asynccontextmanager
     async def received(
         self,
         request: Request,
         start: Callable[[], Upload],
-        discard: Callable[[Upload], None],
         limit: int,
         *,
         party: Party | None,
     ) -> AsyncIterator[Upload]:
-        """The body in a file that `start` makes and `discard` takes back. `party`: None where an agent brings it.
+        """The body in a file that `start` makes, deleted after the block where it has its name still. `party`: None
+        where an agent brings it.
 
         Raises ProblemError: too large, no room. Files' errors and those of documents within the block become problems
         too.
@@ -253,8 +236,8 @@ class Incoming:
         upload: Upload | None = None
         try:
             upload = await on_files(start)
-            with self._lock:
-                self._coming[upload.path] = _Coming(party)
+            with self._arrivals.lock:
+                self._arrivals.coming.setdefault(upload.path, Coming(party))
             await on_files(self._promise, upload, told or 0)
             await self._write(upload, request.stream(), limit, told)
             yield upload
@@ -267,9 +250,9 @@ class Incoming:
             raise ProblemError("not-stored", detail) from error
         finally:
             if upload is not None:
-                with self._lock:
-                    self._coming.pop(upload.path, None)
-                await on_files(discard, upload)
+                with self._arrivals.lock:
+                    self._arrivals.coming.pop(upload.path, None)
+                await on_files(upload.discard)
 
     async def _write(self, upload: Upload, stream: AsyncIterator[bytes], limit: int, told: int | None) -> None:
         """Writes what comes in pieces of about a megabyte, each on a thread."""
@@ -289,8 +272,8 @@ class Incoming:
     def _put(self, upload: Upload, pieces: Sequence[bytes], held: int, nbytes: int) -> None:
         self._promise(upload, nbytes, held)
         upload.file.writelines(pieces)
-        with self._lock:
-            self._coming[upload.path].written += held
+        with self._arrivals.lock:
+            self._arrivals.coming[upload.path].written += held
 
     def _promise(self, upload: Upload, nbytes: int, at_once: int = 0) -> None:
         """The body is to have so many bytes, of which some are written at once. Raises ProblemError where they do not
@@ -298,11 +281,12 @@ class Incoming:
 
         What is promised to users holds up no agent: the parameters of a job that ends come before uploads.
         """
-        upload.admit(nbytes)
         free = shutil.disk_usage(upload.path.parent).free
-        with self._lock:
-            mine = self._coming[upload.path]
-            others = [each for each in self._coming.values() if each is not mine]
+        with self._arrivals.lock:
+            mine = self._arrivals.coming[upload.path]
+            if nbytes > mine.nbytes:
+                upload.check_room(nbytes)
+            others = [each for each in self._arrivals.coming.values() if each is not mine]
             promised = sum(each.left for each in others if mine.party is not None or each.party is None)
             own = sum(each.left for each in others if mine.party is not None and each.party == mine.party)
             wanted, room = nbytes - mine.written, free - KEPT_FREE_BYTES

@@ -1,8 +1,8 @@
 """The I/O around the controller: facts go to it, its instructions to the records, to files and to calls that wait.
 
-The controller is only ever touched on the event loop. What it decides is written before anybody is told of it: calls
-that bring facts are answered then, agents get their orders then, and streams show what was written. So a server that is
-killed at any moment and starts again knows all that it has ever said.
+The controller is only ever touched on the event loop: routes ask it, and bring facts here. What it decides is written
+before anybody is told of it: calls that bring facts are answered then, agents get their orders then, and streams show
+what was written. So a server that is killed at any moment and starts again knows all that it has ever said.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from weakref import WeakValueDictionary
 import zmq
 
 from weft.api.agent import (
-    AgentInfo,
-    AgentKind,
     Allocation,
     CurvePair,
     Heartbeat,
@@ -96,9 +94,9 @@ class Service:
         self.notifier = Notifier()
         self.threads = Threads()
         self.closing = False
-        self._controller = Controller(limits, new_id, new_pair if encrypts else None)
+        self.controller = Controller(limits, new_id, new_pair if encrypts else None)
         self.values = KeeperValues(
-            self._controller, files, threads=self.threads, notifier=self.notifier, apply=self._written, clock=clock
+            self.controller, files, threads=self.threads, notifier=self.notifier, apply=self._written, clock=clock
         )
         self._journal = Journal(self._record, self._recorded)
         self._heartbeats: dict[str, Heartbeat] = {}
@@ -122,16 +120,16 @@ class Service:
         self.records.hold()
         await self._tidy(await self.threads.on_files(self.files.clean))
         starts = await self.threads.write(self.records.begin, self.clock().at)
-        self._controller.count_from(starts * VERSIONS)
+        self.controller.count_from(starts * VERSIONS)
         agents = await self.threads.read(self.records.agents)
         kept = await self.threads.read(self.records.unfinished)
         for lost in [each for each in kept if not _can_go_on(each)]:
             await self._apply(_failed_by_restart(lost.job, lost.events, self.clock()))
-        for order in self._controller.restore(agents, [each for each in kept if _can_go_on(each)], self.clock()):
+        for order in self.controller.restore(agents, [each for each in kept if _can_go_on(each)], self.clock()):
             self._tell(order)
-        await self._apply(self._controller.tick(self.clock()))
+        await self._apply(self.controller.tick(self.clock()))
         self._ticker = asyncio.create_task(self._tick(), name="ticks")
-        limits = self._controller.limits
+        limits = self.controller.limits
         if limits.ended_s is not None or limits.ended_bytes is not None:
             self._cleaner = asyncio.create_task(self._clean(), name="removes ended jobs")
 
@@ -164,12 +162,9 @@ class Service:
             return "the records refuse what is written to them; it is tried again"
         return None
 
-    def agents(self) -> list[AgentInfo]:
-        return self._controller.agents(self.clock())
-
     async def job(self, job: str) -> Job:
         """The job as it is now, whose log has what led to it unless the records refuse it. Raises UnknownError."""
-        run = self._controller.run_of(job)
+        run = self.controller.run_of(job)
         found = run.job if run is not None else self._journal.newest(job)
         if found is None:
             return await self.recorded(job)
@@ -198,7 +193,7 @@ class Service:
     async def plan(self, job: str) -> JobPlan:
         """Raises UnknownError."""
         await self._handed_over(job)
-        run = self._controller.run_of(job)
+        run = self.controller.run_of(job)
         found = run.plan if run is not None else await self.threads.read_large(self.records.plan, job)
         if found is None:
             raise UnknownError("job", job)
@@ -207,7 +202,7 @@ class Service:
     async def programs(self, job: str) -> str:
         """The job's programs, as JSON. Raises UnknownError."""
         await self._handed_over(job)
-        run = self._controller.run_of(job)
+        run = self.controller.run_of(job)
         found = run.plan.programs_json if run is not None else await self.threads.read_large(self.records.programs, job)
         if found is None:
             raise UnknownError("job", job)
@@ -225,7 +220,7 @@ class Service:
 
         A caller that goes away does not part the two: what is kept is always handed over.
         """
-        self._controller.check_room(project)
+        self.controller.check_room(project)
         if await self.threads.read(lambda: self.records.is_moved):
             raise DatabaseMovedError
         now = self.clock()
@@ -250,7 +245,7 @@ class Service:
 
     async def _hand_over(self, submission: Submission) -> None:
         await self.threads.write(self.records.add, submission)
-        await self._apply(self._controller.submit(submission.job, submission.plan, 1, self.clock()))
+        await self._apply(self.controller.submit(submission.job, submission.plan, 1, self.clock()))
 
     async def _handed_over(self, job: str) -> None:
         """Returns once the controller has the job, if the records have: they are told first."""
@@ -258,20 +253,12 @@ class Service:
         if submission is not None:
             await asyncio.wait([submission])
 
-    def waits_for(self, plan: JobPlan, project: str) -> str | None:
-        """What a job of that plan would wait for if it were submitted now; None where it would start."""
-        return self._controller.waits_for(plan, project, self.clock())
-
-    def most_memory(self, kind: AgentKind) -> int | None:
-        """The most that a job's process may take on any agent of that kind; None where nobody knows."""
-        return self._controller.most_memory(kind)
-
     async def cancel(self, job: str, *, why: str, discard: bool = False) -> Job:
         """`why` is the job's reason. A cancelled job stays so. Raises UnknownError, or WrongStateError for one that has
         ended otherwise."""
         await self._handed_over(job)
-        if self._controller.run_of(job) is not None:
-            await self._written(self._controller.cancel(job, why, self.clock(), discard=discard))
+        if self.controller.run_of(job) is not None:
+            await self._written(self.controller.cancel(job, why, self.clock(), discard=discard))
             return await self.job(job)
         ended = await self.job(job)
         if ended.state is JobState.CANCELLED and discard and ended.snapshot is not None:
@@ -288,8 +275,8 @@ class Service:
     async def stop_job(self, job: str, *, why: str) -> Job:
         """`why` is in the job's reason. Raises UnknownError, or WrongStateError. One that has succeeded stays so."""
         await self._handed_over(job)
-        if self._controller.run_of(job) is not None:
-            await self._written(self._controller.stop(job, why, self.clock()))
+        if self.controller.run_of(job) is not None:
+            await self._written(self.controller.stop(job, why, self.clock()))
             return await self.job(job)
         ended = await self.job(job)
         if ended.state is not JobState.SUCCEEDED:
@@ -298,13 +285,13 @@ class Service:
 
     async def scale(self, job: str, scaling: Scaling) -> Job:
         """Raises UnknownError, or WrongStateError."""
-        if self._controller.run_of(job) is None:
+        if self.controller.run_of(job) is None:
             told = (await self.job(job)).state.told
             raise WrongStateError(
                 f"job {job} {told} already, and only a running job can be scaled; `weft resume {job} --workers N` goes "
                 "on with it"
             )
-        await self._written(self._controller.scale(job, scaling, self.clock()))
+        await self._written(self.controller.scale(job, scaling, self.clock()))
         return await self.job(job)
 
     async def remove(self, job: str) -> None:
@@ -325,10 +312,10 @@ class Service:
 
     async def _remove_snapshots(self, job: str) -> None:
         """Raises WrongStateError where another job needs them, NotRemovedError."""
-        location = self._controller.limits.snapshots
+        location = self.controller.limits.snapshots
         if location is None:
             return
-        if (user := self._controller.user_of(JobFolder(location, job))) is not None:
+        if (user := self.controller.user_of(JobFolder(location, job))) is not None:
             advice = f"wait until that has a snapshot of its own, or cancel it (weft cancel {user})"
             raise WrongStateError(f"job {user} goes on from the snapshot of job {job}: {advice}")
         async with self._alone(job):
@@ -361,7 +348,7 @@ class Service:
 
     async def _make_room(self) -> None:
         """Removes jobs that ended long ago, or first, where the settings say so."""
-        limits = self._controller.limits
+        limits = self.controller.limits
         jobs = await self.with_sizes(await self.threads.read(self.records.ended))
         left = sum(job.kept_bytes for job in jobs)
         for job in jobs:
@@ -377,18 +364,18 @@ class Service:
                 _log.warning("job %s is not removed yet: %s", job.id, error)
 
     async def register(self, registration: Registration) -> Registered:
-        registered, instructions = self._controller.register(registration, self.clock())
+        registered, instructions = self.controller.register(registration, self.clock())
         _log.info("agent %s registered as %s (pid %d)", registered.id, registration.name, registration.pid)
         await self._written(instructions)
         return registered
 
     async def leave(self, agent: str, why: str | None) -> None:
-        await self._written(self._controller.leave(agent, self.clock(), why))
+        await self._written(self.controller.leave(agent, self.clock(), why))
 
     async def heartbeat(self, agent: str, heartbeat: Heartbeat, has_left: Callable[[], Awaitable[bool]]) -> Orders:
         """The agent's orders, at once when they are newer than it knows, else after its wait or as its next heartbeat
         comes. `has_left`: whether nobody hears the answer. Raises UnknownError."""
-        if instructions := self._controller.heard(agent, self.clock()):
+        if instructions := self.controller.heard(agent, self.clock()):
             await self._apply(instructions)
         self._heartbeats[agent] = heartbeat
         self.notifier.notify(_agent_topic(agent))
@@ -400,7 +387,7 @@ class Service:
 
     async def _ordered(self, agent: str, heartbeat: Heartbeat, has_left: Callable[[], Awaitable[bool]]) -> Orders:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(heartbeat.wait_s, self._controller.limits.lost_after_s / 2)
+        deadline = loop.time() + min(heartbeat.wait_s, self.controller.limits.lost_after_s / 2)
         while True:
             changed = self.notifier.subscribe(_agent_topic(agent))
             orders = self._orders.get(agent)
@@ -410,13 +397,13 @@ class Service:
             is_newest = self._heartbeats.get(agent) is heartbeat
             if orders.version != heartbeat.known or remaining <= 0 or self.closing or not is_newest:
                 if is_newest and await has_left():
-                    self._controller.hung_up(agent)
+                    self.controller.hung_up(agent)
                 return orders
             await notified(changed, remaining)
 
     def allocated_programs(self, allocation: str, term: int, sha256: str) -> str:
         """The document of that hash that the allocation runs. Raises a RefusalError."""
-        plan = self._controller.plan_of(allocation, term)
+        plan = self.controller.plan_of(allocation, term)
         if plan.programs_sha256 != sha256:
             raise NotKeeperError(f"job {plan.name} has no programs of SHA-256 {sha256}")
         return plan.programs_json
@@ -426,14 +413,14 @@ class Service:
         if not isinstance(allocation, WorkerAllocation):
             return allocation
         with contextlib.suppress(RefusalError):  # it has just ended: newer orders follow
-            plan = self._controller.plan_of(allocation.id, allocation.term)
+            plan = self.controller.plan_of(allocation.id, allocation.term)
             return allocation.model_copy(update={"programs": plan.programs})
         return allocation
 
     async def report(self, allocation: str, report: Report) -> None:
         """Takes facts; when it returns, a crash does not lose them. Raises a RefusalError."""
-        lease = self._controller.lease_of(allocation)
-        await self._written(self._controller.report(allocation, report, self.clock()))
+        lease = self.controller.lease_of(allocation)
+        await self._written(self.controller.report(allocation, report, self.clock()))
         if report.trace is not None:
             told = report.trace.model_copy(update={"kind": lease.kind, "place": lease.place})
             try:
@@ -462,8 +449,8 @@ class Service:
             await asyncio.sleep(TICK_INTERVAL_S)
             try:
                 await self._put_back()
-                await self._apply(self._controller.tick(self.clock()))
-                if (brought := self._controller.with_final()) and (self._looking is None or self._looking.done()):
+                await self._apply(self.controller.tick(self.clock()))
+                if (brought := self.controller.with_final()) and (self._looking is None or self._looking.done()):
                     self._looking = asyncio.create_task(self._look_at(brought), name="looks at final values")
             except Exception:  # noqa: BLE001  # the task's outermost frame: a server without ticks would lose nobody
                 _log.exception("a tick failed; the next one goes on from what it has left")
@@ -472,7 +459,7 @@ class Service:
         """Final values of jobs that have not ended: where somebody has deleted them, they are brought again."""
         for job in brought:
             if await self.threads.on_files(self.files.final, job) is None:
-                await self._apply(self._controller.final_deleted(job, self.clock()))
+                await self._apply(self.controller.final_deleted(job, self.clock()))
 
     async def _put_back(self) -> None:
         """Where the database was deleted, writes it again, from what is still open of it."""
@@ -532,7 +519,7 @@ class Service:
 
     async def _on_snapshots(self, instruction: KeepSnapshot | TidySnapshots) -> None:
         error: str | None = None
-        job, location = instruction.job, self._controller.limits.snapshots
+        job, location = instruction.job, self.controller.limits.snapshots
         async with self._alone(job):
             try:
                 if isinstance(instruction, KeepSnapshot):
@@ -544,7 +531,7 @@ class Service:
                 _log.warning("snapshots of job %s: %s", job, error)
         if isinstance(instruction, KeepSnapshot):
             step = instruction.snapshot.step
-            await self._apply(self._controller.snapshot_checked(job, step, error, self.clock()))
+            await self._apply(self.controller.snapshot_checked(job, step, error, self.clock()))
 
     def _tell(self, order: Order) -> None:
         if order.orders is None:

@@ -21,7 +21,7 @@ listing = APIRouter(prefix="/v1/agents", tags=["cluster"], route_class=StrictRou
 @listing.get("", openapi_extra=sends("records-unavailable"))
 async def list_agents(use: Use, caller: Caller) -> AgentList:
     """Agents that live, and those lost lately, with the jobs that the caller sees."""
-    agents = use.service.agents()
+    agents = use.service.controller.agents(use.service.clock())
     if caller.project == ALL_PROJECTS:
         return AgentList(agents=agents)
     held = sorted({job for agent in agents for job in agent.jobs})

@@ -15,7 +15,6 @@ from weft_server.bodies import StrictRoute
 from weft_server.problems import DOCUMENT, sends
 from weft_server.routes.context import PathId, Use
 from weft_server.routes.documents import BODY, InPieces, document, document_answer
-from weft_server.storage.job_files import Upload
 from weft_server.storage.parameter_file import largest_document, state_parameters
 
 router = APIRouter(prefix="/v1/allocations", tags=["agents"], route_class=StrictRoute)
@@ -58,7 +57,7 @@ async def bring_parameters(
     arrays = plan.kept_arrays
     limit = largest_document([*plan.parameters, *state_parameters(plan.parameters, arrays)])
     start = partial(files.start, job, uuid4().hex)
-    async with use.incoming.received(request, start, Upload.discard, limit, party=None) as upload:
+    async with use.incoming.received(request, start, limit, party=None) as upload:
         await service.threads.on_files(files.check, upload, plan.parameters, arrays, final)
         place = partial(files.put, upload, job, step, final)
         await service.values.keep(allocation, term, step, final, place)

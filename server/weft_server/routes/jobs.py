@@ -143,7 +143,7 @@ async def list_parameters(job: PathId, use: Use) -> ParameterList:
 
 def _bounds(use: Context) -> tuple[tuple[Path, ...] | None, Bounds]:
     """(where data may be read from, what a job may take)."""
-    workers, shards = (use.service.most_memory(kind) for kind in (AgentKind.WORKER, AgentKind.SHARD))
+    workers, shards = (use.service.controller.most_memory(kind) for kind in (AgentKind.WORKER, AgentKind.SHARD))
     return use.settings.readable, replace(use.settings.bounds, worker_bytes=workers, shard_bytes=shards)
 
 
@@ -151,7 +151,13 @@ async def _dry_run(use: Context, body: bytes, request: Request, caller: User, pa
     size, most = len(body), use.settings.job_nodes
     found = await use.computed(request, size, check_submitted, body, *_bounds(use), most, low_priority=True)
     async with begun(use, caller, new_id(), found.spec, found.plan, keep=False) as plan:
-        what = (plan, use.service.waits_for(plan, caller.home), found.text, passes, use.settings.snapshots_location)
+        what = (
+            plan,
+            use.service.controller.waits_for(plan, caller.home, use.service.clock()),
+            found.text,
+            passes,
+            use.settings.snapshots_location,
+        )
         # Not behind others again: it has waited once.
         return await use.computed(request, size, dry_run_text, *what)
 

@@ -84,7 +84,7 @@ async def _arrived(use: Context, request: Request, folder: Path) -> AsyncIterato
     """The body in its file. Raises ProblemError as `Incoming.received` does, and where it does not come in time."""
     settings = use.settings
     start, limit = partial(_started, folder), settings.model_bytes
-    whole = use.incoming.received(request, start, Upload.abandon, limit, party=party_of(request))
+    whole = use.incoming.received(request, start, limit, party=party_of(request))
     async with AsyncExitStack() as held:
         try:
             async with asyncio.timeout(settings.model_body_s):

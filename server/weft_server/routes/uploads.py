@@ -23,9 +23,9 @@ async def create_upload(request: Request, use: Use, caller: Caller, idempotency_
     """Keeps a safetensors document for some hours, for jobs' `init_from`. It is replaced by the same document with the
     same `Idempotency-Key`."""
     service, uploads, identifier = use.service, use.uploads, uuid4().hex
-    start = partial(uploads.start, identifier, service.clock().at, caller.home)
     limit, party = use.settings.upload_bytes, party_of(request)
-    async with use.incoming.received(request, start, uploads.discard, limit, party=party) as written:
+    start = partial(uploads.start, identifier, service.clock().at, caller.home, party)
+    async with use.incoming.received(request, start, limit, party=party) as written:
         if idempotency_key is not None:
             await service.threads.on_files(written.close)
             identifier = await service.threads.on_files(upload_id, idempotency_key, written.path)

@@ -14,7 +14,6 @@ from weft_server.problems import DOCUMENT, OF_JOB, ProblemError, sends
 from weft_server.refusals import NotWrittenError, RefusalError, WrongStateError
 from weft_server.routes.context import Context, PathId, Use
 from weft_server.routes.documents import BODY, answer, document_answer
-from weft_server.storage.job_files import Upload
 from weft_server.storage.parameter_file import Selection, largest_document
 from weft_server.users import party_of
 
@@ -66,7 +65,7 @@ async def set_values(job: PathId, request: Request, use: Use) -> ValuesSet:
     service.values.check_set(job)
     start = partial(files.start, job, uuid4().hex)
     limit = largest_document(plan.parameters)
-    async with use.incoming.received(request, start, Upload.discard, limit, party=party_of(request)) as upload:
+    async with use.incoming.received(request, start, limit, party=party_of(request)) as upload:
         names = await service.threads.on_files(files.check_part, upload, plan.parameters)
         return await service.values.set(job, upload, names, use.settings.values_deadline_s)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -30,6 +31,7 @@ from weft_server.storage.parameter_file import (
     part_errors,
     read_header,
 )
+from weft_server.users import Party
 
 FINAL = "parameters.safetensors"
 DELETED = "deleted"
@@ -40,14 +42,37 @@ _log = logging.getLogger("weft.server")
 _TEMPORARY = ".upload-"
 
 
+@dataclass(slots=True)
+class Coming:
+    """A document on its way: who brings it, None for an agent, the bytes that it is to have as far as they are told,
+    and those that are on the disk. `project`: into which it is uploaded, None for one that is no upload."""
+
+    party: Party | None
+    project: str | None = None
+    nbytes: int = 0
+    written: int = 0
+
+    @property
+    def left(self) -> int:
+        return self.nbytes - self.written
+
+
+class Arrivals:
+    """All documents on their way, by their files. What is decided by them is decided under the `lock`."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.coming: dict[Path, Coming] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Upload:
     """A document that is being written."""
 
     path: Path
     file: BinaryIO
-    admit: Callable[[int], None] = lambda _: None
-    """Told how many bytes it is to have, before they are written. Raises FullError."""
+    check_room: Callable[[int], None] = lambda _: None
+    """Raises FullError where it may not have so many bytes. Called under the lock of arrivals."""
 
     def close(self) -> None:
         """What was written is on the disk. Idempotent."""

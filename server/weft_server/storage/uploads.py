@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 from weft.api.token import ALL_PROJECTS, DEFAULT_PROJECT
 from weft.api.values import Uploaded, UploadInfo, UploadList
 from weft_server.refusals import FullError, UnknownError
-from weft_server.storage.job_files import Upload
+from weft_server.storage.job_files import Arrivals, Coming, Upload
 from weft_server.storage.parameter_file import ParameterFileError, read_header
+from weft_server.users import Party
 
 LARGEST_HEADER_BYTES = 16 << 20
 """Of a document of which nothing is known: some hundred thousand tensors."""
@@ -36,14 +35,12 @@ class Uploads:
     Jobs have copies of their own.
     """
 
-    def __init__(self, directory: Path, hours: float, most_bytes: int) -> None:
+    def __init__(self, directory: Path, hours: float, most_bytes: int, arrivals: Arrivals) -> None:
         self._folder = directory / "uploads"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lifetime = timedelta(hours=hours)
         self._most_bytes = most_bytes
-        self._lock = threading.Lock()
-        self._coming: dict[Path, tuple[str, int]] = {}
-        """What is being brought: into which project, and the bytes that it is to have, as far as they are told."""
+        self._arrivals = arrivals
 
     def clean(self, now: datetime, *, at_start: bool = False) -> None:
         """Deletes what has expired; at the server's start also what was not brought to its end."""
@@ -54,28 +51,22 @@ class Uploads:
             if self._expires(found) <= now:
                 path.unlink(missing_ok=True)
 
-    def start(self, identifier: str, now: datetime, project: str = DEFAULT_PROJECT) -> Upload:
-        """A temporary file for a new upload. Raises FullError."""
+    def start(self, identifier: str, now: datetime, project: str, party: Party) -> Upload:
+        """A temporary file for a new upload, which is on its way from now on. Raises FullError."""
         self.clean(now)
         self._folder.mkdir(parents=True, exist_ok=True)  # also where somebody has deleted it
         path = self._folder / f"{_TEMPORARY}{identifier}"
-        with self._lock:
-            if len(self._coming) >= MOST_AT_ONCE:
+        with self._arrivals.lock:
+            projects = [each.project for each in self._arrivals.coming.values() if each.project is not None]
+            if len(projects) >= MOST_AT_ONCE:
                 raise FullError("upload", MOST_AT_ONCE, unit="unfinished ")
-            own = sum(each == project for each, _ in self._coming.values())
+            own = projects.count(project)
             if own >= _of_project(MOST_AT_ONCE):
                 raise FullError("upload", own, unit="unfinished ", of=f"project {project}")
             self._check_room(0)
-            upload = Upload(path, path.open("wb"), partial(self._admit, path, project))
-            self._coming[path] = project, 0
+            upload = Upload(path, path.open("wb"), lambda nbytes: self._check_room(nbytes, project, path))
+            self._arrivals.coming[path] = Coming(party, project)
         return upload
-
-    def _admit(self, path: Path, project: str, nbytes: int) -> None:
-        """Takes one that is to have so many bytes. Raises FullError."""
-        with self._lock:
-            if nbytes > self._coming[path][1]:
-                self._check_room(nbytes, project, path)
-                self._coming[path] = project, nbytes
 
     def keep(self, upload: Upload, identifier: str, now: datetime, project: str = DEFAULT_PROJECT) -> Uploaded:
         """Checks that it is a safetensors document with tensors and gives it its name.
@@ -88,20 +79,12 @@ class Uploads:
             raise ParameterFileError("there is no tensor in it")
         name = identifier if project == DEFAULT_PROJECT else f"{identifier}.{project}"
         target = self._folder / f"{name}{_SUFFIX}"
-        with self._lock:
+        with self._arrivals.lock:
             written = upload.path.stat()
             self._check_room(written.st_size, project, upload.path, target)
             upload.path.replace(target)
-            self._coming.pop(upload.path, None)
+            self._arrivals.coming.pop(upload.path, None)
         return Uploaded(id=identifier, names=names, size_bytes=written.st_size, expires_at=self._expires(written))
-
-    def discard(self, upload: Upload) -> None:
-        """Deletes what was not kept. Idempotent."""
-        try:
-            upload.discard()
-        finally:
-            with self._lock:
-                self._coming.pop(upload.path, None)
 
     def describe(self, now: datetime, project: str = ALL_PROJECTS) -> UploadList:
         """Those of the project that have not expired, oldest first."""
@@ -142,7 +125,11 @@ class Uploads:
         """Raises FullError unless one more of `size` bytes fits beside those that are kept and those that come, also
         into what the project may have. `itself`: does not count, since it is that one or is replaced by it."""
         kept = [(_project(path), found.st_size) for path, found in self._kept() if path not in itself]
-        coming = [each for path, each in self._coming.items() if path not in itself]
+        coming = [
+            (each.project, each.nbytes)
+            for path, each in self._arrivals.coming.items()
+            if each.project is not None and path not in itself
+        ]
         own = [nbytes for of, nbytes in kept if of == project]
         most, total = self._most_bytes, sum(nbytes for _, nbytes in (*kept, *coming))
         own_bytes = sum(nbytes for of, nbytes in (*kept, *coming) if of == project)
