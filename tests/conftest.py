@@ -7,8 +7,12 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+
+settings.register_profile("untimed", settings.default, deadline=None)  # On a busy machine an example may take long.
+settings.load_profile("untimed")
 
 TOGETHER = "tests/acceptance/"
 """A folder whose tests run one after the other in one process: they share a cluster, five more processes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_kvstore.futures import Deadlines
@@ -21,7 +21,6 @@ events = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(events)
 def test_each_that_is_open_comes_due_once_at_its_time_in_the_order_set(events: list[tuple[str, int]]) -> None:
     deadlines, open_, by_number = Deadlines(), set[int](), dict[int, float]()

@@ -54,10 +54,6 @@ class Residuals:
         self.slot = slot
         self.arrays: dict[str, Array] = {key: np.zeros(size, dtype) for key, (size, dtype) in keys.items()}
 
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays.values())
-
     def export(self) -> dict[str, Array]:
         """Copies, by name: what is owed after the step that was encoded last."""
         return {residual_name(key, self.slot): array.copy() for key, array in self.arrays.items()}

@@ -217,16 +217,6 @@ class RowHistory:
         # A float16 state that begins beyond its range is brought within it by the first update.
         self._still = dtype != np.float16 or not any(rule.state.values())
 
-    @property
-    def last(self) -> int:
-        """The latest update, 0 where there was none."""
-        return self._log.last
-
-    @property
-    def known(self) -> range:
-        """The updates that are known still."""
-        return range(self._log.first, self._log.last + 1)
-
     def grow(self, rows: int) -> None:
         """Makes place for so many rows. Raises MemoryError."""
         self._seen.grow(rows)

@@ -296,11 +296,6 @@ class IdIndex:
         self.count = 0
         self._slots = IdSlots(self.ids, salt)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the index and of the ids that it has place for."""
-        return len(self._slots) * 5 + len(self.ids) * 8
-
     def find(self, ids: Array) -> Array:
         """The rows (n) int64 of ids (n) uint64, -1 where there is none."""
         return self._searched(ids)[0]

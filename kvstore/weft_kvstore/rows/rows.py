@@ -55,17 +55,11 @@ def is_ascending(ids: Array) -> bool:
 class RowNumbers:
     """`stop` is above every number that was ever given out. Which row has which number changes no value."""
 
-    __slots__ = ("_free", "_freed", "stop")
+    __slots__ = ("_free", "stop")
 
     def __init__(self) -> None:
         self.stop = 0
         self._free: list[Array] = []
-        self._freed = 0
-
-    @property
-    def free(self) -> int:
-        """How many numbers below `stop` are free."""
-        return self._freed
 
     def take(self, count: int) -> tuple[Array, int]:
         """So many numbers (count) int64, and how many of them, from the front, were used before."""
@@ -78,7 +72,6 @@ class RowNumbers:
                 last = last[: count - again]
             parts.append(last)
             again += len(last)
-        self._freed -= again
         fresh = np.arange(self.stop, self.stop + count - again)
         self.stop += len(fresh)
         return np.concatenate([*parts, fresh]), again
@@ -86,7 +79,6 @@ class RowNumbers:
     def give_back(self, numbers: Array) -> None:
         if len(numbers):
             self._free.append(numbers)
-            self._freed += len(numbers)
 
 
 # --- Some rows of a table: ids and values side by side, made distinct, and looked up ----------------------------------

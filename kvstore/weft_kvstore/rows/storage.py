@@ -63,11 +63,6 @@ class AdmitByUses:
         self._counts = GrowingArray(None, np.uint32)
         self._last = GrowingArray(None, np.int64)
 
-    @property
-    def counted(self) -> int:
-        """Ids that are counted and not admitted yet."""
-        return self._index.count
-
     def admitted(self, ids: Array, step: int) -> Array:
         """As by chance. Raises MemoryError."""
         places = self._index.find(ids)

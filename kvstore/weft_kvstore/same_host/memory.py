@@ -213,10 +213,6 @@ class Mapping:
         with contextlib.suppress(RuntimeError):  # No thread can be had: pages are mapped as they are touched.
             threading.Thread(target=self.populate, args=(start, stop), name="weft-populate", daemon=True).start()
 
-    @property
-    def released(self) -> bool:
-        return self._bytes is None
-
     def release(self) -> None:
         """No array is given out any more; the memory is unmapped when the last one is gone. Idempotent."""
         self._bytes = self._map = None

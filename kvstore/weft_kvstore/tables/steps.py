@@ -258,11 +258,6 @@ class RowsAhead:
         """How many parts wait."""
         return int(self._index.count > 0)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values and of the index."""
-        return self._index.count * self._values.row_bytes + self._index.nbytes
-
     def add(self, value: Rows) -> None:
         """One more value. Raises MemoryError."""
         ids = value.ids.view(np.uint64)

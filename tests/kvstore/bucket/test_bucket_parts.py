@@ -31,7 +31,6 @@ from weft_kvstore.wire.outbox import Pin
 some_range = st.tuples(st.integers(0, 30), st.integers(1, 10)).map(lambda one: (one[0], one[0] + one[1]))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), some_range), max_size=20), some_range)
 def test_ranges_are_a_set_of_numbers(changes: list[tuple[bool, tuple[int, int]]], asked: tuple[int, int]) -> None:
     ranges, plain = Ranges(), set[int]()
@@ -46,7 +45,6 @@ def test_ranges_are_a_set_of_numbers(changes: list[tuple[bool, tuple[int, int]]]
     assert here == sorted(plain & set(range(*asked)))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 2), max_size=20), st.integers(0, 5))
 def test_runs_of_equal_numbers_are_found(values: list[int], offset: int) -> None:
     array = np.array(values, np.int64)
@@ -61,7 +59,6 @@ def bounds_of(sizes: list[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.integers(0, 1 << 30))
 def test_a_shelf_gives_each_slices_elements_once(sizes: list[int], seed: int) -> None:
     choose, bounds, count = random.Random(seed), bounds_of(sizes), len(sizes)
@@ -117,7 +114,6 @@ def test_keys_that_are_alike_lie_in_one_bucket_the_most_urgent_first() -> None:
     assert routing.first_in_bucket[5] == {0: 5}
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), min_size=1, max_size=8), st.integers(1, 4))
 def test_every_slice_lies_on_one_shard_and_priorities_ascend(shapes: list[tuple[int, int]], shards: int) -> None:
     keys = [key_of(f"k{number}", (size,), 1, priority=urgent) for number, (size, urgent) in enumerate(shapes)]
@@ -161,7 +157,7 @@ def test_a_block_is_copied_only_where_slices_that_are_lent_are_written() -> None
     assert bounds.tolist() == [second.start, second.start + 16, second.start + 32]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=8),
     st.integers(0, 1 << 30),

@@ -112,7 +112,7 @@ sets = st.tuples(st.just("set"), ranges, st.integers(0, SETS_AHEAD + 3), st.inte
 advances = st.tuples(st.just("advance"), ranges, st.just(0), st.just(0))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.one_of(sets, sets, advances), max_size=30))
 def test_slices_are_set_as_they_would_be_one_by_one(events: list[tuple[str, tuple[int, int], int, int]]) -> None:
     """Whatever calls overlap, come again, come for later versions, or are refused."""

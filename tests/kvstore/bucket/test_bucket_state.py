@@ -394,7 +394,7 @@ def played(case: Case, choose: random.Random) -> Play:
     return play
 
 
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 @quick

@@ -85,7 +85,7 @@ ELEVEN = (5, 1, 7, 2, 3)
 """Keys of 3, 1, 4, 1 and 2 slices."""
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cuts=st.lists(st.sampled_from(list(ranges(11))), max_size=8),
     block=st.sampled_from([8, 24, 1 << 23]),

@@ -63,7 +63,7 @@ class Plain:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(st.tuples(ranges, st.booleans()), max_size=12), block=st.sampled_from([4, 12, 1 << 23]))
 def test_merged_gradients_are_encoded_as_each_slice_would_be_by_itself(
     name: str, events: list[tuple[tuple[int, int], bool]], block: int, monkeypatch: pytest.MonkeyPatch
@@ -94,7 +94,7 @@ def test_merged_gradients_are_encoded_as_each_slice_would_be_by_itself(
 
 
 @pytest.mark.parametrize("name", CHOICES)
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(st.tuples(ranges, st.booleans()), max_size=12), block=st.sampled_from([4, 12, 1 << 23]))
 def test_weights_are_encoded_once_after_they_have_changed(
     name: str, events: list[tuple[tuple[int, int], bool]], block: int, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_kvstore.arrays import Segment, laid_apart
@@ -81,7 +81,6 @@ class Plain:
 
 
 @pytest.mark.parametrize("kind", ORDERS)
-@settings(deadline=None)
 @given(events=events, apart=st.booleans())
 def test_what_is_next_is_what_a_plain_list_has(kind: str, events: list[Any], *, apart: bool) -> None:
     order: MergeOrder = ORDERS[kind](BOUNDS)

@@ -72,7 +72,7 @@ class Sender:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data(), places=st.lists(st.integers(0, 5), min_size=1, unique=True))
 def test_the_bytes_are_those_of_each_slice_in_whatever_parts_they_leave(
     kind: str, data: st.DataObject, places: list[int]

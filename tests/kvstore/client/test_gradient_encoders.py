@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from compressed_store import HALF_WEIGHTS, TWO_BIT, compressed_store
@@ -90,7 +90,6 @@ class Steps:
         return step > max([*self.under_way, *self.encoded], default=-1)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["a", "b", "ab"]), st.booleans()), max_size=25), st.data())
 def test_a_step_of_a_key_is_encoded_once_and_after_those_before_it(
     events: list[tuple[int, str, bool]], data: st.DataObject

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from store_cluster import key_of, store_of, table_of
@@ -91,7 +91,6 @@ def slices_by_run(call: Call, run: PlanRun) -> list[Slice]:
     return found
 
 
-@settings(deadline=None)
 @given(calls())
 def test_a_plan_has_each_slice_of_its_keys_once_where_its_shard_has_it(call: Call) -> None:
     routing, plan, seen = call.routing, call.plan(), list[Slice]()
@@ -114,7 +113,6 @@ def test_a_plan_has_each_slice_of_its_keys_once_where_its_shard_has_it(call: Cal
     assert plan.total == len(seen) == sum(plan.counts.values())
 
 
-@settings(deadline=None)
 @given(calls())
 def test_runs_are_as_long_as_can_be_and_numbered_through(call: Call) -> None:
     plan = call.plan()
@@ -133,7 +131,6 @@ def test_runs_are_as_long_as_can_be_and_numbered_through(call: Call) -> None:
     assert plan.part_positions.tolist() == [part.position for run in runs for part in run.parts]
 
 
-@settings(deadline=None)
 @given(calls())
 def test_a_plan_says_what_travels_encoded_and_where_its_bytes_lie(call: Call) -> None:
     plan, compressed = call.plan(), call.description.compression
@@ -150,7 +147,6 @@ def test_a_plan_says_what_travels_encoded_and_where_its_bytes_lie(call: Call) ->
     assert plan.has_pulled == any(run.pulled is not None for run in runs)
 
 
-@settings(deadline=None)
 @given(calls(), st.data())
 def test_any_bytes_of_a_run_are_those_of_its_keys_one_behind_the_other(call: Call, data: st.DataObject) -> None:
     arrays, plan = call.arrays(), call.plan()

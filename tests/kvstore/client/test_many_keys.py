@@ -50,7 +50,7 @@ def array_like(key: KeyDescription, generator: np.random.Generator) -> np.ndarra
     return generator.integers(-3, 4, key.shape).astype(key.dtype)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(described(), st.integers(0, 2**32), st.sampled_from([0.0, 0.02]), st.booleans(), st.data())
 def test_any_keys_in_any_order_arrive_as_plain_numpy_says(
     description: StoreDescription, seed: int, cuts: float, narrow: bool, data: st.DataObject

@@ -67,7 +67,7 @@ layouts = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(layouts)
 def test_every_byte_lands_in_its_keys_array_however_it_comes(case: dict[str, Any]) -> None:
     shapes, choose, dtype = case["shapes"], case["choose"], case["dtype"]

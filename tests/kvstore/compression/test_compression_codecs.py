@@ -49,7 +49,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 @pytest.mark.parametrize(("name", "dtype"), CODECS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(counts=COUNTS, seed=SEEDS)
 def test_what_is_sent_and_what_is_kept_add_up(name: str, dtype: str, counts: list[int], seed: int) -> None:
     bounds = bounds_of(counts)
@@ -64,7 +64,7 @@ FLOATS = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(width=32,
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp16", "topk-ratio", "topk-count"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(gradient=FLOATS)
 def test_rounding_and_choosing_lose_nothing_of_any_number(name: str, gradient: Array) -> None:
     """What 16 bits leave out of a float32 number is a float32 number; 2-bit alone may round, far from the threshold."""
@@ -75,7 +75,7 @@ def test_rounding_and_choosing_lose_nothing_of_any_number(name: str, gradient: A
 
 
 @pytest.mark.parametrize(("name", "dtype"), CODECS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(counts=COUNTS, seed=SEEDS, data=st.data())
 def test_no_cut_into_runs_changes_a_byte(
     name: str, dtype: str, counts: list[int], seed: int, data: st.DataObject
@@ -116,7 +116,7 @@ def test_slices_over_many_blocks_are_what_their_parts_are(name: str, dtype: str)
 
 
 @pytest.mark.parametrize("name", DESCRIPTIONS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(counts=COUNTS, data=st.data())
 def test_any_bytes_are_read_or_refused(name: str, counts: list[int], data: st.DataObject) -> None:
     one, bounds = codec(name), bounds_of(counts)
@@ -229,7 +229,7 @@ def test_given_memory_is_filled_whatever_was_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.floats(-70000, 70000), min_size=1, max_size=20))
 def test_fp16_is_rounded_as_python_rounds_it(dtype: str, numbers: list[float]) -> None:
     values = np.array(numbers, dtype)
@@ -243,7 +243,7 @@ def test_fp16_is_rounded_as_python_rounds_it(dtype: str, numbers: list[float]) -
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_bf16_is_the_nearest_and_even_among_two(dtype: str, data: st.DataObject) -> None:
     """By exact fractions: of float64 too, where rounding to float32 on the way would go wrong."""
@@ -264,7 +264,7 @@ def _of_bf16(bits: int) -> float:
     return float(np.array(bits << 16, np.uint32).view(np.float32))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(values=st.lists(st.sampled_from([-2.0, -1.0, 0.0, 1.0, 2.0, 3.0]), min_size=1, max_size=40))
 def test_topk_takes_the_largest_and_of_equals_the_first(values: list[float]) -> None:
     gradient = np.array(values, np.float32)

@@ -114,10 +114,10 @@ class Model:
         assert self.index.find(ids).tolist() == [self.rows.get(one, -1) for one in ids.tolist()]
         assert self.index.count == len(self.rows)
         assert len(set(self.rows.values())) == len(self.rows)
-        assert self.numbers.stop - self.numbers.free == len(self.rows)
+        assert self.numbers.stop - sum(map(len, self.numbers._free)) == len(self.rows)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.booleans(), st.lists(IDS, max_size=30)), max_size=12))
 def test_rows_are_found_as_in_a_dict(program: list[tuple[bool, list[int]]]) -> None:
     model = Model()
@@ -137,7 +137,7 @@ def test_the_index_of_a_table_that_grows_and_shrinks_stays_right(monkeypatch: py
             kept = np.array(list(model.rows), np.uint64)
             model.remove(generator.permutation(kept)[: len(kept) * 2 // 3])
         model.check(*range(0, 3000, 7))
-    assert model.index.nbytes / 5 < 3000 * 16
+    assert (5 * len(model.index._slots) + model.index.ids.array.nbytes) / 5 < 3000 * 16
 
 
 @pytest.mark.parametrize("stride", [1, 1 << 20, 1 << 32, 0x9E3779B97F4A7C15])

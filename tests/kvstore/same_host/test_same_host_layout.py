@@ -37,7 +37,6 @@ def spans(layout: Layout, lengths: list[int]) -> list[tuple[int, int]]:
     return sorted([*found, (layout.spare.start, layout.spare.stop)])
 
 
-@settings(deadline=None)
 @given(LENGTHS, st.integers(0, 9000))
 def test_places_are_aligned_apart_and_within(lengths: list[int], spare: int) -> None:
     layout = lay_out(lengths, spare_bytes=spare)
@@ -56,7 +55,7 @@ def test_keys_of_whole_cache_lines_lie_side_by_side() -> None:
     assert np.diff(lay_out([4096, 64, 128]).gradients).tolist() == [4096, 64]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.one_of(st.integers(1, 700), st.tuples(st.just("give"), st.integers(0, 100))), max_size=60))
 def test_pieces_are_apart_and_a_piece_is_missing_only_where_no_gap_is_long_enough(
     events: list[int | tuple[str, int]],

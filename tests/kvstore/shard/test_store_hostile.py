@@ -566,7 +566,7 @@ def honest_messages(shard: Served) -> list[list[bytes]]:
     ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_messages_never_stop_a_shard(
     shard: Served, honest_messages: list[list[bytes]], data: st.DataObject

@@ -7,7 +7,7 @@ import random
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from store_cluster import key_of, store_of, table_of
@@ -23,7 +23,6 @@ def described(elements: list[int], shards: int, slice_bytes: int = 1024) -> Stor
     return store_of(keys, slots=1, shards=shards, slice_bytes=slice_bytes)
 
 
-@settings(deadline=None)
 @given(sizes, st.integers(1, 7), st.sampled_from([1, 64, 1024, 100_000]))
 def test_every_slice_is_on_exactly_one_shard_and_a_shard_has_adjacent_ones(
     elements: list[int], shards: int, slice_bytes: int
@@ -36,7 +35,6 @@ def test_every_slice_is_on_exactly_one_shard_and_a_shard_has_adjacent_ones(
         assert all(cut.length(index) > 0 for index in range(cut.count))
 
 
-@settings(deadline=None)
 @given(sizes, st.integers(1, 7), st.randoms(use_true_random=False))
 def test_bytes_are_spread_to_within_a_slice_whatever_the_order_of_keys(
     elements: list[int], shards: int, order: random.Random
@@ -52,7 +50,6 @@ def test_bytes_are_spread_to_within_a_slice_whatever_the_order_of_keys(
     assert max(loads) - min(loads) <= description.slice_bytes
 
 
-@settings(deadline=None)
 @given(sizes, st.integers(1, 7))
 def test_bounds_of_slices_do_not_depend_on_the_number_of_shards(elements: list[int], shards: int) -> None:
     assert routing_of(described(elements, shards)).cuts == routing_of(described(elements, 1)).cuts

@@ -431,7 +431,7 @@ def check_equal(simulation: Simulation, plain: PlainStore, choose: random.Random
         assert (core.counts.malformed, len(core.work.queue)) == (0, 0)
 
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 1 << 40).map(random.Random)
 troubles = st.builds(Trouble, st.sampled_from([0.0, 0.1]), st.sampled_from([0, 0, 2]))
 PATIENT = LinkSettings(silence_s=1e6, request_timeout_s=1e9)

@@ -342,7 +342,7 @@ def test_loss_scaling_needs_a_gradient_that_can_be_divided_and_shards_that_updat
             check_description(msgspec.structs.replace(description, commit=commit))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(finite_squares, max_size=30), st.randoms(use_true_random=False))
 def test_sums_are_exact_and_no_grouping_changes_the_norm(values: list[float], choose: random.Random) -> None:
     total = exact_sum(np.asarray(values))

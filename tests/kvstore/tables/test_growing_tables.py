@@ -191,7 +191,7 @@ PROGRAM = st.lists(st.lists(IDS, min_size=0, max_size=12), min_size=1, max_size=
 
 
 @pytest.mark.parametrize("growth", GROWTHS, ids=str)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(program=PROGRAM, salt=st.integers(0, 2**64 - 1))
 def test_a_table_is_what_a_dict_of_rows_is(growth: GrowthDescription, program: list[list[int]], salt: int) -> None:
     table, model = table_on(described(growing(growth=growth)), salt), DictTable(growth)

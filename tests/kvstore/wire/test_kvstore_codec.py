@@ -119,7 +119,7 @@ def test_what_is_no_message_is_refused_by_part_and_field(parts: list[bytes], tol
         decode_request(parts)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(st.binary(max_size=200), max_size=3), st.booleans())
 def test_random_bytes_raise_nothing_but_protocol_error(parts: list[bytes], prefixed: bool) -> None:
     if prefixed and parts:
@@ -129,7 +129,7 @@ def test_random_bytes_raise_nothing_but_protocol_error(parts: list[bytes], prefi
             decode(parts)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.sampled_from(sorted(ALL)), st.data())
 def test_damaged_messages_raise_nothing_but_protocol_error(name: str, data: st.DataObject) -> None:
     message, payload = ALL[name]

@@ -73,7 +73,6 @@ def drained(outbox: Outbox[Any, Any]) -> list[tuple[Any, int, int]]:
     return found
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 500)), max_size=60))
 def test_the_most_urgent_leave_first_and_equal_priorities_keep_their_order(given_in: list[tuple[int, int]]) -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=700, frame_bytes=300))
@@ -88,7 +87,7 @@ runs_of_slices = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(runs_of_slices, st.integers(1, 200), st.integers(1, 400), st.booleans())
 def test_runs_of_many_slices_leave_as_if_each_slice_had_been_put_by_itself(
     runs: list[list[tuple[int, int]]], frame_bytes: int, credit: int, priorities: bool
@@ -131,7 +130,7 @@ def test_without_priorities_the_first_in_is_the_first_out() -> None:
     assert [index for _, index, _ in drained(outbox)] == [0, 1, 2, 3]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.integers(1, 2000),
     st.integers(1, 3000),
@@ -260,7 +259,7 @@ def test_runs_that_are_not_adjacent_are_joined_in_order() -> None:
     assert bytes(frame.payload()) == b"abcdefghijklmn"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(runs_of_slices, st.integers(0, 12), st.sets(st.integers(0, 7)))
 def test_after_a_broken_connection_what_was_under_way_leaves_again_in_its_old_place(
     runs: list[list[tuple[int, int]]], sent: int, cancelled: set[int]
