@@ -105,17 +105,17 @@ class Stragglers:
     def __init__(self, slots: Iterable[int]) -> None:
         self._slots = frozenset(slots)
         self.waited: dict[int, float] = {}
+        self.newest = -1
+        """The newest step that something has come of; -1 before there is one."""
         self._came: dict[int, dict[int, float]] = {}
         self._judged = -1
 
-    @property
-    def newest(self) -> int:
-        """The newest step that something has come of; -1 before there is one."""
-        return max(self._came, default=self._judged)
-
     def came(self, slot: int, step: int, now: float) -> None:
         """Something of a step has come from a slot: it is not through with it before."""
-        if step <= self._judged or slot not in self._slots:
+        if slot not in self._slots:
+            return
+        self.newest = max(self.newest, step)
+        if step <= self._judged or len(self._slots) == 1:
             return
         at = self._came.get(step)
         if at is None:

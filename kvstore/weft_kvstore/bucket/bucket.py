@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,10 +23,6 @@ from weft_kvstore.wire.messages import PayloadKind, Reading
 
 LEAST_WAITS: Final = 64
 """Pulls of a bucket that may wait before those that were given up are looked for."""
-
-STAYS_BYTES: Final = 1 << 15
-"""Gradients of so many bytes stay in the message that brought them until they are added up; fewer are copied sooner
-than it is kept."""
 
 FEW_WAITS: Final = 8
 """So many are looked at one by one: that takes less time than one look at arrays."""
@@ -158,9 +154,8 @@ class BucketPulls:
     def answers(self, wait: PullWait, first: int, stop: int) -> list[Answer]:
         """What answers it for slices that are `ready`."""
         bucket, update = self._bucket, self._bucket.update
-        if bucket.spec.together and bucket.steps.slots:
-            seen: Array | None = bucket.steps.version[first:stop]
-        else:
+        seen = bucket.steps.version[first:stop] if bucket.spec.together and bucket.steps.slots else None
+        if seen is None:
             seen = self._seen(wait, first, stop)
         found: list[Answer] = []
         if seen is None:
@@ -268,28 +263,26 @@ class BucketPulls:
         place = bucket.steps.places.get(wait.slot)
         return [] if place is None else [place]
 
-    def _encoded(self, encoded: EncodedValues, first: int, stop: int, version: int) -> Iterator[Answer]:
+    def _encoded(self, encoded: EncodedValues, first: int, stop: int, version: int) -> list[Answer]:
         """Encoded slices, and those as they are of which there are no such bytes."""
-        values = self._bucket.update.values
+        values, found = self._bucket.update.values, []
         for low, high in encoded.missing(first, stop):
             encoded.make(values.elements(low, high))
         for low, high, changed in ranges_alike(encoded.changed[first:stop], first):
-            if changed:
-                yield from self._pinned(0, values, low, high, version)
-            else:
-                yield from self._pinned(0, encoded.values, low, high, version, compressed=True)
+            of = values if changed else encoded.values
+            found += self._pinned(0, of, low, high, version, compressed=not changed)
+        return found
 
     def _pinned(
         self, array: int, values: BucketValues, first: int, stop: int, version: int, *, compressed: bool = False
     ) -> list[Answer]:
-        number, part = self._bucket.spec.number, self._bucket.spec.part
-        found = []
-        for low, high, held, part_of, bounds in values.pieces(first, stop):
-            priority, priorities = int(part.priorities[low]), None
-            if priority != part.priorities[high - 1]:
-                priorities = part.priorities[low:high]
-            what = (array, number, version, low, bounds, held.source, held, priority, priorities, part_of)
-            found.append(Answer(*what, compressed=compressed))
+        number, all_priorities, found = self._bucket.spec.number, self._bucket.spec.part.priorities, []
+        for low, high, held, part, bounds in values.pieces(first, stop):
+            priority, priorities = int(all_priorities[low]), None
+            if high - low > 1 and priority != all_priorities[high - 1]:
+                priorities = all_priorities[low:high]
+            what = (array, number, version, low, bounds, held.source, held, priority, priorities, part, compressed)
+            found.append(Answer(*what))
         return found
 
 
@@ -316,13 +309,11 @@ class PlainBucket:
         first, stop, payload = run.first, run.first + run.count, run.payload
         if not 0 < run.count <= self.state.count - first:
             self.check_range(first, run.count, "Push.first")
-        is_gradient = run.payload_kind == PayloadKind.GRADIENT
-        if is_gradient and self.pushed is not None:
+        if self.pushed is not None and run.payload_kind == PayloadKind.GRADIENT:
             return Segment(first, stop, decoded(self.pushed, run, self.state.spec.named))
         self._check_bytes(run, payload.nbytes)
         elements: Array = np.frombuffer(payload, self.state.update.values.dtype)
-        is_kept = not payload.readonly or run.arena is not None or (is_gradient and payload.nbytes >= STAYS_BYTES)
-        return Segment(first, stop, elements if is_kept and elements.flags.aligned else elements.copy())
+        return Segment(first, stop, elements if elements.flags.aligned else elements.copy())
 
     def _check_bytes(self, run: Run, nbytes: int) -> None:
         bounds = self.state.spec.part.bounds

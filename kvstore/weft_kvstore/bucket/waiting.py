@@ -54,6 +54,7 @@ class PullWait:
         state: bool,
         reading: Reading,
         compressed: bool = False,
+        priority: int = 0,
     ) -> None:
         self.link = link
         self.request = request
@@ -64,7 +65,7 @@ class PullWait:
         self.compressed = compressed
         self.place = False
         """Whether values may be written to the places of their keys."""
-        self.priority = 0
+        self.priority = priority
         """The call's own: answers to a higher one are sent first."""
         self.entries = 0
         """How many runs were asked for, of any length: what it costs to look at."""

@@ -189,7 +189,7 @@ class LocalCore:
             if entry.payload_kind is PayloadKind.RESTORED:
                 self._merger.take(self._shard.sets.restored(slot, run, request))
             elif entry.payload_kind is PayloadKind.GRADIENT:
-                self._merger.take(self._shard.accept(slot, run))
+                self._merger.push(self._shard, slot, run)
             else:
                 self._merger.take(self._shard.sets.slices(slot, run, request))
 

@@ -125,13 +125,13 @@ METRICS: Final = (
     ),
     _counter(
         "apply_seconds",
-        "Time that threads were updating.",
+        "Time that threads were updating; for the socket's thread, of large updates.",
         lambda s: [((one.name,), one.busy_s) for one in s.apply_threads],
         "thread",
     ),
     _counter(
         "apply_pieces",
-        "Pieces of updates that threads have made.",
+        "Pieces of large updates that threads have made.",
         lambda s: [((one.name,), one.pieces) for one in s.apply_threads],
         "thread",
     ),

@@ -48,6 +48,9 @@ QUEUED_MESSAGES: Final = 1000
 COPIED_BYTES: Final = 1 << 19
 """A shorter part of a message is copied: for one that is not, a thread is woken once it has left. It takes as long."""
 
+SHORT_BYTES: Final = 1 << 15
+"""A shorter part of a message that comes is copied sooner than it is kept where it lies."""
+
 HANDSHAKE_MS: Final = 5000
 """A connection that has not ended its handshake by then is closed: silent ones would use up the file descriptors."""
 
@@ -116,13 +119,14 @@ class Router:
         return bool(self.socket.get(_EVENTS) & _READABLE)  # type: ignore[operator]  # a poll makes a poller each time
 
     def receive(self) -> tuple[bytes, Sequence[Buffer]]:
-        """A message that has come: the identity of its connection, and its parts, which nobody else has."""
+        """A message that has come: the identity of its connection, and its parts, which nobody else has. Short ones
+        are copied: where a message lies whatever came with it is kept too, and arrays in it are not aligned."""
         identity = self.socket.recv(_NOW)
         self._last = frame = self.socket.recv(_NOW, copy=False)
-        parts: list[Buffer] = [frame.buffer]
+        parts: list[Buffer] = [frame.bytes]
         while frame.more:  # The parts of a message come together or not at all.
             frame = self.socket.recv(_NOW, copy=False)
-            parts.append(frame.buffer)
+            parts.append(frame.bytes if len(frame) < SHORT_BYTES else frame.buffer)
         return identity, parts
 
     def welcome(self, most: int) -> None:

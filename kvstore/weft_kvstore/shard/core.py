@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.bucket.bucket import STAYS_BYTES, PlainBucket
+from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.bucket.gate import PushRefusedError
 from weft_kvstore.bucket.waiting import PullWait
 from weft_kvstore.errors import StoreError
@@ -66,22 +66,6 @@ def own_run(shard: JobShard, run: Run) -> Run:
         raise ProtocolError(f"Push.place: a run of bucket {run.bucket}, which has to be copied")
     own = memoryview(np.frombuffer(run.payload, np.uint8).copy())  # type: ignore[arg-type]  # an array is a buffer
     return run._replace(payload=own, arena=None)
-
-
-def _stays(shard: JobShard, push: Push) -> bool:
-    """Whether a payload is added up as it lies in its message: all of it are gradients, as they are."""
-    found = set()
-    for payload_kind, _, bucket, _, chunks, *_ in push.runs:
-        if payload_kind or chunks:
-            return False
-        found.add(bucket)
-    return all(bucket is not None and bucket.pushed is None for bucket in map(shard.buckets.get, found))
-
-
-def writable(payload: memoryview) -> memoryview:
-    """A message's payload, copied: the memory is the shard's."""
-    own = np.frombuffer(payload, np.uint8).copy()
-    return memoryview(own)  # type: ignore[arg-type]  # an array is a buffer
 
 
 MAX_QUEUED_RUNS: Final = 1 << 16
@@ -222,9 +206,13 @@ class ShardCore:
             if peer.is_lost:
                 return
         self.counts.frames_received += 1
+        shard, work = peer.job.shard, self.work
         for number, run in enumerate(self._runs(peer, push, payload)):
             try:
-                self.work.take(self._taken(peer, run))
+                if run.payload_kind == PayloadKind.GRADIENT and not run.chunks:
+                    work.push(shard, peer.slot, run)
+                else:
+                    work.take(self._taken(peer, run))
             except PushRefusedError as error:
                 self._refuse(peer, push, number, str(error))
             if peer.is_lost:  # By an answer.
@@ -239,37 +227,28 @@ class ShardCore:
 
     def _runs(self, peer: Peer, push: Push, payload: memoryview) -> list[Run]:
         """What a frame carries; nothing where its bytes are in an arena that the client has not brought."""
-        shard, arena = peer.job.shard, None
         if push.at is None and not any(map(place_of, push.runs)):
-            if payload.readonly and (payload.nbytes < STAYS_BYTES or not _stays(shard, push)):
-                payload = writable(payload)
             return runs_of(push, payload)
-        arena = self.links.arenas.hold(peer, push.frame)
+        shard, arena = peer.job.shard, self.links.arenas.hold(peer, push.frame)
         if arena is None:
             for number in range(len(push.runs)):
                 self._refuse(peer, push, number, "its bytes are in an arena that was not brought")
             peer.released.append(push.frame)
             return []
         peer.shared.received += sum(map(nbytes_of, push.runs)) - payload.nbytes
-        if push.at is None:
-            if payload.readonly and (payload.nbytes < STAYS_BYTES or not _stays(shard, push)):
-                payload = writable(payload)
-            return runs_of(push, payload, arena)
-        payload = memoryview(placed(arena, (push.at, push.at + payload_bytes(push))))  # type: ignore[arg-type]
+        if push.at is not None:
+            payload = memoryview(placed(arena, (push.at, push.at + payload_bytes(push))))  # type: ignore[arg-type]
         # What is checked, and then taken in, are the same bytes.
         return [own_run(shard, run) for run in runs_of(push, payload, arena)]
 
     def _taken(self, peer: Peer, run: Run) -> Taken:
-        """Takes in a run of a frame.
+        """Takes in a run of a frame that has no gradients of slices.
 
         Raises ProtocolError where it contradicts the description, PushRefusedError where it contradicts what is there.
         """
-        shard = peer.job.shard
-        if run.arena is not None:
-            run = own_run(shard, run)
-        kind = run.payload_kind
+        shard, kind = peer.job.shard, run.payload_kind
         if kind == PayloadKind.GRADIENT:
-            return shard.accept_chunks(peer.slot, run) if run.chunks else shard.accept(peer.slot, run)
+            return shard.accept_chunks(peer.slot, run)
         if kind == PayloadKind.IDS:
             return self._ids(peer, run)
         origin = (peer.hello.process, run.request)
@@ -299,21 +278,34 @@ class ShardCore:
     def _pull(self, peer: Peer, pull: Pull) -> None:
         """Opens the pulls of a message, one for each request, and answers them as far as it can be now. Raises
         ProtocolError."""
-        shard = peer.job.shard
+        shard, buckets = peer.job.shard, peer.job.shard.buckets
         asked: list[PullWait] = []
         for request, version, state, reading, compressed, place, runs in pull.asks:
             if request in peer.pulls:
                 raise ProtocolError(f"Pull.request: {request} is open already")
-            wait = PullWait(peer, request, version, slot=peer.slot, state=state, reading=reading, compressed=compressed)
-            wait.priority, wait.place = pull.priority, place
+            wait = PullWait(
+                peer,
+                request,
+                version,
+                slot=peer.slot,
+                state=state,
+                reading=reading,
+                compressed=compressed,
+                priority=pull.priority,
+            )
+            wait.place = place
             wait.entries = len(runs)
             asked.append(wait)
             peer.pulls[request] = wait
             peer.open_entries += len(runs)
             if peer.open_entries > MAX_OPEN_PULLS:
                 raise ProtocolError(f"Pull.request: {request}: {MAX_OPEN_PULLS} runs are asked for already")
-            for run in runs:
-                shard.pulls.ask(wait, *run)
+            for number, first, count, chunks in runs:
+                bucket = buckets.get(number)
+                if bucket is None or chunks or wait.chunks or not 0 < count <= bucket.state.count - first:
+                    shard.pulls.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
+                else:
+                    wait.want(number, first, first + count)
         for wait in asked if peer.parked else ():
             if not wait.chunks:
                 peer.answer_again(wait)
@@ -340,9 +332,12 @@ class ShardCore:
         outbox = peer.outbox
         few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
         if few or self._may_queue(peer):
-            peer.answer_range(wait, bucket, first, stop)
-            if not peer.is_lost:
-                self.links.waiting[peer.identity] = peer
+            place = wait.place and not wait.state
+            for answer in bucket.pulls.answers(wait, first, stop):
+                peer.put(wait, answer, place=place)
+            if wait.answered(bucket.state.spec.number, first, stop):
+                peer.forget(wait)
+            self.links.waiting[peer.identity] = peer
 
     def refuse(self, wait: PullWait, reason: str) -> None:
         """A pull that can never be answered."""

@@ -249,30 +249,21 @@ class JobShard:
         """What merges as one here."""
         return self.parts.units.values()
 
-    def accept(self, slot: int, run: Run) -> Taken:
-        """Takes in a run of gradients; the payload's memory is taken over where it is writable.
-
-        Raises ProtocolError for a run that this shard does not have, and PushRefusedError where the push contradicts
-        what is there.
-        """
-        bucket = self.buckets.get(run.bucket) or self.parts.plain(run.bucket)
-        laid = bucket.laid_apart(run, self.places.gradients[run.bucket]) if run.place else bucket.laid(run)
-        return Taken(arrivals=[(bucket, one) for one in bucket.state.push(slot, run.step, laid)])
-
     def accept_chunks(self, slot: int, run: Run) -> Taken:
-        """Takes in a run of chunks of a push of rows. Raises as `accept` does."""
+        """Takes in a run of chunks of a push of rows. Raises ProtocolError for a run that this shard does not have, and
+        PushRefusedError where the push contradicts what is there."""
         table = self.parts.table(run.bucket)
         came = ChunkRun(run.first, run.stop, rows_of(table, run))
         return Taken([table]) if table.accept_run(slot, run.step, came, run.chunks) else Taken()
 
     def accept_rows(self, slot: int, bucket: int, step: int, rows: Rows) -> Taken:
-        """Takes over all rows of a push, where there is one shard. Raises as `accept` does."""
+        """Takes over all rows of a push, where there is one shard. Raises as `accept_chunks` does."""
         table = self.parts.table(bucket)
         table.check(slot, step, pushes=True)
         return Taken([table]) if table.accept(slot, step, rows) else Taken()
 
     def declare_nothing(self, slot: int, step: int, keys: Iterable[int]) -> Taken:
-        """The slot has nothing for these keys in this step. Raises as `accept` does."""
+        """The slot has nothing for these keys in this step. Raises as `accept_chunks` does."""
         units, ranges = self._contributed(keys)
         for unit in units:  # all before any: what is refused changes nothing
             unit.check(slot, step, pushes=False)

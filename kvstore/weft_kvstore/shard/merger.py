@@ -13,6 +13,7 @@ from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.bucket.waiting import PIECE_BYTES, PullWait, Work
 from weft_kvstore.shard.job_shard import JobShard, Taken
 from weft_kvstore.tables.state import TableState
+from weft_kvstore.wire.codec import Run
 from weft_kvstore.wire.messages import Reading
 
 # --- Who hands over what a merger has merged: the connections of a shard, or the callers of a local store -------------
@@ -80,6 +81,17 @@ class Merger:
     def waiting(self) -> list[tuple[int, int]]:
         """Priority and bytes of the pieces that wait; may be called on any thread."""
         return [(priority, one.piece_bytes) for priority, _, one in list(self.queue)]
+
+    def push(self, shard: JobShard, slot: int, run: Run) -> None:
+        """Takes in a run of gradients of slices, and merges them; the payload's memory is taken over.
+
+        Raises ProtocolError for a run that the shard does not have, and PushRefusedError where the push contradicts
+        what is there.
+        """
+        bucket = shard.buckets.get(run.bucket) or shard.parts.plain(run.bucket)
+        laid = bucket.laid_apart(run, shard.places.gradients[run.bucket]) if run.place else bucket.laid(run)
+        for arrival in bucket.state.push(slot, run.step, laid):
+            self.merge(bucket, arrival.laid.first, arrival.laid.stop, arrival)
 
     def take(self, taken: Taken) -> None:
         """Goes on with what follows from something that came."""

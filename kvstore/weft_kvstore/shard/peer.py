@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.bucket.bucket import PlainBucket
 from weft_kvstore.bucket.waiting import Answer, PullWait
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import Mode
@@ -137,22 +136,13 @@ class Peer:
         are acknowledged."""
         for part in one.answers(wait):
             if part is not None:
-                self._put(wait, part)
+                self.put(wait, part)
                 continue
             yield
             if wait.dropped:
                 return
         wait.open_units.discard(one.spec.bucket)
         self._look(wait)
-
-    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
-        """The same for slices of a bucket, which are ready."""
-        place = wait.place and not wait.state
-        for part in bucket.pulls.answers(wait, first, stop):
-            self._put(wait, part, place=place)
-        if wait.answered(bucket.state.spec.number, first, stop) and self.pulls.pop(wait.request, None) is not None:
-            self.ids_bytes -= wait.ids_bytes
-            self.open_entries -= wait.entries
 
     def receipts(self) -> Iterator[list[Buffer]]:
         """Says what was taken in since the last time; that frames have arrived is said by a frame, or last of all."""
@@ -220,7 +210,8 @@ class Peer:
         self.sent += 1
         return encode(message, payload, self.sent)
 
-    def _put(self, wait: PullWait, part: Answer, *, place: bool = False) -> None:
+    def put(self, wait: PullWait, part: Answer, *, place: bool = False) -> None:
+        """Hands a part of an answer over to the outbox; `place`: it may be written to the places of its keys."""
         entry = AnswerEntry(
             wait.request, part.array, part.bucket, part.version, part.compressed, place and not part.compressed
         )
@@ -242,9 +233,10 @@ class Peer:
 
     def _look(self, wait: PullWait) -> None:
         if wait.is_answered:
-            self._forget(wait)
+            self.forget(wait)
 
-    def _forget(self, wait: PullWait) -> None:
+    def forget(self, wait: PullWait) -> None:
+        """A pull is not open any more."""
         if self.pulls.pop(wait.request, None) is not None:
             self.ids_bytes -= wait.ids_bytes
             self.open_entries -= wait.entries
@@ -265,7 +257,7 @@ class Peer:
         wait = self.pulls.get(request)
         if wait is not None:
             wait.drop()
-            self._forget(wait)
+            self.forget(wait)
         for run in self._answers.pop(request, {}).values():
             self.outbox.cancel(run)
             run.owner.give_back(run.sent, run.waiting)
@@ -292,7 +284,7 @@ class Peer:
         wait = self.pulls.get(request)
         if wait is not None:
             wait.drop()
-            self._forget(wait)
+            self.forget(wait)
         owed = self.owed.take(request)
         for run in self._answers.pop(request, {}).values():
             again = run.part(run.sent, run.waiting)
@@ -307,7 +299,7 @@ class Peer:
         for wait in [*self.pulls.values()]:
             if not wait.open:
                 wait.drop()
-                self._forget(wait)
+                self.forget(wait)
         for number, (memory, at, payload) in self._copied.items():
             frame = self.outbox.in_flight(number)
             if frame is not None:

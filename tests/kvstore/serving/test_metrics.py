@@ -62,16 +62,16 @@ def job_of(name: str, nbytes: int = 0, term: int = 1, **changed: object) -> JobS
 
 
 def test_a_shard_that_worked_tells_what_it_did() -> None:
-    payload = 1 << 13
-    description = store_of([key_of("w", [1 << 11], 2, priority=3)], slots=2, shards=1)
+    elements, payload = 1 << 17, 1 << 19
+    description = store_of([key_of("w", [elements], 2, priority=3)], slots=2, shards=1, slice_bytes=payload)
     with ShardServer(apply_threads=1) as server:
         here = msgspec.structs.replace(description, shards=(server.endpoint,))
         server.open(here, 0)
         with StoreClient(here, 0, settings=LINK) as first, StoreClient(here, 1, settings=LINK) as second:
             for step in range(3):
-                pushed = first.push("w", step, np.ones(1 << 11, np.float32))
+                pushed = first.push("w", step, np.ones(elements, np.float32))
                 first.pull("w", step).result(WAIT_S)  # What the shard answers last, it has heard before.
-                second.push("w", step, np.ones(1 << 11, np.float32)).result(WAIT_S)
+                second.push("w", step, np.ones(elements, np.float32)).result(WAIT_S)
                 pushed.result(WAIT_S)
                 first.pull("w", step + 1).result(WAIT_S)
             until = time.monotonic() + WAIT_S

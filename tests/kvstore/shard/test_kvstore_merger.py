@@ -64,7 +64,7 @@ class Ends:
     def push_all(self) -> None:
         for slot in (0, 1):
             run = Run(0, 0, 0, 0, 0, 1, 0, memoryview(bytearray(np.ones(8, np.float32).tobytes())))
-            self.merger.take(self.shard.accept(slot, run))
+            self.merger.push(self.shard, slot, run)
 
     def pull(self, wait: PullWait) -> None:
         self.shard.pulls.ask(wait, 0, 0, 1, 0)
