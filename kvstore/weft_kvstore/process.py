@@ -54,47 +54,51 @@ _INTERRUPT: Final = int(SIGINT)
 
 class Interrupts:
     """While it is entered, the handler that SIGINT has in Python is called only during `sleep`, and else at the end. It
-    may raise, as CPython's own does. For the main thread alone; `is_out` while it is not entered.
+    may raise, as CPython's own does. For the main thread alone; where one is entered within another, the outer one's
+    end is the end, and its `sleep` that of both.
 
     It takes the handler's place meanwhile, and leaves alone what is no handler of Python's.
     """
 
-    __slots__ = ("_came", "_handler", "is_out", "may_come")
+    are_held = False
+    """Whether the main thread is in the middle of something, and does not sleep."""
 
-    def __init__(self) -> None:
-        self.is_out = True
-        self.may_come = False
-        self._handler: Callable[[int, FrameType | None], Any] | None = None
-        self._came = False
+    may_come = False
+    _handler: Callable[[int, FrameType | None], Any] | None = None
+    _came = False
+    _outer = False
 
     def __enter__(self) -> Interrupts:
-        self.is_out = self._came = False
         handler = _signal.getsignal(_INTERRUPT)
         if callable(handler):
             self._handler = handler
             _signal.signal(_INTERRUPT, self._hear)
+        self._outer = Interrupts.are_held
+        Interrupts.are_held = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        Interrupts.are_held = self._outer
         self.may_come = False
         handler, self._handler = self._handler, None
         if handler is not None:
             _signal.signal(_INTERRUPT, handler)
-        came, self.is_out = self._came, True
-        if handler is not None and came:
-            handler(_INTERRUPT, None)
+            if self._came:
+                handler(_INTERRUPT, None)
 
     def sleep(self, sleep: Callable[..., object], *arguments: object) -> None:
         """Calls it, and lets interrupts through meanwhile."""
         self.may_come = True
+        Interrupts.are_held = self._outer
         try:
             if self._came and self._handler is not None:
                 self._came = False
                 self._handler(_INTERRUPT, None)
             sleep(*arguments)
         finally:
+            Interrupts.are_held = True
             self.may_come = False
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
@@ -102,6 +106,14 @@ class Interrupts:
             self._handler(number, frame)
         else:
             self._came = True
+
+
+_OTHER_THREAD: Final = contextlib.nullcontext()
+
+
+def uninterrupted() -> contextlib.AbstractContextManager[object]:
+    """Keeps Ctrl-C back from what this thread does within it, which waits for nothing."""
+    return Interrupts() if threading.get_ident() == MAIN and not Interrupts.are_held else _OTHER_THREAD
 
 
 # --- What a process with a store in it, shard or worker, sets for itself at its start ---------------------------------

@@ -9,9 +9,9 @@ from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.connection import HandshakeFailure, LinkState
+from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.link import ClientLink, SentPiece
 from weft_kvstore.client.operation import AskOperation, Operation, SetsUnderWay
-from weft_kvstore.client.plan import GradientEncoders
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from weft_kvstore.arrays import Array, bytes_of
+from weft_kvstore.client.encoders import EncodedRun, GradientEncoders
 from weft_kvstore.client.operation import (
     CALLS,
     Gives,
@@ -20,8 +21,7 @@ from weft_kvstore.client.operation import (
     SendOperation,
     SentRun,
 )
-from weft_kvstore.client.plan import EncodedRun, GradientEncoders, KeyPlan, KeySet
-from weft_kvstore.client.runs import Landing, PlanRun, source_of
+from weft_kvstore.client.plan import KeyPlan, KeySet, PlanRun, Segments, source_of
 from weft_kvstore.compression.codecs import PayloadError
 from weft_kvstore.compression.slices import SliceEncoder
 from weft_kvstore.futures import StoreFuture
@@ -142,8 +142,9 @@ class KeyPull(PullOperation):
     """All of some keys at a version, or the rule's state of one: `names` are its arrays, None for the value. With
     `out`, C-contiguous arrays in their order, values are written there.
 
-    `_came` has a byte for each array and slice of the plan, 1 once it has come; where the caller wants to know them,
-    `_versions` (slices) int64 has the version of each.
+    `_arrays` are the values of each array in the keys' order, and the memory they lie in; `_came` has a byte for each
+    array and slice of the plan, 1 once it has come; where the caller wants to know them, `_versions` (slices) int64 has
+    the version of each.
     """
 
     _versions: Array | None = None
@@ -168,7 +169,8 @@ class KeyPull(PullOperation):
         self._gives = gives
         self._out = out
         self._plan: KeyPlan
-        self._landings: list[Landing] = []
+        self._arrays: list[tuple[list[Array], list[Array]]] = []
+        self._segments: Sequence[Segments] = ()
         self._came = bytearray()
 
     def prepare(self, routing: Routing) -> dict[int, int]:
@@ -176,9 +178,9 @@ class KeyPull(PullOperation):
         plan = self._plan = self.keys.made or self.keys.plan(routing)
         out, count = self._out, 1 if self.names is None else len(self.names)
         if out is not None:
-            self._landings = [Landing(out, out, plan.single.segments)]
+            self._arrays, self._segments = [(out, out)], plan.single.segments
         else:
-            self._landings = [plan.packed.make() for _ in range(count)]
+            self._arrays, self._segments = [plan.packed.make() for _ in range(count)], plan.packed.segments
         self._came = bytearray(count * plan.total)
         if self._gives is Gives.VERSIONS:
             self._versions = np.empty(plan.total, np.int64)
@@ -206,20 +208,21 @@ class KeyPull(PullOperation):
         run = None
         if runs:
             run = runs[0] if len(runs) == 1 else runs[max(bisect_right(runs, first, key=_FIRST) - 1, 0)]
-        if run is None or first < run.first or first + count > run.first + run.count or array >= len(self._landings):
+        if run is None or first < run.first or first + count > run.first + run.count or array >= len(self._arrays):
             raise ProtocolError(
                 f"Values.first: {_slices(came)}, array {array}; {self} asks shard {shard} for "
-                f"{self._told(shard)} and {len(self._landings)} arrays"
+                f"{self._told(shard)} and {len(self._arrays)} arrays"
             )
         first -= run.first
         if payload is not None:
-            start, end = int(run.bounds[first]), int(run.bounds[first + count])
+            is_whole = count == run.count
+            start, end = (0, run.starts[-1]) if is_whole else (int(run.bounds[first]), int(run.bounds[first + count]))
             if compressed:
                 payload = self._decoded(run, came, payload)
             if end - start != payload.nbytes:
                 told = f"{_slices(came)} have {end - start} in {self}"
                 raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {told}")
-            self._landings[array].copy(run.number, start, end, payload)
+            self._segments[run.number].copy(start, end, payload, self._arrays[array][1])
         elif not self.in_place:
             raise ProtocolError(f"Values.place: {self} has no places for values")
         first += run.begin
@@ -244,14 +247,14 @@ class KeyPull(PullOperation):
             raise ProtocolError(f"payload: {_slices(came)} in {self}: {error}") from error
 
     def result(self) -> Any:
-        arrays = self._landings[0].arrays if self._landings else []
+        arrays = self._arrays[0][0] if self._arrays else []
         match self._gives:
             case Gives.VALUE | Gives.KEPT:
                 return arrays[0]
             case Gives.VALUES:
                 return arrays
             case Gives.STATE:
-                return {name: of.arrays[0] for name, of in zip(self.names or (), self._landings, strict=True)}
+                return {name: of[0] for name, (of, _) in zip(self.names or (), self._arrays, strict=True)}
             case Gives.VERSIONS:
                 return Pulled(arrays, *self._key_versions())
         raise AssertionError(self._gives)

@@ -15,7 +15,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.connection import Connection, LinkState
-from weft_kvstore.client.plan import GradientEncoders
+from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.errors import StorePassedError, StoreTimeoutError
 from weft_kvstore.futures import Driver, StoreFuture, on_end
 from weft_kvstore.same_host.layout import GivenArrays

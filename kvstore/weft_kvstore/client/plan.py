@@ -1,29 +1,262 @@
-"""The keys of one call, looked up and cut for the shards once for all calls that name them; gradients that are encoded
-on their way, and what their encodings leave out. Pure.
+"""The keys of one call, looked up and cut for the shards once for all calls that name them: runs of slices, their bytes
+as they are sent, and where pulled ones go. Pure.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate
+from itertools import accumulate, repeat
 from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import Array, Buffer, bytes_of
-from weft_kvstore.client.runs import SMALL_BYTES, Part, PlanRun, PullLayout, pull_layout
-from weft_kvstore.compression.description import Choice, CompressionError
-from weft_kvstore.compression.slices import Residuals, SliceCodec, SliceEncoder
+from weft_kvstore.arrays import Array, Buffer
+from weft_kvstore.compression.description import Choice
+from weft_kvstore.compression.slices import SliceCodec
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.sharding import Routing, RowCut, row_cut
-from weft_kvstore.step_outcome import LossScale, StepOutcome
+from weft_kvstore.wire.outbox import OneBuffer, Source
+
+# --- A run of slices that some keys of a call have on a shard ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a run has of a key: bytes `start` to `stop` of the value of the key at `position` in the call, from its
+    slice `first` on; `whole` where that is all of it."""
+
+    position: int
+    first: int
+    start: int
+    stop: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanRun:
+    """Adjacent slices of what a shard has of a bucket: run `number` of a plan, whose slices are numbered from `begin`.
+
+    Slice `first + i` has bytes `bounds[i]` to `bounds[i + 1]` of the run, and priority `priorities[i]`; where all have
+    one, it is `priority` and they are None. `parts` are what its keys have there, one behind the other; part i begins
+    at byte `starts[i]`, and the last one ends at the last of `starts`. Where there are several, `pick` takes their
+    arrays, in order, from those of the call; `partial` are the numbers of parts that are not whole.
+
+    Part i begins at slice `part_slices[i]` of the run, and the last one ends at the last of them. `pushed` and
+    `pulled`: what its gradients, and its values, may be encoded with; None as they are.
+    """
+
+    number: int
+    bucket: int
+    first: int
+    count: int
+    begin: int
+    bounds: Array
+    priority: int
+    priorities: Array | None
+    parts: tuple[Part, ...]
+    starts: tuple[int, ...]
+    partial: tuple[int, ...]
+    pick: Callable[[Sequence[Array]], Sequence[Array]]
+    part_slices: tuple[int, ...]
+    pushed: SliceCodec | None
+    pulled: SliceCodec | None
+
+    @property
+    def stop(self) -> int:
+        return self.first + self.count
+
+
+# --- The bytes of a run over the arrays of some keys, without a look at each array before it is sent ------------------
+
+
+class JoinedArrays:
+    """Parts one behind the other: C-contiguous arrays, or views of some of their bytes. Part i has the run's bytes
+    `starts[i]` to `starts[i + 1]`."""
+
+    __slots__ = ("_parts", "_starts")
+
+    def __init__(self, parts: list[Any], starts: Sequence[int]) -> None:
+        self._parts = parts
+        self._starts = starts
+
+    def cut(self, start: int, stop: int) -> Sequence[Buffer]:
+        first = bisect_right(self._starts, start) - 1
+        last = bisect_left(self._starts, stop) - 1
+        if first >= last:
+            return (self._some(first, start, stop),)
+        found = self._parts[first : last + 1]
+        if start > self._starts[first]:
+            found[0] = self._some(first, start, self._starts[first + 1])
+        if stop < self._starts[last + 1]:
+            found[-1] = self._some(last, self._starts[last], stop)
+        return found
+
+    def _some(self, number: int, start: int, stop: int) -> memoryview:
+        begin = self._starts[number]
+        return memoryview(self._parts[number]).cast("B")[start - begin : stop - begin]
+
+
+def source_of(run: PlanRun, arrays: Sequence[Array]) -> Source:
+    """What a run has of the arrays of a call, which are in the order of its keys."""
+    if len(run.parts) == 1:
+        (part,) = run.parts
+        flat = memoryview(arrays[part.position]).cast("B")  # type: ignore[arg-type]  # mypy does not know arrays as buffers
+        return OneBuffer(flat if part.whole else flat[part.start : part.stop])
+    parts: list[Any] = list(run.pick(arrays))
+    for number in run.partial:
+        part = run.parts[number]
+        parts[number] = memoryview(parts[number]).cast("B")[part.start : part.stop]
+    return JoinedArrays(parts, run.starts)
+
+
+# --- Where pulled values go: arrays that are the caller's, and small ones side by side in one buffer ------------------
+# Small keys that are neighbours in a bucket come one behind the other in a frame; where they lie so here too, one copy
+# puts all of them in place.
+
+
+SMALL_BYTES: Final = 1 << 16
+"""A larger value has memory of its own: who keeps one array of a buffer keeps all of the buffer."""
+
+MAX_PACK_BYTES: Final = 1 << 20
+"""Of one buffer: as much as the largest frame that a link makes by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pack:
+    """Keys whose values lie in one buffer, one behind the other."""
+
+    positions: tuple[int, ...]
+    dtypes: tuple[np.dtype[Any], ...]
+    shapes: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Bytes `starts[i]` to `starts[i + 1]` of a run go to buffer `buffers[i]`, `shifts[i]` bytes further on."""
+
+    starts: tuple[int, ...]
+    buffers: tuple[int, ...]
+    shifts: tuple[int, ...]
+
+    def copy(self, start: int, stop: int, payload: memoryview, buffers: Sequence[Array]) -> None:
+        """Puts bytes `start` to `stop` of the run in their places."""
+        starts, at = self.starts, start
+        number = bisect_right(starts, start) - 1 if start else 0
+        while at < stop:
+            end = min(starts[number + 1], stop)
+            shift = self.shifts[number]
+            memory = memoryview(buffers[self.buffers[number]]).cast("B")  # type: ignore[arg-type]  # as above
+            memory[at + shift : end + shift] = payload[at - start : end - start]
+            at = end
+            number += 1
+
+
+class PullLayout:
+    """How the memory for some keys is cut up: the same for every pull of them. Of a layout without packs `segments` fit
+    the caller's own arrays, in the order of the call."""
+
+    __slots__ = ("_dtypes", "_in_order", "_packs", "_shapes", "_single", "segments")
+
+    def __init__(
+        self,
+        packs: Sequence[_Pack],
+        single: Sequence[int],
+        segments: Sequence[Segments],
+        dtypes: Sequence[np.dtype[Any]],
+        shapes: Sequence[tuple[int, ...]],
+    ) -> None:
+        self._packs = packs
+        self._single = single
+        self.segments = segments
+        self._dtypes = dtypes
+        self._shapes = shapes
+        made = [position for pack in packs for position in pack.positions] + list(single)
+        self._in_order = _picker(np.argsort(made).tolist() if packs else [])
+
+    def make(self) -> tuple[list[Array], list[Array]]:
+        """New memory: the values' arrays, in the order of the call, and the C-contiguous arrays whose memory they lie
+        in. Raises MemoryError."""
+        arrays: list[Array] = []
+        buffers: list[Array] = []
+        for pack in self._packs:
+            buffer = np.empty(pack.nbytes, np.uint8)
+            arrays += map(np.ndarray, pack.shapes, pack.dtypes, repeat(buffer), pack.offsets)
+            buffers.append(buffer)
+        for position in self._single:
+            array: Array = np.empty(self._shapes[position], self._dtypes[position])
+            arrays.append(array)
+            buffers.append(array)
+        return self._in_order(arrays), buffers
+
+
+def pull_layout(
+    runs: Iterable[PlanRun], dtypes: Sequence[np.dtype[Any]], shapes: Sequence[tuple[int, ...]], *, packed: bool
+) -> PullLayout:
+    """The layout of keys that have these runs; `packed`: small ones share buffers."""
+    cuts = [_cut(run, packed=packed) for run in runs]
+    packs = [_pack_of(run, some, dtypes, shapes) for run, parts in cuts for some in parts if len(some) > 1]
+    in_packs = {position for pack in packs for position in pack.positions}
+    single = [position for position in range(len(shapes)) if position not in in_packs]
+    numbers = {pack.positions[0]: number for number, pack in enumerate(packs)}
+    numbers |= {position: number for number, position in enumerate(single, len(packs))}
+    segments = [_segments_of(run, parts, numbers) for run, parts in cuts]
+    return PullLayout(packs, single, segments, dtypes, shapes)
+
+
+def _cut(run: PlanRun, *, packed: bool) -> tuple[PlanRun, list[range]]:
+    """The parts of a run, in groups that share memory."""
+    groups: list[range] = []
+    begin = 0
+    while begin < len(run.parts):
+        stop = begin + 1
+        if packed and _is_small(run, begin):
+            limit = run.starts[begin] + MAX_PACK_BYTES
+            while stop < len(run.parts) and _is_small(run, stop) and run.starts[stop + 1] <= limit:
+                stop += 1
+        groups.append(range(begin, stop))
+        begin = stop
+    return run, groups
+
+
+def _is_small(run: PlanRun, part: int) -> bool:
+    return run.parts[part].whole and run.starts[part + 1] - run.starts[part] <= SMALL_BYTES
+
+
+def _pack_of(run: PlanRun, parts: range, dtypes: Sequence[np.dtype[Any]], shapes: Sequence[tuple[int, ...]]) -> _Pack:
+    begin = run.starts[parts.start]
+    positions = tuple(run.parts[part].position for part in parts)
+    return _Pack(
+        positions,
+        tuple(dtypes[position] for position in positions),
+        tuple(shapes[position] for position in positions),
+        tuple(run.starts[part] - begin for part in parts),
+        run.starts[parts.stop] - begin,
+    )
+
+
+def _segments_of(run: PlanRun, groups: Sequence[range], numbers: dict[int, int]) -> Segments:
+    starts = [run.starts[group.start] for group in groups]
+    firsts = [run.parts[group.start] for group in groups]
+    shifts = [part.start - start for part, start in zip(firsts, starts, strict=True)]
+    buffers = [numbers[part.position] for part in firsts]
+    return Segments((*starts, run.starts[-1]), tuple(buffers), tuple(shifts))
+
+
+def _picker(places: Sequence[int]) -> Callable[[list[Array]], list[Array]]:
+    """Puts arrays in another order; no places: leaves them."""
+    if len(places) < 2:
+        return lambda arrays: arrays
+    pick = itemgetter(*places)
+    return lambda arrays: list(pick(arrays))
+
 
 # --- Where the values of some keys lie on the shards, as runs of buckets that are as long as can be -------------------
 # Made once for a set of keys and used by every push and pull of them, so that a call does nothing for each slice.
@@ -285,240 +518,3 @@ class KnownKeys:
         if key.rows:
             raise StoreRefusedError(f"slot {self._slot}: {call} of key {name!r}: it is a table, which goes by rows")
         return key
-
-
-# --- The bytes of a run of gradients that travel encoded: each slice's are made when they first leave, and kept -------
-# A frame is filled at the moment of sending, so the first frame waits for its own slices alone, and what overtakes is
-# encoded first.
-
-
-class EncodedRun:
-    """A `Source` of a run of `arrays`, gradients of a step by their place in the call, with the encoder of each that
-    keeps a residual. Slices leave in their order, so that the first `_made` of them have bytes."""
-
-    __slots__ = ("_arrays", "_buffer", "_codec", "_encoders", "_made", "_run", "_scale", "_step")
-
-    def __init__(
-        self,
-        run: PlanRun,
-        codec: SliceCodec,
-        arrays: Sequence[Array],
-        encoders: Sequence[SliceEncoder | None],
-        *,
-        step: int,
-        scale: float,
-    ) -> None:
-        """`scale`: what gradients that keep a residual are divided by."""
-        self._run = run
-        self._codec = codec
-        self._arrays = arrays
-        self._encoders = encoders
-        self._step = step
-        self._scale = scale
-        self._made = 0
-        self._buffer = np.empty(int(codec.begins[-1]), np.uint8)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether any of it was encoded."""
-        return self._made > 0
-
-    def cut(self, start: int, stop: int) -> Sequence[Buffer]:
-        last = int(np.searchsorted(self._codec.begins, stop))
-        while self._made < last:
-            self._made = self._encode(self._made, last)
-        return (bytes_of(self._buffer)[start:stop],)
-
-    def _encode(self, first: int, stop: int) -> int:
-        """Encodes slices of the run that are of one key. The first one behind them."""
-        run, begins = self._run, self._codec.begins
-        number = bisect_right(run.part_slices, first) - 1
-        stop = min(stop, run.part_slices[number + 1])
-        part, origin = run.parts[number], run.part_slices[number]
-        flat = self._arrays[part.position].reshape(-1)
-        base = part.start // flat.itemsize - int(self._codec.bounds[origin])
-        elements = flat[base + int(self._codec.bounds[first]) : base + int(self._codec.bounds[stop])]
-        out = self._buffer[begins[first] : begins[stop]]
-        encoder = self._encoders[part.position]
-        if encoder is None:
-            self._codec.encode(first, stop, elements, out)
-        else:
-            at = part.first + first - origin
-            encoder.encode_step(self._step, at, at + stop - first, elements, scale=self._scale, out=out)
-        return stop
-
-
-# --- What a slot owes after a step, taken while later ones are encoded ------------------------------------------------
-
-
-class ResidualCapture:
-    """Of each key its residual as it is before step `step`: a slice is copied before it is encoded for that step or one
-    behind it."""
-
-    def __init__(
-        self,
-        step: int,
-        encoders: Mapping[str, SliceEncoder],
-        told: Callable[[dict[str, Array] | int], None],
-    ) -> None:
-        self.step = step
-        self.told = told
-        self.owed: dict[str, Array] = {}
-        self._encoders = encoders
-        self._open = {name: np.ones(len(one), np.bool_) for name, one in encoders.items()}
-        self._left = sum(len(one) for one in encoders.values())
-        for name, one in encoders.items():
-            assert one.residual is not None
-            self.owed[name] = np.empty_like(one.residual)
-            one.encodes = partial(self._encodes, name)
-
-    @property
-    def is_complete(self) -> bool:
-        return not self._left
-
-    def take_all(self) -> None:
-        """Nothing changes before the step any more."""
-        for name, open_ in self._open.items():
-            self._take(name, np.flatnonzero(open_))
-
-    def _encodes(self, name: str, step: int, first: int, stop: int) -> None:
-        if step >= self.step:
-            self._take(name, first + np.flatnonzero(self._open[name][first:stop]))
-
-    def _take(self, name: str, slices: Array) -> None:
-        one, owed = self._encoders[name], self.owed[name]
-        assert one.residual is not None
-        for slice_ in slices.tolist():
-            some = slice(one.bounds[slice_], one.bounds[slice_ + 1])
-            owed[some] = one.residual[some]
-        self._open[name][slices] = False
-        self._left -= len(slices)
-
-
-# --- What a slot's gradients are encoded with on their way to the shards, and what it owes of each key ----------------
-
-
-class GradientEncoders:
-    """`scale` is what the loss of the next step is multiplied by: gradients that keep a residual are divided by it.
-
-    A step of a key is encoded once, and after those before it. Invariants: no step before `_next[key]` may be pushed,
-    for one of which something was encoded comes before it; `_begun[key]` are the steps whose pushes are under way,
-    ascending; `_under_way` counts pushes that are not all encoded, or not all acknowledged.
-    """
-
-    def __init__(self, description: StoreDescription, routing: Routing, slot: int) -> None:
-        self._slot = slot
-        self._scaling = description.commit.loss_scaling if description.commit is not None else None
-        self._scale = LossScale(1.0 if self._scaling is None else self._scaling.initial)
-        self._under_way = 0
-        kept = [
-            (key, routing.cuts[place], choice.codec)
-            for place, key in enumerate(description.keys)
-            if slot in key.slots and (choice := routing.buckets[routing.bucket_of[place]].pushed) and choice.residual
-        ]
-        self._residuals = Residuals(slot, {key.key: (key.size, codec.dtype) for key, _, codec in kept})
-        self._encoders: dict[str, SliceEncoder] = {}
-        for key, cut, codec in kept:
-            ends = np.minimum(np.arange(cut.count + 1) * cut.step_bytes, cut.nbytes)
-            self._encoders[key.key] = SliceEncoder(codec, ends // codec.dtype.itemsize, self._residuals.arrays[key.key])
-        self._next = dict.fromkeys(self._encoders, 0)
-        self._begun: dict[str, list[int]] = {name: [] for name in self._encoders}
-        self._capture: ResidualCapture | None = None
-        self._passed = 0
-        """Steps that this slot is through with: their barriers have ended."""
-
-    @property
-    def scale(self) -> float:
-        return self._scale.scale
-
-    @property
-    def residuals(self) -> Residuals:
-        """What is owed now."""
-        return self._residuals
-
-    def told(self, outcome: StepOutcome) -> None:
-        """What the slots agreed on of a step: the next one's scale follows from it."""
-        if self._scaling is None:
-            return
-        if outcome.loss_scale != self.scale:  # A slot that was taken over begins in the middle.
-            self._scale = LossScale(outcome.loss_scale)
-        self._scale = self._scale.after(finite=outcome.finite, scaling=self._scaling)
-
-    def begin(self, keys: KeySet, step: int) -> Sequence[SliceEncoder | None]:
-        """The encoder of each key for a push of a step; None where the key keeps no residual. Raises StoreRefusedError
-        for a step of which a key's was begun before, or a later one: then nothing has."""
-        found = [self._encoders.get(name) for name in keys.names]
-        mine = [name for name in keys.names if name in self._encoders]
-        for name in mine:
-            last = max([self._next[name] - 1, *self._begun[name][-1:]])
-            if step <= last:
-                told = f"step {last} was pushed already, and what compression left out is in later steps"
-                raise StoreRefusedError(f"slot {self._slot}: push of key {name!r}, step {step}: {told}")
-        for name in mine:
-            self._begun[name].append(step)
-        self._under_way += 1
-        return found
-
-    def ended(self, keys: KeySet, step: int, *, encoded: bool) -> None:
-        """A push that was begun has ended. If nothing of it was encoded, nor of a later one, it may be begun again."""
-        self._under_way -= 1
-        for name in keys.names:
-            if name in self._encoders:
-                self._begun[name].remove(step)
-                if encoded:
-                    self._next[name] = max(self._next[name], step + 1)
-        self._look()
-
-    def passed(self, step: int) -> None:
-        """The slot's barrier of a step has ended."""
-        self._passed = max(self._passed, step + 1)
-        self._look()
-
-    def capture(self, step: int, told: Callable[[dict[str, Array] | int], None]) -> None:
-        """Calls `told` with copies of what is owed after the steps before `step`, by key, once all of these are
-        encoded; or with a step beyond it, where one is already. What was asked before is dropped."""
-        furthest = max((one.furthest for one in self._encoders.values()), default=0)
-        self._drop()
-        if furthest > step:
-            told(furthest)
-            return
-        self._capture = ResidualCapture(step, self._encoders, told)
-        self._look()
-
-    def _look(self) -> None:
-        """What is owed changes no more until the step, where all before it have been encoded."""
-        capture = self._capture
-        if capture is None:
-            return
-        if self._passed >= capture.step and not any(
-            one < capture.step for some in self._begun.values() for one in some
-        ):
-            capture.take_all()
-        if capture.is_complete:
-            self._drop()
-            capture.told(capture.owed)
-
-    def _drop(self) -> None:
-        self._capture = None
-        for one in self._encoders.values():
-            one.encodes = None
-
-    def export(self) -> dict[str, Array]:
-        """Copies of what is owed, by name. Raises StoreRefusedError while pushes are under way."""
-        self._check_idle("export")
-        return self._residuals.export()
-
-    def restore(self, named: Mapping[str, Array], scale: LossScale | None = None) -> None:
-        """Takes on what `export` gave, and the loss scale of the next step, where there is one. Raises
-        StoreRefusedError for an array that does not fit; then nothing has changed."""
-        self._check_idle("restore")
-        self._scale = self._scale if scale is None else scale
-        try:
-            self._residuals.restore(named)
-        except CompressionError as error:
-            raise StoreRefusedError(f"slot {self._slot}: restore of residuals: {error}") from error
-
-    def _check_idle(self, call: str) -> None:
-        if self._under_way:
-            told = f"{self._under_way} pushes are under way"
-            raise StoreRefusedError(f"slot {self._slot}: {call} of residuals: {told}")

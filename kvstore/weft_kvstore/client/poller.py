@@ -163,8 +163,6 @@ class Poller:
     def __init__(self, sockets: ClientSockets, name: str) -> None:
         self._sockets = sockets
         self._process = OwnProcess()
-        self._interrupts = Interrupts()
-        """The main thread's, kept for its next call; a signal's handler that calls meanwhile has its own."""
         self._leading = threading.Lock()
         self._working = threading.Lock()
         self._worker: int | None = None
@@ -204,10 +202,10 @@ class Poller:
             and len(self._sockets.submitted) < BATCH
         ):
             self._leave()
-        elif threading.get_ident() != MAIN or self._worker == MAIN:
+        elif Interrupts.are_held or threading.get_ident() != MAIN or self._worker == MAIN:
             self._begin()
         else:
-            with self._interrupts if self._interrupts.is_out else Interrupts():
+            with Interrupts():
                 self._begin()
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
@@ -224,7 +222,7 @@ class Poller:
         if thread != MAIN:
             self._drive(future, until, None)
         else:
-            with self._interrupts if self._interrupts.is_out else Interrupts() as interrupts:
+            with Interrupts() as interrupts:
                 self._drive(future, until, interrupts)
 
     def ended(self, future: StoreFuture[Any]) -> None:
@@ -261,10 +259,7 @@ class Poller:
             self._work(self._send)
         else:
             self._work(self._sockets.send, now)
-        if self._sockets.is_due:
-            self._rouse()
-        else:
-            self._expect()
+        self._pass_on()
 
     def _send(self) -> None:
         """Sends; who sleeps over the sockets may not hear of what comes meanwhile."""
@@ -293,10 +288,13 @@ class Poller:
         elif own.until > time.monotonic() + 2 * BATCH_S:
             own.wake()
 
-    def _expect(self) -> None:
-        """Somebody has to look soon: something may be under way, or receipts owed."""
+    def _pass_on(self) -> None:
+        """What is left is somebody else's: at once where it is due, else soon, for something may be under way, or
+        receipts owed."""
         own = self._own
-        if not own.over_sockets and not self._leading.locked() and own.until > time.monotonic() + 2 * GRACE_S:
+        if self._sockets.is_due:
+            self._rouse()
+        elif not own.over_sockets and own.until > time.monotonic() + 2 * GRACE_S and not self._leading.locked():
             own.wake()
 
     def _work(self, work: Callable[..., object], *arguments: object) -> object:
@@ -385,13 +383,13 @@ class Poller:
 
     def _hand_on(self) -> None:
         """What others wait for, or what is under way, is somebody else's now."""
-        followers, own, sockets = self._followers, self._own, self._sockets
+        followers, own = self._followers, self._own
         if followers.futures:
             followers.wake_first()
-        if sockets.is_due or (own.is_asleep and own.over_sockets):
+        if own.is_asleep and own.over_sockets:
             self._rouse()
         else:
-            self._expect()
+            self._pass_on()
 
     def _is_led(self) -> bool:
         """Whether somebody brings futures to their end: a leader, or the thread that fails them all."""

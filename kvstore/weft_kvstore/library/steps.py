@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
@@ -25,6 +26,7 @@ from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, S
 from weft_kvstore.futures import StoreFuture, joined, then
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import MAX_STEP, CallPlan, KeyRegistry, StepCounts
+from weft_kvstore.process import uninterrupted
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 # --- What became of a slot's pushes, key by key: which are under way, and which have to be pushed again ---------------
@@ -85,7 +87,7 @@ class PushLog:
                         if not self._failed[name]:
                             del self._failed[name]
                 self.has_failed = bool(self._failed)
-        push.hook_failure(lambda error: self._fail(names, steps, push, error))
+        push.hook_failure(partial(self._fail, names, steps, push))
 
     def is_under_way(self) -> bool:
         """Whether any push has not ended. Forgets those before the first that has not."""
@@ -188,7 +190,8 @@ HandOver = Callable[[list[int], list[Array]], Future[R]]
 
 class SlotSteps:
     """A step is counted and handed to the store at once, by one thread at a time: of each key, what was called first
-    goes first. So may calls from several threads, and calls whose arrays have to come from a GPU before.
+    goes first. So may calls from several threads, and calls whose arrays have to come from a GPU before. Ctrl-C comes
+    before or after that: no step is counted that was not sent, and none sent that is not counted.
 
     Calls raise StoreRefusedError where a number cannot be meant; then nothing was begun.
     """
@@ -222,7 +225,7 @@ class SlotSteps:
     ) -> Future[None]:
         """Begins a step of each key; what raises has begun none."""
         check_number(step, f"{self._registry.call(call)}: step")
-        with self._lock:
+        with uninterrupted(), self._lock:
             befores = [self._counts[name] for name in names]
             if step is None:
                 for name, before in zip(names, befores, strict=True) if self._log.has_failed else ():
@@ -249,7 +252,7 @@ class SlotSteps:
         """Pushes a step of some keys; where it `pulls`, the future ends with the values that have seen it. None, and
         nothing has begun, where more has to be looked at."""
         names = plan.names
-        with self._lock:
+        with uninterrupted(), self._lock:
             before = self._at(names)
             if before is None or (pulls and self._unseen and not self._unseen.isdisjoint(names)):
                 return None
@@ -311,7 +314,7 @@ class SlotSteps:
     def end(self, step: int | None, hand_over: Callable[[list[tuple[int, list[str]]]], Future[R]]) -> Future[R]:
         """Ends all steps up to this one: each with the keys that were not pushed in it."""
         check_number(step, f"{self._registry.call('end_step')}: step")
-        with self._lock:
+        with uninterrupted(), self._lock:
             for name in self._registry.pushed:
                 self._check_none_refused("end_step", name, self._counts.last(step) + 1)
             try:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compressed_store import KINDS, compressed_store
-from weft_kvstore.client.plan import EncodedRun, GradientEncoders, KeySet
-from weft_kvstore.client.runs import PlanRun
+from weft_kvstore.client.encoders import EncodedRun, GradientEncoders
+from weft_kvstore.client.plan import KeySet, PlanRun
 from weft_kvstore.compression.description import codec_of
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.sharding import routing_of

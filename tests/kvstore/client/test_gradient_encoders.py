@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compressed_store import HALF_WEIGHTS, TWO_BIT, compressed_store
-from weft_kvstore.client.plan import GradientEncoders, KeySet
+from weft_kvstore.client.encoders import GradientEncoders
+from weft_kvstore.client.plan import KeySet
 from weft_kvstore.compression.description import CompressionDescription, Kind
 from weft_kvstore.compression.slices import SliceEncoder, residual_name
 from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_cluster import key_of, store_of, table_of
-from weft_kvstore.client.plan import KeyPlan, key_plan
-from weft_kvstore.client.runs import PlanRun, source_of
+from weft_kvstore.client.plan import KeyPlan, PlanRun, key_plan, source_of
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.sharding import Routing, routing_of
@@ -179,8 +178,8 @@ def test_keys_without_elements_have_no_run(places: tuple[int, ...]) -> None:
     assert plan.part_firsts.tolist() == plan.part_positions.tolist() == []
     assert not plan.has_pushed
     assert not plan.has_pulled
-    landing = plan.packed.make()
-    assert [array.shape for array in landing.arrays] == [(0,), (0, 5)][: len(places)]
+    arrays, _ = plan.packed.make()
+    assert [array.shape for array in arrays] == [(0,), (0, 5)][: len(places)]
 
 
 def test_neighbours_in_a_bucket_are_one_run_in_whatever_order_a_call_names_them() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import weft_kvstore.shard.core
 from face_stores import WAIT_S, faces
 from store_simulation import Simulation
 from weft_kvstore import Key, KVStore, LinkSettings, ShardServer, StoreRefusedError, StoreTimeoutError, describe
+from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.wire.codec import decode_request
 from weft_kvstore.wire.messages import Message, Pull, Push
 
@@ -130,3 +132,33 @@ def test_every_call_has_its_own_version_and_counts_once_however_often_connection
                 simulation.now += 0.2
         simulation.finish(choose, *calls)
         assert [call.result(0).tolist() for call in calls] == [[-2.0 * (step + 1)] * 64] * slots
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("call", ["push", "pushpull"])
+def test_ctrl_c_in_the_middle_of_a_push_comes_once_its_step_is_sent_and_counted(
+    call: str, plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ShardServer("tcp://127.0.0.1:0") as server:
+        description = describe({"w": Key((4,), initializer=0.0)}, shards=[server.endpoint], rule="sgd", lr=1.0)
+        server.open(description, 0)
+        with KVStore.connect(description, 0) as store:
+            core = cast("StoreClient", store._store)._core
+            begin = core.begin
+
+            def interrupted(*given: Any) -> None:
+                signal.raise_signal(signal.SIGINT)
+                begin(*given)
+
+            gradient: Any = ones() if plain else ones().tolist()
+            store.push("w", gradient).result(WAIT_S)
+            store.pull("w").result(WAIT_S)
+            with monkeypatch.context() as patched:
+                patched.setattr(core, "begin", interrupted)
+                patched.setattr("weft_kvstore.client.poller.BATCH_S", -1.0)
+                with pytest.raises(KeyboardInterrupt):
+                    getattr(store, call)("w", gradient)
+            assert store.steps("w") == 2
+            store.push("w", gradient)
+            assert store.pull("w").result(WAIT_S).tolist() == [-3.0] * 4

@@ -1,0 +1,254 @@
+"""Gradients that are encoded on their way, and what their encodings leave out. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from weft_kvstore.arrays import Array, Buffer, bytes_of
+from weft_kvstore.client.plan import KeySet, PlanRun
+from weft_kvstore.compression.description import CompressionError
+from weft_kvstore.compression.slices import Residuals, SliceCodec, SliceEncoder
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.sharding import Routing
+from weft_kvstore.step_outcome import LossScale, StepOutcome
+
+# --- The bytes of a run of gradients that travel encoded: each slice's are made when they first leave, and kept -------
+# A frame is filled at the moment of sending, so the first frame waits for its own slices alone, and what overtakes is
+# encoded first.
+
+
+class EncodedRun:
+    """A `Source` of a run of `arrays`, gradients of a step by their place in the call, with the encoder of each that
+    keeps a residual. Slices leave in their order, so that the first `_made` of them have bytes."""
+
+    __slots__ = ("_arrays", "_buffer", "_codec", "_encoders", "_made", "_run", "_scale", "_step")
+
+    def __init__(
+        self,
+        run: PlanRun,
+        codec: SliceCodec,
+        arrays: Sequence[Array],
+        encoders: Sequence[SliceEncoder | None],
+        *,
+        step: int,
+        scale: float,
+    ) -> None:
+        """`scale`: what gradients that keep a residual are divided by."""
+        self._run = run
+        self._codec = codec
+        self._arrays = arrays
+        self._encoders = encoders
+        self._step = step
+        self._scale = scale
+        self._made = 0
+        self._buffer = np.empty(int(codec.begins[-1]), np.uint8)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any of it was encoded."""
+        return self._made > 0
+
+    def cut(self, start: int, stop: int) -> Sequence[Buffer]:
+        last = int(np.searchsorted(self._codec.begins, stop))
+        while self._made < last:
+            self._made = self._encode(self._made, last)
+        return (bytes_of(self._buffer)[start:stop],)
+
+    def _encode(self, first: int, stop: int) -> int:
+        """Encodes slices of the run that are of one key. The first one behind them."""
+        run, begins = self._run, self._codec.begins
+        number = bisect_right(run.part_slices, first) - 1
+        stop = min(stop, run.part_slices[number + 1])
+        part, origin = run.parts[number], run.part_slices[number]
+        flat = self._arrays[part.position].reshape(-1)
+        base = part.start // flat.itemsize - int(self._codec.bounds[origin])
+        elements = flat[base + int(self._codec.bounds[first]) : base + int(self._codec.bounds[stop])]
+        out = self._buffer[begins[first] : begins[stop]]
+        encoder = self._encoders[part.position]
+        if encoder is None:
+            self._codec.encode(first, stop, elements, out)
+        else:
+            at = part.first + first - origin
+            encoder.encode_step(self._step, at, at + stop - first, elements, scale=self._scale, out=out)
+        return stop
+
+
+# --- What a slot owes after a step, taken while later ones are encoded ------------------------------------------------
+
+
+class ResidualCapture:
+    """Of each key its residual as it is before step `step`: a slice is copied before it is encoded for that step or one
+    behind it."""
+
+    def __init__(
+        self,
+        step: int,
+        encoders: Mapping[str, SliceEncoder],
+        told: Callable[[dict[str, Array] | int], None],
+    ) -> None:
+        self.step = step
+        self.told = told
+        self.owed: dict[str, Array] = {}
+        self._encoders = encoders
+        self._open = {name: np.ones(len(one), np.bool_) for name, one in encoders.items()}
+        self._left = sum(len(one) for one in encoders.values())
+        for name, one in encoders.items():
+            assert one.residual is not None
+            self.owed[name] = np.empty_like(one.residual)
+            one.encodes = partial(self._encodes, name)
+
+    @property
+    def is_complete(self) -> bool:
+        return not self._left
+
+    def take_all(self) -> None:
+        """Nothing changes before the step any more."""
+        for name, open_ in self._open.items():
+            self._take(name, np.flatnonzero(open_))
+
+    def _encodes(self, name: str, step: int, first: int, stop: int) -> None:
+        if step >= self.step:
+            self._take(name, first + np.flatnonzero(self._open[name][first:stop]))
+
+    def _take(self, name: str, slices: Array) -> None:
+        one, owed = self._encoders[name], self.owed[name]
+        assert one.residual is not None
+        for slice_ in slices.tolist():
+            some = slice(one.bounds[slice_], one.bounds[slice_ + 1])
+            owed[some] = one.residual[some]
+        self._open[name][slices] = False
+        self._left -= len(slices)
+
+
+# --- What a slot's gradients are encoded with on their way to the shards, and what it owes of each key ----------------
+
+
+class GradientEncoders:
+    """`scale` is what the loss of the next step is multiplied by: gradients that keep a residual are divided by it.
+
+    A step of a key is encoded once, and after those before it. Invariants: no step before `_next[key]` may be pushed,
+    for one of which something was encoded comes before it; `_begun[key]` are the steps whose pushes are under way,
+    ascending; `_under_way` counts pushes that are not all encoded, or not all acknowledged.
+    """
+
+    def __init__(self, description: StoreDescription, routing: Routing, slot: int) -> None:
+        self._slot = slot
+        self._scaling = description.commit.loss_scaling if description.commit is not None else None
+        self._scale = LossScale(1.0 if self._scaling is None else self._scaling.initial)
+        self._under_way = 0
+        kept = [
+            (key, routing.cuts[place], choice.codec)
+            for place, key in enumerate(description.keys)
+            if slot in key.slots and (choice := routing.buckets[routing.bucket_of[place]].pushed) and choice.residual
+        ]
+        self._residuals = Residuals(slot, {key.key: (key.size, codec.dtype) for key, _, codec in kept})
+        self._encoders: dict[str, SliceEncoder] = {}
+        for key, cut, codec in kept:
+            ends = np.minimum(np.arange(cut.count + 1) * cut.step_bytes, cut.nbytes)
+            self._encoders[key.key] = SliceEncoder(codec, ends // codec.dtype.itemsize, self._residuals.arrays[key.key])
+        self._next = dict.fromkeys(self._encoders, 0)
+        self._begun: dict[str, list[int]] = {name: [] for name in self._encoders}
+        self._capture: ResidualCapture | None = None
+        self._passed = 0
+        """Steps that this slot is through with: their barriers have ended."""
+
+    @property
+    def scale(self) -> float:
+        return self._scale.scale
+
+    @property
+    def residuals(self) -> Residuals:
+        """What is owed now."""
+        return self._residuals
+
+    def told(self, outcome: StepOutcome) -> None:
+        """What the slots agreed on of a step: the next one's scale follows from it."""
+        if self._scaling is None:
+            return
+        if outcome.loss_scale != self.scale:  # A slot that was taken over begins in the middle.
+            self._scale = LossScale(outcome.loss_scale)
+        self._scale = self._scale.after(finite=outcome.finite, scaling=self._scaling)
+
+    def begin(self, keys: KeySet, step: int) -> Sequence[SliceEncoder | None]:
+        """The encoder of each key for a push of a step; None where the key keeps no residual. Raises StoreRefusedError
+        for a step of which a key's was begun before, or a later one: then nothing has."""
+        found = [self._encoders.get(name) for name in keys.names]
+        mine = [name for name in keys.names if name in self._encoders]
+        for name in mine:
+            last = max([self._next[name] - 1, *self._begun[name][-1:]])
+            if step <= last:
+                told = f"step {last} was pushed already, and what compression left out is in later steps"
+                raise StoreRefusedError(f"slot {self._slot}: push of key {name!r}, step {step}: {told}")
+        for name in mine:
+            self._begun[name].append(step)
+        self._under_way += 1
+        return found
+
+    def ended(self, keys: KeySet, step: int, *, encoded: bool) -> None:
+        """A push that was begun has ended. If nothing of it was encoded, nor of a later one, it may be begun again."""
+        self._under_way -= 1
+        for name in keys.names:
+            if name in self._encoders:
+                self._begun[name].remove(step)
+                if encoded:
+                    self._next[name] = max(self._next[name], step + 1)
+        self._look()
+
+    def passed(self, step: int) -> None:
+        """The slot's barrier of a step has ended."""
+        self._passed = max(self._passed, step + 1)
+        self._look()
+
+    def capture(self, step: int, told: Callable[[dict[str, Array] | int], None]) -> None:
+        """Calls `told` with copies of what is owed after the steps before `step`, by key, once all of these are
+        encoded; or with a step beyond it, where one is already. What was asked before is dropped."""
+        furthest = max((one.furthest for one in self._encoders.values()), default=0)
+        self._drop()
+        if furthest > step:
+            told(furthest)
+            return
+        self._capture = ResidualCapture(step, self._encoders, told)
+        self._look()
+
+    def _look(self) -> None:
+        """What is owed changes no more until the step, where all before it have been encoded."""
+        capture = self._capture
+        if capture is None:
+            return
+        if self._passed >= capture.step and not any(
+            one < capture.step for some in self._begun.values() for one in some
+        ):
+            capture.take_all()
+        if capture.is_complete:
+            self._drop()
+            capture.told(capture.owed)
+
+    def _drop(self) -> None:
+        self._capture = None
+        for one in self._encoders.values():
+            one.encodes = None
+
+    def export(self) -> dict[str, Array]:
+        """Copies of what is owed, by name. Raises StoreRefusedError while pushes are under way."""
+        self._check_idle("export")
+        return self._residuals.export()
+
+    def restore(self, named: Mapping[str, Array], scale: LossScale | None = None) -> None:
+        """Takes on what `export` gave, and the loss scale of the next step, where there is one. Raises
+        StoreRefusedError for an array that does not fit; then nothing has changed."""
+        self._check_idle("restore")
+        self._scale = self._scale if scale is None else scale
+        try:
+            self._residuals.restore(named)
+        except CompressionError as error:
+            raise StoreRefusedError(f"slot {self._slot}: restore of residuals: {error}") from error
+
+    def _check_idle(self, call: str) -> None:
+        if self._under_way:
+            told = f"{self._under_way} pushes are under way"
+            raise StoreRefusedError(f"slot {self._slot}: {call} of residuals: {told}")
