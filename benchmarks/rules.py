@@ -1,7 +1,8 @@
-"""How fast each built-in rule updates a key that is larger than the caches, against the machine's own memory copy.
+"""How fast each rule updates a key that is larger than the caches, against the machine's own memory copy.
 
 A rule moves a known number of arrays through memory (`weft_graph.rules.built_in.BuiltIn.moves`); a copy of as many
-bytes, timed in turns with it, is the limit. A ratio of 1 is a rule that memory alone bounds.
+bytes, timed in turns with it, is the limit. A ratio of 1 is a rule that memory alone bounds. Rules that are graphs, as
+users write them, are those of PyTorch's options that no built-in rule has (`weft_graph.rules.torch_variants`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ from rich.console import Console
 from rich.table import Table
 
 from weft_graph.rules.built_in import BUILT_IN
+from weft_graph.rules.graph import rule_graph_to_json
+from weft_graph.rules.torch_variants import VARIANTS, variant
 from weft_kernels.kernel import Array
-from weft_kernels.rules.lookup import rules
+from weft_kernels.rules.lookup import rule_from
+from weft_kernels.rules.record import Rule
 
 ELEMENTS, QUICK_ELEMENTS = 1 << 24, 1 << 20
 ROUNDS = 7
 PEER = "memory copy"
+NAMES = [*BUILT_IN, *sorted(VARIANTS)]
 
 
 def main() -> int:
@@ -36,7 +41,7 @@ def main() -> int:
     options = _options()
     console = Console(highlight=False)
     conditions = _conditions(options)
-    names = options.rule or list(BUILT_IN)
+    names = options.rule or NAMES
     rows = [row for dtype in options.dtype or ["float32"] for row in _measured(names, dtype, options)]
     conditions["load_after"] = round(os.getloadavg()[0], 2)
     console.print(_table(rows))
@@ -56,7 +61,8 @@ def _measured(names: Sequence[str], dtype: str, options: argparse.Namespace) -> 
     source = draw.standard_normal(options.elements, np.float32).astype(dtype)
     gradient, target = source.copy(), np.empty_like(source)
     weights = {name: source.copy() for name in names}
-    states = {name: {each: np.zeros_like(source) for each in rules()[name].state} for name in names}
+    made = {name: rule_from(rule_graph_to_json(variant(name)) if name in VARIANTS else name) for name in names}
+    states = {name: {each: np.zeros_like(source) for each in made[name].state} for name in names}
     times: dict[str, list[float]] = {name: [] for name in (*names, PEER)}
     for turn in range(options.rounds + 1):
         gradient[...] = draw.standard_normal(options.elements, np.float32)
@@ -64,15 +70,15 @@ def _measured(names: Sequence[str], dtype: str, options: argparse.Namespace) -> 
             if name == PEER:
                 took = _timed(lambda: np.copyto(target, source))
             else:
-                took = _timed(_update(name, weights[name], gradient, states[name], turn + 1))
+                took = _timed(_update(made[name], weights[name], gradient, states[name], turn + 1))
             if turn:  # the first meets new pages
                 times[name].append(took)
     copied = 2 * source.nbytes / statistics.median(times[PEER])
-    return [_row(name, dtype, times[name], BUILT_IN[name].moves * source.nbytes, copied) for name in names]
+    moved = {name: BUILT_IN[name].moves if name in BUILT_IN else 3 + 2 * len(made[name].state) for name in names}
+    return [_row(name, dtype, times[name], moved[name] * source.nbytes, copied) for name in names]
 
 
-def _update(name: str, weight: Array, gradient: Array, state: dict[str, Array], step: int) -> Callable[[], None]:
-    rule = rules()[name]
+def _update(rule: Rule, weight: Array, gradient: Array, state: dict[str, Array], step: int) -> Callable[[], None]:
     return lambda: rule.apply(weight, gradient, state, step, rule.hyper)
 
 
@@ -134,7 +140,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows and the conditions there")
     parser.add_argument("--quick", action="store_true", help="a key that caches may hold: to see that all works")
-    parser.add_argument("--rule", action="append", choices=list(BUILT_IN), help="only this; repeatable")
+    parser.add_argument("--rule", action="append", choices=NAMES, help="only this; repeatable")
     parser.add_argument("--dtype", action="append", choices=["float16", "float32", "float64"], help="[float32]")
     parser.add_argument("--elements", type=_count, help=f"of the key [{ELEMENTS}, quick {QUICK_ELEMENTS}]")
     parser.add_argument("--rounds", type=_count, default=ROUNDS, help=f"of every rule [{ROUNDS}]")

@@ -23,7 +23,7 @@ from weft_kernels.blocks import FUSED_ELEMENTS
 from weft_kernels.body import Body, Same
 from weft_kernels.broadcast_shape import BroadcastShape, broadcast_shape
 from weft_kernels.errors import failed
-from weft_kernels.kernel import Array, Kernel, KernelContext, kernel_of
+from weft_kernels.kernel import Array, Kernel, KernelContext, body_of
 
 Dtype = np.dtype[Any]
 
@@ -36,7 +36,7 @@ def run_fused(context: KernelContext, subgraph: Subgraph, inputs: Sequence[Array
     shape = broadcast_shape([array.shape for array in inputs])
     if not _is_cut(shape, inputs):
         return Body(context, subgraph, ())(inputs)
-    program = _program(Same(subgraph), tuple(array_type(array) for array in inputs))
+    program = program_of(Same(subgraph), tuple(array_type(array) for array in inputs))
     arrays = [array.reshape(shape.of(number)) for number, array in enumerate(inputs)]
     results = [_result(context, number, shape, dtype) for number, dtype in enumerate(program.results)]
     parts = list(shape.parts())
@@ -66,14 +66,14 @@ class _Step:
     or, where `buffer` is below 0, to result number -1 - `buffer`."""
 
     node: Node
-    kernel: Kernel
+    body: Kernel
     attributes: Mapping[str, AttributeValue]
     reads: tuple[int, ...]
     buffer: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Program:
+class Program:
     """A body for inputs of certain types. Values are numbered: inputs, constants, then what each step makes."""
 
     steps: tuple[_Step, ...]
@@ -82,25 +82,26 @@ class _Program:
     results: tuple[Dtype, ...]
 
     def run(self, inputs: Sequence[Array], buffers: Sequence[Array], results: Sequence[Array]) -> None:
-        """Fills `results`, which are of one shape."""
+        """Fills `results`, which are of one shape; `buffers` have as many elements or more. Raises KernelError."""
         values = [*inputs, *self.constants]
         size, shape = results[0].size, results[0].shape
         shaped = [buffer[:size].reshape(shape) for buffer in buffers]
-        for step in self.steps:
-            given = [values[place] if place >= 0 else None for place in step.reads]
-            is_result = step.buffer < 0
-            target = results[-1 - step.buffer] if is_result else shaped[step.buffer]
-            # A pointwise body knows nothing of the step: what else is in the fused node's context is not for it.
-            seen = KernelContext(step.node.name, asked=step.node.outputs, placed=(target,))
-            try:
-                (made, *_) = step.kernel(seen, given, step.attributes)
-            except (ValueError, MemoryError) as error:
-                raise failed(step.node, given, error) from error
-            # What is passed on as it is would change when its buffer is used again.
-            if made is not target and (is_result or any(_share(made, array) for array in given)):
-                target[...] = made
-                made = target
-            values.append(made)
+        with np.errstate(all="ignore"):
+            for step in self.steps:
+                given = [values[place] if place >= 0 else None for place in step.reads]
+                is_result = step.buffer < 0
+                target = results[-1 - step.buffer] if is_result else shaped[step.buffer]
+                # A pointwise body knows nothing of the step: what else is in the fused node's context is not for it.
+                seen = KernelContext(step.node.name, asked=step.node.outputs, placed=(target,))
+                try:
+                    made = step.body(seen, given, step.attributes)[0]
+                except (ValueError, MemoryError) as error:
+                    raise failed(step.node, given, error) from error
+                # What is passed on as it is would change when its buffer is used again.
+                if made is not target and (is_result or any(_share(made, array) for array in given)):
+                    target[...] = made
+                    made = target
+                values.append(made)
 
 
 def _share(made: Array, given: Array | None) -> bool:
@@ -108,7 +109,8 @@ def _share(made: Array, given: Array | None) -> bool:
 
 
 @lru_cache(maxsize=_PROGRAMS_KEPT)
-def _program(body: Same, types: tuple[TensorType, ...]) -> _Program:
+def program_of(body: Same, types: tuple[TensorType, ...]) -> Program:
+    """The program of a body of pointwise nodes, for inputs of these types."""
     subgraph = body.subgraph
     inference = Inference(dict(zip(subgraph.inputs, types, strict=True)), subgraph.constants)
     names = [*subgraph.inputs, *(constant.name for constant in subgraph.constants)]
@@ -131,8 +133,8 @@ def _program(body: Same, types: tuple[TensorType, ...]) -> _Program:
             free = [each for each in free if each != buffer]
             lies[output] = buffer
         reads = tuple(places[name] if name else -1 for name in node.inputs)
-        steps.append(_Step(node, kernel_of(node), schema_of(node).attributes_of(node), reads, buffer))
+        steps.append(_Step(node, body_of(node), schema_of(node).attributes_of(node), reads, buffer))
         places[output] = len(places)
         free += [lies.pop(name) for name in dict.fromkeys(node.inputs) if name in lies and last[name] == index]
     results = tuple(inference.types[name].dtype.numpy for name in subgraph.outputs)
-    return _Program(tuple(steps), tuple(constant.array for constant in subgraph.constants), tuple(buffers), results)
+    return Program(tuple(steps), tuple(constant.array for constant in subgraph.constants), tuple(buffers), results)

@@ -102,9 +102,10 @@ Outputs: TypeAlias = tuple[Array, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """A body as it is run, and the places of the inputs that it looks at."""
+    """A body as it is run, the body itself, and the places of the inputs that it looks at."""
 
     kernel: Kernel
+    body: Kernel
     on_host: frozenset[int]
 
 
@@ -123,7 +124,7 @@ def kernel(
         whole: Kernel = body if in_float32 is None else _in_float32(body, frozenset(in_float32), on_host)
         if (domain, op_type) in _OPERATORS:
             raise ValueError(f"operator {op_type!r} of domain {domain!r} has two bodies")
-        _OPERATORS[domain, op_type] = _Operator(_finished(whole, on_host), on_host)
+        _OPERATORS[domain, op_type] = _Operator(_finished(whole, on_host), whole, on_host)
         return body
 
     return register
@@ -141,6 +142,12 @@ def _operators() -> Mapping[tuple[str, str], _Operator]:
 def kernels() -> Mapping[tuple[str, str], Kernel]:
     """Every operator's kernel by (domain, op_type)."""
     return {name: operator.kernel for name, operator in _operators().items()}
+
+
+def body_of(node: Node) -> Kernel:
+    """The same as `kernel_of`, for who has set NumPy to ignore what IEEE 754 calls exceptions, and takes NumPy's
+    scalars in the place of arrays without dimensions."""
+    return _operators()[node.domain, node.op_type].body
 
 
 def host_inputs(node: Node) -> frozenset[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import cache, reduce
 from typing import Any, Final
 
@@ -89,7 +90,7 @@ def div(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outpu
     xp = context.xp
     dividend, divisor = required(inputs)
     if is_float(dividend.dtype):
-        return (xp.divide(dividend, divisor),)
+        return (xp.divide(dividend, divisor, out=context.out(0)),)
     quotient = xp.floor_divide(dividend, divisor)
     if dividend.dtype.kind == "i":
         # floor_divide rounds down: one too low where the signs differ and something is left over.
@@ -235,22 +236,28 @@ def clip(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outp
     return (x,)
 
 
+def _over(context: KernelContext, function: Callable[..., Array], arrays: Sequence[Array]) -> Array:
+    """What a function of two arrays makes of several, from the left."""
+    *first, last = arrays
+    return function(reduce(function, first), last, out=context.out(0)) if first else last
+
+
 @kernel("Max")
 def max_(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The largest of all inputs, element by element."""
-    return (reduce(context.xp.maximum, required(inputs)),)
+    return (_over(context, context.xp.maximum, required(inputs)),)
 
 
 @kernel("Min")
 def min_(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The smallest of all inputs, element by element."""
-    return (reduce(context.xp.minimum, required(inputs)),)
+    return (_over(context, context.xp.minimum, required(inputs)),)
 
 
 @kernel("Sum", in_float32=("float16", "bfloat16"))
 def sum_(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The sum of all inputs, element by element, in their order."""
-    return (reduce(context.xp.add, required(inputs)),)
+    return (_over(context, context.xp.add, required(inputs)),)
 
 
 @kernel("Mean", in_float32=("float16", "bfloat16"))
