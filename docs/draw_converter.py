@@ -5,8 +5,6 @@ Run it with `python docs/draw_converter.py`; a test compares the page with what 
 
 from __future__ import annotations
 
-import ast
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -139,7 +137,7 @@ def page() -> str:
 
 
 def _table() -> list[str]:
-    """Each pass once, with the roles that run it and the first sentence of its file."""
+    """Each pass once, with the roles that run it and what its function says."""
     where: dict[str, list[str]] = {}
     first: dict[str, Pass] = {}
     for role, passes in (("both", SHARED), *((role.value, ROLES[role]) for role in Role)):
@@ -148,14 +146,12 @@ def _table() -> list[str]:
             if role not in where.setdefault(each.name, []):
                 where[each.name].append(role)
     rows = [f"| {name} | {', '.join(where[name])} | {_said(each)} |" for name, each in first.items()]
-    return ["| Pass | Programs | What it does |", "|---|---|---|", *rows]
+    return ["| Pass | Programs | What it gives |", "|---|---|---|", *rows]
 
 
 def _said(each: Pass) -> str:
-    """The first sentence of the module's docstring."""
-    module = importlib.import_module(each.run.__module__)
-    text = ast.get_docstring(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))) or ""
-    return " ".join(text.split("\n\n")[0].split()).removeprefix("The pass that ")
+    """The first paragraph of the function's docstring."""
+    return " ".join((each.run.__doc__ or "").split("\n\n")[0].split())
 
 
 def main() -> None:

@@ -82,6 +82,55 @@ Where a gradient is not unique or does not exist, weft takes:
   nothing flows through them, and a parameter that is reached only through a step is rejected."""
 
 
+ADDING: Final = """
+## Adding an operator
+
+An operator is told once in each of two rooms. What Squareplus, (x + sqrt(x^2 + b)) / 2 (Barron 2021), would take: in a
+module of `graph/weft_graph/operators`, its types, its attributes and its gradient, a composition of other operators.
+
+```python
+from weft_graph.attributes import as_float
+from weft_graph.formals import FLOATS
+from weft_graph.pointwise import unary
+from weft_graph.schema import Attribute, GradientContext
+from weft_graph.shapes.gradients import apply, incoming, scalar
+
+
+def _squareplus_gradient(context: GradientContext) -> tuple[str | None, ...]:
+    x = context.input(0)
+    bend = scalar(context, as_float(context.attribute("b")), x)
+    root = apply(context, "Sqrt", apply(context, "Add", apply(context, "Mul", x, x), bend))
+    slope = apply(context, "Add", scalar(context, 1, x), apply(context, "Div", x, root))
+    return (apply(context, "Mul", incoming(context), apply(context, "Mul", slope, scalar(context, 0.5, x))),)
+
+
+SQUAREPLUS = unary(
+    "Squareplus", FLOATS, _squareplus_gradient, attributes={"b": Attribute(float, default=4.0)}, follows=True
+)
+```
+
+In the module of the same name in `kernels/weft_kernels/operators`, its body, for NumPy and CuPy:
+
+```python
+from weft_graph.attributes import as_float
+from weft_kernels.arguments import required
+from weft_kernels.kernel import Attributes, Inputs, KernelContext, Outputs, kernel
+
+
+@kernel("Squareplus", in_float32=("float16", "bfloat16"))
+def squareplus(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+    (x,) = required(inputs)
+    return ((x + context.xp.sqrt(x * x + x.dtype.type(as_float(attributes["b"])))) / 2,)
+```
+
+That is all: `weft.ops.apply("Squareplus", x)`, jobs and optimizers have it. What else there is to say of an operator is
+in its schema too (`OpSchema`): whether mixed precision computes it in the narrow type (`product`, `follows`), what is
+known of its output before a step (`folding`), whether its output is a view, what it may write over. Everything else is
+optional, for speed or comfort: a row in `weft_kernels.cuda.pointwise`, a form for onnxruntime in
+`weft_kernels.onnx_runtime.lowering`, a function in `weft.ops`.
+"""
+
+
 def page() -> str:
     sys.path.insert(0, str(TESTS))
     try:
@@ -114,7 +163,7 @@ def page() -> str:
             "The converter also writes operators of the domain `weft`, which are proven with those that they serve: "
             + ", ".join(converters)
             + ".",
-            "",
+            ADDING,
         ]
     )
 

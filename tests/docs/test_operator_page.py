@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,57 @@ def script() -> dict[str, Any]:
 
 def test_the_page_is_drawn_from_the_lists(script: dict[str, Any]) -> None:
     assert (DOCS / "operators.md").read_text() == script["page"](), "run: python docs/draw_operators.py"
+
+
+USES_THE_EXAMPLE = """
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import weft
+import weft_graph.operators
+import weft_kernels.operators
+
+for package, folder in ((weft_graph.operators, sys.argv[1]), (weft_kernels.operators, sys.argv[2])):
+    package.__path__.append(folder)
+
+from weft import ops
+from weft.submission import trainable_of
+from weft_graph.convert import convert
+from weft_graph.passes.draft import Options, Precision
+from weft_graph.types import DType
+
+x = weft.input("x", ("batch", 3))
+given = np.linspace(-3, 3, 6, dtype=np.float32).reshape(2, 3)
+expected = (given + np.sqrt(given * given + 4)) / 2
+assert np.allclose(ops.apply("Squareplus", x).eval({"x": given}), expected, rtol=1e-6)
+
+loss = (ops.apply("Squareplus", weft.nn.Linear(3, 3)(x), b=1.0) * 2.0).mean()
+trained = trainable_of(loss, None, (), "example")
+def programs(**options):
+    return convert(trained.graph, loss=trained.loss, metrics={}, options=Options(**options))
+
+
+fused = [node.attributes["body"].nodes for node in programs().train.nodes if node.op_type == "Fused"]
+assert any("Squareplus" in {each.op_type for each in body} for body in fused)
+assert any("Sqrt" in {each.op_type for each in body} for body in fused), "it has a gradient"
+narrow = programs(precision=Precision.BFLOAT16, fusion=False).evaluate
+(node,) = (node for node in narrow.nodes if node.op_type == "Squareplus")
+assert narrow.types[node.outputs[0]].dtype is DType.BFLOAT16, "it follows the product"
+print("used")
+"""
+
+
+def test_the_example_of_an_operator_is_told_in_two_places(tmp_path: Path) -> None:
+    """What the page shows is all that it takes to compute, to differentiate, and to convert."""
+    schema, body = (part.partition("```")[0] for part in (DOCS / "operators.md").read_text().split("```python\n")[1:])
+    for name, text in (("graph", schema), ("kernels", body)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "squareplus.py").write_text(f"from __future__ import annotations\n{text}")
+    command = [sys.executable, "-c", USES_THE_EXAMPLE, str(tmp_path / "graph"), str(tmp_path / "kernels")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("used\n", "")
 
 
 def test_every_operator_is_proven() -> None:

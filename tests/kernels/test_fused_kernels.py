@@ -144,6 +144,7 @@ def test_an_error_names_the_node_inside(count: int, monkeypatch: pytest.MonkeyPa
         raise MemoryError("no room")
 
     monkeypatch.setitem(kernels(), ("", "Exp"), without_memory)  # type: ignore[arg-type]  # it is a dict
+    monkeypatch.setattr(fused_body, "body_of", lambda node: kernels()[node.domain, node.op_type])
     arrays = drawn([(count,), (count,), (1,), ()], "float32")
     message = rf"node 'n_grown' \(Exp\): no room \[same is float32\[{min(count, 64)}\]\]"
     with pytest.raises(KernelError, match=message):
