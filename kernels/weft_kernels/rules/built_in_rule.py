@@ -6,10 +6,9 @@ memory: a body runs on blocks that stay in the cache, so weight, gradient and st
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from weft_kernels.kernel import Array
 from weft_kernels.rules.cache_blocks import cache_blocks
 from weft_kernels.rules.half import with_half
 from weft_kernels.rules.record import Apply, Hyper, Rule, State, Still
+from weft_kernels.rules.scratch import scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ def _in_blocks(body: Body) -> Apply:
             body(Block(weight, gradient, state, (np.empty_like(weight), np.empty_like(weight))), step, hyper)
             return
         for part, given, *rest in cache_blocks((weight, gradient, *state.values())):
-            kept = _scratch(part.dtype, part.size)
-            scratch = kept[0][: part.size].reshape(part.shape), kept[1][: part.size].reshape(part.shape)
-            body(Block(part, given, dict(zip(state, rest, strict=True)), scratch), step, hyper)
+            kept = scratch((part.dtype, part.dtype), part.size)
+            spare = kept[0][: part.size].reshape(part.shape), kept[1][: part.size].reshape(part.shape)
+            body(Block(part, given, dict(zip(state, rest, strict=True)), spare), step, hyper)
 
     return apply
 
@@ -70,19 +70,3 @@ def _over_gradient(body: Body) -> Apply:
             body(Block(part, given, dict(zip(state, rest, strict=True)), (given, given)), step, hyper)
 
     return apply
-
-
-class _Scratch(threading.local):
-    """Arrays of a thread that every update writes to: memory that is new costs more than the pass over it."""
-
-    arrays: tuple[Array, Array] | None = None
-
-
-_kept = _Scratch()
-
-
-def _scratch(dtype: np.dtype[Any], elements: int) -> tuple[Array, Array]:
-    arrays = _kept.arrays
-    if arrays is None or arrays[0].dtype != dtype or arrays[0].size < elements:
-        arrays = _kept.arrays = np.empty(elements, dtype), np.empty(elements, dtype)
-    return arrays

@@ -6,7 +6,6 @@ way lies in a few arrays of a block's size, and the bits are the same for any cu
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.rules.cache_blocks import cache_blocks
 from weft_kernels.rules.half import with_half
 from weft_kernels.rules.record import Hyper, Rule, State
+from weft_kernels.rules.scratch import scratch
 
 PROGRAMS_KEPT: Final = 256
 """Of a rule that needs keys whole, one for each shape: more than a model has."""
@@ -124,29 +124,25 @@ def _part(bound: BoundRule, inputs: tuple[str, ...], nodes: Sequence[Node], outp
     return Subgraph(inputs, (), tuple(nodes), tuple(outputs), constants)
 
 
-class _Blocks(threading.local):
-    """Runs a body on blocks, with arrays of a block's size that each thread uses again and again."""
+class _Blocks:
+    """Runs a body on blocks."""
 
     def __init__(self, program: Program, body: Subgraph, following: Mapping[str, str]) -> None:
         self._program = program
         self._targets = [_written_by(output, body.nodes, following) for output in body.outputs]
-        self._size = 0
-        self._buffers: list[Array] = []
-        self._spare: list[Array] = []
 
     def run(self, arrays: Mapping[str, Array], numbers: Sequence[Array]) -> list[Array]:
         """The body's outputs: among `arrays`, or good until the next run."""
-        shape, size = arrays[WEIGHT].shape, max(array.size for array in arrays.values())
-        if size > self._size:
-            self._size = size
-            self._buffers = [np.empty(size, dtype) for dtype in self._program.buffers]
-            self._spare = [np.empty(size, dtype) for dtype in self._program.results]
+        if not self._targets:
+            return []
+        program, weight = self._program, arrays[WEIGHT]
+        spare = scratch((*program.buffers, *program.results), max(array.size for array in arrays.values()))
+        buffers, made = spare[: len(program.buffers)], spare[len(program.buffers) :]
         results = [
-            spare[: arrays[WEIGHT].size].reshape(shape) if target is None else arrays[target]
-            for target, spare in zip(self._targets, self._spare, strict=True)
+            each[: weight.size].reshape(weight.shape) if target is None else arrays[target]
+            for target, each in zip(self._targets, made, strict=True)
         ]
-        if results:
-            self._program.run([*arrays.values(), *numbers], self._buffers, results)
+        program.run([*arrays.values(), *numbers], buffers, results)
         return results
 
 
