@@ -75,7 +75,7 @@ class OwnTables:
             else:
                 ids, rows = given[0], given[1].reshape(len(given[0]), table.cut.width)
                 count = check_ids(ids, self._keys[name], f"step {step} of key {name!r}")
-                found = summed_rows(ids, rows) if count is None else Rows(ids[:count], rows[:count])
+                found = summed_rows(ids, rows, count)
                 self._pushed += len(found)
                 table.accept(0, step, self._placed(table, found))
             with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
@@ -108,7 +108,7 @@ class OwnTables:
         table, described = self._tables[key], self._keys[key]
         width, dtype = table.cut.width, table.cut.dtype
         count = check_ids(ids, described, f"rows of key {key!r}")
-        wanted = wanted_rows(ids) if count is None else None
+        wanted = wanted_rows(ids, None) if count is None else None
         places = self._places(table, ids[:count] if wanted is None else wanted.ids)
         if table.lacks_rows(places):
             raise StoreError(f"key {key!r}: not all of the rows were ever set")

@@ -112,7 +112,8 @@ class PullWait:
     @property
     def places(self) -> Array:
         """The ids that have come, one chunk behind the other."""
-        return np.concatenate([self._parts[number] for number in sorted(self._parts)])
+        parts = [self._parts[number] for number in sorted(self._parts)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def expect(self, bucket: int, chunks: int) -> None:
         """So many chunks of ids will come, and then the table can answer."""

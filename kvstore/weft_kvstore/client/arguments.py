@@ -20,7 +20,7 @@ from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.hyper import checked_numbers
-from weft_kvstore.rows.rows import check_ids, last_rows, summed_rows
+from weft_kvstore.rows.rows import check_ids, last_rows, summed_rows, wanted_rows
 from weft_kvstore.wire.messages import PayloadKind, Reading
 
 MAX_PULLED_ROWS: Final = 1 << 22
@@ -89,14 +89,14 @@ class Arguments:
     ) -> PushRowsOperation:
         """Raises StoreRefusedError for a key, step, ids or rows that do not fit."""
         key, step, where = self._sent_to(name, step, payload_kind)
-        check_ids(ids, key, where)
+        count = check_ids(ids, key, where)
         wanted = (len(ids), *key.shape[1:])
         if rows.dtype != np.dtype(key.dtype) or rows.shape != wanted:
             raise StoreRefusedError(
                 f"{where}: the rows are {rows.dtype}{list(rows.shape)}, for {len(ids)} ids {key.dtype}{list(wanted)}"
             )
         flat = rows.reshape(len(ids), self._keys.row_cut(key).width)
-        given = summed_rows(ids, flat) if payload_kind is PayloadKind.GRADIENT else last_rows(ids, flat)
+        given = summed_rows(ids, flat, count) if payload_kind is PayloadKind.GRADIENT else last_rows(ids, flat)
         place = self._keys.places[name]
         return PushRowsOperation(future, key, place=place, payload_kind=payload_kind, step=step, given=given)
 
@@ -142,13 +142,22 @@ class Arguments:
         key = self._keys.table(name, "pull")
         version = self._checked_step(version, f"pull of rows of key {name!r}")
         where = f"slot {self._slot}: pull of rows of key {name!r}"
-        check_ids(ids, key, where)
+        count = check_ids(ids, key, where)
         if len(ids) > MAX_PULLED_ROWS:
             raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may ask for {MAX_PULLED_ROWS}")
         names = self._keys.state_of(key) if state else None
         place, cut = self._keys.places[name], self._keys.row_cut(key)
+        wanted = wanted_rows(ids, count)
         return PullRowsOperation(
-            future, key, place=place, version=version, reading=reading, names=names, cut=cut, ids=ids
+            future,
+            key,
+            place=place,
+            version=version,
+            reading=reading,
+            names=names,
+            cut=cut,
+            wanted=wanted,
+            rows=len(ids),
         )
 
     def moving(self, names: Sequence[str]) -> tuple[int, ...]:

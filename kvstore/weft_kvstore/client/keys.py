@@ -200,7 +200,7 @@ class KeyPull(PullOperation):
         return self._plan.asks.get(shard, [])
 
     def write(self, shard: int, came: ValueRun) -> int:
-        array, bucket, version, first, count, payload, compressed = came
+        array, bucket, version, first, count, payload, compressed, _ = came
         if version != self.version:
             self.check_version(version)
         plan = self._plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.operation import CALLS, AskOperation, Link, PullOperation, SendOperation, SentRun
 from weft_kvstore.description.records import KeyDescription
-from weft_kvstore.rows.rows import Rows, wanted_rows
+from weft_kvstore.rows.rows import Rows, Wanted
 from weft_kvstore.sharding import Routing, RowCut, chunks_of
 from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueRun
 from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
@@ -58,6 +58,10 @@ class PushRowsOperation(SendOperation):
         return f"{call} of rows of key {self._key.key!r}, {step} {self.step}"
 
 
+TAKEN_BYTES: Final = 1 << 16
+"""A message with so many bytes of rows, which are all that was asked for, becomes the caller's array."""
+
+
 class PullRowsOperation(PullOperation):
     """Rows of a table, as `pull_rows` of the store gives them, or of the rule's state: `names` are its arrays."""
 
@@ -71,9 +75,10 @@ class PullRowsOperation(PullOperation):
         reading: Reading,
         names: tuple[str, ...] | None,
         cut: RowCut,
-        ids: Array,
+        wanted: Wanted,
+        rows: int,
     ) -> None:
-        """Makes the arrays that the caller will own. Raises MemoryError."""
+        """Makes the arrays (rows, ...) that the caller will own. Raises MemoryError."""
         super().__init__(future)
         self.version, self.names, self.reading = version, names, reading
         self.asks_of = (place,)
@@ -81,11 +86,10 @@ class PullRowsOperation(PullOperation):
         self._place = place
         count, row_shape = 1 if names is None else len(names), key.shape[1:]
         self._cut = cut
-        self._wanted = wanted_rows(ids)
-        self.rows_pulled = len(self._wanted.ids)
-        self._arrays: list[Array] = [np.empty((len(ids), *row_shape), cut.dtype) for _ in range(count)]
-        self._flat = [array.reshape(len(ids), cut.width) for array in self._arrays]
-        wanted = self._wanted
+        self._wanted = wanted
+        self.rows_pulled = len(wanted.ids)
+        self._arrays: list[Array] = [np.empty((rows, *row_shape), cut.dtype) for _ in range(count)]
+        self._flat = [array.reshape(rows, cut.width) for array in self._arrays]
         if len(wanted.zeros):
             for array in self._flat:
                 array[wanted.zeros] = 0
@@ -144,7 +148,7 @@ class PullRowsOperation(PullOperation):
             raise ProtocolError(f"Values.place: 1, {self} has no places for values")
         if came.bucket != self._bucket:
             raise ProtocolError(f"Values.bucket: {came.bucket}, {self} asks for bucket {self._bucket}")
-        self.copy(shard, came.array, range(came.first, came.stop), came.payload)
+        self._put(shard, came, came.payload)
         seen = self._seen.get((shard, came.array))
         if seen is None:
             seen = self._seen[shard, came.array] = np.zeros(self._chunks_from(shard), np.bool_)
@@ -153,22 +157,34 @@ class PullRowsOperation(PullOperation):
         some[:] = True
         return fresh
 
-    def copy(self, shard: int, array: int, run: range, payload: memoryview) -> None:
-        """Copies adjacent chunks into place. Raises ProtocolError where they are not of this pull."""
+    def _put(self, shard: int, came: ValueRun, payload: memoryview) -> None:
+        """Copies adjacent chunks into place; those that are a whole array, and large, are that array from now on.
+        Raises ProtocolError where they are not of this pull."""
+        array, first, stop = came.array, came.first, came.stop
         total = self._chunks_from(shard)
-        if array >= len(self._flat) or run.stop > total:
+        if array >= len(self._flat) or stop > total:
             raise ProtocolError(
-                f"Values.first: chunks {run.start} to {run.stop - 1} of array {array}; {self} has {total} chunks "
+                f"Values.first: chunks {first} to {stop - 1} of array {array}; {self} has {total} chunks "
                 f"and {len(self._flat)} arrays"
             )
-        low, high = run.start * self._cut.rows_down, min(run.stop * self._cut.rows_down, len(self.ids[shard]))
+        low, high = first * self._cut.rows_down, min(stop * self._cut.rows_down, len(self.ids[shard]))
         if (high - low) * self._cut.row_bytes != payload.nbytes:
             told = (high - low) * self._cut.row_bytes
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, the rows of {self._key.key!r} have {told}")
         rows: Array = np.frombuffer(payload, self._cut.dtype).reshape(high - low, self._cut.width)
         places = self._places[shard]
         if places is None:
-            self._flat[array][low:high] = rows
+            flat, flags = self._flat[array], rows.flags
+            if (
+                came.owned
+                and rows.nbytes >= TAKEN_BYTES
+                and len(rows) == len(flat)
+                and flags.writeable
+                and flags.aligned
+            ):
+                self._arrays[array] = rows.reshape(self._arrays[array].shape)
+            else:
+                flat[low:high] = rows
             return
         mine = places[low:high]
         if self._wanted.ordered and mine[-1] - mine[0] == len(mine) - 1:

@@ -378,7 +378,7 @@ class RowCalls:
         names = [spec.key for spec in specs]
 
         def begin(steps: list[int], hosts: list[Array]) -> Future[None]:
-            parts = self._flat(call, specs, hosts)
+            parts = self._flat(call, specs, given, hosts)
             pushed = [self._store.push_rows(*one, priority=priority) for one in _calls(names, steps, parts)]
             return joined(pushed, _nothing)
 
@@ -390,7 +390,7 @@ class RowCalls:
         names = [spec.key for spec in specs]
 
         def begin(versions: list[int], hosts: list[Array]) -> Future[None]:
-            parts = self._flat(call, specs, hosts)
+            parts = self._flat(call, specs, given, hosts)
             return joined([self._store.set_rows(*one) for one in _calls(names, versions, parts)], _nothing)
 
         return self._steps.set(call, names, version, given, begin)
@@ -412,7 +412,7 @@ class RowCalls:
         host_outs = [None if number in targets else array for number, array in enumerate(arrays)]
 
         def begin(hosts: list[Array]) -> Future[list[Array]]:
-            flat = self._seen(call, specs, hosts)
+            flat = self._brought(call, specs, given, hosts)
             pulled = [
                 self._store.pull_rows(name, one, at, settled=settled, priority=priority)
                 for name, one, at in zip(names, flat, versions, strict=True)
@@ -437,7 +437,7 @@ class RowCalls:
             return found[0] if single else found
 
         def begin(hosts: list[Array]) -> Future[Any]:
-            flat = self._seen(call, specs, hosts)
+            flat = self._brought(call, specs, given, hosts)
             pulled = [
                 self._store.pull_state_rows(name, one, at, settled=settled)
                 for name, one, at in zip(names, flat, versions, strict=True)
@@ -470,12 +470,23 @@ class RowCalls:
                 raise StoreRefusedError(f"{self._registry.where(call, name)}: {told}")
         return found
 
-    def _flat(self, call: str, specs: Sequence[KeyDescription], hosts: list[Array]) -> list[tuple[Array, Array]]:
+    def _flat(
+        self, call: str, specs: Sequence[KeyDescription], given: list[Any], hosts: list[Array]
+    ) -> list[tuple[Array, Array]]:
         """Ids (n) and rows (n, ...) of each table."""
-        all_ids = self._seen(call, specs, hosts[::2])
+        all_ids = self._brought(call, specs, given[::2], hosts[::2])
         return [
             (ids, rows.reshape(len(ids), *spec.shape[1:]).astype(spec.dtype, copy=False))
             for spec, ids, rows in zip(specs, all_ids, hosts[1::2], strict=True)
+        ]
+
+    def _brought(
+        self, call: str, specs: Sequence[KeyDescription], given: Sequence[Any], hosts: Sequence[Array]
+    ) -> list[Array]:
+        """Ids (n) that are on the host by now: those that were on a GPU before are looked at now. Raises as `_seen`."""
+        return [
+            ids if ids is before else self._seen(call, [spec], [ids])[0]
+            for spec, before, ids in zip(specs, given, hosts, strict=True)
         ]
 
     def _seen(self, call: str, specs: Sequence[KeyDescription], all_ids: Sequence[Any]) -> list[Any]:

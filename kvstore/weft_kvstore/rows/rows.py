@@ -146,9 +146,9 @@ class Rows:
             self._parts = [(np.concatenate(ids), np.concatenate(values))]
 
 
-def summed_rows(ids: Array, values: Array) -> Rows:
-    """Rows of distinct ids: those of one id summed in their order, those of negative ids left out."""
-    count = before_padding(ids)
+def summed_rows(ids: Array, values: Array, count: int | None) -> Rows:
+    """Rows of distinct ids: those of one id summed in their order, those of negative ids left out. `count`: what
+    `before_padding` says of the ids."""
     if count is not None:
         return Rows(ids[:count], values[:count])
     ids, values = _without_padding(ids, values)
@@ -187,9 +187,10 @@ class Wanted:
     zeros: Array
 
 
-def wanted_rows(ids: Array) -> Wanted:
-    """Sorts out what was asked for: ids (n) int64 or uint64 in any order, repeated or negative."""
-    count, none = before_padding(ids), np.zeros(0, np.int64)
+def wanted_rows(ids: Array, count: int | None) -> Wanted:
+    """Sorts out what was asked for: ids (n) int64 or uint64 in any order, repeated or negative. `count`: what
+    `before_padding` says of them."""
+    none = np.zeros(0, np.int64)
     if count is not None:
         places = None if count == len(ids) else np.arange(count)
         return Wanted(True, ids[:count].copy(), places, none, none, np.arange(count, len(ids)))

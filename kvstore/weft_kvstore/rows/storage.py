@@ -242,9 +242,9 @@ class HeldRows(ABC):
     def boundary(self, step: int) -> Generator[None, None, int]:
         """The boundary before `step`: what goes by then goes; stops after each piece. How many rows went."""
 
-    def read(self, name: str | None, places: Array) -> tuple[Array, Array]:
+    def read(self, name: str | None, places: Array) -> tuple[Array, Array | None]:
         """One array (see `RowArrays`) at places (n): a copy (n, width), and which of these rows (n) bool are not here,
-        whose part of the copy is undefined."""
+        whose part of the copy is undefined; None where all are."""
         rows = self.find(places)
         lacks = rows < 0
         if not len(self.arrays):
@@ -320,8 +320,8 @@ class HeldRows(ABC):
 
 
 class FixedRows(HeldRows):
-    """A place is the row's number. Invariant: rows that were never touched are zeros, and so is their state unless it
-    starts at another number."""
+    """A place is the row's number. Invariants: rows that were never touched are zeros, and so is their state unless it
+    starts at another number; `_untouched` is how many there are. Once there are none, nobody asks which."""
 
     def __init__(
         self,
@@ -336,11 +336,12 @@ class FixedRows(HeldRows):
         """Raises MemoryError, and OSError where the place is none."""
         super().__init__(RowArrays(width, dtype, start, capacity=rows, place=place), history)
         self._touched = zeros_on_demand((rows,), np.dtype(np.bool_))
+        self._untouched = rows
         self._huge = HugeBlocks(self.arrays.mapped) if self.arrays.mapped else None
 
     @property
     def count(self) -> int:
-        return int(np.count_nonzero(self._touched))
+        return len(self._touched) - self._untouched
 
     @property
     def stop(self) -> int:
@@ -350,19 +351,19 @@ class FixedRows(HeldRows):
         return np.where(self._touched[places], places, -1)
 
     def has_all(self, places: Array) -> bool:
-        return bool(self._touched[places].all())
+        return not self._untouched or bool(self._touched[places].all())
 
-    def read(self, name: str | None, places: Array) -> tuple[Array, Array]:
-        return self.arrays.read(name, places), ~self._touched.take(places)
+    def read(self, name: str | None, places: Array) -> tuple[Array, Array | None]:
+        return self.arrays.read(name, places), ~self._touched.take(places) if self._untouched else None
 
     def bring(self, places: Array, step: int, first: FirstOf | None) -> Array:
-        known = self._touched.take(places)
-        if not np.logical_and.reduce(known):
+        if self._untouched and not np.logical_and.reduce(known := self._touched.take(places)):
             new = places[~known]
             if first is not None:
                 self.arrays.write(None, new, first(new))
             self.arrays.begin_state(new, again=0)
             self._touched[new] = True
+            self._untouched -= len(new)
             if self.history is not None:
                 self.history.begin(new)
             if self._huge is not None:

@@ -139,9 +139,10 @@ class JobPulls:
         ids = unpacked_ids(run, table.cut, self._shard, table.spec.key)
         if not wait.add_ids(run.first, ids):
             return Taken(pull=wait)
-        if not is_ascending(wait.places):
+        places = wait.places
+        if wait.chunks > 1 and not is_ascending(places):  # Those of one chunk do.
             raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
-        return Taken(self.rows(wait, run.bucket, wait.places), pull=wait)
+        return Taken(self.rows(wait, run.bucket, places), pull=wait)
 
     def rows(self, wait: PullWait, bucket: int, places: Array) -> list[TableState]:
         """Takes in a pull of rows by their places. Returns as `ask` does."""

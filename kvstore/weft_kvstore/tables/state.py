@@ -480,9 +480,11 @@ class TableState(Work):
         history, arrays = self.rows.history, self.rows.arrays
         if history is None:
             found, lacks = self.rows.read(name, places)
+            if lacks is None or not lacks.any():
+                return found
             if name is not None:
                 found[lacks] = self.spec.rule.state[name]
-            elif not self.spec.given and lacks.any():
+            elif not self.spec.given:
                 found[lacks] = self._made(places[lacks], keep=keep)
             return found
         # Updates have passed rows by: those that are here are brought up to date for good.

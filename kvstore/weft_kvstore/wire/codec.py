@@ -159,6 +159,7 @@ class ValueRun(NamedTuple):
     """Slices, or chunks, `first` to `first + count` of a bucket at a version: of the pull's array number `array`.
 
     `payload` has their bytes, encoded where they are `compressed`; None where they are in the places of their keys.
+    `owned`: it is all of a message's, which nobody else reads or writes.
     """
 
     array: int
@@ -168,6 +169,7 @@ class ValueRun(NamedTuple):
     count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
     payload: memoryview | None
     compressed: bool = False
+    owned: bool = False
 
     @property
     def stop(self) -> int:
@@ -176,6 +178,7 @@ class ValueRun(NamedTuple):
 
 def value_runs(values: Values, payload: memoryview) -> list[tuple[int, ValueRun]]:
     """The runs of a frame, each with the request that it answers; the codec has checked that `nbytes` adds up."""
+    owned = len(values.runs) == 1 and values.at is None
     found = []
     begin = 0
     for request, array, bucket, version, compressed, place, first, count, nbytes in values.runs:
@@ -185,7 +188,7 @@ def value_runs(values: Values, payload: memoryview) -> list[tuple[int, ValueRun]
             stop = begin + nbytes
             part = payload[begin:stop]
             begin = stop
-        found.append((request, ValueRun(array, bucket, version, first, count, part, compressed)))
+        found.append((request, ValueRun(array, bucket, version, first, count, part, compressed, owned)))
     return found
 
 

@@ -18,7 +18,7 @@ def test_rows_of_one_id_are_summed_in_order_and_of_float16_as_float32_rounded_on
     ids = np.zeros(201, np.int64)
     ids[100] = 3
     ids[150] = -1
-    rows = summed_rows(ids, values)
+    rows = summed_rows(ids, values, before_padding(ids))
     assert rows.ids.tolist() == [0, 3]
     assert rows.values.dtype == np.float16
     assert rows.values.tolist() == [[2048 + 198] * 2, [1, 1]]
@@ -40,10 +40,10 @@ def test_ids_in_any_order_with_padding_anywhere_are_summed_and_answered_alike(li
     is_plain = listed == sorted(set(real)) + [one for one in listed if one < 0]
     assert before_padding(ids) == (len(real) if is_plain else None)
     total = {one: sum(value for other, value in zip(listed, values[:, 0], strict=True) if other == one) for one in real}
-    rows = summed_rows(ids, values)
+    rows = summed_rows(ids, values, before_padding(ids))
     assert dict(zip(rows.ids.tolist(), rows.values[:, 0].tolist(), strict=True)) == total
     assert rows.ids.tolist() == sorted(total)
-    wanted = wanted_rows(ids)
+    wanted = wanted_rows(ids, before_padding(ids))
     assert wanted.ids.tolist() == sorted(total)
     answer = np.full(len(ids), 99)
     answer[slice(None) if wanted.places is None else wanted.places] = wanted.ids

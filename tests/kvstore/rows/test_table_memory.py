@@ -119,7 +119,7 @@ def test_a_table_larger_than_its_memory_stays_within_it(tmp_path: Path, *, grows
     for low in range(0, len(checked), 1024):
         places = checked[low : low + 1024]
         values, lacks = table.read(None, places)
-        assert not lacks.any()
+        assert lacks is None or not lacks.any()
         assert np.array_equal(values, rows_of(places, width) - lr)
         assert (table.read("momentum", places)[0] == 1).all()
         most = max(most, resident_bytes())
@@ -213,3 +213,18 @@ def test_rows_are_cut_so_that_few_windows_are_mapped_at_once(tmp_path: Path, wid
 
 def test_a_page_is_what_a_mapping_is_made_of() -> None:
     assert WINDOW_BYTES % mmap.PAGESIZE == 0
+
+
+def test_a_table_of_which_all_rows_are_there_is_not_asked_which_are() -> None:
+    table = FixedRows(100, 4, np.dtype(np.float32), {})
+    order = np.random.default_rng(3).permutation(100)
+    for low in range(0, 100, 30):
+        places = np.sort(order[max(low - 10, 0) : low + 30])
+        assert table.has_all(places) is False
+        table.bring(places, 0, lambda new: np.repeat(new[:, None], 4, axis=1).astype(np.float32))
+        assert table.count == min(low + 30, 100)
+        lacks = table.read(None, np.arange(100))[1]
+        assert (0 if lacks is None else np.count_nonzero(lacks)) == 100 - table.count
+    values, lacks = table.read(None, order)
+    assert lacks is None
+    assert values[:, 0].tolist() == order.tolist()

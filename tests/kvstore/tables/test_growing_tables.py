@@ -29,7 +29,7 @@ from weft_kvstore.description.records import (
     first_table_rows,
 )
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.rows.rows import Rows, check_ids, merged, summed_rows
+from weft_kvstore.rows.rows import Rows, before_padding, check_ids, merged, summed_rows
 from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import routing_of
@@ -77,7 +77,7 @@ def _drawn(table: str, ids: Array, step: int) -> Array:
 
 
 def push(table: TableState, step: int, ids: Array, values: Array, slot: int = 0) -> None:
-    table.accept(slot, step, summed_rows(ids, values))
+    table.accept(slot, step, summed_rows(ids, values, before_padding(ids)))
     for _ in table.merging():
         pass
 
@@ -197,7 +197,7 @@ def test_a_table_is_what_a_dict_of_rows_is(growth: GrowthDescription, program: l
     table, model = table_on(described(growing(growth=growth)), salt), DictTable(growth)
     for step, ids in enumerate(program):
         values = np.random.default_rng(step).standard_normal((len(ids), WIDTH)).astype(np.float32)
-        rows = summed_rows(ids_of(*ids), values)
+        rows = summed_rows(ids_of(*ids), values, before_padding(ids_of(*ids)))
         model.push(step, dict(zip(rows.ids.tolist(), rows.values.copy(), strict=True)))
         push(table, step, ids_of(*ids), values)
         asked = sorted({*ids, 3, 2**63, 2**64 - 1})

@@ -61,6 +61,16 @@ def test_rows_begin_as_a_dense_key_of_that_shape_does(make: Make, draw: str, wid
     assert got(store, "t", ids, 1).tobytes() == whole.reshape(501, width)[ids].tobytes()
 
 
+def test_many_rows_are_the_callers_own_and_stay_as_they_were(make: Make) -> None:
+    (store,) = make(simple(constant(table_of("t", (4000, 16), 1), 1.0), shards=1, slice_bytes=1 << 17))
+    ids, pulled = np.arange(0, 4000, 2), []
+    for step in range(4):
+        store.push_rows("t", step, ids, ones(2000, 16)).result(WAIT_S)
+        pulled.append(got(store, "t", ids, step + 1))
+        pulled[0] += 1.0
+    assert [(rows.min(), rows.max()) for rows in pulled] == [(4.5, 4.5), (0.0, 0.0), (-0.5, -0.5), (-1.0, -1.0)]
+
+
 def test_rows_come_in_the_order_asked_for_with_repetitions_padding_and_none(make: Make) -> None:
     (store,) = make(simple(constant(table_of("t", (100, 2, 3), 1), 1.0)))
     store.push_rows("t", 0, ints(7, 3), np.stack([ones(2, 3), 2 * ones(2, 3)])).result(WAIT_S)
