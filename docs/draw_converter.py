@@ -146,7 +146,7 @@ def _table() -> list[str]:
             if role not in where.setdefault(each.name, []):
                 where[each.name].append(role)
     rows = [f"| {name} | {', '.join(where[name])} | {_said(each)} |" for name, each in first.items()]
-    return ["| Pass | Programs | What it gives |", "|---|---|---|", *rows]
+    return ["| Pass | Programs | What it does |", "|---|---|---|", *rows]
 
 
 def _said(each: Pass) -> str:

@@ -40,7 +40,7 @@ class RowReads:
 
 
 def row_reads(draft: Draft, _options: Options) -> Draft:
-    """The draft with each of its tables read by rows."""
+    """Reads tables by rows: only those whose ids the batch has."""
     found = read_by_rows(draft.graph, draft.tables.keys, draft.types)
     if not found.reads:
         return draft
@@ -149,7 +149,7 @@ _COPYING: Final = frozenset({(ONNX_DOMAIN, "Identity"), (ONNX_DOMAIN, "Cast"), (
 
 
 def tables(draft: Draft, options: Options) -> Draft:
-    """The draft with its tables found."""
+    """Finds the parameters that are read by rows alone."""
     outputs = draft.outputs.values()
     found = find_tables(draft.graph.parameters, draft.graph.nodes, outputs, whole_rule=options.whole_rule)
     return replace(draft, tables=found)
@@ -246,7 +246,7 @@ class RunningStatistics:
 
 
 def statistics(draft: Draft, _options: Options) -> Draft:
-    """The draft whose running statistics have new values."""
+    """Adds the new values of BatchNormalization's running statistics."""
     kept = keep_statistics(draft.graph, source=draft.source)
     return replace(draft, statistics=kept.updates).having(kept.graph) if kept.updates else draft
 
@@ -323,7 +323,7 @@ def _check_statistic(node: Node, pointer: str, key: str, parameter: Parameter | 
 
 
 def communication(draft: Draft, _options: Options) -> Draft:
-    """The draft with Fetch, FetchRows, Send, SendRows and, in training, the SendBarrier."""
+    """Adds what is exchanged with shards: Fetch, FetchRows, Send, SendRows and, in training, the SendBarrier."""
     nodes = insert_row_fetches(draft.graph.nodes, draft.reads, draft.urgency)
     nodes = insert_fetches(nodes, draft.urgency, draft.outputs.values())
     if draft.role is Role.TRAIN:
@@ -459,7 +459,7 @@ def _send_rows(key: str, rows_ids: str, value: str, priority: int) -> Node:
 
 
 def urgency(draft: Draft, _options: Options) -> Draft:
-    """The draft with a priority for every key."""
+    """Gives each parameter a priority: the sooner the forward pass reads it, the more urgent it is."""
     keys = [parameter.name for parameter in draft.source.parameters]
     return replace(draft, urgency=MappingProxyType(priorities(draft.graph.nodes, keys)))
 

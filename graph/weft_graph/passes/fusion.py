@@ -26,7 +26,7 @@ MOST_INPUTS: Final = 24
 
 
 def fusion(draft: Draft, options: Options) -> Draft:
-    """The draft with a Fused in the place of the last node of each group."""
+    """Joins element-wise nodes that read each other into one."""
     if not options.fusion:
         return draft
     reads = _Reads(draft)

@@ -12,7 +12,7 @@ from weft_graph.passes.draft import Draft, Options
 
 
 def inference_mode(draft: Draft, _options: Options) -> Draft:
-    """The draft of an evaluation, which sends nothing."""
+    """Makes the graph one for evaluation: no Dropout, BatchNormalization by its running statistics, nothing is sent."""
     return replace(draft, statistics={}).having(to_inference(draft.graph))
 
 

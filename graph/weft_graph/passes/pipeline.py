@@ -23,7 +23,7 @@ from weft_graph.program import LOSS, Role
 
 
 def differentiation(draft: Draft, _options: Options) -> Draft:
-    """The draft with a gradient for each trainable key, a table's being of its rows."""
+    """Adds the backward pass: a gradient for each trainable parameter, a table's being of its rows."""
     derived = differentiate(draft.graph, draft.outputs[LOSS], source=draft.source)
     key_of = {read.rows: read.key for read in draft.reads}
     found = {key_of.get(name, name): gradient for name, gradient in derived.gradients.items()}

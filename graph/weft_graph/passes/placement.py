@@ -22,7 +22,7 @@ from weft_graph.weft_domain import COPY, TRANSFER
 
 
 def placement(draft: Draft, options: Options) -> Draft:
-    """The draft whose nodes' groups are their places' names, and empty where everything is on one place."""
+    """Decides on which device each node runs, and adds copies between devices."""
     if not options.placement:
         nodes = tuple(replace(node, group="") if node.group else node for node in draft.graph.nodes)
         return draft.having(replace(draft.graph, nodes=nodes), draft.types)

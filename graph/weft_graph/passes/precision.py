@@ -25,7 +25,7 @@ CAST_PREFIX: Final = "weft.cast/"
 
 
 def precision(draft: Draft, options: Options) -> Draft:
-    """The draft in the option's type; as it is for float32."""
+    """Computes products in the job's `precision`, and what follows them element by element."""
     if options.precision is Precision.FLOAT32:
         return draft
     narrowing = _Narrowing(draft.types, DType(options.precision.value), frozenset(_given(draft)))

@@ -152,7 +152,7 @@ SMALL: Final = 1 / 1024
 
 
 def recompute(draft: Draft, options: Options) -> Draft:
-    """The draft with the copies that its option asks for; as it is where they would save nothing."""
+    """Computes values again in the backward pass instead of keeping them, where the job's `recompute` saves memory."""
     if options.recompute is Recompute.OFF or draft.role is not Role.TRAIN:
         return draft
     step = _Step.of(draft, options.dims)

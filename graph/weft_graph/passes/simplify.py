@@ -34,7 +34,7 @@ def _inferred(graph: Graph) -> Inference:
 
 
 def inline(draft: Draft, _options: Options) -> Draft:
-    """The draft without an If whose condition is known, also inside a branch that was taken."""
+    """Replaces an If whose condition is known by the branch that is taken."""
     while any(_is_if(node) for node in draft.graph.nodes):
         known = _inferred(draft.graph).known
         taken = {node.name: branch for node in draft.graph.nodes if (branch := _taken(node, known)) is not None}
@@ -97,7 +97,7 @@ def _placed(node: Node, body: Subgraph, values: FreshNames, names: FreshNames) -
 
 
 def constant_folding(draft: Draft, _options: Options) -> Draft:
-    """The draft with a constant in the place of each node whose outputs are all known."""
+    """Replaces nodes whose outputs are known by constants."""
     inference = _inferred(draft.graph)
     known = inference.known
     kept, folded = [], []
@@ -119,7 +119,7 @@ def constant_folding(draft: Draft, _options: Options) -> Draft:
 
 
 def common_subexpressions(draft: Draft, _options: Options) -> Draft:
-    """The draft with the first of all equal nodes, and of constants that are equal to the bit."""
+    """Keeps one of several equal nodes, and of constants that are equal to the bit."""
     same: dict[str, str] = {}
     constants = _distinct(draft.graph.constants, same)
     first: dict[Hashable, int] = {}
@@ -196,7 +196,7 @@ def _merged(first: Node, later: Node, same: dict[str, str]) -> Node:
 
 
 def pools_before_relu(draft: Draft, _options: Options) -> Draft:
-    """The draft with each Relu behind the MaxPool that alone reads it, where every window has an element."""
+    """Moves a Relu behind the MaxPool that alone reads it, where it has fewer elements to do."""
     nodes = list(draft.graph.nodes)
     makers = {node.outputs[0]: place for place, node in enumerate(nodes) if node.op_type == "Relu"}
     read = readers(nodes)
@@ -225,7 +225,7 @@ def _has_full_windows(pool: Node) -> bool:
 
 
 def dead_code(draft: Draft, _options: Options) -> Draft:
-    """The draft with what leads to its roots, and statistics of what is left alone.
+    """Drops nodes that lead to no output and to no kept statistic.
 
     A BatchNormalization that no output depends on keeps no statistics: it would run for them alone.
     """

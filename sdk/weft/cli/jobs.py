@@ -237,7 +237,8 @@ def wait(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Wait until a job has succeeded, or for another state. Exit code 1 if it ends otherwise or the time is over."""
+    """Wait until a job has succeeded, or for another state. Exit code 1 if it ends otherwise, or after
+    --timeout."""
     timeout_s = None if timeout is None else _duration(timeout, "--timeout").total_seconds()
     with Client(url) as client:
         found = await_job(client, id, warn)

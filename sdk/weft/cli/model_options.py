@@ -50,8 +50,9 @@ class FileOptions:
     loss: Annotated[
         list[str] | None,
         _option(
-            "cross_entropy, mse, l1, bce_with_logits; log_loss and bce of probabilities, nll of log-probabilities; or "
-            "a scalar output. May be repeated: the sum is trained, 0.5*mse counts half.",
+            "cross_entropy, mse, l1 or bce_with_logits; log_loss or bce where the model gives probabilities, nll where "
+            "it gives their logarithms; or an output that is the loss. Repeat it to train the sum of several: 0.5*mse "
+            "counts half.",
             "--loss",
             metavar="LOSS",
         ),
@@ -59,14 +60,18 @@ class FileOptions:
     output: Annotated[
         list[str] | None,
         _option(
-            "The output that the loss compares, or another value of the model; once for each loss.",
+            "The output, or another value of the model, that the loss compares with the target; once for each loss.",
             "--output",
             metavar="NAME",
         ),
     ] = None
     target: Annotated[
         list[str] | None,
-        _option("The input that it is compared with, added if new; once for each loss.", "--target", metavar="INPUT"),
+        _option(
+            "The input that brings the target, added if the model has none of the name; once for each loss.",
+            "--target",
+            metavar="INPUT",
+        ),
     ] = None
     metric: Annotated[
         list[str] | None,
@@ -76,7 +81,7 @@ class FileOptions:
         None
     )
     ignore_index: Annotated[
-        int | None, _option("Targets with this value are left out of the loss.", "--ignore-index")
+        int | None, _option("Samples whose target has this value do not count in the loss.", "--ignore-index")
     ] = None
     freeze: Annotated[
         list[str] | None,
@@ -88,7 +93,7 @@ class FileOptions:
     ] = None
     constant: Annotated[
         list[str] | None,
-        _option("Initializers that stay constants; may be repeated.", "--constant", metavar="PATTERN"),
+        _option("Initializers that are constants and no parameters; may be repeated.", "--constant", metavar="PATTERN"),
     ] = None
     lazy: Annotated[
         list[str] | None,
@@ -163,13 +168,13 @@ class ModelOptions(FileOptions):
         None
     )
     batch_size: Annotated[
-        int | None, _job_option("Samples of a step, over all workers; 64 for an ONNX file.", "--batch-size")
+        int | None, _job_option("Samples in a step, over all workers; for an ONNX file 64.", "--batch-size")
     ] = None
     lr: Annotated[float | None, _job_option("The learning rate.", "--lr")] = None
-    workers: Annotated[int | None, _job_option("Number of workers; 1 for an ONNX file.", "--workers")] = None
+    workers: Annotated[int | None, _job_option("Number of workers; for an ONNX file 1.", "--workers")] = None
     shards: Annotated[int | None, _job_option("Number of shards; one worker needs none.", "--shards")] = None
     seed: Annotated[
-        int | None, _job_option("Seed of sample order, dropout and initial values; 0 for an ONNX file.", "--seed")
+        int | None, _job_option("Seed of sample order, dropout and initial values; for an ONNX file 0.", "--seed")
     ] = None
     name: Annotated[str | None, _job_option("The job's name; for an ONNX file its file name.", "--name")] = None
 

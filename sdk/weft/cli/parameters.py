@@ -100,7 +100,7 @@ def set_(
     url: Url = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Set parameters of a job that has not ended, all between the same two steps."""
+    """Set parameters of a job that has not ended, all at once, between two of its steps."""
     values = dict(assigned(assignment) for assignment in assignments)
     if len(values) < len(assignments):
         raise ArgumentError("one of the names is given twice")

@@ -23,7 +23,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def report(id: JobId, *, url: Url = None, form: Form = Format.TABLE) -> None:  # noqa: A002 - what users call it
-    """Print what a job's steps spend their time on: computing, communication, and how much of it computing hides."""
+    """Print what a job's steps spend their time on: computing, communication, and how much the two overlap."""
     with Client(url) as client:
         found = client.job(id).report()
     if form is Format.JSON:

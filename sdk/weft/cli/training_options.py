@@ -24,7 +24,8 @@ StopWhenOption = Annotated[
     str | None,
     _option(
         "--stop-when",
-        "End once this metric of the evaluations has not improved for so many of them; keep the best.",
+        "End after PATIENCE evaluations without a better METRIC, such as loss:3, and keep the best; add :max where "
+        "larger is better.",
         "METRIC:PATIENCE[:max]",
     ),
 ]
@@ -39,7 +40,8 @@ class TrainingOptions:
         None
     )
     accumulate: Annotated[
-        int | None, _option("--accumulate", "Parts in which a worker computes a step, to save memory.", "PARTS")
+        int | None,
+        _option("--accumulate", "Compute each worker's samples of a step in so many parts, to save memory.", "PARTS"),
     ] = None
     recompute: Annotated[
         Recompute | None, _option("--recompute", "Save memory: compute values again in the backward pass.")
@@ -60,7 +62,11 @@ class TrainingOptions:
     stop_when: StopWhenOption = None
     keep_best: Annotated[
         str | None,
-        _option("--keep-best", "Keep the parameters of the evaluation that is best by this metric.", "METRIC[:max]"),
+        _option(
+            "--keep-best",
+            "Keep the parameters of the best evaluation by this metric; :max where larger is better.",
+            "METRIC[:max]",
+        ),
     ] = None
 
     def fields(self) -> dict[str, Any]:
