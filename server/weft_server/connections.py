@@ -22,7 +22,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from weft_server.problems import MEDIA_TYPE, problem
 
-_log = logging.getLogger("weft.server")
+LOGGER = "weft.connections"
+_log = logging.getLogger(LOGGER)
 
 BACKLOG = 128
 """Connections that one turn of the event loop accepts before it looks at any of them."""
@@ -41,7 +42,7 @@ def most_connections(wanted: int) -> int:
     if soft != resource.RLIM_INFINITY and soft < target:
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
         soft = target
-    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - OWN_DESCRIPTORS))
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - min(OWN_DESCRIPTORS, soft // 2)))
 
 
 def bounded(most: int, head_s: float) -> type[H11Protocol]:
@@ -69,6 +70,11 @@ class Bounded(H11Protocol):
             longest = next(iter(self._waiting))
             del self._waiting[longest]
             longest.transport.abort()
+            _log.warning(
+                "all %d connections are in use: those that have waited longest are closed; "
+                "WEFT_SERVER_MOST_CONNECTIONS and `ulimit -n` raise the limit",
+                self._most,
+            )
         self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -118,13 +124,12 @@ class Listener(socket.socket):
     """A listening socket that turns connections away while this process has no descriptor for them.
 
     asyncio would try thousands of times a second, and log each try: here a descriptor is kept in reserve, with which
-    such a connection is accepted and closed, and the log is told once a minute.
+    such a connection is accepted and closed.
     """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._reserve: int | None = _reserved()
-        self._told: float | None = None
 
     def accept(self) -> tuple[socket.socket, Any]:
         while True:
@@ -133,7 +138,7 @@ class Listener(socket.socket):
             except OSError as error:
                 if error.errno not in _LACKING:
                     raise
-                self._tell(error)
+                _log.warning("new connections are turned away: %s; `ulimit -n` raises the limit", error.strerror)
                 self._turn_away()
 
     def close(self) -> None:
@@ -152,11 +157,6 @@ class Listener(socket.socket):
             raise BlockingIOError(error.errno, "no connection can be accepted now") from error
         finally:
             self._reserve = _reserved()
-
-    def _tell(self, error: OSError) -> None:
-        if self._told is None or time.monotonic() - self._told >= TOLD_EVERY_S:
-            self._told = time.monotonic()
-            _log.error("new connections are turned away: %s; `ulimit -n` raises the limit", error.strerror)
 
 
 class Seldom(logging.Filter):

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from weft.agent.held_files import FileLock
 from weft.agent.private import make_directory
-from weft_server.connections import BACKLOG, Listener, Seldom, bounded, most_connections
+from weft_server.connections import BACKLOG, LOGGER, Listener, Seldom, bounded, most_connections
 from weft_server.settings import Settings
 from weft_server.storage.database import DatabaseRefusedError, open_database
 from weft_server.storage.job_files import JobFiles
@@ -42,6 +42,12 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: FastAPI, settings: Settings, stop: threading.Event, lock: FileLock) -> None:
         """`lock` holds the settings' directory."""
+        most = most_connections(settings.most_connections)
+        if most < settings.most_connections:
+            told = (
+                "%d connections at the same time, not %d: this process may not open more files; `ulimit -n` raises that"
+            )
+            _log.warning(told, most, settings.most_connections)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -49,14 +55,15 @@ class Server(uvicorn.Server):
                 access_log=False,
                 timeout_graceful_shutdown=GRACE_S,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                http=bounded(most_connections(settings.most_connections), settings.head_s),
+                http=bounded(most, settings.head_s),
                 ws="none",
                 backlog=BACKLOG,
             )
         )
-        http_log = logging.getLogger("uvicorn.error")
-        http_log.filters = [each for each in http_log.filters if not isinstance(each, Seldom)]
-        http_log.addFilter(Seldom())
+        for name in ("uvicorn.error", LOGGER):
+            log = logging.getLogger(name)
+            log.filters = [each for each in log.filters if not isinstance(each, Seldom)]
+            log.addFilter(Seldom())
         self._app = app
         self._address_file = settings.directory / "server.json"
         self._stop = stop

@@ -71,12 +71,10 @@ def test_one_connection_too_many_takes_the_place_of_the_one_that_waits_longest(t
         assert beating.recv(1 << 16).startswith(b"HTTP/1.1 200")
 
 
-FEW = 300
-
-
-def test_without_descriptors_the_server_says_so_once_and_works_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("few", [48, 300])
+def test_without_descriptors_the_server_says_so_once_and_works_again(tmp_path: Path, few: int) -> None:
     """Started with few files, it bounds connections below; what uses files up otherwise floods no log."""
-    limited = f"import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, ({FEW}, {FEW})); "
+    limited = f"import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, ({few}, {few})); "
     server = [sys.executable, "-c", limited + "runpy.run_module('weft_server', run_name='__main__')"]
     with (
         subprocess.Popen(
@@ -92,19 +90,21 @@ def test_without_descriptors_the_server_says_so_once_and_works_again(tmp_path: P
                 held.enter_context(socket.create_connection((url.host, url.port or 0), timeout=DEADLINE_S))
             assert httpx.get(url.join("/readyz"), timeout=DEADLINE_S).status_code == 200
             # What else may take the files: here they are taken away below the connections that there may be.
-            resource.prlimit(started.pid, resource.RLIMIT_NOFILE, (8, FEW))
+            resource.prlimit(started.pid, resource.RLIMIT_NOFILE, (8, few))
             for _ in range(3):
                 turned_away = held.enter_context(
                     socket.create_connection((url.host, url.port or 0), timeout=DEADLINE_S)
                 )
                 with suppress(ConnectionResetError):
                     assert turned_away.recv(1) == b""
-            resource.prlimit(started.pid, resource.RLIMIT_NOFILE, (FEW, FEW))
+            resource.prlimit(started.pid, resource.RLIMIT_NOFILE, (few, few))
             assert httpx.get(url.join("/readyz"), timeout=DEADLINE_S).status_code == 200
         finally:
             started.terminate()
             said = started.communicate(timeout=DEADLINE_S)[1].decode()
     assert said.count("new connections are turned away") == 1
+    assert said.count(f"{few // 2} connections at the same time, not 16384") == 1
+    assert said.count(f"all {few // 2} connections are in use") == (few // 2 < 100)
     assert "Traceback" not in said
 
 
