@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import msgspec
+import numpy as np
 
 from store_cluster import served
-from weft_kvstore import KVStore, StoreDescription
+from weft_kvstore import Key, KVStore, StoreDescription
 
 WAIT_S = 60.0
 """Deadline of every future in these tests: far above what any takes, below the test's own."""
+
+
+Make = Callable[..., Sequence[KVStore]]
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def zero(*shape: int) -> Key:
+    return Key(shape=shape, initializer=0.0)
 
 
 @contextmanager

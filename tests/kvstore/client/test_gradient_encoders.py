@@ -163,24 +163,14 @@ def test_what_is_owed_is_taken_away_and_brought_back_for_another_to_owe() -> Non
     assert not any(array.any() for array in other.export().values())
 
 
-@pytest.mark.parametrize(
-    ("name", "array", "told"),
-    [
-        ("residual/1/w", np.zeros(3, np.float32), "residual/1/w: float32 of shape .3,., not 1530 elements"),
-        ("residual/1/w", np.zeros(1530, np.float64), "residual/1/w: float64"),
-        ("residual/1/w", np.full(1530, np.inf, np.float32), "residual/1/w: not all of it is finite"),
-        ("residual/0/w", np.zeros(1530, np.float32), "residual/0/w: there is no such residual here"),
-        ("residual/1/small", np.zeros(6, np.float32), "residual/1/small: there is no such residual here"),
-        ("w", np.zeros(1530, np.float32), "w: there is no such residual here"),
-    ],
-)
-def test_what_does_not_fit_is_refused_and_changes_nothing(name: str, array: Array, told: str) -> None:
+def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     encoders = encoders_of(STORE)
     encode(encoders, keys_of(STORE, "w", "double"), 0)
     before = encoders.export()
     good = {residual_name("double", SLOT): np.full(300, 7.0)}
-    with pytest.raises(StoreRefusedError, match=f"slot 1: restore of residuals: {told}"):
-        encoders.restore({**good, name: array})
+    told = "slot 1: restore of residuals: residual/1/small: there is no such residual here"
+    with pytest.raises(StoreRefusedError, match=told):
+        encoders.restore({**good, "residual/1/small": np.zeros(6, np.float32)})
     assert all(np.array_equal(one, before[of]) for of, one in encoders.export().items())
 
 

@@ -4,44 +4,22 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from face_stores import WAIT_S, faces
+from face_stores import WAIT_S, Make, faces, ones, zero
 from weft_kvstore import (
     CommitDescription,
     Key,
     KVStore,
-    StoreDescription,
     StoreError,
     StoreRefusedError,
     StoreTimeoutError,
     describe,
 )
-
-Make = Callable[..., Sequence[KVStore]]
-
-
-@pytest.fixture(params=["network", "local"])
-def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    with ExitStack() as stack:
-
-        def make(description: StoreDescription, **named: float) -> Sequence[KVStore]:
-            return stack.enter_context(faces(request.param, description, **named))
-
-        yield make
-
-
-def ones(*shape: int) -> np.ndarray:
-    return np.ones(shape, np.float32)
-
-
-def zero(*shape: int) -> Key:
-    return Key(shape=shape, initializer=0.0)
 
 
 def test_a_plain_program_needs_no_step_numbers(make: Make) -> None:

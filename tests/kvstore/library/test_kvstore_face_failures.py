@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack
 from threading import Event, Thread
 from typing import Any, SupportsIndex
 
 import numpy as np
 import pytest
 
-from face_stores import WAIT_S, faces
+from face_stores import WAIT_S, Make, faces, ones, zero
 from weft_kvstore import (
     ClientStatistics,
     Key,
     KVStore,
     LinkStatistics,
-    StoreDescription,
     StoreError,
     StoreLostError,
     StoreRefusedError,
@@ -28,26 +26,6 @@ from weft_kvstore import (
 )
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.library.steps import Barriers, PushLog
-
-Make = Callable[..., Sequence[KVStore]]
-
-
-@pytest.fixture(params=["network", "local"])
-def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    with ExitStack() as stack:
-
-        def make(description: StoreDescription, **named: float) -> Sequence[KVStore]:
-            return stack.enter_context(faces(request.param, description, **named))
-
-        yield make
-
-
-def ones(*shape: int) -> np.ndarray:
-    return np.ones(shape, np.float32)
-
-
-def zero(*shape: int) -> Key:
-    return Key(shape=shape, initializer=0.0)
 
 
 def refused(future: Future[None]) -> bool:

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import weft_kvstore.shard.core
-from face_stores import WAIT_S, faces
+from face_stores import WAIT_S, Make
 from store_simulation import Simulation
 from weft_kvstore import Key, KVStore, LinkSettings, ShardServer, StoreRefusedError, StoreTimeoutError, describe
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.wire.codec import decode_request
 from weft_kvstore.wire.messages import Message, Pull, Push
-
-Make = Callable[..., Sequence[KVStore]]
-
-
-@pytest.fixture(params=["network", "local"])
-def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    with ExitStack() as stack:
-        yield lambda description, **named: stack.enter_context(faces(request.param, description, **named))
 
 
 def ones(count: int = 4) -> np.ndarray:
