@@ -41,7 +41,7 @@ RATE_BITS_S = 1e9
 BAR = 1.15
 TOKEN = "of-this-benchmark-alone"
 PORT = 8470
-END_S = 120.0
+END_S = 600.0
 FIRST_STEP = 11
 """The first that is timed: shapes are bound, and the links' rate is known."""
 VARIANTS: dict[str, dict[str, str]] = {

@@ -4,8 +4,11 @@ A hyper-parameter is a number or a schedule (`weft.linear`, `weft.cosine` and th
 them for parameters by name: `{"*.bias": {"lr": 2.0, "weight_decay": 0.0}}`; the first pattern that matches counts.
 """
 
+# mypy: disable-error-code="empty-body"
+# The functions are signatures: `_makes` fills in their bodies.
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -29,24 +32,37 @@ _BETAS: Final = (BUILT_IN["adam"].hyper["beta1"], BUILT_IN["adam"].hyper["beta2"
 _Made = TypeVar("_Made", bound=Callable[..., Any])
 
 
-def _takes_no_parameters(function: _Made) -> _Made:
-    """An optimizer that answers PyTorch's first argument, a module's parameters, with what to write; else as
-    `says_its_words`."""
-    spoken = says_its_words(function)
+def _makes(model: type[Any]) -> Callable[[_Made], _Made]:
+    """A function whose arguments are the model's fields; it has no body of its own.
 
-    @wraps(spoken)
-    def called(*args: Any, **keywords: Any) -> Any:
-        if args and isinstance(args[0], Iterable) and not isinstance(args[0], Model | Mapping | str):
-            raise ArgumentError(
-                f"{function.__name__} takes no parameters: leave them out, weft trains all of the model's; for groups "
-                'write multipliers={"*.bias": {"lr": 2.0}}'
-            )
-        return spoken(*args, **keywords)
+    It answers PyTorch's first argument, a module's parameters, with what to write; else as `says_its_words`.
+    """
 
-    return called  # type: ignore[return-value]  # of the function's own signature
+    def made(function: _Made) -> _Made:
+        signature = inspect.signature(function)
+
+        @says_its_words
+        @wraps(function)
+        def filled(*args: Any, **keywords: Any) -> Any:
+            given = signature.bind(*args, **keywords).arguments
+            with checked(function.__name__):
+                return model(**{**given, "multipliers": _listed(given.get("multipliers"), api.Multiplier)})
+
+        @wraps(function)
+        def called(*args: Any, **keywords: Any) -> Any:
+            if args and isinstance(args[0], Iterable) and not isinstance(args[0], Model | Mapping | str):
+                raise ArgumentError(
+                    f"{function.__name__} takes no parameters: leave them out, weft trains all of the model's; for "
+                    'groups write multipliers={"*.bias": {"lr": 2.0}}'
+                )
+            return filled(*args, **keywords)
+
+        return called  # type: ignore[return-value]  # of the function's own signature
+
+    return made
 
 
-@_takes_no_parameters
+@_makes(api.SGD)
 def SGD(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["sgd"].hyper["lr"],
     *,
@@ -63,18 +79,9 @@ def SGD(  # noqa: N802 - makes a model of that name, and stands for it in script
 
     Raises ArgumentError, which says what the optimizer has.
     """
-    with checked("SGD"):
-        return api.SGD(
-            lr=lr,
-            momentum=momentum,
-            dampening=dampening,
-            weight_decay=weight_decay,
-            nesterov=nesterov,
-            multipliers=_listed(multipliers, api.Multiplier),
-        )
 
 
-@_takes_no_parameters
+@_makes(api.Adam)
 def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["adam"].hyper["lr"],
     *,
@@ -89,18 +96,9 @@ def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scrip
 
     Raises ArgumentError, which says what the optimizer has.
     """
-    with checked("Adam"):
-        return api.Adam(
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            amsgrad=amsgrad,
-            multipliers=_listed(multipliers, api.Multiplier),
-        )
 
 
-@_takes_no_parameters
+@_makes(api.AdamW)
 def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["adamw"].hyper["lr"],
     *,
@@ -115,18 +113,9 @@ def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scri
 
     Raises ArgumentError, which says what the optimizer has.
     """
-    with checked("AdamW"):
-        return api.AdamW(
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            amsgrad=amsgrad,
-            multipliers=_listed(multipliers, api.Multiplier),
-        )
 
 
-@_takes_no_parameters
+@_makes(api.Adagrad)
 def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["adagrad"].hyper["lr"],
     *,
@@ -141,18 +130,9 @@ def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in sc
 
     Duchi, Hazan and Singer 2011. Raises ArgumentError, which says what the optimizer has.
     """
-    with checked("Adagrad"):
-        return api.Adagrad(
-            lr=lr,
-            lr_decay=lr_decay,
-            weight_decay=weight_decay,
-            initial_accumulator_value=initial_accumulator_value,
-            eps=eps,
-            multipliers=_listed(multipliers, api.Multiplier),
-        )
 
 
-@_takes_no_parameters
+@_makes(api.RMSprop)
 def RMSprop(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["rmsprop"].hyper["lr"],
     *,
@@ -170,19 +150,9 @@ def RMSprop(  # noqa: N802 - makes a model of that name, and stands for it in sc
 
     Raises ArgumentError, which says what the optimizer has.
     """
-    with checked("RMSprop"):
-        return api.RMSprop(
-            lr=lr,
-            alpha=alpha,
-            eps=eps,
-            weight_decay=weight_decay,
-            momentum=momentum,
-            centered=centered,
-            multipliers=_listed(multipliers, api.Multiplier),
-        )
 
 
-@_takes_no_parameters
+@_makes(api.Ftrl)
 def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["ftrl"].hyper["lr"],
     *,
@@ -197,17 +167,9 @@ def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scrip
 
     Raises ArgumentError, which says what the optimizer has.
     """
-    with checked("Ftrl"):
-        return api.Ftrl(
-            lr=lr,
-            beta=beta,
-            l1=l1,
-            l2=l2,
-            multipliers=_listed(multipliers, api.Multiplier),
-        )
 
 
-@_takes_no_parameters
+@_makes(api.LAMB)
 def LAMB(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["lamb"].hyper["lr"],
     *,
@@ -224,18 +186,9 @@ def LAMB(  # noqa: N802 - makes a model of that name, and stands for it in scrip
 
     Raises ArgumentError, which says what the optimizer has.
     """
-    with checked("LAMB"):
-        return api.LAMB(
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            trust=trust,
-            multipliers=_listed(multipliers, api.Multiplier),
-        )
 
 
-@_takes_no_parameters
+@_makes(api.LARS)
 def LARS(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     lr: Hyper = BUILT_IN["lars"].hyper["lr"],
     *,
@@ -251,14 +204,6 @@ def LARS(  # noqa: N802 - makes a model of that name, and stands for it in scrip
 
     Raises ArgumentError, which says what the optimizer has.
     """
-    with checked("LARS"):
-        return api.LARS(
-            lr=lr,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            trust=trust,
-            multipliers=_listed(multipliers, api.Multiplier),
-        )
 
 
 BY_NAME: Final[Mapping[str, Callable[..., OptimizerSpec]]] = {
