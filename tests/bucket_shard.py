@@ -75,7 +75,7 @@ class BucketShard:
         """(bucket, slice, step) of gradients that were added."""
 
     def receive(self, parts: Parts) -> None:
-        message, payload = decode_request(parts)
+        message, payload, _ = decode_request(parts)
         if isinstance(message, Hello):
             if message.session == self.session:
                 return  # It was said again.

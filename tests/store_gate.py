@@ -223,7 +223,7 @@ def _slices(message: list[bytes]) -> int:
 def _acknowledged(reply: list[bytes]) -> list[int]:
     """The frames of pushes that a shard's message says have arrived."""
     try:
-        said, _ = decode_reply(reply)
+        said, _, _ = decode_reply(reply)
     except ProtocolError:
         return []
     match said:
@@ -236,7 +236,7 @@ def _acknowledged(reply: list[bytes]) -> list[int]:
 
 def _telling(reply: list[bytes], frames: list[int]) -> list[bytes]:
     """The same message, saying it of these frames alone; nothing where nothing is left of it."""
-    said, payload = decode_reply(reply)
+    said, payload, _ = decode_reply(reply)
     if isinstance(said, Values):
         return [bytes(part) for part in encode(msgspec.structs.replace(said, acknowledge=frames), payload)]
     return [bytes(part) for part in encode(Acknowledge(frames))] if frames else []

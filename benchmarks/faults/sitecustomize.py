@@ -128,9 +128,9 @@ def in_client(module: ModuleType) -> None:
         plan.messages[shard] += 1
         if plan.points:
             plan.look("message", plan.messages[shard], shard, endpoint)
-            message, _ = decode_request(parts)
+            message, _, _ = decode_request(parts)
             if isinstance(message, Push):
-                plan.look("step", max(message.step), shard, endpoint)
+                plan.look("step", max(step for _, _, _, step, *_ in message.runs), shard, endpoint)
         return all(send(self, one) for one in noise.of(parts))
 
     def received(self: Any, *, is_told: bool = False) -> Any:
@@ -158,9 +158,9 @@ def in_shard(module: ModuleType) -> None:
     def sent(self: Any, identity: bytes, parts: Any) -> bool:
         plan = getattr(self, "faults", None)
         if plan is not None and plan.points:
-            message, _ = decode_reply(parts)
+            message, _, _ = decode_reply(parts)
             if isinstance(message, Values):
-                plan.look("step", max(message.version) - 1)
+                plan.look("step", max(version for _, _, _, version, *_ in message.runs) - 1)
         return bool(send(self, identity, parts))
 
     def received(self: Any) -> Any:

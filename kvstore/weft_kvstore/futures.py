@@ -28,14 +28,17 @@ _ENDED: Final = object()
 
 
 class Driver(Protocol):
-    """What brings futures to their end."""
+    """What brings futures to their end. `waited_for` is the one that is driven, where its end has to be told."""
+
+    waited_for: StoreFuture[Any] | None
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
         """Works until the future has ended, at most that long. It may return early where somebody else works on.
         Raises StoreError where the future could never end while this waits."""
 
     def ended(self, future: StoreFuture[Any]) -> None:
-        """It has ended, on this thread; `call_back` is to be called soon, where it has callbacks."""
+        """It is `waited_for`, or has callbacks, and has ended, on this thread; where it has callbacks `call_back` is to
+        be called soon."""
 
 
 class StoreFuture(Future[T]):
@@ -152,10 +155,12 @@ class StoreFuture(Future[T]):
                 hook(self)
             except Exception:  # noqa: BLE001  # a hook's outermost frame, as the standard library has it for callbacks
                 _log.exception("what follows the end of %r failed", self)
-        if self.driver is not None:
-            self.driver.ended(self)
-        elif self._done_callbacks:
-            self.call_back()
+        driver = self.driver
+        if driver is None:
+            if self._done_callbacks:
+                self.call_back()
+        elif driver.waited_for is self or self._done_callbacks:
+            driver.ended(self)
 
 
 def _taken(hooks: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The store's face: what the networked client and the local store both offer."""
+"""The interface of a store: what the networked client and the local store both offer."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def _not_in_place(pieces: Sequence[SentPiece]) -> list[SentPiece]:
 
 
 class ClientLink:
-    """`reopen` tells the hands to make a new socket before they send what is in `outgoing`; `listener` that the arena
+    """`reopen` asks for a new socket before what is in `outgoing` is sent; `listener` that the arena
     can be brought there, with its ticket.
 
     `requests` are pulls and barriers that are not answered, by number, in the order asked.

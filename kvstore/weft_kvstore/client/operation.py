@@ -56,7 +56,7 @@ class Gives(Enum):
 
 
 # --- What a client has begun and not ended ----------------------------------------------------------------------------
-# Pure; the future belongs to the hands.
+# Pure; whoever does the I/O ends the future.
 #
 # Pushes and pulls of keys are in `keys`, those of rows in `row_operation`; barriers and commits in `agreement`.
 

@@ -413,6 +413,23 @@ class KeySet:
     def __len__(self) -> int:
         return len(self.names)
 
+    def fitting(self, given: Any, *, single: bool, writable: bool = False) -> list[Array] | None:
+        """The arrays of a call, one a key, where all are NumPy's, C-contiguous and of the keys' dtypes and shapes.
+        `single`: the one key's array was given, not a list."""
+        if single:
+            arrays = [given]
+        elif isinstance(given, list | tuple) and len(given) == len(self.names):
+            arrays = [*given]
+        else:
+            return None
+        for array, dtype, shape in zip(arrays, self.dtypes, self.shapes, strict=True):
+            if type(array) is not np.ndarray or array.dtype != dtype:
+                return None
+            flags = array.flags
+            if array.shape != shape or not flags.c_contiguous or (writable and not flags.writeable):
+                return None
+        return arrays
+
     def described(self, number: int) -> str:
         """A key's dtype and shape, in words."""
         return f"{self.dtypes[number]}{list(self.shapes[number])}"

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from weft_kvstore.client.calls import end_futures
-from weft_kvstore.client.core import GRACE_S, SparePoller
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.client.sockets import ClientSockets, Readable
 from weft_kvstore.errors import StoreError
@@ -117,6 +116,61 @@ class PollWait:
         self._wakeup.close()
 
 
+# --- How long a client's own thread keeps away from the work, as callers lead it or not -------------------------------
+
+
+GRACE_S: Final = 0.002
+"""How long an answer may be left alone before the thread looks for it, where a caller has led lately."""
+
+LOOKS: Final = 50
+"""Looks of the thread, `GRACE_S` apart, that find nobody who leads and nothing under way, before it leads again."""
+
+LONGEST_PAUSE_S: Final = 60.0
+"""Between two looks at a caller that leads and does not leave."""
+
+
+class SparePoller:
+    """`leads` counts the times that a caller has led: where it has changed, one has led since the last look.
+
+    `_looks` counts the looks since then that found nobody who leads; from `LOOKS` on the thread leads by itself.
+    """
+
+    __slots__ = ("_looks", "_pause_s", "_seen")
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._looks = LOOKS
+        self._pause_s = GRACE_S
+
+    def pause_s(self, leads: int, *, is_led: bool, is_due: bool) -> float | None:
+        """How long the thread has nothing to do; 0 where it is to lead. None where no caller leads or has led since the
+        last look: then it is `idle_pause_s`."""
+        seen, self._seen = self._seen, leads
+        if is_led:
+            self._looks = 0
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) if seen == leads else GRACE_S
+            return self._pause_s
+        self._pause_s = GRACE_S
+        if is_due:
+            return 0.0
+        if seen != leads:
+            self._looks = 0
+            return GRACE_S
+        return None
+
+    def idle_pause_s(self, *, is_open: bool) -> float:
+        """The same, where callers do other things; `is_open`: an answer may come that nobody waits for."""
+        if self._looks < LOOKS and not is_open:
+            self._looks += 1
+            return GRACE_S
+        return 0.0
+
+    def woken(self, leads: int) -> None:
+        """Somebody has left work behind: the thread is to lead."""
+        self._looks = LOOKS
+        self._seen = leads
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Which of a client's threads works on its core and sockets: whoever waits for a future, else a thread of its own.
 #
@@ -155,9 +209,10 @@ class Poller:
     of the one it has.
 
     Invariants: `_leader` is used by whoever has `_leading`, `_own` by the client's thread; anybody wakes them.
-    `_led_for` is the leader's future, None once it has ended, and while nobody leads. `_to_call_back` are futures that
-    have ended and whose callbacks the thread has not called. `_closing` is set once and for all, with why in `_failure`
-    where it is no call of `close`; `_gone` when everything is released: from then on whoever ends a future calls back.
+    `waited_for` is the leader's future, None once it has ended, and while nobody leads. `_to_call_back` are futures
+    that have ended and whose callbacks the thread has not called. `_closing` is set once and for all, with why in
+    `_failure` where it is no call of `close`; `_gone` when everything is released: from then on whoever ends a future
+    calls back.
     """
 
     def __init__(self, sockets: ClientSockets, name: str) -> None:
@@ -175,7 +230,7 @@ class Poller:
         self._failure: BaseException | None = None
         self._to_call_back: deque[StoreFuture[Any]] = deque()
         self._followers = Followers()
-        self._led_for: StoreFuture[Any] | None = None
+        self.waited_for: StoreFuture[Any] | None = None
         self._leads = 0
         """Times that a caller has led."""
         self._begun_at = -math.inf
@@ -227,8 +282,8 @@ class Poller:
 
     def ended(self, future: StoreFuture[Any]) -> None:
         """It has ended, on this thread."""
-        if self._led_for is future:
-            self._led_for = None
+        if self.waited_for is future:
+            self.waited_for = None
             if self._worker != threading.get_ident():
                 self._leader.wake()
         if not future._done_callbacks:
@@ -325,11 +380,15 @@ class Poller:
             sockets.receive(news or {})
             if core.outcomes:
                 end_futures(core)
-            if core.open or sockets.submitted or not (self._closing or (future is not None and self._led_for is None)):
+            if (
+                core.open
+                or sockets.submitted
+                or not (self._closing or (future is not None and self.waited_for is None))
+            ):
                 sockets.go_on(time.monotonic())
                 if core.outcomes:
                     end_futures(core)
-        if self._closing or (future is not None and self._led_for is None):
+        if self._closing or (future is not None and self.waited_for is None):
             return True
         # Said before `_working` is let go of: whoever works after this knows that somebody sleeps.
         poll_wait.lie_down(core.tick_at, over_sockets=True)
@@ -357,7 +416,7 @@ class Poller:
         leader = self._leader
         leader.news = None
         try:
-            self._led_for = future
+            self.waited_for = future
             if future.has_ended:
                 return
             while True:
@@ -375,7 +434,7 @@ class Poller:
                     if self._closing or time.monotonic() >= until:
                         return
         finally:
-            self._led_for = None
+            self.waited_for = None
             leader.is_asleep = False
             self._leads += 1
             self._leading.release()

@@ -155,7 +155,7 @@ def _readable(socket: zmq.Socket[bytes]) -> bool:
 
 
 # --- A client's sockets, and what passes between them and its core ----------------------------------------------------
-# Hands without a thread: who leads moves them.
+# I/O without a thread of its own: who leads calls it.
 
 
 MESSAGES_A_ROUND: Final = 256

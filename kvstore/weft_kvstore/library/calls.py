@@ -120,9 +120,9 @@ class ValueCalls:
         return self._steps.set("init", [spec.key for spec in specs], 0, arrays, give)
 
     def push(self, call: str, key: object, gradient: Any, step: int | None, priority: int) -> Future[None]:
-        plan = self._registry.plan(key, step, priority, self._key_set)
-        if plan is not None and (gradients := plan.fitting(gradient)) is not None:
-            begun = self._steps.push_planned(plan, gradients, step, priority)
+        known, single = self._registry.key_set(key, step, priority, self._key_set), not isinstance(key, list | tuple)
+        if known is not None and (gradients := known.fitting(gradient, single=single)) is not None:
+            begun = self._steps.push_planned(known, gradients, step, priority)
             if begun is not None:
                 return begun
         _, keys, specs, (gradients,) = self._registry.listed(call, key, gradient, pushes=True)
@@ -144,11 +144,12 @@ class ValueCalls:
     def pull(
         self, call: str, key: object, out: Any, version: int | None, *, settled: bool, priority: int
     ) -> Future[Any]:
-        plan = None if settled or version is not None else self._registry.plan(key, None, priority, self._key_set)
-        if plan is not None:
-            own = None if out is None else plan.fitting(out, writable=True)
+        known = None if settled or version is not None else self._registry.key_set(key, None, priority, self._key_set)
+        if known is not None:
+            single = not isinstance(key, list | tuple)
+            own = None if out is None else known.fitting(out, single=single, writable=True)
             if out is None or own is not None:
-                begun = self._steps.pull_planned(plan, own, priority)
+                begun = self._steps.pull_planned(known, own, priority, single=single)
                 if begun is not None:
                     return begun
         if priority:
@@ -189,11 +190,11 @@ class ValueCalls:
 
     def pushpull(self, key: object, gradient: Any, out: Any, step: int | None, priority: int) -> Future[Any]:
         """One call of the store where arrays are NumPy's and fit as they are; else a push and a pull."""
-        plan = self._registry.plan(key, step, priority, self._key_set)
-        if plan is not None and (gradients := plan.fitting(gradient)) is not None:
-            own = None if out is None else plan.fitting(out, writable=True)
+        known, single = self._registry.key_set(key, step, priority, self._key_set), not isinstance(key, list | tuple)
+        if known is not None and (gradients := known.fitting(gradient, single=single)) is not None:
+            own = None if out is None else known.fitting(out, single=single, writable=True)
             if out is None or own is not None:
-                begun = self._steps.push_planned(plan, gradients, step, priority, pulls=True, outs=own)
+                begun = self._steps.push_planned(known, gradients, step, priority, pulls=True, single=single, outs=own)
                 if begun is not None:
                     return begun
         self._asked("pushpull", key, out)  # What `pull` would refuse, before something is begun that belongs to it.

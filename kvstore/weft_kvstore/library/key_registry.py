@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import Array
+from weft_kvstore.client.plan import KeySet
 from weft_kvstore.description.check import hyper_of, rule_of
 from weft_kvstore.description.form import UserKey, shown, store_name, user_key
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, is_given
@@ -40,7 +39,7 @@ class KeyRegistry:
         """Those whose users call them what the store does."""
         self._job = HyperTimeline()
         self._own: dict[str, HyperTimeline] = {}
-        self._plans: dict[Any, CallPlan] = {}
+        self._key_sets: dict[Any, KeySet] = {}
 
     @property
     def keys(self) -> tuple[UserKey, ...]:
@@ -121,36 +120,33 @@ class KeyRegistry:
             found.append([None] * len(keys) if value is None else list(value))
         return False, keys, specs, found
 
-    def plan(
-        self, key: Any, number: int | None, priority: int, look_up: Callable[[Sequence[str]], Any]
-    ) -> CallPlan | None:
-        """The plan of a call that pushes or pulls these keys, which the slot pushes: only its arrays are left to check;
-        `look_up` gives the store's. None where the keys, the step or version, or the priority are such that each call
-        has to look at them. Errors are told by `listed`."""
+    def key_set(
+        self, key: Any, number: int | None, priority: int, look_up: Callable[[Sequence[str]], KeySet]
+    ) -> KeySet | None:
+        """The keys of a call that pushes or pulls them, which the slot pushes, looked up once for all such calls: only
+        its arrays are left to check; `look_up` gives the store's. None where the keys, the step or version, or the
+        priority are such that each call has to look at them. Errors are told by `listed`."""
         if type(priority) is not int or not -MAX_CALL_PRIORITY <= priority <= MAX_CALL_PRIORITY:
             return None
         if number is not None and not (type(number) is int and 0 <= number < MAX_STEP):
             return None
-        single = type(key) is str or type(key) is int
-        if not single:
+        if type(key) is not str and type(key) is not int:
             if (type(key) is not list and type(key) is not tuple) or {*map(type, key)} - {str, int}:
                 return None
             key = tuple(key)
-        plan = self._plans.get(key)
-        if plan is not None:
-            return plan
+        keys = self._key_sets.get(key)
+        if keys is not None:
+            return keys
         try:
             _, _, specs, _ = self.listed("pushpull", key, pushes=True)
         except StoreRefusedError:
             return None
         if not 0 < len(specs) <= MAX_RUNS or any(spec.half for spec in specs):
             return None
-        names = tuple(spec.key for spec in specs)
-        dtypes, shapes = tuple(np.dtype(spec.dtype) for spec in specs), tuple(tuple(spec.shape) for spec in specs)
-        if len(self._plans) >= PLANS_KEPT:
-            self._plans = {}
-        plan = self._plans[key] = CallPlan(single, names, dtypes, shapes, look_up(names))
-        return plan
+        if len(self._key_sets) >= KEY_SETS_KEPT:
+            self._key_sets = {}
+        keys = self._key_sets[key] = look_up([spec.key for spec in specs])
+        return keys
 
     def check_given(self, key: object, spec: KeyDescription) -> None:
         """Raises StoreRefusedError for a key whose first value no worker says."""
@@ -209,38 +205,10 @@ class KeyRegistry:
         return f"there are {', '.join(map(repr, names[:8]))}{', ...' if len(names) > 8 else ''}" if names else "none"
 
 
-@dataclass(frozen=True, slots=True)
-class CallPlan:
-    """The keys of a call that pushes or pulls them, looked up once for all calls that name them: `keys` are the
-    store's, of which `names`, `dtypes` and `shapes` are here. `single`: one key was given, not a list."""
-
-    single: bool
-    names: tuple[str, ...]
-    dtypes: tuple[np.dtype[Any], ...]
-    shapes: tuple[tuple[int, ...], ...]
-    keys: Any
-
-    def fitting(self, given: Any, *, writable: bool = False) -> list[Array] | None:
-        """The arrays of a call, one a key, where all are NumPy's, C-contiguous and of the keys' dtypes and shapes."""
-        if self.single:
-            arrays = [given]
-        elif isinstance(given, list | tuple) and len(given) == len(self.names):
-            arrays = [*given]
-        else:
-            return None
-        for array, dtype, shape in zip(arrays, self.dtypes, self.shapes, strict=True):
-            if type(array) is not np.ndarray or array.dtype != dtype:
-                return None
-            flags = array.flags
-            if array.shape != shape or not flags.c_contiguous or (writable and not flags.writeable):
-                return None
-        return arrays
-
-
 MAX_STEP: Final = 1 << 62
 """Steps and versions are below it."""
 
-PLANS_KEPT: Final = 1 << 16
+KEY_SETS_KEPT: Final = 1 << 16
 """Calls that are remembered: a program that trains has as many as it has keys, and a few lists of them."""
 
 

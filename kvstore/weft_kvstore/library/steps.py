@@ -19,13 +19,14 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.plan import KeySet
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import StoreFuture, joined, then
 from weft_kvstore.library.arrays import ArrayTraffic
-from weft_kvstore.library.key_registry import MAX_STEP, CallPlan, KeyRegistry, StepCounts
+from weft_kvstore.library.key_registry import MAX_STEP, KeyRegistry, StepCounts
 from weft_kvstore.process import uninterrupted
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
@@ -241,17 +242,18 @@ class SlotSteps:
 
     def push_planned(
         self,
-        plan: CallPlan,
+        keys: KeySet,
         gradients: Sequence[Array],
         step: int | None,
         priority: int,
         *,
         pulls: bool = False,
+        single: bool = False,
         outs: list[Array] | None = None,
     ) -> Future[Any] | None:
-        """Pushes a step of some keys; where it `pulls`, the future ends with the values that have seen it. None, and
-        nothing has begun, where more has to be looked at."""
-        names = plan.names
+        """Pushes a step of some keys; where it `pulls`, the future ends with the values that have seen it, or with
+        that of a `single` key. None, and nothing has begun, where more has to be looked at."""
+        names = keys.names
         with uninterrupted(), self._lock:
             before = self._at(names)
             if before is None or (pulls and self._unseen and not self._unseen.isdisjoint(names)):
@@ -267,25 +269,25 @@ class SlotSteps:
             try:
                 future: Future[Any]
                 if pulls:
-                    future = self._store.pushpull(
-                        plan.keys, step, gradients, out=outs, single=plan.single, priority=priority
-                    )
+                    future = self._store.pushpull(keys, step, gradients, out=outs, single=single, priority=priority)
                 else:
-                    future = self._store.push_keys(plan.keys, step, gradients, priority=priority)
+                    future = self._store.push_keys(keys, step, gradients, priority=priority)
             except BaseException:  # Nothing has left.
                 self._counts.give_back(names, steps, [before] * len(names))
                 raise
             self._log.add(names, steps, future)
         return joined([future], itemgetter(0), guards) if guards else future
 
-    def pull_planned(self, plan: CallPlan, outs: list[Array] | None, priority: int) -> Future[Any] | None:
+    def pull_planned(
+        self, keys: KeySet, outs: list[Array] | None, priority: int, *, single: bool
+    ) -> Future[Any] | None:
         """Pulls what has seen all that was pushed of some keys. None as `push_planned`."""
-        names = plan.names
+        names = keys.names
         with self._lock:
             version = self._at(names)
             if version is None or not self._unseen.isdisjoint(names):
                 return None
-            pulled = self._store.pull_keys(plan.keys, version, out=outs, single=plan.single, priority=priority)
+            pulled = self._store.pull_keys(keys, version, out=outs, single=single, priority=priority)
             versions = [version] * len(names)
             self._log.guard(names, versions, pulled)
             if self._log.has_failed:

@@ -105,6 +105,8 @@ class LocalStore(_AtSlot):
         if that is known."""
         self._soon(lambda: self._core.capture(step, told, since))
 
+    waited_for: StoreFuture[Any] | None = None
+
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
         """Returns when the future has ended, or after that long. Raises StoreError where it could never end: in a
         forked child, and in a signal's handler that came in the middle of a call."""

@@ -25,7 +25,7 @@ from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import BATCH_BYTES, Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_PULLS, Job, Peer
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.wire.codec import ProtocolError, Run, decode_request, number_of, payload_bytes, runs_of
+from weft_kvstore.wire.codec import ProtocolError, Run, decode_request, payload_bytes, runs_of
 from weft_kvstore.wire.messages import (
     Acknowledge,
     Barrier,
@@ -131,8 +131,8 @@ class ShardCore:
         """One message. What is no message, or not from a client of a job here, is counted and answered with Refused."""
         self.counts.bytes_received += sum(map(len, parts))
         try:
-            message, payload = decode_request(parts)
-            number, peer = number_of(parts), self.peers.get(identity)
+            message, payload, number = decode_request(parts)
+            peer = self.peers.get(identity)
             kind = type(message)
             if peer is None or kind is Hello:
                 if isinstance(message, Hello):

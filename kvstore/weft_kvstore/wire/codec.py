@@ -25,15 +25,15 @@ from weft_kvstore.wire.messages import Message, PayloadKind, Push, Reply, Reques
 
 MAGIC: Final = b"WEFT"
 FORMAT_VERSION: Final = 11
-_NUMBER: Final = struct.Struct("<Q")
-NUMBER_BYTES: Final = _NUMBER.size
+NUMBER_BYTES: Final = 8
 MAX_HEADER_BYTES: Final = 1 << 20
 
 _M = TypeVar("_M")
 
 _PREFIX: Final = MAGIC + bytes([FORMAT_VERSION])
-_BODY: Final = len(_PREFIX) + NUMBER_BYTES
-"""Where the map begins."""
+_HEAD: Final = struct.Struct(f"<{len(_PREFIX)}sQ")
+"""What is before the map: the prefix and the message's number."""
+_BODY: Final = _HEAD.size
 
 _NO_PAYLOAD: Final = memoryview(b"")
 
@@ -49,28 +49,23 @@ class ProtocolError(Exception):
 def encode(message: Message, payload: Buffer | None = None, number: int = 0) -> list[Buffer]:
     """The parts of a message; the payload is passed on, not copied. `number`: its place among all that this side sends
     on the connection, from 1; 0 where it is not counted."""
-    header = _PREFIX + _NUMBER.pack(number) + _encoder.encode(message)
+    header = _HEAD.pack(_PREFIX, number) + _encoder.encode(message)
     return [header] if payload is None else [header, payload]
 
 
-def number_of(parts: Sequence[Buffer]) -> int:
-    """The number of a message that could be decoded."""
-    return int(_NUMBER.unpack_from(parts[0], len(_PREFIX))[0])
-
-
-def _decode(parts: Sequence[Buffer], reader: Reader[_M]) -> tuple[_M, memoryview]:
-    """What was said, and its payload, a view of the second part. Raises ProtocolError."""
+def _decode(parts: Sequence[Buffer], reader: Reader[_M]) -> tuple[_M, memoryview, int]:
+    """What was said, its payload, a view of the second part, and its number. Raises ProtocolError."""
     if not 1 <= len(parts) <= 2:
         raise ProtocolError(f"a message has 1 or 2 parts, not {len(parts)}")
     header = memoryview(parts[0])
     payload = memoryview(parts[1]) if len(parts) == 2 else _NO_PAYLOAD
     if header.nbytes > MAX_HEADER_BYTES:
         raise ProtocolError(f"header: {header.nbytes} bytes, more than {MAX_HEADER_BYTES}")
-    if header[: len(_PREFIX)] != _PREFIX:
-        begin = bytes(header[: len(_PREFIX)])
-        if not begin.startswith(MAGIC):
-            raise ProtocolError(f"header: begins with {begin[:4]!r}, not {MAGIC!r}")
-        found = header[4] if header.nbytes > len(MAGIC) else None
+    prefix, number = _HEAD.unpack_from(header) if header.nbytes >= _BODY else (bytes(header[: len(_PREFIX)]), 0)
+    if prefix != _PREFIX:
+        if not prefix.startswith(MAGIC):
+            raise ProtocolError(f"header: begins with {prefix[:4]!r}, not {MAGIC!r}")
+        found = prefix[4] if len(prefix) > len(MAGIC) else None
         raise ProtocolError(f"header: format version {found}, this side speaks {FORMAT_VERSION}")
     try:
         message = reader.from_msgpack(header[_BODY:])
@@ -81,7 +76,7 @@ def _decode(parts: Sequence[Buffer], reader: Reader[_M]) -> tuple[_M, memoryview
         _check_payload(message, payload, whole=len(parts) == 2)  # type: ignore[arg-type]  # it is one of both
     elif len(parts) == 2:
         raise ProtocolError(f"payload: {kind.__name__} has none, {payload.nbytes} bytes came")
-    return message, payload
+    return message, payload, number
 
 
 decode_request = partial(_decode, reader=_requests)

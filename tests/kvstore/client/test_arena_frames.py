@@ -47,7 +47,7 @@ class Link:
     def push(self, *runs: tuple[int, bool]) -> tuple[OutFrame[SentEntry, Any], Push, bytes]:
         """A frame, and what travels of it: its header, and the payload in the message."""
         frame = self.frame(*runs)
-        message, payload = decode_request(self.arena.push(LinkMemory(self, SHARD), frame, [7]))
+        message, payload, _ = decode_request(self.arena.push(LinkMemory(self, SHARD), frame, [7]))
         assert isinstance(message, Push)
         assert message.acknowledge == [7]
         return frame, message, bytes(payload)

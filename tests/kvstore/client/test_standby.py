@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft_kvstore.client.core import GRACE_S, LONGEST_PAUSE_S, LOOKS, SparePoller
+from weft_kvstore.client.poller import GRACE_S, LONGEST_PAUSE_S, LOOKS, SparePoller
 
 
 def looked(spare_poller: SparePoller, leads: int, *, is_open: bool = False) -> float:

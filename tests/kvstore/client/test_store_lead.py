@@ -156,9 +156,9 @@ def test_the_thread_stands_by_after_a_caller_has_led_and_leads_again(monkeypatch
             one.pull("k0", 0).result(WAIT_S)
             return own.is_asleep and not own.over_sockets
 
-        monkeypatch.setattr("weft_kvstore.client.core.LOOKS", 1 << 40)
+        monkeypatch.setattr("weft_kvstore.client.poller.LOOKS", 1 << 40)
         wait_until(stands_by)
-        monkeypatch.setattr("weft_kvstore.client.core.LOOKS", 0)
+        monkeypatch.setattr("weft_kvstore.client.poller.LOOKS", 0)
         wait_until(lambda: own.is_asleep and own.over_sockets)
 
 

@@ -60,10 +60,10 @@ def test_pulls_of_one_message_have_one_priority(monkeypatch: pytest.MonkeyPatch)
     decode = weft_kvstore.shard.core.decode_request
 
     def decoded(parts: Any) -> Any:
-        message, payload = decode(parts)
+        message, payload, number = decode(parts)
         if isinstance(message, Pull):
             heard.extend([message.priority] * len(message.asks))
-        return message, payload
+        return message, payload, number
 
     monkeypatch.setattr(weft_kvstore.shard.core, "decode_request", decoded)
     with faces("network", STORE) as (store,):

@@ -16,6 +16,7 @@ from same_host_children import wait_until
 from store_cluster import constant, key_of, store_of
 from weft_kvstore import KVStore, StoreRefusedError
 from weft_kvstore.arrays import Array
+from weft_kvstore.client.plan import KeySet
 from weft_kvstore.description.form import store_name, user_key
 from weft_kvstore.futures import OtherThread, StoreFuture, finished, joined, then
 from weft_kvstore.library.key_registry import StepCounts
@@ -153,10 +154,14 @@ class ManyStore:
         values = self.pull(keys, version, settled=settled, out=out).result(0)
         return finished(Pulled(values, np.full(len(keys), version), np.full(len(keys), version)))
 
-    def key_set(self, keys: Sequence[str]) -> Sequence[str]:
-        return keys
+    def key_set(self, keys: Sequence[str]) -> KeySet:
+        return KeySet([key_of(key, (2,), 1) for key in keys], range(len(keys)), 0)
 
-    push_keys, pull_keys = push, pull
+    def push_keys(self, keys: KeySet, *given: Any, **named: Any) -> Future[None]:
+        return self.push(keys.names, *given, **named)
+
+    def pull_keys(self, keys: KeySet, *given: Any, **named: Any) -> Future[list[Array]]:
+        return self.pull(keys.names, *given, **named)
 
     def close(self) -> None:
         pass

@@ -29,9 +29,9 @@ def test_a_small_pushpull_is_one_message_and_a_large_frame_does_not_hold_its_pul
     heard: list[Message] = []
 
     def decode(parts: Any) -> Any:
-        message, payload = decode_request(parts)
+        message, payload, number = decode_request(parts)
         heard.append(message)
-        return message, payload
+        return message, payload, number
 
     monkeypatch.setattr(weft_kvstore.shard.core, "decode_request", decode)
     with ShardServer("tcp://127.0.0.1:0") as server:

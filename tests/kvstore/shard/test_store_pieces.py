@@ -54,7 +54,7 @@ class Shard:
         self.core.flush(0.0)
         sent, self.core.links.outgoing = self.core.links.outgoing, []
         for _, parts in sent:
-            message, payload = decode_reply([bytes(part) for part in parts])
+            message, payload, _ = decode_reply([bytes(part) for part in parts])
             self.heard.append((message, bytes(payload)))
             if isinstance(message, Values):
                 self.core.receive(b"0", encode(Acknowledge([message.frame])), 0.0)

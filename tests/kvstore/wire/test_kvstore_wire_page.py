@@ -60,10 +60,10 @@ def heard(
     """Logs all that a side takes in."""
     decode = getattr(core, decoding)
 
-    def decoded(parts: Sequence[Any]) -> tuple[Any, memoryview]:
-        message, payload = decode(parts)
+    def decoded(parts: Sequence[Any]) -> tuple[Any, memoryview, int]:
+        message, payload, number = decode(parts)
         log.append((who, message, bytes(payload)))
-        return message, payload
+        return message, payload, number
 
     monkeypatch.setattr(core, decoding, decoded)
 
