@@ -52,6 +52,8 @@ def refuse_unknown(
 _ATTRIBUTES_OF_OTHERS: Mapping[str, str] = {
     **dict.fromkeys(("mse", "mse_loss", "MSELoss"), "mean_squared_error"),
     **dict.fromkeys(("CrossEntropyLoss", "softmax_cross_entropy"), "cross_entropy"),
+    **dict.fromkeys(("compile", "train"), "weft.fit(model, data, loss=..., epochs=..., optimizer=...)"),
+    **dict.fromkeys(("Dataset", "DataLoader"), "weft.numpy_data(path)"),
     "Nesterov": "SGD(momentum=0.9, nesterov=True)",
     **dict.fromkeys(("view", "resize"), "reshape"),
     **dict.fromkeys(("to", "type", "cast"), "astype"),

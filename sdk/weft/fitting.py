@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Never, Unpack
 
 import numpy as np
 
@@ -52,7 +52,7 @@ def submit(loss: Expression | Trainable, **arguments: Unpack[JobArguments]) -> J
 def fit(
     model: Any | Expression | Trainable | Model | ModelProto | str | os.PathLike[str],
     data: DataSpec | str | os.PathLike[str],
-    *,
+    *more: Never,
     loss: Any | str | Loss | Sequence[str | Loss] | None = None,
     inputs: str | Sequence[str] | None = None,
     target: str | None = None,
@@ -85,6 +85,11 @@ def fit(
     module is exported. Raises ArgumentError, ModuleRefusedError, OnnxError and the like, ConnectError where there is no
     server, InvalidRequestError if the server rejects the job, JobFailedError and JobCancelledError.
     """
+    if more:
+        raise ArgumentError(
+            "fit takes the model and its data, and all else by name, such as loss=..., epochs=3; of arrays, "
+            "numpy.savez('data.npz', x=x, y=y) makes a file of data"
+        )
     check_words("fit", arguments, ("loss", "inputs", "target", "example", "progress", "client"))
     stand_in, client = _stand_in(data_of(data), arguments), client or Client()
     trained, spec, scalars = _prepared(
@@ -177,9 +182,9 @@ def _prepared(
         raise ArgumentError("loss is missing: loss=torch.nn.CrossEntropyLoss(), loss='mse' or the like")
     of, source = _loss_of(loss), _Columns.read(data)
     if _is_module(model):
-        words = (metrics,) if isinstance(metrics, str) else tuple(metrics or ())
+        words = {"metrics": _listed(metrics), "loss": [getattr(each, "loss", each) for each in _listed(of)]}
         read, feeding = _exported(
-            model, source, inputs, target, example, inside=loss if of is None else None, metrics=words, ask=ask
+            model, source, inputs, target, example, inside=loss if of is None else None, words=words, ask=ask
         )
         of = of or Loss(LOSS, output="output", target=next(reversed(feeding)))
     elif of is None:
@@ -369,7 +374,7 @@ def _exported(
     example: Any,
     *,
     inside: Any,
-    metrics: Sequence[str],
+    words: Mapping[str, Sequence[str]],
     ask: Callable[[str], None],
 ) -> tuple[Model, dict[str, str]]:
     """The module as a model, with the loss `inside` it if that is not None, and the columns of its inputs."""
@@ -402,9 +407,8 @@ def _exported(
     fed = rows if is_by_name and inside is None else tuple(rows.values())
     ask(source.any)
     try:
-        unknown = [word for word in metrics if word not in MEASURES]
-        if unknown:
-            _check_metrics(unknown, try_out(module, fed))
+        if any(word not in MEASURES for named in words.values() for word in named):
+            _check_words(words, try_out(module, fed))
         model = from_torch(
             module,
             fed,
@@ -417,13 +421,21 @@ def _exported(
     return model, dict(zip(model.inputs, feeding.values(), strict=True))
 
 
-def _check_metrics(unknown: Sequence[str], run: Run) -> None:
-    """Raises ArgumentError for a metric that is no output of the module either, as far as they have names by now."""
+def _listed(given: Any) -> list[Any]:
+    """What is given of something that may be one, several or none."""
+    return (
+        [] if given is None else list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    )
+
+
+def _check_words(words: Mapping[str, Sequence[str]], run: Run) -> None:
+    """Raises ArgumentError for a loss or metric that is no output of the module either, as far as they have names."""
     from weft_graph.losses.with_loss import MEASURES
 
     if run.names or all(each.shape for each in run.outputs):
         named = [name for name, each in zip(run.names, run.outputs, strict=False) if not each.shape]
-        refuse_unknown("metrics", unknown, (*MEASURES, *named))
+        for argument, given in words.items():
+            refuse_unknown(argument, given, (*MEASURES, *named))
 
 
 def _arguments(module: Any, source: _Columns, inputs: str | Sequence[str] | None) -> tuple[list[str], bool]:

@@ -185,7 +185,7 @@ def shown_with_keywords_of(source: Any, but: Collection[str] = ()) -> Callable[[
 
     def shown(function: F) -> F:
         own = inspect.signature(function)
-        named = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        named = [p for p in own.parameters.values() if p.kind not in {p.VAR_KEYWORD, p.VAR_POSITIONAL}]
         function.__signature__ = own.replace(parameters=[*named, *keywords])  # type: ignore[attr-defined]
         return function
 

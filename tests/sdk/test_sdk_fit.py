@@ -270,15 +270,17 @@ def test_what_the_server_says_of_a_graph_that_stands_in_for_the_modules_is_not_t
 
 
 @pytest.mark.parametrize(
-    ("named", "metric", "said"),
+    ("named", "words", "said"),
     [
-        (False, "acuracy", "metrics has no 'acuracy'; did you mean 'accuracy'?"),
-        (True, "spraed", "metrics has no 'spraed'; did you mean 'spread'?"),
-        (True, "scores", "metrics has no 'scores'; it has cross_entropy"),
+        (False, {"metrics": "acuracy"}, "metrics has no 'acuracy'; did you mean 'accuracy'?"),
+        (True, {"metrics": "spraed"}, "metrics has no 'spraed'; did you mean 'spread'?"),
+        (True, {"metrics": "scores"}, "metrics has no 'scores'; it has cross_entropy"),
+        (False, {"loss": "sparse_categorical_crossentropy"}, "loss has no 'sparse_categorical_crossentropy'; did you"),
+        (False, {"loss": weft.Loss("mae")}, "loss has no 'mae'; did you mean 'l1'?"),
     ],
 )
-def test_a_metric_that_there_is_not_is_told_before_the_module_is_exported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool, metric: str, said: str
+def test_a_loss_or_metric_that_there_is_not_is_told_before_the_module_is_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool, words: dict[str, Any], said: str
 ) -> None:
     class Named(Scores):
         def forward(self, x: Any) -> Any:
@@ -288,7 +290,7 @@ def test_a_metric_that_there_is_not_is_told_before_the_module_is_exported(
     monkeypatch.setattr(torch.onnx, "export", None)
     path = write(tmp_path / "points.npz", x="x", y="y")
     with pytest.raises(weft.ArgumentError, match=re.escape(said)):
-        submitted(Named(), path, loss=nn.CrossEntropyLoss(), metrics=metric)
+        submitted(Named(), path, **{"loss": nn.CrossEntropyLoss(), **words})
 
 
 def test_a_metric_may_be_an_output_of_the_module(tmp_path: Path) -> None:
@@ -300,6 +302,13 @@ def test_a_metric_may_be_an_output_of_the_module(tmp_path: Path) -> None:
     path = write(tmp_path / "points.npz", x="x", y="y")
     sent = submitted(Named(), path, loss=weft.Loss("cross_entropy", "scores"), metrics="spread")
     assert list(sent["metrics"]) == ["spread"]
+
+
+def test_arrays_in_the_place_of_a_file_are_told_what_to_do() -> None:
+    with pytest.raises(weft.ArgumentError, match=r"fit takes the model and its data, and all else by name.*savez"):
+        weft.fit(Scores(), np.ones((20, 4)), np.ones(20), epochs=1)  # type: ignore[arg-type]  # the mistake is the point
+    with pytest.raises(AttributeError, match=re.escape("weft has no 'compile'; write weft.fit(model, data, loss=...,")):
+        _ = weft.compile  # type: ignore[attr-defined]  # likewise
 
 
 def test_an_id_of_the_first_rows_that_an_embedding_does_not_have_is_told_as_that(tmp_path: Path) -> None:
