@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Protocol
 
-from weft.agent.machine import out_of_memory
+from weft.agent.machine import exhausted
 from weft.api.agent import LogReport, SnapshotDone, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
@@ -399,7 +399,7 @@ class Run:
 
 def _message_of(error: Exception) -> str:
     """The error for people: those of this room say enough without their class."""
-    return out_of_memory(error) or (
+    return exhausted(error) or (
         str(error)
         if isinstance(error, (WorkerError, EngineError, SnapshotError))
         else f"{type(error).__name__}: {error}"

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 import structlog  # noqa: F401 - `start_daemon` imports it late, in each child anew: it takes longer than the rest
 
-from weft.agent.machine import out_of_memory
+from weft.agent.machine import exhausted
 from weft.agent.startup import start_daemon
 from weft.agent.trace import TraceRecorder
 from weft.api.trace import TraceWindow
@@ -158,7 +158,7 @@ def main(channel: socket.socket) -> None:
     except OpenStoppedError:
         _log.info("job %s is not wanted any more", task.store.get("job"))
     except (StoreError, ValueError, MemoryError) as error:
-        fail(out_of_memory(error) or str(error) or type(error).__name__)
+        fail(exhausted(error) or str(error) or type(error).__name__)
 
 
 def _write_snapshot(server: ShardServer, task: ShardTask, wanted: SnapshotWanted, say: Callable[..., None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import shutil
@@ -36,8 +37,15 @@ def memory_bytes() -> int:
     return min(found)
 
 
-def out_of_memory(error: Exception) -> str | None:
-    """The error for people where it comes from a lack of memory, with what this process may take; else None."""
+def exhausted(error: Exception) -> str | None:
+    """The error for people where it comes from a lack of memory or of file descriptors, with what this process may
+    take; else None."""
+    if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        whose = (
+            f"this process may have {most}, `ulimit -n` raises that" if error.errno == errno.EMFILE else "system-wide"
+        )
+        return f"too many open files: {whose}"
     if not isinstance(error, MemoryError) and not isinstance(error.__cause__, MemoryError):
         return None
     most, _ = resource.getrlimit(resource.RLIMIT_DATA)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -19,16 +20,33 @@ GRACE_S = 5.0
 
 ORPHANED_EXIT_CODE = 3
 
+MOST_FILES = 1 << 16
+FEW_FILES = 64
+"""Open at the same time, of a process of a job with a few neighbours."""
+
 
 def start_daemon(name: str, *, exit_with_parent: bool = False, level: int = logging.INFO) -> threading.Event:
     """Sets up logging and signals; returns the event that says stop. To be called on the main thread, once."""
     os.umask(UMASK)
     log_to_stderr(name, level)
+    _raise_files()
     stop = threading.Event()
     stop_on_signals(stop)
     if exit_with_parent:
         watch_parent(stop)
     return stop
+
+
+def _raise_files() -> None:
+    """As many open files as this process may have. Where those are few it is told: ZeroMQ ends a process that lacks
+    one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if 0 <= soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < FEW_FILES:
+        told = "only %d files may be open, where processes of jobs want some %d: `ulimit -n` raises that"
+        logging.getLogger("weft.agent").warning(told, most, FEW_FILES)
 
 
 def log_to_stderr(name: str, level: int = logging.INFO) -> None:
