@@ -53,15 +53,21 @@ def built_in_whole(name: str, apply: Apply) -> Rule:
 
 def _in_blocks(body: Body) -> Apply:
     def apply(weight: Array, gradient: Array, state: State, step: int, hyper: Hyper) -> None:
-        if 0 < weight.size <= CACHE_ELEMENTS >> 2:
-            body(Block(weight, gradient, state, (np.empty_like(weight), np.empty_like(weight))), step, hyper)
+        if 0 < weight.size <= CACHE_ELEMENTS:  # One block, as rows of a table come.
+            small = weight.size <= CACHE_ELEMENTS >> 2
+            spare = (np.empty_like(weight), np.empty_like(weight)) if small else _spare(weight)
+            body(Block(weight, gradient, state, spare), step, hyper)
             return
         for part, given, *rest in cache_blocks((weight, gradient, *state.values())):
-            kept = scratch((part.dtype, part.dtype), part.size)
-            spare = kept[0][: part.size].reshape(part.shape), kept[1][: part.size].reshape(part.shape)
-            body(Block(part, given, dict(zip(state, rest, strict=True)), spare), step, hyper)
+            body(Block(part, given, dict(zip(state, rest, strict=True)), _spare(part)), step, hyper)
 
     return apply
+
+
+def _spare(array: Array) -> tuple[Array, Array]:
+    """Two of the thread's arrays, as large as this one."""
+    one, other = scratch((array.dtype, array.dtype), array.size)
+    return one[: array.size].reshape(array.shape), other[: array.size].reshape(array.shape)
 
 
 def _over_gradient(body: Body) -> Apply:

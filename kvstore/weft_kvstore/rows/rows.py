@@ -111,12 +111,14 @@ class Rows:
 
     @property
     def ids(self) -> Array:
-        self._join()
+        if len(self._parts) > 1:
+            self._join()
         return self._parts[0][0]
 
     @property
     def values(self) -> Array:
-        self._join()
+        if len(self._parts) > 1:
+            self._join()
         return self._parts[0][1]
 
     def __len__(self) -> int:
@@ -141,9 +143,8 @@ class Rows:
                 yield ids[low : low + most], values[low : low + most]
 
     def _join(self) -> None:
-        if len(self._parts) > 1:
-            ids, values = zip(*self._parts, strict=True)
-            self._parts = [(np.concatenate(ids), np.concatenate(values))]
+        ids, values = zip(*self._parts, strict=True)
+        self._parts = [(np.concatenate(ids), np.concatenate(values))]
 
 
 def summed_rows(ids: Array, values: Array, count: int | None) -> Rows:

@@ -47,9 +47,10 @@ class Taken(NamedTuple):
 def rows_of(table: TableState, run: Run) -> Rows:
     """A run of rows, to be written. They are copied where the payload is no place for them. Raises ProtocolError."""
     rows = unpacked_rows(run, table.cut, table.shard, table.spec.key)
-    if not all(array.flags.writeable and array.flags.aligned for array in (rows.ids, rows.values)):
-        rows = Rows(rows.ids.copy(), rows.values.copy())
-    return rows
+    ((ids, values),) = rows.parts
+    if values.flags.writeable and values.flags.aligned and ids.flags.aligned:
+        return rows
+    return Rows(ids.copy(), values.copy())
 
 
 # --- Values that clients set on a shard, in order with what is pushed: slices, and rows of tables ---------------------

@@ -261,17 +261,17 @@ def check_chunks(rows: int, a_chunk: int, chunks: int, key: str) -> None:
 
 
 def _check_sizes(run: Run, rows: int, a_chunk: int, row: int, key: str) -> None:
-    check_chunks(rows, a_chunk, run.chunks, key)
-    named = f"chunks {run.first} to {run.stop - 1}"
-    if run.stop > run.chunks:
-        raise ProtocolError(f"Push.first: {named} of key {key!r}, there are {run.chunks}")
+    chunks, stop = run.chunks, run.stop
+    check_chunks(rows, a_chunk, chunks, key)
+    if stop > chunks:
+        raise ProtocolError(f"Push.first: chunks {run.first} to {stop - 1} of key {key!r}, there are {chunks}")
     full = a_chunk * row
     nbytes = run.payload.nbytes
     last = nbytes - (run.count - 1) * full
-    whole = run.stop < run.chunks
-    fits = last == full if whole else 0 <= last <= full and last % row == 0 and (last > 0 or run.chunks == 1)
+    is_end = 0 <= last <= full and last % row == 0 and (last > 0 or chunks == 1)
+    fits = last == full if stop < chunks else is_end
     if not fits:
-        told = f"{named} of {run.chunks} of key {key!r}, {full} bytes a full one"
+        told = f"chunks {run.first} to {stop - 1} of {chunks} of key {key!r}, {full} bytes a full one"
         raise ProtocolError(f"Push.nbytes: {nbytes} for {told}")
 
 
