@@ -31,6 +31,7 @@ from weft_graph.shapes.broadcasting import (
     check_same_dtype,
     infer_axes,
     infer_axis,
+    infer_like,
     infer_unary,
     sum_to,
 )
@@ -101,7 +102,7 @@ def _infer_reshape(context: InferContext) -> tuple[TensorType, ...]:
     return (TensorType(data.dtype, shape),)
 
 
-def _reshape_gradient(context: GradientContext) -> tuple[str | None, ...]:
+def _reshaped_back(context: GradientContext) -> tuple[str | None, ...]:
     (data,) = context.emit("ReshapeLike", (incoming(context), context.input(0)), domain=WEFT_DOMAIN)
     return (data, None)[: len(context.node.inputs)]
 
@@ -111,7 +112,7 @@ RESHAPE = OpSchema(
     inputs=(required("data", ANY), required("shape", INT64)),
     outputs=(required("reshaped", ANY),),
     infer=_infer_reshape,
-    gradient=_reshape_gradient,
+    gradient=_reshaped_back,
     attributes={"allowzero": Attribute(int, default=0)},
     flops=moved,
     views=True,
@@ -189,17 +190,12 @@ def _open_dims(context: InferContext, data: TensorType, axes: OpenAxes) -> Shape
     return tuple(context.unknown() for _ in range(data.rank - axes.count))
 
 
-def _squeeze_gradient(context: GradientContext) -> tuple[str | None, ...]:
-    (data,) = context.emit("ReshapeLike", (incoming(context), context.input(0)), domain=WEFT_DOMAIN)
-    return (data, None)[: len(context.node.inputs)]
-
-
 SQUEEZE = OpSchema(
     op_type="Squeeze",
     inputs=(required("data", ANY), optional("axes", INT64)),
     outputs=(required("squeezed", ANY),),
     infer=_infer_squeeze,
-    gradient=_squeeze_gradient,
+    gradient=_reshaped_back,
     attributes={"axes": Attribute(tuple)},
     flops=moved,
     views=squeezed,
@@ -227,17 +223,12 @@ def _infer_unsqueeze(context: InferContext) -> tuple[TensorType, ...]:
     return (TensorType(data.dtype, tuple(1 if axis in axes else next(rest) for axis in range(rank))),)
 
 
-def _unsqueeze_gradient(context: GradientContext) -> tuple[str | None, ...]:
-    (data,) = context.emit("ReshapeLike", (incoming(context), context.input(0)), domain=WEFT_DOMAIN)
-    return (data, None)[: len(context.node.inputs)]
-
-
 UNSQUEEZE = OpSchema(
     op_type="Unsqueeze",
     inputs=(required("data", ANY), optional("axes", INT64)),
     outputs=(required("expanded", ANY),),
     infer=_infer_unsqueeze,
-    gradient=_unsqueeze_gradient,
+    gradient=_reshaped_back,
     attributes={"axes": Attribute(tuple)},
     flops=moved,
     views=squeezed,
@@ -396,15 +387,11 @@ Of equal pieces the last is the shorter where the dimension is no multiple.
 """
 
 
-def _infer_split_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(0),)
-
-
 SPLIT_GRAD = OpSchema(
     op_type="SplitGrad",
     inputs=(required("input", FLOATS), optional("split", INT64), variadic("gradients", FLOATS)),
     outputs=(required("input_gradient", FLOATS),),
-    infer=_infer_split_grad,
+    infer=infer_unary,
     attributes={"axis": Attribute(int, default=0), "split": Attribute(tuple)},
     domain=WEFT_DOMAIN,
     shape_only=(0,),
@@ -454,10 +441,6 @@ Before opset 10 the lists are attributes.
 """
 
 
-def _infer_slice_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 SLICE_GRAD = OpSchema(
     op_type="SliceGrad",
     inputs=(
@@ -469,7 +452,7 @@ SLICE_GRAD = OpSchema(
         optional("steps", INDICES),
     ),
     outputs=(required("data_gradient", FLOATS),),
-    infer=_infer_slice_grad,
+    infer=infer_like(1),
     attributes={"starts": Attribute(tuple), "ends": Attribute(tuple), "axes": Attribute(tuple)},
     domain=WEFT_DOMAIN,
     shape_only=(1,),
@@ -532,15 +515,11 @@ Negative pads take elements away. Before opset 11 `pads` and `value` are attribu
 """
 
 
-def _infer_pad_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 PAD_GRAD = OpSchema(
     op_type="PadGrad",
     inputs=(required("gradient", FLOATS), required("data", FLOATS), optional("pads", INT64), optional("axes", INDICES)),
     outputs=(required("data_gradient", FLOATS),),
-    infer=_infer_pad_grad,
+    infer=infer_like(1),
     attributes={"mode": Attribute(str, default="constant"), "pads": Attribute(tuple)},
     domain=WEFT_DOMAIN,
     shape_only=(1,),
@@ -573,15 +552,11 @@ TILE = OpSchema(
 """Tile: each dimension as often as `repeats` says, one copy after the other."""
 
 
-def _infer_tile_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 TILE_GRAD = OpSchema(
     op_type="TileGrad",
     inputs=(required("gradient", FLOATS), required("input", FLOATS)),
     outputs=(required("input_gradient", FLOATS),),
-    infer=_infer_tile_grad,
+    infer=infer_like(1),
     domain=WEFT_DOMAIN,
     shape_only=(1,),
 )
@@ -616,15 +591,11 @@ TRILU = OpSchema(
 """Trilu: the upper or lower triangle of matrices, from diagonal `k` on; 0 elsewhere."""
 
 
-def _infer_diagonal_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 DIAGONAL_GRAD = OpSchema(
     op_type="DiagonalGrad",
     inputs=(required("gradient", FLOATS), required("operand", FLOATS)),
     outputs=(required("operand_gradient", FLOATS),),
-    infer=_infer_diagonal_grad,
+    infer=infer_like(1),
     attributes={"labels": Attribute(str, required=True)},
     domain=WEFT_DOMAIN,
 )

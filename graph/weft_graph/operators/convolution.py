@@ -12,7 +12,7 @@ from weft_graph.formals import FLOATS, INT64, NUMBERS, optional, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
 from weft_graph.shapes.arranging import blocks_of
-from weft_graph.shapes.broadcasting import check_same_dtype
+from weft_graph.shapes.broadcasting import check_same_dtype, infer_like
 from weft_graph.shapes.flops import convolution_gradient, convolved, moved, reduced, spread
 from weft_graph.shapes.gradients import apply, given_attributes, incoming
 from weft_graph.shapes.windows import WINDOW_ATTRIBUTES, Windows, infer_convolution, infer_windows, transposed_windows
@@ -62,15 +62,11 @@ CONV = OpSchema(
 """Conv: the convolution of (batch, channels, spatial ...) with weights (features, channels / group, kernel ...)."""
 
 
-def _infer_conv_input_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 CONV_INPUT_GRAD = OpSchema(
     op_type="ConvInputGrad",
     inputs=(required("gradient", FLOATS), required("input", FLOATS), required("weights", FLOATS)),
     outputs=(required("input_gradient", FLOATS),),
-    infer=_infer_conv_input_grad,
+    infer=infer_like(1),
     attributes={**WINDOW_ATTRIBUTES, "group": Attribute(int, default=1)},
     domain=WEFT_DOMAIN,
     order=MemoryOrder.CHANNELS,
@@ -80,15 +76,11 @@ CONV_INPUT_GRAD = OpSchema(
 """ConvInputGrad(gradient, input, weights): the gradient of Conv's input; the attributes are Conv's."""
 
 
-def _infer_conv_weight_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(2),)
-
-
 CONV_WEIGHT_GRAD = OpSchema(
     op_type="ConvWeightGrad",
     inputs=(required("gradient", FLOATS), required("input", FLOATS), required("weights", FLOATS)),
     outputs=(required("weights_gradient", FLOATS),),
-    infer=_infer_conv_weight_grad,
+    infer=infer_like(2),
     attributes={**WINDOW_ATTRIBUTES, "group": Attribute(int, default=1)},
     domain=WEFT_DOMAIN,
     flops=convolution_gradient,
@@ -329,10 +321,6 @@ COL2_IM = OpSchema(
 """Col2Im: blocks (batch, channels * places of a block, blocks) added up where they lie in an image; fold of PyTorch."""
 
 
-def _infer_col2_im_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 COL2_IM_GRAD = OpSchema(
     op_type="Col2ImGrad",
     inputs=(
@@ -342,7 +330,7 @@ COL2_IM_GRAD = OpSchema(
         required("block_shape", INT64),
     ),
     outputs=(required("input_gradient", FLOATS),),
-    infer=_infer_col2_im_grad,
+    infer=infer_like(1),
     attributes=COL2_IM_BLOCK_ATTRIBUTES,
     domain=WEFT_DOMAIN,
     flops=moved,

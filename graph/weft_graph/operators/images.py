@@ -9,6 +9,7 @@ from weft_graph.dimensions import Dim, agree, agree_all, is_unknown, product, se
 from weft_graph.formals import ANY, BOOLEANS, FLOATS, INDICES, INT64, NUMBERS, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema, Setting
+from weft_graph.shapes.broadcasting import infer_like
 from weft_graph.shapes.flops import moved, reduced, resampled, sampled, sampled_gradient
 from weft_graph.shapes.gradients import apply, given_attributes, incoming
 from weft_graph.shapes.resizing import POLICIES, Region, by_scales, by_sizes, check_length, resized_axes
@@ -140,10 +141,6 @@ RESIZE = OpSchema(
 """
 
 
-def _infer_resize_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 RESIZE_GRAD = OpSchema(
     op_type="ResizeGrad",
     inputs=(
@@ -154,7 +151,7 @@ RESIZE_GRAD = OpSchema(
         optional("sizes", INT64),
     ),
     outputs=(required("X_gradient", FLOATS),),
-    infer=_infer_resize_grad,
+    infer=infer_like(1),
     attributes=RESIZE_RESIZE_ATTRIBUTES,
     domain=WEFT_DOMAIN,
     flops=resampled,
@@ -201,15 +198,11 @@ AFFINE_GRID = OpSchema(
 """
 
 
-def _infer_affine_grid_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 AFFINE_GRID_GRAD = OpSchema(
     op_type="AffineGridGrad",
     inputs=(required("gradient", FLOATS), required("theta", FLOATS), required("size", INT64)),
     outputs=(required("theta_gradient", FLOATS),),
-    infer=_infer_affine_grid_grad,
+    infer=infer_like(1),
     attributes=AFFINE_GRID_GRID_ATTRIBUTES,
     domain=WEFT_DOMAIN,
     flops=reduced,

@@ -14,7 +14,7 @@ from weft_graph.folding import FOLD_GATHER
 from weft_graph.formals import ANY, BOOLEANS, FLOATS, INDICES, INT64, optional, required, variadic
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.broadcasting import check_same_dtype, infer_axis
+from weft_graph.shapes.broadcasting import check_same_dtype, infer_axis, infer_like
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.gradients import apply, given_attributes, incoming, scalar
 from weft_graph.shapes.reductions import hits
@@ -210,15 +210,11 @@ GATHER = OpSchema(
 """Gather: the entries of `data` along `axis` that `indices` name; those below 0 count from the end."""
 
 
-def _infer_gather_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 GATHER_GRAD = OpSchema(
     op_type="GatherGrad",
     inputs=(required("gradient", FLOATS), required("data", FLOATS), required("indices", INDICES)),
     outputs=(required("data_gradient", FLOATS),),
-    infer=_infer_gather_grad,
+    infer=infer_like(1),
     attributes={
         "axis": Attribute(int, default=0),
         "wraps": Attribute(int, required=True),
@@ -294,15 +290,11 @@ GATHER_ELEMENTS = OpSchema(
 """GatherElements: one element of the data for each index, which counts along `axis` and from the end below 0."""
 
 
-def _infer_gather_elements_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 GATHER_ELEMENTS_GRAD = OpSchema(
     op_type="GatherElementsGrad",
     inputs=(required("gradient", FLOATS), required("data", FLOATS), required("indices", INDICES)),
     outputs=(required("data_gradient", FLOATS),),
-    infer=_infer_gather_elements_grad,
+    infer=infer_like(1),
     attributes={"axis": Attribute(int, default=0)},
     domain=WEFT_DOMAIN,
 )
@@ -333,15 +325,11 @@ GATHER_ND = OpSchema(
 """GatherND: a slice of the data for each tuple of indices, which are the last dimension of the indices."""
 
 
-def _infer_gather_nd_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 GATHER_ND_GRAD = OpSchema(
     op_type="GatherNDGrad",
     inputs=(required("gradient", FLOATS), required("data", FLOATS), required("indices", INDICES)),
     outputs=(required("data_gradient", FLOATS),),
-    infer=_infer_gather_nd_grad,
+    infer=infer_like(1),
     attributes={"batch_dims": Attribute(int, default=0)},
     domain=WEFT_DOMAIN,
 )

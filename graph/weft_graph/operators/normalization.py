@@ -15,6 +15,7 @@ from weft_graph.shapes.broadcasting import (
     broadcasts_to,
     check_same_dtype,
     infer_axis,
+    infer_like,
     infer_unary,
     sum_to,
 )
@@ -452,15 +453,11 @@ LRN = OpSchema(
 """LRN: each element over a power of the mean square of `size` channels around it. Krizhevsky et al. 2012."""
 
 
-def _infer_lrn_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 LRN_GRAD = OpSchema(
     op_type="LRNGrad",
     inputs=(required("gradient", FLOATS), required("X", FLOATS)),
     outputs=(required("X_gradient", FLOATS),),
-    infer=_infer_lrn_grad,
+    infer=infer_like(1),
     attributes={
         "alpha": Attribute(float, default=1e-4),
         "beta": Attribute(float, default=0.75),

@@ -7,7 +7,7 @@ from weft_graph.dimensions import agree, settled
 from weft_graph.formals import FLOATS, INT64, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.broadcasting import check_same_dtype
+from weft_graph.shapes.broadcasting import check_same_dtype, infer_like
 from weft_graph.shapes.flops import boxes, boxes_gradient, moved, reduced, windowed, windowed_gradient
 from weft_graph.shapes.gradients import apply, given_attributes, incoming, scalar
 from weft_graph.shapes.reductions import hits
@@ -49,15 +49,11 @@ MAX_POOL = OpSchema(
 """MaxPool: the largest element of each window, and where it lies in the flattened input."""
 
 
-def _infer_max_pool_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 MAX_POOL_GRAD = OpSchema(
     op_type="MaxPoolGrad",
     inputs=(required("gradient", FLOATS), required("input", FLOATS), required("output", FLOATS)),
     outputs=(required("input_gradient", FLOATS),),
-    infer=_infer_max_pool_grad,
+    infer=infer_like(1),
     attributes={**WINDOW_ATTRIBUTES, "ceil_mode": Attribute(int, default=0)},
     domain=WEFT_DOMAIN,
     flops=windowed_gradient,
@@ -166,15 +162,11 @@ AVERAGE_POOL = OpSchema(
 """AveragePool: the mean of each window, of the elements that are there or of all its places."""
 
 
-def _infer_average_pool_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 AVERAGE_POOL_GRAD = OpSchema(
     op_type="AveragePoolGrad",
     inputs=(required("gradient", FLOATS), required("input", FLOATS)),
     outputs=(required("input_gradient", FLOATS),),
-    infer=_infer_average_pool_grad,
+    infer=infer_like(1),
     attributes={
         **WINDOW_ATTRIBUTES,
         "ceil_mode": Attribute(int, default=0),
@@ -214,15 +206,11 @@ LP_POOL = OpSchema(
 """LpPool: the p-norm of each window; padding counts as 0. Where the norm is 0, so is the gradient."""
 
 
-def _infer_lp_pool_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 LP_POOL_GRAD = OpSchema(
     op_type="LpPoolGrad",
     inputs=(required("gradient", FLOATS), required("X", FLOATS), required("Y", FLOATS)),
     outputs=(required("X_gradient", FLOATS),),
-    infer=_infer_lp_pool_grad,
+    infer=infer_like(1),
     attributes=LP_POOL_LP_ATTRIBUTES,
     domain=WEFT_DOMAIN,
     flops=windowed_gradient,
@@ -356,15 +344,11 @@ A box is (image, x1, y1, x2, y2), both ends included once scaled and rounded. An
 """
 
 
-def _infer_max_roi_pool_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 MAX_ROI_POOL_GRAD = OpSchema(
     op_type="MaxRoiPoolGrad",
     inputs=(required("gradient", FLOATS), required("X", FLOATS), required("rois", FLOATS)),
     outputs=(required("X_gradient", FLOATS),),
-    infer=_infer_max_roi_pool_grad,
+    infer=infer_like(1),
     attributes=MAX_ROI_POOL_ROI_ATTRIBUTES,
     domain=WEFT_DOMAIN,
     work=boxes_gradient,
@@ -426,10 +410,6 @@ He et al. 2017. Boxes have no gradient.
 """
 
 
-def _infer_roi_align_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 ROI_ALIGN_GRAD = OpSchema(
     op_type="RoiAlignGrad",
     inputs=(
@@ -439,7 +419,7 @@ ROI_ALIGN_GRAD = OpSchema(
         required("batch_indices", INT64),
     ),
     outputs=(required("X_gradient", FLOATS),),
-    infer=_infer_roi_align_grad,
+    infer=infer_like(1),
     attributes=ROI_ALIGN_ALIGN_ATTRIBUTES,
     domain=WEFT_DOMAIN,
     work=boxes_gradient,

@@ -11,7 +11,7 @@ from weft_graph.dimensions import Dim, agree, is_unknown
 from weft_graph.formals import FLOATS, NUMBERS, SUMMABLE, optional, required, variadic
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.broadcasting import broadcasts_to, check_same_dtype, sum_to
+from weft_graph.shapes.broadcasting import broadcasts_to, check_same_dtype, infer_like, sum_to
 from weft_graph.shapes.einsum import Equation, parsed, sizes_of
 from weft_graph.shapes.flops import product_gradient, scaled_product, stacked_products
 from weft_graph.shapes.gradients import apply, incoming, refusal, scalar
@@ -47,30 +47,22 @@ MATMUL = OpSchema(
 """MatMul: the product of matrices, or of stacks of them that broadcast, as numpy.matmul defines it."""
 
 
-def _infer_matmul_left_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 MATMUL_LEFT_GRAD = OpSchema(
     op_type="MatMulLeftGrad",
     inputs=(required("gradient", FLOATS), required("left", FLOATS), required("right", FLOATS)),
     outputs=(required("left_gradient", FLOATS),),
-    infer=_infer_matmul_left_grad,
+    infer=infer_like(1),
     domain=WEFT_DOMAIN,
     flops=product_gradient,
 )
 """MatMulLeftGrad(gradient, left, right): the gradient of MatMul's left operand, of that operand's shape."""
 
 
-def _infer_matmul_right_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(2),)
-
-
 MATMUL_RIGHT_GRAD = OpSchema(
     op_type="MatMulRightGrad",
     inputs=(required("gradient", FLOATS), required("left", FLOATS), required("right", FLOATS)),
     outputs=(required("right_gradient", FLOATS),),
-    infer=_infer_matmul_right_grad,
+    infer=infer_like(2),
     domain=WEFT_DOMAIN,
     flops=product_gradient,
 )
@@ -246,15 +238,11 @@ DET = OpSchema(
 """Det: the determinants of square matrices."""
 
 
-def _infer_det_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 DET_GRAD = OpSchema(
     op_type="DetGrad",
     inputs=(required("gradient", FLOATS), required("X", FLOATS)),
     outputs=(required("X_gradient", FLOATS),),
-    infer=_infer_det_grad,
+    infer=infer_like(1),
     domain=WEFT_DOMAIN,
 )
 """DetGrad(gradient, X): the gradient times the cofactors of X, which singular matrices have too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from weft_graph.attributes import as_float, as_int, as_ints
 from weft_graph.formals import BOOLEANS, FLOATS, INDICES, NUMBERS, optional, required, setting
@@ -46,90 +47,46 @@ def infer_drawn(context: InferContext) -> tuple[TensorType, ...]:
     return (TensorType(drawn_dtype(context, DType.FLOAT32), shape),)
 
 
-def _infer_random_normal(context: InferContext) -> tuple[TensorType, ...]:
-    check_numbers(context, "mean", "scale")
-    return infer_drawn(context)
+def _distribution(op_type: str, numbers: Mapping[str, Attribute]) -> tuple[OpSchema, OpSchema]:
+    """An operator that draws in the attribute `shape`, the same in every batch of a step, and one that draws in the
+    shape of its input, through which no gradient flows."""
+
+    def infer(context: InferContext) -> tuple[TensorType, ...]:
+        check_numbers(context, *numbers)
+        return infer_drawn(context)
+
+    def infer_as_input(context: InferContext) -> tuple[TensorType, ...]:
+        check_numbers(context, *numbers)
+        data = context.input(0)
+        return (TensorType(drawn_dtype(context, data.dtype), data.shape),)
+
+    dtype = {"dtype": Attribute(int, default=NUMBER_OF_DTYPE[DType.FLOAT32])}
+    drawn = OpSchema(
+        op_type=op_type,
+        inputs=(),
+        outputs=(required("output", FLOATS),),
+        infer=infer,
+        attributes={**numbers, **SEED, **dtype, "shape": Attribute(tuple, required=True)},
+        random=True,
+    )
+    like = OpSchema(
+        op_type=f"{op_type}Like",
+        inputs=(required("input", NUMBERS | BOOLEANS),),
+        outputs=(required("output", FLOATS),),
+        infer=infer_as_input,
+        gradient=flat,
+        attributes={**numbers, **SEED, "dtype": Attribute(int)},
+        random=True,
+    )
+    return drawn, like
 
 
-RANDOM_NORMAL = OpSchema(
-    op_type="RandomNormal",
-    inputs=(),
-    outputs=(required("output", FLOATS),),
-    infer=_infer_random_normal,
-    attributes={
-        **NORMAL,
-        **SEED,
-        "dtype": Attribute(int, default=NUMBER_OF_DTYPE[DType.FLOAT32]),
-        "shape": Attribute(tuple, required=True),
-    },
-    random=True,
-)
-"""RandomNormal: numbers of a normal distribution of that `mean` and standard deviation `scale`,
-in `shape`. Every batch of a step draws the same.
-"""
+RANDOM_NORMAL, RANDOM_NORMAL_LIKE = _distribution("RandomNormal", NORMAL)
+"""RandomNormal: numbers of a normal distribution of that `mean` and standard deviation `scale`."""
 
 
-def _infer_random_normal_like(context: InferContext) -> tuple[TensorType, ...]:
-    check_numbers(context, "mean", "scale")
-    data = context.input(0)
-    return (TensorType(drawn_dtype(context, data.dtype), data.shape),)
-
-
-RANDOM_NORMAL_LIKE = OpSchema(
-    op_type="RandomNormalLike",
-    inputs=(required("input", NUMBERS | BOOLEANS),),
-    outputs=(required("output", FLOATS),),
-    infer=_infer_random_normal_like,
-    gradient=flat,
-    attributes={**NORMAL, **SEED, "dtype": Attribute(int)},
-    random=True,
-)
-"""RandomNormalLike: numbers of a normal distribution of that `mean` and standard deviation `scale`,
-in the shape of the input. No gradient flows through it.
-"""
-
-
-def _infer_random_uniform(context: InferContext) -> tuple[TensorType, ...]:
-    check_numbers(context, "low", "high")
-    return infer_drawn(context)
-
-
-RANDOM_UNIFORM = OpSchema(
-    op_type="RandomUniform",
-    inputs=(),
-    outputs=(required("output", FLOATS),),
-    infer=_infer_random_uniform,
-    attributes={
-        **UNIFORM,
-        **SEED,
-        "dtype": Attribute(int, default=NUMBER_OF_DTYPE[DType.FLOAT32]),
-        "shape": Attribute(tuple, required=True),
-    },
-    random=True,
-)
-"""RandomUniform: numbers from `low` to before `high`, all equally likely,
-in `shape`. Every batch of a step draws the same.
-"""
-
-
-def _infer_random_uniform_like(context: InferContext) -> tuple[TensorType, ...]:
-    check_numbers(context, "low", "high")
-    data = context.input(0)
-    return (TensorType(drawn_dtype(context, data.dtype), data.shape),)
-
-
-RANDOM_UNIFORM_LIKE = OpSchema(
-    op_type="RandomUniformLike",
-    inputs=(required("input", NUMBERS | BOOLEANS),),
-    outputs=(required("output", FLOATS),),
-    infer=_infer_random_uniform_like,
-    gradient=flat,
-    attributes={**UNIFORM, **SEED, "dtype": Attribute(int)},
-    random=True,
-)
-"""RandomUniformLike: numbers from `low` to before `high`, all equally likely,
-in the shape of the input. No gradient flows through it.
-"""
+RANDOM_UNIFORM, RANDOM_UNIFORM_LIKE = _distribution("RandomUniform", UNIFORM)
+"""RandomUniform: numbers from `low` to before `high`, all equally likely."""
 
 
 _DTYPES = NUMBERS | BOOLEANS

@@ -7,9 +7,9 @@ from weft_graph.dimensions import agree, larger, plus, product, smaller, times
 from weft_graph.folding import reduced_by
 from weft_graph.formals import ANY, BOOLEANS, FLOATS, INDICES, INT64, NUMBERS, SUMMABLE, optional, required
 from weft_graph.ir import WEFT_DOMAIN
-from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.schema import Attribute, Folding, Gradient, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.arranging import same
-from weft_graph.shapes.broadcasting import broadcasts_to, infer_axis, normalised
+from weft_graph.shapes.broadcasting import broadcasts_to, infer_axis, infer_like, normalised
 from weft_graph.shapes.flops import reduced
 from weft_graph.shapes.gradients import apply, given_attributes, incoming, scalar
 from weft_graph.shapes.reductions import (
@@ -26,84 +26,61 @@ from weft_graph.shapes.reductions import (
 )
 from weft_graph.types import DType, TensorType
 
-REDUCE_SUM = OpSchema(
-    op_type="ReduceSum",
-    inputs=(required("data", SUMMABLE), optional("axes", INT64)),
-    outputs=(required("reduced", SUMMABLE),),
-    infer=infer_reduction,
-    gradient=reduction_gradient,
-    attributes=REDUCTION_ATTRIBUTES,
-    flops=reduced,
-    folding=reduced_by(plus, 0),
-)
+
+def _reduction(op_type: str, takes: frozenset[DType], gradient: Gradient, folding: Folding | None = None) -> OpSchema:
+    """Over `axes`, an input or an attribute; over all of them where there are none."""
+    return OpSchema(
+        op_type=op_type,
+        inputs=(required("data", takes), optional("axes", INT64)),
+        outputs=(required("reduced", takes),),
+        infer=infer_reduction,
+        gradient=gradient,
+        attributes=REDUCTION_ATTRIBUTES,
+        flops=reduced,
+        folding=folding,
+    )
+
+
+def _reduction_gradient(op_type: str, shape_only: tuple[int, ...] = ()) -> OpSchema:
+    """What becomes of the gradient, in the shape of the data; the reduction's attributes."""
+    return OpSchema(
+        op_type=op_type,
+        inputs=gradient_inputs(FLOATS),
+        outputs=(required("data_gradient", FLOATS),),
+        infer=infer_reduction_gradient,
+        attributes=REDUCTION_ATTRIBUTES,
+        domain=WEFT_DOMAIN,
+        shape_only=shape_only,
+    )
+
+
+REDUCE_SUM = _reduction("ReduceSum", SUMMABLE, reduction_gradient, reduced_by(plus, 0))
 """ReduceSum: the sum over `axes`, an input or an attribute; over all of them where there are none."""
 
 
-REDUCE_SUM_GRAD = OpSchema(
-    op_type="ReduceSumGrad",
-    inputs=gradient_inputs(FLOATS),
-    outputs=(required("data_gradient", FLOATS),),
-    infer=infer_reduction_gradient,
-    attributes=REDUCTION_ATTRIBUTES,
-    domain=WEFT_DOMAIN,
-    shape_only=(1,),
-)
+REDUCE_SUM_GRAD = _reduction_gradient("ReduceSumGrad", shape_only=(1,))
 """ReduceSumGrad(gradient, data, axes): the gradient, in the shape of data; ReduceSum's attributes."""
 
 
-REDUCE_MEAN = OpSchema(
-    op_type="ReduceMean",
-    inputs=(required("data", SUMMABLE), optional("axes", INT64)),
-    outputs=(required("reduced", SUMMABLE),),
-    infer=infer_reduction,
-    gradient=reduction_gradient,
-    attributes=REDUCTION_ATTRIBUTES,
-    flops=reduced,
-)
+REDUCE_MEAN = _reduction("ReduceMean", SUMMABLE, reduction_gradient)
 """ReduceMean: the mean over `axes`, an input or an attribute; over all of them where there are none."""
 
 
-REDUCE_MEAN_GRAD = OpSchema(
-    op_type="ReduceMeanGrad",
-    inputs=gradient_inputs(FLOATS),
-    outputs=(required("data_gradient", FLOATS),),
-    infer=infer_reduction_gradient,
-    attributes=REDUCTION_ATTRIBUTES,
-    domain=WEFT_DOMAIN,
-    shape_only=(1,),
-)
+REDUCE_MEAN_GRAD = _reduction_gradient("ReduceMeanGrad", shape_only=(1,))
 """ReduceMeanGrad(gradient, data, axes): what each element of data has of the gradient; ReduceMean's attributes."""
 
 
 _REDUCE_MAX_DTYPES = NUMBERS | BOOLEANS
 
 
-REDUCE_MAX = OpSchema(
-    op_type="ReduceMax",
-    inputs=(required("data", _REDUCE_MAX_DTYPES), optional("axes", INT64)),
-    outputs=(required("reduced", _REDUCE_MAX_DTYPES),),
-    infer=infer_reduction,
-    gradient=reduced_to_equals,
-    attributes=REDUCTION_ATTRIBUTES,
-    flops=reduced,
-    folding=reduced_by(larger, None),
-)
+REDUCE_MAX = _reduction("ReduceMax", _REDUCE_MAX_DTYPES, reduced_to_equals, reduced_by(larger, None))
 """ReduceMax: the largest element over `axes` (an input or an attribute), or over all.
 
 Of no elements it is the type's lowest value. Equals share the gradient.
 """
 
 
-REDUCE_MIN = OpSchema(
-    op_type="ReduceMin",
-    inputs=(required("data", _REDUCE_MAX_DTYPES), optional("axes", INT64)),
-    outputs=(required("reduced", _REDUCE_MAX_DTYPES),),
-    infer=infer_reduction,
-    gradient=reduced_to_equals,
-    attributes=REDUCTION_ATTRIBUTES,
-    flops=reduced,
-    folding=reduced_by(smaller, None),
-)
+REDUCE_MIN = _reduction("ReduceMin", _REDUCE_MAX_DTYPES, reduced_to_equals, reduced_by(smaller, None))
 """ReduceMin: the smallest element over `axes` (an input or an attribute), or over all.
 
 Of no elements it is the type's highest value. Equals share the gradient.
@@ -116,27 +93,11 @@ def _reduce_prod_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return by_data(context, context.emit("ReduceProdGrad", inputs, attributes, domain=WEFT_DOMAIN)[0])
 
 
-REDUCE_PROD = OpSchema(
-    op_type="ReduceProd",
-    inputs=(required("data", SUMMABLE), optional("axes", INT64)),
-    outputs=(required("reduced", SUMMABLE),),
-    infer=infer_reduction,
-    gradient=_reduce_prod_gradient,
-    attributes=REDUCTION_ATTRIBUTES,
-    flops=reduced,
-    folding=reduced_by(times, 1),
-)
+REDUCE_PROD = _reduction("ReduceProd", SUMMABLE, _reduce_prod_gradient, reduced_by(times, 1))
 """ReduceProd: the product over `axes` (an input or an attribute), or over all."""
 
 
-REDUCE_PROD_GRAD = OpSchema(
-    op_type="ReduceProdGrad",
-    inputs=gradient_inputs(FLOATS),
-    outputs=(required("data_gradient", FLOATS),),
-    infer=infer_reduction_gradient,
-    attributes=REDUCTION_ATTRIBUTES,
-    domain=WEFT_DOMAIN,
-)
+REDUCE_PROD_GRAD = _reduction_gradient("ReduceProdGrad")
 """ReduceProdGrad(gradient, data, axes): the gradient times the product of the other elements, also beside zeros."""
 
 
@@ -145,15 +106,7 @@ def _reduce_l1_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return by_data(context, apply(context, "Mul", spread(context, incoming(context)), slope))
 
 
-REDUCE_L1 = OpSchema(
-    op_type="ReduceL1",
-    inputs=(required("data", SUMMABLE), optional("axes", INT64)),
-    outputs=(required("reduced", SUMMABLE),),
-    infer=infer_reduction,
-    gradient=_reduce_l1_gradient,
-    attributes=REDUCTION_ATTRIBUTES,
-    flops=reduced,
-)
+REDUCE_L1 = _reduction("ReduceL1", SUMMABLE, _reduce_l1_gradient)
 """ReduceL1: the sum of absolute values over `axes` (an input or an attribute), or over all."""
 
 
@@ -165,15 +118,7 @@ def _reduce_l2_gradient(context: GradientContext) -> tuple[str | None, ...]:
     return by_data(context, apply(context, "Mul", spread(context, share), context.input(0)))
 
 
-REDUCE_L2 = OpSchema(
-    op_type="ReduceL2",
-    inputs=(required("data", SUMMABLE), optional("axes", INT64)),
-    outputs=(required("reduced", SUMMABLE),),
-    infer=infer_reduction,
-    gradient=_reduce_l2_gradient,
-    attributes=REDUCTION_ATTRIBUTES,
-    flops=reduced,
-)
+REDUCE_L2 = _reduction("ReduceL2", SUMMABLE, _reduce_l2_gradient)
 """ReduceL2: the square root of the sum of squares over `axes` (an input or an attribute), or over all.
 
 Where it is 0 the gradient is 0.
@@ -185,15 +130,7 @@ def _reduce_log_sum_gradient(context: GradientContext) -> tuple[str | None, ...]
     return by_data(context, spread(context, share))
 
 
-REDUCE_LOG_SUM = OpSchema(
-    op_type="ReduceLogSum",
-    inputs=(required("data", FLOATS), optional("axes", INT64)),
-    outputs=(required("reduced", FLOATS),),
-    infer=infer_reduction,
-    gradient=_reduce_log_sum_gradient,
-    attributes=REDUCTION_ATTRIBUTES,
-    flops=reduced,
-)
+REDUCE_LOG_SUM = _reduction("ReduceLogSum", FLOATS, _reduce_log_sum_gradient)
 """ReduceLogSum: the logarithm of the sum over `axes` (an input or an attribute), or over all."""
 
 
@@ -202,15 +139,7 @@ def _reduce_log_sum_exp_gradient(context: GradientContext) -> tuple[str | None, 
     return by_data(context, apply(context, "Mul", spread(context, incoming(context)), apply(context, "Exp", below)))
 
 
-REDUCE_LOG_SUM_EXP = OpSchema(
-    op_type="ReduceLogSumExp",
-    inputs=(required("data", FLOATS), optional("axes", INT64)),
-    outputs=(required("reduced", FLOATS),),
-    infer=infer_reduction,
-    gradient=_reduce_log_sum_exp_gradient,
-    attributes=REDUCTION_ATTRIBUTES,
-    flops=reduced,
-)
+REDUCE_LOG_SUM_EXP = _reduction("ReduceLogSumExp", FLOATS, _reduce_log_sum_exp_gradient)
 """ReduceLogSumExp: the logarithm of the sum of exponentials over `axes` (an input or an attribute), or over all."""
 
 
@@ -220,15 +149,7 @@ def _reduce_sum_square_gradient(context: GradientContext) -> tuple[str | None, .
     return by_data(context, apply(context, "Mul", spread(context, twice), context.input(0)))
 
 
-REDUCE_SUM_SQUARE = OpSchema(
-    op_type="ReduceSumSquare",
-    inputs=(required("data", SUMMABLE), optional("axes", INT64)),
-    outputs=(required("reduced", SUMMABLE),),
-    infer=infer_reduction,
-    gradient=_reduce_sum_square_gradient,
-    attributes=REDUCTION_ATTRIBUTES,
-    flops=reduced,
-)
+REDUCE_SUM_SQUARE = _reduction("ReduceSumSquare", SUMMABLE, _reduce_sum_square_gradient)
 """ReduceSumSquare: the sum of squares over `axes` (an input or an attribute), or over all."""
 
 
@@ -299,15 +220,11 @@ CUM_PROD = OpSchema(
 """CumProd: the product of all elements up to each one along `axis`; without itself, or from the end, as asked."""
 
 
-def _infer_cum_prod_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 CUM_PROD_GRAD = OpSchema(
     op_type="CumProdGrad",
     inputs=(required("gradient", FLOATS), required("x", FLOATS), required("axis", INDICES)),
     outputs=(required("x_gradient", FLOATS),),
-    infer=_infer_cum_prod_grad,
+    infer=infer_like(1),
     attributes={"exclusive": Attribute(int, default=0), "reverse": Attribute(int, default=0)},
     domain=WEFT_DOMAIN,
 )

@@ -7,7 +7,7 @@ from weft_graph.formals import FLOATS, INDICES, INT64, NUMBERS, optional, requir
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.broadcasting import check_same_dtype, dtype_attribute, normalised
+from weft_graph.shapes.broadcasting import check_same_dtype, dtype_attribute, infer_like, normalised
 from weft_graph.shapes.flops import moved, transformed
 from weft_graph.shapes.gradients import given_attributes, incoming
 from weft_graph.types import DType, TensorType
@@ -150,10 +150,6 @@ With `onesided` half of the bins stand for a real signal, on the way there and, 
 """
 
 
-def _infer_dft_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 DFT_GRAD = OpSchema(
     op_type="DFTGrad",
     inputs=(
@@ -163,7 +159,7 @@ DFT_GRAD = OpSchema(
         optional("axis", INT64),
     ),
     outputs=(required("input_gradient", FLOATS),),
-    infer=_infer_dft_grad,
+    infer=infer_like(1),
     attributes=DFT_DFT_ATTRIBUTES,
     domain=WEFT_DOMAIN,
     flops=transformed,

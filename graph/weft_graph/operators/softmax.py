@@ -7,94 +7,64 @@ from weft_graph.dimensions import agree_all
 from weft_graph.formals import FLOATS, INDICES, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.broadcasting import check_same_dtype, infer_axis, infer_unary
+from weft_graph.shapes.broadcasting import check_same_dtype, infer_axis, infer_like, infer_unary
 from weft_graph.shapes.flops import normalized, reduced
 from weft_graph.shapes.gradients import flat, given_attributes, incoming, refusal
 from weft_graph.types import Shape, TensorType
 
+_AXIS = {"axis": Attribute(int, default=-1)}
 
-def _infer_softmax(context: InferContext) -> tuple[TensorType, ...]:
+
+def _infer_along_axis(context: InferContext) -> tuple[TensorType, ...]:
     infer_axis(context, context.input(0).rank)
     return (context.input(0),)
 
 
-def _softmax_gradient(context: GradientContext) -> tuple[str | None, ...]:
-    attributes = {"axis": as_int(context.attribute("axis"))}
-    return context.emit("SoftmaxGrad", (incoming(context), context.output(0)), attributes, domain=WEFT_DOMAIN)
+def _with_gradient(op_type: str) -> tuple[OpSchema, OpSchema]:
+    """An operator along `axis`, and its gradient, which reads the output."""
+
+    def gradient(context: GradientContext) -> tuple[str | None, ...]:
+        attributes = {"axis": as_int(context.attribute("axis"))}
+        return context.emit(f"{op_type}Grad", (incoming(context), context.output(0)), attributes, domain=WEFT_DOMAIN)
+
+    forward = OpSchema(
+        op_type=op_type,
+        inputs=(required("input", FLOATS),),
+        outputs=(required("output", FLOATS),),
+        infer=_infer_along_axis,
+        gradient=gradient,
+        attributes=_AXIS,
+        flops=normalized,
+        in_place=(0,),
+    )
+    backward = OpSchema(
+        op_type=f"{op_type}Grad",
+        inputs=(required("gradient", FLOATS), required("output", FLOATS)),
+        outputs=(required("input_gradient", FLOATS),),
+        infer=infer_unary,
+        attributes=_AXIS,
+        domain=WEFT_DOMAIN,
+        in_place=(0, 1),
+    )
+    return forward, backward
 
 
-SOFTMAX = OpSchema(
-    op_type="Softmax",
-    inputs=(required("input", FLOATS),),
-    outputs=(required("output", FLOATS),),
-    infer=_infer_softmax,
-    gradient=_softmax_gradient,
-    attributes={"axis": Attribute(int, default=-1)},
-    flops=normalized,
-    in_place=(0,),
-)
-"""Softmax: e^x over its sum along `axis`."""
+SOFTMAX, SOFTMAX_GRAD = _with_gradient("Softmax")
+"""Softmax: e^x over its sum along `axis`; SoftmaxGrad(gradient, output): output * (gradient - sum(gradient * output))."""
 
 
-SOFTMAX_GRAD = OpSchema(
-    op_type="SoftmaxGrad",
-    inputs=(required("gradient", FLOATS), required("output", FLOATS)),
-    outputs=(required("input_gradient", FLOATS),),
-    infer=infer_unary,
-    attributes={"axis": Attribute(int, default=-1)},
-    domain=WEFT_DOMAIN,
-    in_place=(0, 1),
-)
-"""SoftmaxGrad(gradient, output): output * (gradient - sum(gradient * output)) along `axis`."""
-
-
-def _infer_log_softmax(context: InferContext) -> tuple[TensorType, ...]:
-    infer_axis(context, context.input(0).rank)
-    return (context.input(0),)
-
-
-def _log_softmax_gradient(context: GradientContext) -> tuple[str | None, ...]:
-    attributes = {"axis": as_int(context.attribute("axis"))}
-    return context.emit("LogSoftmaxGrad", (incoming(context), context.output(0)), attributes, domain=WEFT_DOMAIN)
-
-
-LOG_SOFTMAX = OpSchema(
-    op_type="LogSoftmax",
-    inputs=(required("input", FLOATS),),
-    outputs=(required("output", FLOATS),),
-    infer=_infer_log_softmax,
-    gradient=_log_softmax_gradient,
-    attributes={"axis": Attribute(int, default=-1)},
-    flops=normalized,
-    in_place=(0,),
-)
-"""LogSoftmax: the logarithm of the softmax along `axis`."""
-
-
-LOG_SOFTMAX_GRAD = OpSchema(
-    op_type="LogSoftmaxGrad",
-    inputs=(required("gradient", FLOATS), required("output", FLOATS)),
-    outputs=(required("input_gradient", FLOATS),),
-    infer=infer_unary,
-    attributes={"axis": Attribute(int, default=-1)},
-    domain=WEFT_DOMAIN,
-    in_place=(0, 1),
-)
-"""LogSoftmaxGrad(gradient, output): gradient - e^output * sum(gradient) along `axis`."""
-
-
-def _infer_hardmax(context: InferContext) -> tuple[TensorType, ...]:
-    infer_axis(context, context.input(0).rank)
-    return (context.input(0),)
+LOG_SOFTMAX, LOG_SOFTMAX_GRAD = _with_gradient("LogSoftmax")
+"""LogSoftmax: the logarithm of the softmax along `axis`; LogSoftmaxGrad(gradient, output): gradient - e^output *
+sum(gradient)."""
 
 
 HARDMAX = OpSchema(
     op_type="Hardmax",
     inputs=(required("input", FLOATS),),
     outputs=(required("output", FLOATS),),
-    infer=_infer_hardmax,
+    infer=_infer_along_axis,
     gradient=flat,
-    attributes={"axis": Attribute(int, default=-1)},
+    attributes=_AXIS,
     flops=reduced,
 )
 """Hardmax: 1 at the first largest element along `axis`, 0 elsewhere."""
@@ -146,10 +116,6 @@ Summed, their mean, or as they are.
 """
 
 
-def _infer_negative_log_likelihood_loss_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 NEGATIVE_LOG_LIKELIHOOD_LOSS_GRAD = OpSchema(
     op_type="NegativeLogLikelihoodLossGrad",
     inputs=(
@@ -159,7 +125,7 @@ NEGATIVE_LOG_LIKELIHOOD_LOSS_GRAD = OpSchema(
         optional("weight", FLOATS),
     ),
     outputs=(required("input_gradient", FLOATS),),
-    infer=_infer_negative_log_likelihood_loss_grad,
+    infer=infer_like(1),
     attributes={"ignore_index": Attribute(int), "reduction": Attribute(str, default="mean")},
     domain=WEFT_DOMAIN,
 )
@@ -218,10 +184,6 @@ SOFTMAX_CROSS_ENTROPY_LOSS = OpSchema(
 """SoftmaxCrossEntropyLoss: the negative log-likelihood of labels under the softmax of scores over axis 1."""
 
 
-def _infer_softmax_cross_entropy_loss_grad(context: InferContext) -> tuple[TensorType, ...]:
-    return (context.input(1),)
-
-
 SOFTMAX_CROSS_ENTROPY_LOSS_GRAD = OpSchema(
     op_type="SoftmaxCrossEntropyLossGrad",
     inputs=(
@@ -232,7 +194,7 @@ SOFTMAX_CROSS_ENTROPY_LOSS_GRAD = OpSchema(
         optional("log_prob_gradient", FLOATS),
     ),
     outputs=(required("scores_gradient", FLOATS),),
-    infer=_infer_softmax_cross_entropy_loss_grad,
+    infer=infer_like(1),
     attributes={"ignore_index": Attribute(int), "reduction": Attribute(str, default="mean")},
     domain=WEFT_DOMAIN,
 )

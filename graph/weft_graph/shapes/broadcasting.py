@@ -9,7 +9,7 @@ from weft_graph.attributes import as_int, as_ints
 from weft_graph.dimensions import Dim, agree, is_unknown, product, unknown_of
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
-from weft_graph.schema import Attribute, GradientContext, InferContext
+from weft_graph.schema import Attribute, GradientContext, Infer, InferContext
 from weft_graph.types import DType, Shape, TensorType
 
 # --- Axes: counted from either end, given as an input or as an attribute ----------------------------------------------
@@ -149,6 +149,11 @@ def check_same_dtype(context: InferContext, *indices: int) -> None:
     types = [context.input(index) for index in indices]
     if len({type_.dtype for type_ in types}) > 1:
         raise context.dtype_error(f"inputs must have one element type, got {' and '.join(map(str, types))}")
+
+
+def infer_like(index: int) -> Infer:
+    """Output like that input: a gradient like what it is of."""
+    return lambda context: (context.input(index),)
 
 
 def infer_unary(context: InferContext) -> tuple[TensorType, ...]:
