@@ -50,7 +50,8 @@ def _with_gradient(op_type: str) -> tuple[OpSchema, OpSchema]:
 
 
 SOFTMAX, SOFTMAX_GRAD = _with_gradient("Softmax")
-"""Softmax: e^x over its sum along `axis`; SoftmaxGrad(gradient, output): output * (gradient - sum(gradient * output))."""
+"""Softmax: e^x over its sum along `axis`; SoftmaxGrad(gradient, output): output * (gradient - sum(gradient * output)).
+"""
 
 
 LOG_SOFTMAX, LOG_SOFTMAX_GRAD = _with_gradient("LogSoftmax")
