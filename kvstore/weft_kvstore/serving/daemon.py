@@ -7,24 +7,24 @@ import os
 import threading
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import ByteSize, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weft.agent.children import Forkserver
-from weft.agent.daemon import AgentDaemon
 from weft.agent.machine import memory_bytes
-from weft.agent.membership import Join
 from weft.agent.startup import start_daemon
-from weft.agent.state import AnyAllocation, Lease
-from weft.api.agent import AgentKind, Registration, ShardAllocation
 from weft.api.base import Name
 from weft_kvstore.description.check import check_port
 from weft_kvstore.rows.memory import LEAST_MEMORY_BYTES, TablePlace
 from weft_kvstore.serving.metrics import metrics_served
 from weft_kvstore.settings import LinkSettings, endpoints_of
 from weft_kvstore.statistics import NO_STATISTICS, ShardStatistics, counted, statistics_of, summed
+
+if TYPE_CHECKING:
+    from weft.agent.membership import Join
+    from weft.agent.state import AnyAllocation, Lease
 
 ANY_PORT: Final = "tcp://127.0.0.1:0"
 
@@ -141,6 +141,11 @@ class ShardDaemon:
     """One child for each job's shard. Its metrics are those of all children, also of those that have ended."""
 
     def __init__(self, settings: ShardSettings, *, join: Join | None = None) -> None:
+        from weft.agent.daemon import (
+            AgentDaemon,  # A shard of a store that is used alone does without what they import.
+        )
+        from weft.api.agent import AgentKind, Registration
+
         self._settings = settings
         self._answered = threading.Condition()
         self._asked = 0
@@ -169,6 +174,8 @@ class ShardDaemon:
             return summed([self._gone, *self._last.values()])
 
     def _task(self, allocation: AnyAllocation) -> dict[str, Any]:
+        from weft.api.agent import ShardAllocation
+
         if not isinstance(allocation, ShardAllocation):
             raise TypeError(f"{allocation.id} is no shard's allocation")
         settings = self._settings

@@ -7,10 +7,6 @@ import sys
 import threading
 from pathlib import Path
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from weft.agent.startup import start_daemon
 from weft_graph.program_text.listing import size_text
 from weft_graph.rules.built_in import rule_name
@@ -79,6 +75,10 @@ def serve_alone(path: Path, shard: int, settings: ShardSettings) -> None:
 
 def show_holdings(path: Path, shard: int | None) -> None:
     """Prints what each shard, or one, will hold. Raises as `placed` does."""
+    from rich import box  # A shard that serves does without.
+    from rich.console import Console
+    from rich.table import Table
+
     description = placed(path, shard)
     console = Console(highlight=False)
     slots = f"{description.slots} slot{'s' if description.slots > 1 else ''}"
