@@ -25,7 +25,7 @@ from weft.api.job import JobSpec
 from weft.api.words import nearest, said_here
 from weft_graph.spelling import did_you_mean
 from weft_server.gate import too_large
-from weft_server.problems import ProblemError, invalid_request
+from weft_server.problems import MOST_ERRORS, ProblemError, invalid_request
 from weft_server.refusals import listed
 from weft_server.storage.job_files import Arrivals, Coming, Upload
 from weft_server.storage.parameter_file import PIECE_BYTES, ParameterFileError
@@ -90,9 +90,10 @@ def read_json(body: bytes, model: TypeAdapter[_T]) -> _T:
     except ValidationError as error:
         found = error.errors(include_url=False)
         said = [
-            {"loc": ("body", *each["loc"]), "msg": _said(model, document, each), "type": each["type"]} for each in found
+            {"loc": ("body", *each["loc"]), "msg": _said(model, document, each), "type": each["type"]}
+            for each in found[:MOST_ERRORS]
         ]
-        raise invalid_request(said, document) from error
+        raise invalid_request(said, document, more=len(found) - len(said)) from error
 
 
 def _validated(body: bytes, document: Any, model: TypeAdapter[_T]) -> _T:
@@ -140,7 +141,7 @@ def _given(value: Any) -> str:
     """A value for people, however large it is."""
     if isinstance(value, dict | list) and value:
         what = "an object with" if isinstance(value, dict) else "a list of"
-        return f"{what} {listed(value) if isinstance(value, dict) else len(value)}"
+        return f"{what} {listed(value)[:SHOWN] if isinstance(value, dict) else len(value)}"
     return repr(value[:SHOWN]) if isinstance(value, str) else to_json(value).decode()
 
 

@@ -126,7 +126,7 @@ class CallGate:
         shares = self._of_agents if is_agents else self._of_users
         party = Party("agents", f"agent {identifier}") if is_agents else party_of(Request(scope))
         if (found := shares.too_many(1, party)) is not None:
-            error = FullError("call", found[0], of=found[1] or "all users")
+            error = FullError("call", found[0], of=found[1] or ("all agents" if is_agents else "all users"))
             await respond(problem(error.code, error.message))(scope, receive, send)
             return
         shares.add(1, party)

@@ -384,11 +384,11 @@ DOCUMENT: Final = ("wrong-values", "too-slow", "not-stored")
 """What a route sends that takes a safetensors document."""
 
 
-def invalid_request(found: Sequence[Mapping[str, Any]], body: object) -> ProblemError:
-    """What pydantic has found, with pointers into the body where it is about the body."""
+def invalid_request(found: Sequence[Mapping[str, Any]], body: object, more: int = 0) -> ProblemError:
+    """What pydantic has found, with pointers into the body where it is about the body; and so many more errors."""
     errors = [field_error(each, body) for each in found[:MOST_ERRORS]]
     detail = "; ".join(f"{each.pointer or 'request'}: {each.detail}" for each in errors[:SHOWN])
-    more = len(found) - SHOWN
+    more += len(found) - SHOWN
     detail += f"; and {more} more" if more > 0 else ""
     return ProblemError("invalid-request", detail, errors=errors)
 

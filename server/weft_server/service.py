@@ -458,7 +458,12 @@ class Service:
     async def _look_at(self, brought: Sequence[str]) -> None:
         """Final values of jobs that have not ended: where somebody has deleted them, they are brought again."""
         for job in brought:
-            if await self.threads.on_files(self.files.final, job) is None:
+            try:
+                found = await self.threads.on_files(self.files.final, job)
+            except OSError as error:
+                _log.warning("the final values of job %s cannot be looked at: %s", job, error)
+                continue
+            if found is None:
                 await self._apply(self.controller.final_deleted(job, self.clock()))
 
     async def _put_back(self) -> None:

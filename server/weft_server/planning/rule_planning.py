@@ -65,7 +65,8 @@ def plan_rule(spec: OptimizerSpec) -> RulePlan:
     if isinstance(spec, GraphOptimizer):
         graph = rule_graph_from_json(spec.document)
         hyper: Hyper = {**graph.hyper, **spec.values()}
-        fields = {name: f"hyper/{escape_token(name)}" for name in hyper}
+        given_here = {name: "" if name in spec.hyper else "document/" for name in hyper}
+        fields = {name: f"{where}hyper/{escape_token(name)}" for name, where in given_here.items()}
         fields |= {f"state/{name}": f"document/state/{escape_token(name)}" for name in graph.state}
     elif spec.rule in VARIANTS:
         fields = _fields(spec)
