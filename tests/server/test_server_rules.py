@@ -321,7 +321,7 @@ def test_a_large_graph_takes_no_longer_than_its_shapes_allow() -> None:
         ({"name": "sgd", "lr": {**LINEAR, "steps": 0}}, "/optimizer/lr/steps", "greater than or equal to 1"),
         ({"name": "sgd", "lr": {"schedule": "linear", "start": 1}}, "/optimizer/lr/steps", "Field required"),
         ({"name": "sgd", "lr": {"schedule": "linaer"}}, "/optimizer/lr", "'linaer'"),
-        ({"name": "sgd", "momentum": {"schedule": "constant", "value": 1}}, "/optimizer/momentum", "at least 0 and below 1"),
+        ({"name": "sgd", "momentum": {"schedule": "constant", "value": 1}}, "/optimizer/momentum", "and below 1"),
         ({"name": "adam", "lr": {"schedule": "exponential", "start": 1, "factor": 2, "steps": 1}}, "/optimizer/lr",
          "grows without end"),
         ({"name": "sgd", "lr": {"schedule": "piecewise", "start": 1, "boundaries": [{"step": 1, "factor": 1}] * 2}},
