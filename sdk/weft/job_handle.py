@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+EVENTS = 200
+"""Of a page of a job's log."""
 VALUES_TIMEOUT_S = 60.0
 """Of values of a running job: longer than the server itself waits for the worker that brings them."""
 
@@ -151,13 +153,13 @@ class JobHandle:
     def log(self, after: int = 0, *, tail: int | None = None) -> Iterator[Event]:
         """Events with `seq` > `after` so far, or only the newest `tail` of them, in order."""
         newest = {} if tail is None else {"tail": tail}
-        while True:
-            params = {"format": "json", "after": after, **newest}
+        while tail is None or tail > 0:
+            params = {"format": "json", "after": after, "limit": EVENTS, **newest}
             page = self._http.call(EventPage, "GET", self._path("/events"), params=params)
-            if not page.events:
-                return
-            yield from page.events
-            after, newest = page.after, {}
+            yield from page.events[:tail]
+            if len(page.events) < EVENTS:
+                return  # what has happened since then is not waited for
+            after, newest, tail = page.after, {}, None if tail is None else tail - len(page.events)
 
     def watch(self, console: Console | None = None) -> Job:
         """Show steps, rate, loss and evaluations until the job ends: a progress bar on a terminal, else plain lines.

@@ -145,15 +145,17 @@ def test_a_refused_download_leaves_what_was_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_log_so_far_is_read_page_by_page() -> None:
-    events = states("pending", "starting", "running")
+@pytest.mark.parametrize("tail", [None, 301])
+def test_the_log_so_far_is_read_page_by_page_and_not_what_happens_meanwhile(tail: int | None) -> None:
+    """A job that runs may write events as fast as they are read."""
+    events = states(*["running"] * 303)
     script = answers(
-        EventPage(events=events[:2], after=2, ended=False),
-        EventPage(events=events[2:], after=3, ended=False),
-        EventPage(events=[], after=3, ended=False),
+        EventPage(events=events[:200], after=200, ended=False),
+        EventPage(events=events[200 : 301 if tail is None else 303], after=303, ended=False),
     )
-    assert list(handle(script).log()) == events
-    assert [request.url.params["after"] for request in script.requests] == ["0", "2", "3"]
+    assert list(handle(script).log(tail=tail)) == events[:301]
+    assert [request.url.params["after"] for request in script.requests] == ["0", "200"]
+    assert [request.url.params.get("tail") for request in script.requests] == [tail and str(tail), None]
 
 
 def test_programs_come_as_json_and_as_text() -> None:
