@@ -1,0 +1,156 @@
+"""Who waits for whom: for shards at the start, in a callback or a handler, and in a local store that fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import FrameType
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from face_stores import WAIT_S, faces
+from free_ports import free_port
+from same_host_children import wait_until
+from weft_kvstore import Key, KVStore, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError, describe
+from weft_kvstore.library import steps as library_steps
+from weft_kvstore.serving.shard_server import ShardServer
+
+
+def test_a_second_worker_of_a_slot_is_told_that_it_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    description = describe({"w": (3,)}, slots=2, shards=["tcp://127.0.0.1:0"], rule="sgd")
+    with ShardServer() as server:
+        here = msgspec.structs.replace(description, shards=(server.endpoint,))
+        server.open(here, 0)
+        with KVStore.connect(here, 0) as first:
+            told = r"slot 0 is taken by another process that is alive, as incarnation 1; use another slot, or a higher"
+            with pytest.raises(StoreRefusedError, match=told) as raised:
+                KVStore.connect(here, 0, wait_s=0.3)
+            assert "python -m" not in str(raised.value)
+            with KVStore.connect(here, 0, incarnation=2) as second:
+                second.push("w", np.ones(3, np.float32)).result(WAIT_S)
+            first.close()
+    assert caplog.records == []
+
+
+def test_a_wait_for_shards_that_was_announced_is_told_anew_as_they_come_and_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library_steps, "SAID_AFTER_S", 0.1)
+    endpoints = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
+    description = describe({"w": (3,)}, shards=endpoints, rule="sgd")
+    made: list[KVStore] = []
+    connecting = threading.Thread(target=lambda: made.append(KVStore.connect(description, 0, wait_s=WAIT_S)))
+    connecting.start()
+
+    def await_lines(count: int) -> list[str]:
+        wait_until(lambda: len(caplog.messages) >= count)
+        return caplog.messages
+
+    assert f"shards 0 at {endpoints[0]}, 1 at {endpoints[1]} did not answer" in await_lines(1)[0]
+    with ShardServer(endpoints[0]) as zero:
+        zero.open(description, 0)
+        assert f"s: shard 1 at {endpoints[1]} did not answer" in await_lines(2)[1]
+        with ShardServer(endpoints[1]) as one:
+            one.open(description, 1)
+            assert re.fullmatch(r"slot 0 goes on after \d+ s: every shard talks with it", await_lines(3)[2])
+            connecting.join(WAIT_S)
+            made[0].close()
+
+
+def a_key() -> dict[Any, Any]:
+    return {"w": Key(shape=(2,), initializer=0.0)}
+
+
+@pytest.mark.parametrize("kind", ["network", "local"])
+def test_a_forked_child_is_told_that_a_future_of_before_never_ends(kind: str) -> None:
+    with faces(kind, describe(a_key(), rule="sgd", lr=1.0)) as (store,):
+        future = store.pull("w", version=9)
+        reader, writer = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Others warn of a fork among threads, which is what this is about.
+            child = os.fork()
+        if not child:
+            signal.alarm(int(WAIT_S))  # It hung, before it was told.
+            try:
+                future.result()
+            except StoreError as error:
+                os.write(writer, str(error).encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as found:
+            told = found.read()
+        os.waitpid(child, 0)
+        assert told == (f"this store belongs to process {os.getpid()}, this is process {child}: connect after the fork")
+
+
+def test_a_signals_handler_that_waits_in_the_middle_of_a_call_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's thread could not go on before the handler returns. What it began holds all the same."""
+    told: list[str] = []
+    begun: list[Future[Any]] = []
+    with KVStore.local(describe(a_key(), rule="sgd", lr=1.0)) as store:
+        changed = store._store._changed  # type: ignore[attr-defined]  # of a local store
+        notify: Callable[[], None] = changed.notify
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            begun.append(store.push("w", np.ones(2, np.float32)))
+            try:
+                begun[0].result(WAIT_S)
+            except StoreError as error:
+                told.append(str(error))
+
+        def interrupted() -> None:
+            monkeypatch.setattr(changed, "notify", notify)
+            signal.raise_signal(signal.SIGUSR1)
+            notify()
+
+        monkeypatch.setattr(changed, "notify", interrupted)
+        before = signal.signal(signal.SIGUSR1, handle)
+        try:
+            pulled = store.pull("w")
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert told == ["in the middle of the store's own work nobody can wait for a result of it"]
+        pulled.result(WAIT_S)
+        begun[0].result(WAIT_S)
+        assert store.pull("w").result(WAIT_S).tolist() == [-1.0, -1.0]
+
+
+def zero() -> Key:
+    return Key((2,), initializer=0.0)
+
+
+def test_a_step_that_is_not_committed_names_the_slot_that_waits() -> None:
+    description = describe({"w": zero()}, slots=2, rule="sgd", commit={"clip_norm": 1.0})
+    with KVStore.local(description, timeout_s=0.2) as store:
+        other = store.at_slot(1)
+        other.push("w", np.ones(2, np.float32)).result(WAIT_S)
+        with pytest.raises(StoreTimeoutError, match=r"^slot 1: barrier and commit of step 0 took over 0.2 s: "):
+            other.end_step().result(WAIT_S)
+
+
+def test_what_is_refused_names_the_slot() -> None:
+    with KVStore.local(describe({"w": zero()}, slots=2, rule="sgd")) as store:
+        refused = store.at_slot(1).set("w", np.ones(2, np.float32), version=0)
+        with pytest.raises(StoreRefusedError, match=r"^slot 1: set of key 'w', version 0: "):
+            refused.result(WAIT_S)
+
+
+def test_what_is_open_when_the_store_is_closed_names_its_slot() -> None:
+    with KVStore.local(describe({"w": zero()}, slots=2, rule="sgd")) as store:
+        other = store.at_slot(1)
+        other.push("w", np.ones(2, np.float32)).result(WAIT_S)
+        pulled = other.pull("w")
+        met = store.barrier()
+    with pytest.raises(StoreLostError, match=r"^slot 1: pull of key 'w', version 1: the store was closed"):
+        pulled.result(WAIT_S)
+    with pytest.raises(StoreLostError, match=r"^slot 0: barrier: the store was closed$"):
+        met.result(WAIT_S)
