@@ -130,6 +130,15 @@ def kernel(
     return register
 
 
+def function(op_type: str, name: str) -> Kernel:
+    """Makes the array module's function `name` the body of an operator that it computes element by element."""
+
+    def body(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+        return (getattr(context.xp, name)(*inputs, out=context.out(0)),)
+
+    return kernel(op_type)(body)
+
+
 @cache
 def _operators() -> Mapping[tuple[str, str], _Operator]:
     package = importlib.import_module("weft_kernels.operators")

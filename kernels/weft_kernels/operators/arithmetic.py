@@ -14,7 +14,7 @@ from weft_graph.ir import WEFT_DOMAIN
 from weft_kernels.arguments import optional, required
 from weft_kernels.element_types import computed_in, is_float
 from weft_kernels.host import any_of
-from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel
+from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, function, kernel
 
 # --- The error function over arrays, to the precision of their element type -------------------------------------------
 # Below 1 it is its power series, 2 / sqrt(pi) * sum of (-1)^n x^(2n + 1) / (n! (2n + 1)) (Abramowitz and Stegun,
@@ -63,25 +63,16 @@ def _coefficients(dtype: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return series, tuple(powers.tolist())
 
 
-@kernel("Add")
-def add(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Sum of two broadcast arrays."""
-    left, right = required(inputs)
-    return (context.xp.add(left, right, out=context.out(0)),)
+add = function("Add", "add")
+"""Sum of two broadcast arrays."""
 
 
-@kernel("Sub")
-def sub(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Difference of two broadcast arrays."""
-    left, right = required(inputs)
-    return (context.xp.subtract(left, right, out=context.out(0)),)
+sub = function("Sub", "subtract")
+"""Difference of two broadcast arrays."""
 
 
-@kernel("Mul")
-def mul(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Product of two broadcast arrays."""
-    left, right = required(inputs)
-    return (context.xp.multiply(left, right, out=context.out(0)),)
+mul = function("Mul", "multiply")
+"""Product of two broadcast arrays."""
 
 
 @kernel("Div")
@@ -107,39 +98,24 @@ def mod(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outpu
     return (rest(dividend, divisor).astype(dividend.dtype, copy=False),)
 
 
-@kernel("Neg")
-def neg(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """The negative."""
-    (x,) = required(inputs)
-    return (context.xp.negative(x, out=context.out(0)),)
+neg = function("Neg", "negative")
+"""The negative."""
 
 
-@kernel("Abs")
-def abs_(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = |X|."""
-    (x,) = required(inputs)
-    return (context.xp.abs(x, out=context.out(0)),)
+abs_ = function("Abs", "abs")
+"""Y = |X|."""
 
 
-@kernel("Sign")
-def sign(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = -1, 0 or 1, as the sign of X is; NaN stays."""
-    (x,) = required(inputs)
-    return (context.xp.sign(x, out=context.out(0)),)
+sign = function("Sign", "sign")
+"""Y = -1, 0 or 1, as the sign of X is; NaN stays."""
 
 
-@kernel("Reciprocal")
-def reciprocal(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = 1 / X."""
-    (x,) = required(inputs)
-    return (context.xp.reciprocal(x, out=context.out(0)),)
+reciprocal = function("Reciprocal", "reciprocal")
+"""Y = 1 / X."""
 
 
-@kernel("Sqrt")
-def sqrt(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """The square root."""
-    (x,) = required(inputs)
-    return (context.xp.sqrt(x, out=context.out(0)),)
+sqrt = function("Sqrt", "sqrt")
+"""The square root."""
 
 
 @kernel("Pow")
@@ -180,18 +156,12 @@ def pow_exponent_grad(context: KernelContext, inputs: Inputs, attributes: Attrib
     return ((gradient * (output * logarithm)).astype(exponent.dtype, copy=False),)
 
 
-@kernel("Exp")
-def exp(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """The exponential."""
-    (x,) = required(inputs)
-    return (context.xp.exp(x, out=context.out(0)),)
+exp = function("Exp", "exp")
+"""The exponential."""
 
 
-@kernel("Log")
-def log(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """The natural logarithm."""
-    (x,) = required(inputs)
-    return (context.xp.log(x, out=context.out(0)),)
+log = function("Log", "log")
+"""The natural logarithm."""
 
 
 @kernel("Erf")
@@ -201,25 +171,16 @@ def erf_(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outp
     return (erf(context.xp, x),)
 
 
-@kernel("Ceil")
-def ceil(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = the smallest whole number that is not below X."""
-    (x,) = required(inputs)
-    return (context.xp.ceil(x, out=context.out(0)),)
+ceil = function("Ceil", "ceil")
+"""Y = the smallest whole number that is not below X."""
 
 
-@kernel("Floor")
-def floor(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = the largest whole number that is not above X."""
-    (x,) = required(inputs)
-    return (context.xp.floor(x, out=context.out(0)),)
+floor = function("Floor", "floor")
+"""Y = the largest whole number that is not above X."""
 
 
-@kernel("Round")
-def round_(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = the whole number nearest to X; of two, the even one."""
-    (x,) = required(inputs)
-    return (context.xp.rint(x, out=context.out(0)),)
+round_ = function("Round", "rint")
+"""Y = the whole number nearest to X; of two, the even one."""
 
 
 @kernel("Clip")
@@ -276,8 +237,5 @@ def is_inf(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Ou
     return (xp.isinf(x) & xp.where(x > 0, positive, negative),)
 
 
-@kernel("IsNaN")
-def is_nan(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Whether it is not a number."""
-    (x,) = required(inputs)
-    return (context.xp.isnan(x, out=context.out(0)),)
+is_nan = function("IsNaN", "isnan")
+"""Whether it is not a number."""

@@ -4,70 +4,42 @@ from __future__ import annotations
 
 from weft_graph.attributes import as_str
 from weft_kernels.arguments import required
-from weft_kernels.kernel import Attributes, Inputs, KernelContext, Outputs, kernel
+from weft_kernels.kernel import Attributes, Inputs, KernelContext, Outputs, function, kernel
+
+equal = function("Equal", "equal")
+"""Whether A equals B, element by element."""
 
 
-@kernel("Equal")
-def equal(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Whether A equals B, element by element."""
-    left, right = required(inputs)
-    return (context.xp.equal(left, right, out=context.out(0)),)
+greater = function("Greater", "greater")
+"""Whether A is greater than B, element by element."""
 
 
-@kernel("Greater")
-def greater(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Whether A is greater than B, element by element."""
-    left, right = required(inputs)
-    return (context.xp.greater(left, right, out=context.out(0)),)
+greater_or_equal = function("GreaterOrEqual", "greater_equal")
+"""Whether one is at least the other, element by element."""
 
 
-@kernel("GreaterOrEqual")
-def greater_or_equal(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Whether one is at least the other, element by element."""
-    left, right = required(inputs)
-    return (context.xp.greater_equal(left, right, out=context.out(0)),)
+less = function("Less", "less")
+"""Whether one is below the other, element by element."""
 
 
-@kernel("Less")
-def less(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Whether one is below the other, element by element."""
-    left, right = required(inputs)
-    return (context.xp.less(left, right, out=context.out(0)),)
+less_or_equal = function("LessOrEqual", "less_equal")
+"""Whether one is at most the other, element by element."""
 
 
-@kernel("LessOrEqual")
-def less_or_equal(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Whether one is at most the other, element by element."""
-    left, right = required(inputs)
-    return (context.xp.less_equal(left, right, out=context.out(0)),)
+and_ = function("And", "logical_and")
+"""Whether both hold, element by element."""
 
 
-@kernel("And")
-def and_(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Whether both hold, element by element."""
-    left, right = required(inputs)
-    return (context.xp.logical_and(left, right, out=context.out(0)),)
+or_ = function("Or", "logical_or")
+"""Whether one or both hold, element by element."""
 
 
-@kernel("Or")
-def or_(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Whether one or both hold, element by element."""
-    left, right = required(inputs)
-    return (context.xp.logical_or(left, right, out=context.out(0)),)
+xor = function("Xor", "logical_xor")
+"""Whether just one holds, element by element."""
 
 
-@kernel("Xor")
-def xor(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Whether just one holds, element by element."""
-    left, right = required(inputs)
-    return (context.xp.logical_xor(left, right, out=context.out(0)),)
-
-
-@kernel("Not")
-def not_(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Whether it does not hold."""
-    (x,) = required(inputs)
-    return (context.xp.logical_not(x, out=context.out(0)),)
+not_ = function("Not", "logical_not")
+"""Whether it does not hold."""
 
 
 @kernel("Where")

@@ -4,70 +4,42 @@ from __future__ import annotations
 
 from weft_graph.ir import WEFT_DOMAIN
 from weft_kernels.arguments import required
-from weft_kernels.kernel import Attributes, Inputs, KernelContext, Outputs, kernel
+from weft_kernels.kernel import Attributes, Inputs, KernelContext, Outputs, function, kernel
+
+sin = function("Sin", "sin")
+"""Y = sin(X), X in radians."""
 
 
-@kernel("Sin")
-def sin(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = sin(X), X in radians."""
-    (x,) = required(inputs)
-    return (context.xp.sin(x, out=context.out(0)),)
+cos = function("Cos", "cos")
+"""Y = cos(X), X in radians."""
 
 
-@kernel("Cos")
-def cos(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = cos(X), X in radians."""
-    (x,) = required(inputs)
-    return (context.xp.cos(x, out=context.out(0)),)
+tan = function("Tan", "tan")
+"""Y = tan(X), X in radians."""
 
 
-@kernel("Tan")
-def tan(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = tan(X), X in radians."""
-    (x,) = required(inputs)
-    return (context.xp.tan(x, out=context.out(0)),)
+asin = function("Asin", "arcsin")
+"""Y = arcsin(X); NaN outside [-1, 1]."""
 
 
-@kernel("Asin")
-def asin(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = arcsin(X); NaN outside [-1, 1]."""
-    (x,) = required(inputs)
-    return (context.xp.arcsin(x, out=context.out(0)),)
+acos = function("Acos", "arccos")
+"""Y = arccos(X); NaN outside [-1, 1]."""
 
 
-@kernel("Acos")
-def acos(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = arccos(X); NaN outside [-1, 1]."""
-    (x,) = required(inputs)
-    return (context.xp.arccos(x, out=context.out(0)),)
+atan = function("Atan", "arctan")
+"""Y = arctan(X)."""
 
 
-@kernel("Atan")
-def atan(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = arctan(X)."""
-    (x,) = required(inputs)
-    return (context.xp.arctan(x, out=context.out(0)),)
+sinh = function("Sinh", "sinh")
+"""Y = sinh(X)."""
 
 
-@kernel("Sinh")
-def sinh(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = sinh(X)."""
-    (x,) = required(inputs)
-    return (context.xp.sinh(x, out=context.out(0)),)
+cosh = function("Cosh", "cosh")
+"""Y = cosh(X)."""
 
 
-@kernel("Cosh")
-def cosh(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = cosh(X)."""
-    (x,) = required(inputs)
-    return (context.xp.cosh(x, out=context.out(0)),)
-
-
-@kernel("Tanh")
-def tanh(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """The hyperbolic tangent."""
-    (x,) = required(inputs)
-    return (context.xp.tanh(x, out=context.out(0)),)
+tanh = function("Tanh", "tanh")
+"""The hyperbolic tangent."""
 
 
 @kernel("TanhGrad", domain=WEFT_DOMAIN, in_float32=("float16", "bfloat16"))
@@ -77,22 +49,13 @@ def tanh_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) ->
     return (gradient * (1 - output * output),)
 
 
-@kernel("Asinh")
-def asinh(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = arsinh(X)."""
-    (x,) = required(inputs)
-    return (context.xp.arcsinh(x, out=context.out(0)),)
+asinh = function("Asinh", "arcsinh")
+"""Y = arsinh(X)."""
 
 
-@kernel("Acosh")
-def acosh(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = arcosh(X); NaN below 1."""
-    (x,) = required(inputs)
-    return (context.xp.arccosh(x, out=context.out(0)),)
+acosh = function("Acosh", "arccosh")
+"""Y = arcosh(X); NaN below 1."""
 
 
-@kernel("Atanh")
-def atanh(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Y = artanh(X); NaN outside [-1, 1]."""
-    (x,) = required(inputs)
-    return (context.xp.arctanh(x, out=context.out(0)),)
+atanh = function("Atanh", "arctanh")
+"""Y = artanh(X); NaN outside [-1, 1]."""
