@@ -218,12 +218,6 @@ MIN_ELAPSED_S: Final = 1e-5
 """Shorter times are the clock's and the scheduler's, not the link's."""
 
 
-class SentFrame(NamedTuple):
-    """When a frame left."""
-
-    at: float
-
-
 class LinkRate:
     """The delivery rate of one direction of a link. `bytes_per_s` is None until a first window has ended, and
     `round_trip_s` is the shortest time ever seen: later ones hold the queue that the credit itself makes.
@@ -241,20 +235,19 @@ class LinkRate:
         self._starved = False
         self._seen = False
 
-    def sent_frame(self, now: float, *, full: bool) -> SentFrame:
-        """A mark to keep with a frame that leaves now; `full`: the credit, not a lack of slices, ends the sending."""
+    def left(self, now: float, *, full: bool) -> None:
+        """A frame leaves now; `full`: the credit, not a lack of slices, ends the sending."""
         if not self._under_way:
             self._begun, self._bytes, self._starved = now, 0, False
         self._under_way += 1
         self._starved = self._starved or not full
-        return SentFrame(now)
 
-    def acknowledged(self, sent_frame: SentFrame, nbytes: int, now: float, credit: int) -> bool:
-        """A frame of `nbytes` has arrived; `credit` is what may be under way at this moment. Whether that tells more of
+    def acknowledged(self, left_at: float, nbytes: int, now: float, credit: int) -> bool:
+        """A frame of `nbytes` that left at a time has arrived; `credit` is what may be under way at this moment. Whether that tells more of
         the link than was known."""
         self._under_way -= 1
         self._bytes += nbytes
-        trip = max(now - sent_frame.at, MIN_ELAPSED_S)
+        trip = max(now - left_at, MIN_ELAPSED_S)
         news = not self._seen or trip < self.round_trip_s
         if news:
             self.round_trip_s, self._seen = trip, True
@@ -372,12 +365,12 @@ class FrameRun(NamedTuple, Generic[E]):
 
 
 class OutFrame(NamedTuple, Generic[E, W]):
-    """A frame that leaves now: its number, its pieces and their bytes in the same order."""
+    """A frame that leaves now: its number, its pieces and their bytes in the same order, and when it left."""
 
     number: int
     pieces: tuple[Piece[E, W], ...]
     nbytes: int
-    sent_frame: SentFrame
+    left_at: float
 
     def runs(self) -> list[FrameRun[E]]:
         """What the header says of it: pieces that continue one another are one run."""
@@ -543,8 +536,8 @@ class Outbox(Generic[E, W]):
         if not taken:
             return None
         self._frame_number += 1
-        sent_frame = self.rate.sent_frame(now, full=self.queued_slices > 0)
-        frame = OutFrame(self._frame_number, tuple(taken), total, sent_frame)
+        self.rate.left(now, full=self.queued_slices > 0)
+        frame = OutFrame(self._frame_number, tuple(taken), total, now)
         self._frames[frame.number] = frame
         self.in_flight_bytes += total
         return frame
@@ -556,7 +549,7 @@ class Outbox(Generic[E, W]):
             raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
         self.in_flight_bytes -= frame.nbytes
         if frame.nbytes and not self._shared:
-            if self.rate.acknowledged(frame.sent_frame, frame.nbytes, now, self.credit_bytes):
+            if self.rate.acknowledged(frame.left_at, frame.nbytes, now, self.credit_bytes):
                 self._follow_rate()
         else:
             self.rate.passed_by()
