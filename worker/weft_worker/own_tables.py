@@ -10,7 +10,7 @@ import numpy as np
 
 from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array
-from weft_kvstore.bucket.gate import PushRefusedError
+from weft_kvstore.bucket.steps import PushRefusedError
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreError, StoreRefusedError
 from weft_kvstore.futures import OtherThread

@@ -1,17 +1,46 @@
-"""The steps of a bucket's slices: which are in and merged by slot, and the values that were set between them. Pure."""
+"""The steps of a bucket's slices: which are in and merged by slot, what is refused of them, and the gate that holds a
+shard at one until the slots have agreed on it. Pure.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, greatest, least, ranges_where
-from weft_kvstore.bucket.gate import PushRefusedError, check_contributes, contradiction, numbers, waits
-from weft_kvstore.bucket.update import BucketSpec, BucketValues
-from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING, STEPS_AHEAD
+from weft_kvstore.arrays import Array, Range, greatest, least, ranges_where, terms_of
+from weft_kvstore.description.records import CommitDescription
+from weft_kvstore.settings import STEPS_AHEAD
+from weft_kvstore.step_outcome import LossScale, clip_factor
+
+# --- Why a push is refused, in words ----------------------------------------------------------------------------------
+
+
+class PushRefusedError(Exception):
+    """A push, a declaration or a set that contradicts what is there; the text names slot, key, slice and step."""
+
+
+def contradiction(*, before: bool) -> str:
+    """In words: a slot has pushed and declares nothing, or the other way round."""
+    was, now = ("pushed", "declares nothing") if before else ("declared nothing", "pushes")
+    return f"the slot {was} before and {now} now"
+
+
+def check_contributes(slot: int, slots: Sequence[int], where: str) -> None:
+    if slot not in slots:
+        raise PushRefusedError(f"{where}: only slots {list(slots)} contribute to it")
+
+
+def waits(step: int, missing: list[int]) -> str:
+    return f"step {step} waits for slots {numbers(missing) or 'none: it is being merged'}"
+
+
+def numbers(slots: list[int]) -> str:
+    return ", ".join(map(str, slots))
+
 
 # --- Which steps of a bucket's slices are in and merged, by slot: numbers alone, over any run of slices at once -------
 
@@ -147,151 +176,162 @@ def _word(step: int | Array, *, pushes: bool) -> Any:
     return 2 * step + int(not pushes)
 
 
-# --- Values that were set in a bucket: at once, for a version to come, and where there is no first value --------------
+# --- The gate of a shard whose steps are committed --------------------------------------------------------------------
+# A step is | once
+# ----------|----------------------------------------------------------------------------------------------
+# measured  | every slot's barrier is in, and every unit of this shard has merged it and holds its update
+# committed | a slot, which has added up what all shards measured, has said so; the units go on
+#
+# All that follows from a commit (clipping, whether the step is skipped, the next loss scale) is a function of the
+# commits so far, which are the same on every shard.
 
 
-SETS_KEPT: Final = 1024
-"""How many of the last calls that set something are known again, should they come again after a broken connection."""
+STEPS_KEPT: Final = 4
+"""Committed steps of which a shard still answers: a slot that has lost its connection may ask again for two."""
 
 
-class BucketSets:
-    """Invariant: `ahead` holds only versions beyond the present one of their slices."""
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A shard's part of a step's merged gradient: squares of its elements, as terms whose exact sum they are, and
+    whether all elements are finite."""
 
-    __slots__ = ("_given", "_lacking", "_spec", "_steps", "_taken", "_values", "ahead", "complete")
+    squares: list[float]
+    finite: bool
+    loss_scale: LossScale
 
-    def __init__(self, spec: BucketSpec, steps: BucketSteps, values: BucketValues, given: Array) -> None:
-        self._spec = spec
-        self._steps = steps
-        self._values = values
-        self._given = given
-        self._lacking = given.copy()
-        self.complete = not given.any()
-        """Whether every slice has a value."""
-        self.ahead: dict[int, PendingSegments] = {}
-        self._taken: OrderedDict[Hashable, Ranges] = OrderedDict()
 
-    @property
-    def waiting(self) -> int:
-        """Slices that were set for versions that are still to come."""
-        return sum(len(pending) for pending in list(self.ahead.values()))
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a step: `factor` for its merged gradient, or None where it is skipped."""
 
-    def lacks(self, first: int, stop: int) -> bool:
-        """Whether one of these slices was never set, and has no first value."""
-        return bool(self._lacking[first:stop].any())
+    norm: float
+    finite: bool
+    factor: float | None
 
-    def lacking(self, first: int, stop: int) -> Array:
-        """Which of these slices were never set (stop - first) bool."""
-        found: Array = self._lacking[first:stop]
-        return found
 
-    def whole(self, first: int, stop: int) -> list[Range]:
-        """The ranges of these slices that have a value."""
-        return ranges_where(~self._lacking[first:stop], first)
+@dataclass(slots=True)
+class _Step:
+    slots: set[int] = field(default_factory=set)
+    held: int = 0
+    total: int = 0
+    finite: bool = True
+    measurement: Measurement | None = None
+    verdict: Verdict | None = None
 
-    def check(self, slot: int, version: int, first: int, stop: int, origin: Hashable) -> None:
-        """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
-        if self._holds_at_once:
-            return
-        for low, high in self.new(first, stop, origin):
-            now = self._steps.version[low:high]
-            if version == 0 and not self._given[low:high].all():
-                at = low + int((~self._given[low:high]).argmax())
-                raise PushRefusedError(f"{self._where(slot, version, at)}: version 0 is the initializer's")
-            if version < int(now.max()):
-                at = low + int(now.argmax())
-                raise PushRefusedError(f"{self._where(slot, version, at)}: it is at version {now.max()} already")
-            if version > int(now.min()) + SETS_AHEAD:
-                told = f"more than {SETS_AHEAD} ahead of version {now.min()}"
-                raise PushRefusedError(f"{self._where(slot, version, low + int(now.argmin()))}: {told}")
-            full = self._full(version, low, high)
-            if full.any():
-                at = low + int(full.argmax())
-                waiting = sorted(one for one, pending in self.ahead.items() if pending.within(at, at + 1))
-                told = f"values wait for versions {waiting} already"
-                raise PushRefusedError(f"{self._where(slot, version, at)}: {told}")
 
-    def accept(self, version: int, laid: Segment, origin: Hashable) -> list[Range]:
-        """Takes in what `check` lets pass, once. The ranges for which pulls or a merge may have waited."""
-        pending, changed = PendingSegments(self._values.bounds), []
-        for low, high in self.new(laid.first, laid.stop, origin):
-            now = self._steps.version[low:high]
-            if not self._holds_at_once:
-                at_once, later = now == version, now < version
-            else:
-                later = np.zeros(high - low, np.bool_)
-                at_once = ~later if version or not self._spec.slots else self._open(low, high)
-            for first, stop in ranges_where(at_once, low):
-                self._put(pending.part(laid, first, stop))
-                changed.append((first, stop))
-            for first, stop in ranges_where(later, low):
-                ahead = self.ahead.setdefault(version, PendingSegments(self._values.bounds))
-                ahead.take(first, stop)
-                ahead.put(pending.part(laid, first, stop))
-        self._know(laid.first, laid.stop, origin)
-        return changed
+class StepGate:
+    """Invariant: steps are committed one after the other; `_next` is the first that is not. `tell` is called with a
+    step at the moment it is measured."""
 
-    def restore(self, laid: Segment, origin: Hashable, *, is_value: bool) -> None:
-        """Something of these slices was restored by a call: `is_value`, this is their value."""
-        if is_value:
-            self._put(laid)
-        self._know(laid.first, laid.stop, origin)
-
-    def reached(self, version: int, first: int, stop: int) -> None:
-        """These slices are at a version now: what was set for it holds."""
-        ahead = self.ahead.get(version)
-        if ahead is None:
-            return
-        for laid in ahead.take(first, stop):
-            self._put(laid)
-        if not ahead:
-            del self.ahead[version]
+    def __init__(self, commit: CommitDescription, slots: int) -> None:
+        self.tell: Callable[[int], None] = lambda step: None
+        self._commit = commit
+        self._slots = slots
+        self._units = 0
+        self._next = 0
+        self._steps: dict[int, _Step] = {}
+        self._scale = LossScale(commit.loss_scaling.initial if commit.loss_scaling is not None else 1.0)
 
     @property
-    def _holds_at_once(self) -> bool:
-        """Whether a value that is set waits for no step: slots go on by themselves, or nobody contributes."""
-        return not self._spec.together or not self._spec.slots
+    def scale(self) -> float:
+        """What the loss of the first step that is not committed was multiplied by."""
+        return self._scale.scale
 
-    def _open(self, first: int, stop: int) -> Array:
-        """At which slices version 0 can be set where steps go on by themselves (stop - first) bool: a first value is
-        given once, so that a process that starts anew does not undo what was learned since."""
-        found: Array = self._lacking[first:stop] | ~self._given[first:stop]
-        return found
+    @property
+    def loss_scale(self) -> LossScale:
+        """The same, with the finite steps since it last changed."""
+        return self._scale
 
-    def _full(self, version: int, first: int, stop: int) -> Array:
-        """At which slices no value for one more version can wait (stop - first) bool: each counts for itself, whatever
-        it travels with."""
-        waiting, there = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.bool_)
-        for ahead, pending in self.ahead.items():
-            for laid in pending.within(first, stop):
-                here = slice(max(laid.first - first, 0), laid.stop - first)
-                waiting[here] += 1
-                there[here] |= ahead == version
-        found: Array = (waiting >= SETS_WAITING) & ~there & (self._steps.version[first:stop] < version)
-        return found
+    def begin_at(self, step: int, loss_scale: LossScale | None) -> None:
+        """Nothing has arrived: `step` is the first that is not committed, and its loss scale is this."""
+        self._next = step
+        self._scale = self._scale if loss_scale is None else loss_scale
 
-    def _put(self, laid: Segment) -> None:
-        elements, origin = laid.elements, self._values.bounds[laid.first]
-        assert elements is not None
-        for low, high, weight in self._values.written(laid.first, laid.stop):
-            np.copyto(weight, elements[self._values.bounds[low] - origin : self._values.bounds[high] - origin])
-        if not self.complete:
-            self._lacking[laid.first : laid.stop] = False
-            self.complete = not self._lacking.any()
+    def expect(self, units: int) -> None:
+        """So many units of this shard take part."""
+        self._units = units
 
-    def new(self, first: int, stop: int, origin: Hashable) -> list[Range]:
-        """What of a range has not been set, or restored, by that call before."""
-        known = self._taken.get(origin)
-        if known is None:
-            return [(first, stop)]
-        new = np.full(stop - first, True)
-        for low, high in known.overlaps(first, stop):
-            new[low - first : high - first] = False
-        return ranges_where(new, first)
+    def arrive(self, slot: int, step: int) -> None:
+        """A slot's barrier of a step is in. Raises PushRefusedError for a step that nobody can be at."""
+        if step > self._next + STEPS_AHEAD:
+            told = f"slot {slot}, step {step}: more than {STEPS_AHEAD} steps ahead of step {self._next}"
+            raise PushRefusedError(f"{told}, which is not committed")
+        if step < self._next:
+            if step not in self._steps:
+                raise PushRefusedError(f"slot {slot}, step {step}: committed long ago; this is step {self._next}")
+            return
+        self._steps.setdefault(step, _Step()).slots.add(slot)
+        self._look(step)
 
-    def _know(self, first: int, stop: int, origin: Hashable) -> None:
-        self._taken.setdefault(origin, Ranges()).add(first, stop)
-        while len(self._taken) > SETS_KEPT:
-            self._taken.popitem(last=False)
+    def hold(self, step: int, squares: int | None, units: int = 1) -> None:
+        """So many units hold their update of the step; `squares` as `exact_sum` gives them, None where they are not
+        finite."""
+        one = self._steps.setdefault(step, _Step())
+        one.held += units
+        one.total += squares or 0
+        one.finite = one.finite and squares is not None
+        self._look(step)
 
-    def _where(self, slot: int, version: int, slice_: int) -> str:
-        return f"slot {slot}, {self._spec.named(slice_)}, version {version}: the value cannot be set"
+    def measurement(self, step: int) -> Measurement | None:
+        """What the shard's units have merged of a step, once it is measured."""
+        one = self._steps.get(step)
+        return None if one is None else one.measurement
+
+    def commit(self, step: int, *, norm: float, finite: bool) -> bool:
+        """A slot says what all shards measured. True if it is the first; the units may go on then.
+
+        Raises PushRefusedError for a step that is not measured, or that was committed otherwise.
+        """
+        one = self._steps.get(step)
+        if one is None or one.measurement is None:
+            raise PushRefusedError(f"commit of step {step}, which is not measured: step {self._next} is the next")
+        if one.verdict is not None:
+            if _bits(one.verdict.norm, finite=one.verdict.finite) != _bits(norm, finite=finite):
+                was = f"norm {one.verdict.norm!r}, finite {one.verdict.finite}"
+                raise PushRefusedError(f"commit of step {step}: norm {norm!r}, finite {finite}; it was {was}")
+            return False
+        one.verdict = Verdict(norm, finite, self._factor(norm, finite=finite))
+        if self._commit.loss_scaling is not None:
+            self._scale = self._scale.after(finite=finite, scaling=self._commit.loss_scaling)
+        self._next = step + 1
+        self._steps.pop(step - STEPS_KEPT, None)
+        if self._next in self._steps:
+            self._look(self._next)
+        return True
+
+    def verdict(self, step: int) -> Verdict | None:
+        """What becomes of the step, once it is committed."""
+        one = self._steps.get(step)
+        return None if one is None else one.verdict
+
+    def replace(self, slot: int) -> None:
+        """A newer incarnation fills the slot: its barriers of steps that are not measured are forgotten."""
+        for one in self._steps.values():
+            if one.measurement is None:
+                one.slots.discard(slot)
+
+    def missing(self, step: int) -> tuple[str, list[int]]:
+        """What a step waits for once this shard's units hold it, in words, and the slots that are missing."""
+        one = self._steps.get(step, _Step())
+        slots = [slot for slot in range(self._slots) if slot not in one.slots]
+        if slots:
+            return f"step {step} waits for the barriers of slots {numbers(slots)}", slots
+        if one.measurement is None:
+            return f"step {step} waits for {self._units - one.held} units that are not merged", []
+        return f"step {step} is measured and waits to be committed", []
+
+    def _look(self, step: int) -> None:
+        one = self._steps[step]
+        if one.measurement is None and len(one.slots) == self._slots and one.held == self._units and step == self._next:
+            squares = terms_of(one.total) if one.finite else []
+            one.measurement = Measurement(squares, one.finite, self._scale)
+            self.tell(step)
+
+    def _factor(self, norm: float, *, finite: bool) -> float | None:
+        if not finite and self._commit.skips:
+            return None
+        return 1.0 if self._commit.clip_norm is None else clip_factor(norm, self._commit.clip_norm)
+
+
+def _bits(norm: float, *, finite: bool) -> tuple[bytes, bool]:
+    return struct.pack("<d", norm), finite

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,14 +15,38 @@ from weft_kernels.blocks import CACHE_ELEMENTS, whole_blocks
 from weft_kernels.rules.record import Hyper, Rule, State
 from weft_kernels.run import KernelError
 from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, ranges_where
-from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.bucket.waiting import Computing
+from weft_kvstore.bucket.steps import StepGate
 from weft_kvstore.compression.description import Choice
 from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
 from weft_kvstore.description.records import KeyDescription, Merge, Mode
 from weft_kvstore.hyper import HyperAgreement, KeyHyper
 from weft_kvstore.sharding import BucketPart
 from weft_kvstore.wire.outbox import OneBuffer, Pinnable
+
+# --- Who computes the pieces of an update -----------------------------------------------------------------------------
+
+
+Task = Callable[[], None]
+
+
+class Computing(Protocol):
+    """Carries out tasks that do not depend on each other, as many as `lanes` at the same time."""
+
+    lanes: int
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        """Carries out all of them, in any order, and returns when all have ended. Raises what the first one raised."""
+
+
+class InTurn:
+    """One task after the other."""
+
+    lanes = 1
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            task()
+
 
 # --- The values of a bucket on a shard: one flat array, in blocks that are copied where slices are written while lent -
 # A block has whole slices of at most `BLOCK_BYTES` together: it fills a frame, and is what a copy costs where a reader

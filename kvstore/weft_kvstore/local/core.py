@@ -6,9 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from weft_kvstore.bucket.bucket import PlainBucket
-from weft_kvstore.bucket.gate import PushRefusedError
-from weft_kvstore.bucket.waiting import Answer, PullWait
+from weft_kvstore.bucket.bucket import Answer, PlainBucket, PullWait
+from weft_kvstore.bucket.steps import PushRefusedError
 from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation, outcome_of
 from weft_kvstore.client.keys import PushPull
 from weft_kvstore.client.operation import Operation, PullOperation, SendOperation, SentRun

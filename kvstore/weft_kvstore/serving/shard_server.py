@@ -8,7 +8,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
@@ -19,6 +21,7 @@ from weft.agent.trace import TraceRecorder
 from weft.api.store import gradient_key
 from weft.api.trace import SpanKind
 from weft_kvstore.arrays import Buffer
+from weft_kvstore.bucket.update import Task
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
@@ -28,7 +31,6 @@ from weft_kvstore.process import Wakeup, resident_bytes
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError
-from weft_kvstore.serving.apply_pool import ApplyPool
 from weft_kvstore.serving.connections import Strangers
 from weft_kvstore.settings import MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
@@ -36,7 +38,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.peer import Job
 from weft_kvstore.shard.snapshot import Captures, Held, MissedError, restore
 from weft_kvstore.snapshot_files import Snapshot
-from weft_kvstore.statistics import JobStatistics, ShardStatistics, StageTimes, depths
+from weft_kvstore.statistics import ApplyStatistics, JobStatistics, ShardStatistics, StageTimes, depths
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
 # --- A shard's socket: a ROUTER that clients connect to ---------------------------------------------------------------
@@ -163,7 +165,82 @@ class Router:
         self._context.term()
 
 
-# --- The shard's hands: one thread with a socket that carries out what the core decides -------------------------------
+# --- Threads that help the shard's own with updates: what can be cut is computed side by side -------------------------
+
+
+@dataclass(slots=True)
+class _Counts:
+    name: str
+    pieces: int = 0
+    busy_s: float = 0.0
+
+
+class ApplyPool:
+    """`threads` beside the caller's own; with none, everything is computed by the caller. NumPy lets go of the
+    interpreter while it computes, so pieces of an update do run at the same time."""
+
+    def __init__(self, threads: int = 0) -> None:
+        """Raises ValueError for a number below 0."""
+        if threads < 0:
+            raise ValueError(f"apply threads: at least 0, not {threads}")
+        self.lanes = threads + 1
+        self._own, *others = self._counts = [_Counts("socket"), *(_Counts(f"apply-{n}") for n in range(threads))]
+        self._here = threading.local()
+
+        def begin() -> None:
+            self._here.counts = others.pop()
+
+        self._helpers = ThreadPoolExecutor(threads, "weft-apply", begin) if threads else None
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        """Carries out all of them, in any order, and returns when all have ended. Raises what one of them raised; where
+        nobody helps, the others are not begun then."""
+        if self._helpers is None or len(tasks) == 1:
+            started, counts = time.perf_counter(), self._own
+            for number, task in enumerate(tasks, counts.pieces + 1):
+                counts.pieces = number
+                task()
+            counts.busy_s += time.perf_counter() - started
+            return
+        left = deque(tasks)
+        helping = [self._helpers.submit(self._help, left) for _ in range(min(self.lanes, len(tasks)) - 1)]
+        try:
+            self._carry_out(left, self._own)
+        finally:
+            begun = [one for one in helping if not one.cancel()]
+            wait(begun)
+        for one in begun:
+            one.result()
+
+    def statistics(self) -> Iterator[ApplyStatistics]:
+        """Of the caller's thread and of each other one, at this moment."""
+        for one in self._counts:
+            yield ApplyStatistics(one.name, one.pieces, one.busy_s)
+
+    def close(self) -> None:
+        """Ends the threads. Idempotent."""
+        if self._helpers is not None:
+            self._helpers.shutdown()
+
+    def _help(self, left: deque[Task]) -> None:
+        with np.errstate(all="ignore"):  # It is the thread's own; what overflows is the user's to see in the values.
+            self._carry_out(left, self._here.counts)
+
+    def _carry_out(self, left: deque[Task], counts: _Counts) -> None:
+        while left:
+            try:
+                task = left.popleft()
+            except IndexError:  # Another thread has taken the last one.
+                return
+            begun = time.perf_counter()
+            try:
+                task()
+            finally:
+                counts.pieces += 1
+                counts.busy_s += time.perf_counter() - begun
+
+
+# --- The shard's thread: it has the socket, and carries out what the core decides -------------------------------------
 
 
 MESSAGES_A_ROUND: Final = 64

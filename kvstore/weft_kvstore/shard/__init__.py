@@ -4,6 +4,5 @@
 and tables; what is complete is merged, the most urgent first; and answers leave as far as each client's credit allows.
 
 Read `core` (what each message does), `job_shard` (the job's part of the shard), `merger` (the work), `peer` (a client,
-and what leaves for it), `links` (all connections, and how they begin), `parts` (the job's buckets and tables) and
-`agreements` (hyper-parameters and whole steps).
+and what leaves for it), `links` (all connections, and how they begin) and `parts` (the job's buckets and tables).
 """

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal, Protocol
 
 from weft_kvstore.arrays import FEW, Range
-from weft_kvstore.bucket.bucket import PlainBucket
+from weft_kvstore.bucket.bucket import PIECE_BYTES, PlainBucket, PullWait, Work
 from weft_kvstore.bucket.state import Arrival
 from weft_kvstore.bucket.update import RuleFailedError
-from weft_kvstore.bucket.waiting import PIECE_BYTES, PullWait, Work
 from weft_kvstore.shard.job_shard import JobShard, Taken
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import Run

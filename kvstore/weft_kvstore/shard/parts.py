@@ -13,10 +13,16 @@ from weft_graph.program import Update
 from weft_kernels.blocks import VECTOR_BLOCK
 from weft_kernels.id_draws import uniform_of_ids
 from weft_kernels.rules.record import Rule
-from weft_kvstore.bucket.bucket import PlainBucket, plain_bucket
-from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.bucket.update import BucketSpec
-from weft_kvstore.bucket.waiting import BUCKET_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES, Computing
+from weft_kvstore.bucket.bucket import (
+    BUCKET_PIECES,
+    PIECE_CALLS,
+    PIECE_ELEMENTS,
+    PIECE_NODES,
+    PlainBucket,
+    plain_bucket,
+)
+from weft_kvstore.bucket.steps import StepGate
+from weft_kvstore.bucket.update import BucketSpec, Computing
 from weft_kvstore.description.check import hyper_of, is_ruled, rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription, first_table_rows, is_given
 from weft_kvstore.errors import StoreError

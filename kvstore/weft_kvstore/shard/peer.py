@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.bucket.waiting import Answer, PullWait
+from weft_kvstore.bucket.bucket import Answer, PullWait
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import Mode
 from weft_kvstore.errors import StoreError

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Array, bytes_of
-from weft_kvstore.bucket.waiting import PIECE_BYTES, PIECE_ELEMENTS, Answer, PullWait, Work
+from weft_kvstore.bucket.bucket import PIECE_BYTES, PIECE_ELEMENTS, Answer, PullWait, Work
 from weft_kvstore.description.records import Mode, Sparse
 from weft_kvstore.rows.arrays import RowHistory
 from weft_kvstore.rows.memory import TablePlace

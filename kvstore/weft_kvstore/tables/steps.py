@@ -18,10 +18,9 @@ import numpy as np
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array, exact_sum
-from weft_kvstore.bucket.gate import PushRefusedError, StepGate, contradiction
-from weft_kvstore.bucket.steps import BucketSteps
+from weft_kvstore.bucket.bucket import PIECE_ELEMENTS
+from weft_kvstore.bucket.steps import BucketSteps, PushRefusedError, StepGate, contradiction
 from weft_kvstore.bucket.update import RULE_ERRORS, RuleFailedError
-from weft_kvstore.bucket.waiting import PIECE_ELEMENTS
 from weft_kvstore.description.records import Merge, Mode
 from weft_kvstore.hyper import HyperAgreement, KeyHyper
 from weft_kvstore.rows.index import IdIndex

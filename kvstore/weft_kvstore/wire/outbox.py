@@ -243,7 +243,7 @@ class LinkRate:
         self._starved = self._starved or not full
 
     def acknowledged(self, left_at: float, nbytes: int, now: float, credit: int) -> bool:
-        """A frame of `nbytes` that left at a time has arrived; `credit` is what may be under way at this moment. Whether that tells more of
+        """A frame of `nbytes` has arrived; `credit` is what may be under way at this moment. Whether that tells more of
         the link than was known."""
         self._under_way -= 1
         self._bytes += nbytes

@@ -16,12 +16,10 @@ from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import PendingSegments, Ranges, Segment, laid_apart, ranges_alike, ranges_where
 from weft_kvstore.bucket import update as bucket_values
-from weft_kvstore.bucket.bucket import PlainBucket
-from weft_kvstore.bucket.gate import PushRefusedError
-from weft_kvstore.bucket.steps import BucketSteps
+from weft_kvstore.bucket.bucket import PlainBucket, PullWait
+from weft_kvstore.bucket.steps import BucketSteps, PushRefusedError
 from weft_kvstore.bucket.sums import BucketSums
 from weft_kvstore.bucket.update import BucketValues
-from weft_kvstore.bucket.waiting import PullWait
 from weft_kvstore.description.records import Merge, Mode
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import BucketKind, routing_of

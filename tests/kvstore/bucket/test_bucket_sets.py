@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from store_cluster import given as given_key
 from store_cluster import key_of, store_of
 from weft_kvstore.arrays import Segment, ranges_alike
-from weft_kvstore.bucket import steps as bucket_steps
-from weft_kvstore.bucket.gate import PushRefusedError
-from weft_kvstore.bucket.steps import BucketSets, BucketSteps
+from weft_kvstore.bucket import state as bucket_state
+from weft_kvstore.bucket.state import BucketSets
+from weft_kvstore.bucket.steps import BucketSteps, PushRefusedError
 from weft_kvstore.bucket.update import BucketValues
 from weft_kvstore.description.records import Mode
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
@@ -211,7 +211,7 @@ def test_a_key_to_which_nobody_contributes_is_set_at_once_at_any_version() -> No
 
 
 def test_calls_are_known_again_by_the_last_of_them_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_steps, "SETS_KEPT", 2)
+    monkeypatch.setattr(bucket_state, "SETS_KEPT", 2)
     bucket = Bucket()
     for number in range(3):
         bucket.set(number, 0, 0, 3, number)

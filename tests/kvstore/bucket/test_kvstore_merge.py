@@ -13,9 +13,9 @@ import pytest
 from store_cluster import constant, key_of, store_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Segment
-from weft_kvstore.bucket.gate import PushRefusedError
+from weft_kvstore.bucket.bucket import PullWait, Work
 from weft_kvstore.bucket.state import Arrival, BucketState
-from weft_kvstore.bucket.waiting import PullWait, Work
+from weft_kvstore.bucket.steps import PushRefusedError
 from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.records import Merge
 from weft_kvstore.shard.job_shard import JobShard

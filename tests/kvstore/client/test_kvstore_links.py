@@ -14,8 +14,7 @@ import pytest
 from store_cluster import key_of, store_of
 from store_raw import changed_rows, column, values_of
 from store_simulation import Simulation
-from weft_kvstore.bucket.bucket import BucketPulls
-from weft_kvstore.bucket.waiting import PullWait
+from weft_kvstore.bucket.bucket import BucketPulls, PullWait
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.core import QUIET_S, TOLD_AFTER_S
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, StoreDescription

@@ -10,8 +10,7 @@ import pytest
 
 from store_cluster import gradients_of, key_of, store_of
 from weft_kvstore.arrays import Segment
-from weft_kvstore.serving.apply_pool import ApplyPool
-from weft_kvstore.serving.shard_server import ShardServer
+from weft_kvstore.serving.shard_server import ApplyPool, ShardServer
 from weft_kvstore.shard.job_shard import JobShard
 
 

@@ -22,7 +22,6 @@ from pydantic import ValidationError
 from store_cluster import WAIT_S, key_of, store_of, wait_until_shared
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
-from weft_kvstore.serving.apply_pool import ApplyStatistics
 from weft_kvstore.serving.daemon import ShardSettings
 from weft_kvstore.serving.metrics import METRICS, MOST_JOBS, OTHERS, ShardCollector, metrics_served
 from weft_kvstore.serving.shard_server import ShardServer
@@ -31,6 +30,7 @@ from weft_kvstore.statistics import (
     PRIORITIES,
     STAGES,
     STEPS_KEPT,
+    ApplyStatistics,
     JobStatistics,
     ShardStatistics,
     Stragglers,

@@ -11,8 +11,7 @@ import pytest
 
 from store_cluster import key_of, store_of
 from weft_kernels.rules.record import Rule
-from weft_kvstore.bucket.bucket import PlainBucket
-from weft_kvstore.bucket.waiting import PullWait
+from weft_kvstore.bucket.bucket import PlainBucket, PullWait
 from weft_kvstore.client.operation import Link, Operation
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.local.core import LocalCore

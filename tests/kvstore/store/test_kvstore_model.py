@@ -27,8 +27,7 @@ from store_simulation import Simulation
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
-from weft_kvstore.bucket.bucket import BucketPulls, PlainBucket
-from weft_kvstore.bucket.waiting import PullWait
+from weft_kvstore.bucket.bucket import BucketPulls, PlainBucket, PullWait
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.description.records import CommitDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError

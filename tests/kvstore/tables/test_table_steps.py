@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from store_cluster import given as given_key
 from store_cluster import key_of, store_of
 from weft_kvstore.arrays import Array
-from weft_kvstore.bucket.gate import PushRefusedError, StepGate
-from weft_kvstore.bucket.waiting import PIECE_ELEMENTS, PullWait
+from weft_kvstore.bucket.bucket import PIECE_ELEMENTS, PullWait
+from weft_kvstore.bucket.steps import PushRefusedError, StepGate
 from weft_kvstore.description.records import CommitDescription, KeyDescription, LossScaling, Mode
 from weft_kvstore.rows.rows import Rows, is_ascending
 from weft_kvstore.shard.job_shard import JobShard

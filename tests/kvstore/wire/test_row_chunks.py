@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.bucket.gate import PushRefusedError
+from weft_kvstore.bucket.steps import PushRefusedError
 from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.rows.rows import MOST_PARTS, Rows, is_ascending, merged
 from weft_kvstore.sharding import RowCut, chunks_of
