@@ -43,6 +43,7 @@ class StillStore:
 
     def __init__(self, values: Mapping[str, Array]) -> None:
         self._values = values
+        self.looks, self.array_bytes = False, 0
 
     def value(self, key: str) -> Array:
         return self._values[key]
@@ -52,7 +53,9 @@ class StillStore:
         return None
 
     def update(self, step: int, gradients: Mapping[str, Array], rows: Mapping[str, Any]) -> None:
-        """Nothing is updated."""
+        """Nothing is updated; `array_bytes` are those of the arrays that there are now, where somebody looks."""
+        if self.looks:
+            self.array_bytes = _array_bytes()
 
 
 def main() -> None:
@@ -63,7 +66,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     plan = bind(convert(_chain(options.layers), loss="loss", metrics={}).train, {BATCH: ROWS}, travels=False)
-    step_us, kernels_us, stays, peak = _measured(plan, options.steps)
+    step_us, kernels_us, stays, peak, array_bytes = _measured(plan, options.steps)
     nodes = len(plan.nodes)
     row = {
         "nodes": nodes,
@@ -73,10 +76,14 @@ def main() -> None:
         "bar_us": BAR_US,
         "stays_bytes": stays,
         "peak_bytes": peak,
+        "array_bytes": array_bytes,
     }
     print(f"{nodes} nodes, {step_us:.0f} us a step, {kernels_us:.0f} us of them in kernels")
     print(f"{row['node_us']:.2f} us a node beside its kernel (bar: {BAR_US:.0f} us)")
-    print(f"{stays:.0f} bytes a step stay allocated; a step holds at most {peak} bytes besides")
+    print(
+        f"{stays:.0f} bytes a step stay allocated; a step holds at most {peak} bytes besides: lists and tuples of the"
+    )
+    print(f"run, one item a value, and of arrays that it has made {array_bytes} bytes")
     if options.json is not None:
         options.json.write_text(json.dumps(row, indent=2) + "\n")
 
@@ -101,13 +108,14 @@ def _chain(layers: int) -> Graph:
     )
 
 
-def _measured(plan: Plan, steps: int) -> tuple[float, float, float, int]:
+def _measured(plan: Plan, steps: int) -> tuple[float, float, float, int, int]:
     """(microseconds of a step, and of its kernels alone, medians; bytes a step that stay allocated when it is over, the
-    most a step holds)."""
+    most a step holds, and what of it is arrays when all kernels have run)."""
     values = {key: np.full(_shape(plan, place), 0.1, np.float32) for key, place in plan.fetched.items()}
     feeds = {name: np.ones(_shape(plan, place), plan.types[place].dtype.value) for name, place in plan.inputs.items()}
     engine = SerialEngine({COMPUTE: 1, IO: 1}, completion_timeout_s=WAIT_S)
-    store = cast(Any, StillStore(values))
+    still = StillStore(values)
+    store = cast(Any, still)
     pusher = StepPusher(Runtime(engine, store, inline=OwnValues(store, engine.variable("own values"))))
 
     def run(step: int) -> float:
@@ -139,9 +147,17 @@ def _measured(plan: Plan, steps: int) -> tuple[float, float, float, int]:
     tracemalloc.reset_peak()
     run(2 * (WARM + steps))
     peak = tracemalloc.get_traced_memory()[1] - began_with
+    arrays_before, still.looks = _array_bytes(), True
+    run(2 * (WARM + steps) + 1)
     tracemalloc.stop()
     engine.close()
-    return whole, bare, stays / steps, peak
+    return whole, bare, stays / steps, peak, still.array_bytes - arrays_before
+
+
+def _array_bytes() -> int:
+    """Of the data of arrays that were made since the tracing began."""
+    mine = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+    return sum(one.size for one in tracemalloc.take_snapshot().filter_traces([mine]).traces)
 
 
 def _calls_of(plan: Plan, push: Callable[[Plan], object]) -> list[tuple[Any, ...]]:
