@@ -480,11 +480,15 @@ class Poller:
     def _pause(self) -> float:
         """How long the thread has nothing to do; 0 where it is to lead."""
         sockets, is_led = self._sockets, self._leading.locked()
-        if sockets.submitted and not is_led and (batch_s := self._batch_s()) > 0:
+        # While a caller is at work, who takes the interpreter from him delays him and himself.
+        batch_s = 0.0 if is_led or sockets.is_held else self._batch_s()
+        if batch_s > 0 and sockets.submitted:
             return batch_s
         pause_s = self._spare_poller.pause_s(self._leads, is_led=is_led, is_due=sockets.is_due)
         if pause_s is not None:
             return pause_s
+        if batch_s > 0:
+            return batch_s
         if sockets.owes_receipts and self._working.acquire(blocking=False):
             self._work(self._send)
         return self._spare_poller.idle_pause_s(is_open=bool(sockets.core.open))
@@ -496,7 +500,7 @@ class Poller:
         is_over = led and not self._leading.locked()
         if is_over or self._closing or self._to_call_back or (not led and pause_s > BATCH_S and self._sockets.is_due):
             own.is_asleep = False
-        elif own.sleep(math.inf) and not (self._sockets.submitted and self._batch_s() > 0):
+        elif own.sleep(math.inf) and self._batch_s() <= 0:
             self._spare_poller.woken(self._leads)
 
     def _lead_alone(self) -> None:

@@ -201,7 +201,12 @@ class ClientSockets:
     @property
     def is_due(self) -> bool:
         """Whether somebody has to go on at once: something waits to begin, for credit, or to end its future."""
-        if self.submitted or self.core.outcomes:
+        return bool(self.submitted) or self.is_held
+
+    @property
+    def is_held(self) -> bool:
+        """Whether something waits for credit, or to end its future."""
+        if self.core.outcomes:
             return True
         for link in self.core.links:  # noqa: SIM110  # it is asked in every call
             if link.outbox.queued_slices:
