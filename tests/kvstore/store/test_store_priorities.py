@@ -114,7 +114,7 @@ def push_bulk_then_urgent(by: By) -> int:
         link.proxy.hold(link.proxy.up)
         futures.append(link.client.push("urgent", 0, gradients["urgent"], priority=link.urgency))
         pull = link.client.pull("urgent", 1)
-        link.proxy.up.wait_until(lambda: any(_is(parts, Pull) for parts in link.proxy.up.entered), "the pull")
+        link.proxy.up.wait_until(lambda: any(_asks(parts) for parts in link.proxy.up.entered), "the pull")
         since = len(link.proxy.up.arrived)
         link.proxy.release(link.proxy.up)
         for future in futures:
@@ -145,8 +145,10 @@ def pull_bulk_then_urgent(by: By) -> int:
         return overtaken(link.proxy.down, link.pulled, since=since)
 
 
-def _is(parts: list[bytes], kind: type) -> bool:
-    return isinstance(decode_request(parts)[0], kind)
+def _asks(parts: list[bytes]) -> bool:
+    """Whether a pull is in a message: by itself, or in the push that it follows."""
+    message = decode_request(parts)[0]
+    return isinstance(message, Pull) or (isinstance(message, Push) and message.pull is not None)
 
 
 @pytest.mark.parametrize("way", [push_bulk_then_urgent, pull_bulk_then_urgent])
