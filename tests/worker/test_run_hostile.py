@@ -81,7 +81,8 @@ def test_an_id_that_is_no_row_fails_the_run_by_column_row_and_step(tmp_path, row
     assert event is FAILED
     assert reason == (
         f"index {bad} in row 57 of column 'ids', read in step {BAD_STEP}, is not one of the {VOCABULARY} rows "
-        f"({-VOCABULARY} to {VOCABULARY - 1}) of parameter 'table': correct the data, or give the model more rows"
+        f"({-VOCABULARY} to {VOCABULARY - 1}) of parameter 'table': correct the data"
+        f"{', or give the model more rows' if bad > 0 else ''}"
     )
 
 

@@ -77,7 +77,8 @@ def _bad_row(run: StepRun, bound: BoundNode, error: Exception) -> str | None:
         return None
     key = "" if error.what == "label" else _looked_up(run.plan, bound)
     of = f"parameter {key!r}" if key else f"{bound.node.op_type} {bound.node.name!r}"
-    things, remedies = "rows", "correct the data, or give the model more rows"
+    things = "rows"
+    remedies = "correct the data" if error.value < error.low else "correct the data, or give the model more rows"
     if error.what == "label":
         things = "classes"
         remedies = f"correct the data, give the model more outputs, or leave it out with ignore_index={error.value}"
