@@ -12,6 +12,7 @@ import numpy as np
 
 from same_host_children import wait_until
 from weft_graph.program import Update
+from weft_kvstore.bucket.state import Arrival, BucketState
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.local.local_store import LocalStore
@@ -142,3 +143,16 @@ def gradients_of(description: StoreDescription, slot: int, step: int) -> dict[st
         scale = 10.0 ** generator.uniform(-6, 6, key.shape)
         found[key.key] = (generator.standard_normal(key.shape) * scale).astype(np.float32)
     return found
+
+
+def advanced(state: BucketState, first: int, stop: int, arrival: Arrival | None = None) -> Iterator[tuple[int, int]]:
+    """Goes on with these slices as far as it can, with what has come of them: those that each piece of work changes."""
+    todo = [(first, stop)]
+    while (changed := state.advance(todo, arrival)) is not None:
+        arrival = None
+        yield changed
+
+
+def advanced_by(state: BucketState, arrival: Arrival) -> Iterator[tuple[int, int]]:
+    """The same for what has come."""
+    return advanced(state, arrival.laid.first, arrival.laid.stop, arrival)

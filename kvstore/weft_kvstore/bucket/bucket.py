@@ -520,7 +520,9 @@ class PlainBucket:
             self.check_range(first, run.count, "Push.first")
         if self.pushed is not None and run.payload_kind == PayloadKind.GRADIENT:
             return Segment(first, stop, decoded(self.pushed, run, self.state.spec.named))
-        self._check_bytes(run, payload.nbytes)
+        bounds = self.state.spec.part.bounds
+        if bounds[stop] - bounds[first] != payload.nbytes:
+            self._check_bytes(run, payload.nbytes)
         elements: Array = np.frombuffer(payload, self.state.update.values.dtype)
         return Segment(first, stop, elements if elements.flags.aligned else elements.copy())
 

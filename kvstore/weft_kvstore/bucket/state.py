@@ -1,13 +1,13 @@
 """A plain bucket on a shard: what is in of each step, merged and applied, over any run of slices at once. Pure.
 
-Gradients are taken in at once (`accept`), and merged in the order of their priorities (`merging`), piece by piece. A
+Gradients are taken in at once (`accept`), and merged in the order of their priorities (`advance`), piece by piece. A
 slice's value is at one version at any time: what is half made is shown to nobody.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -182,18 +182,6 @@ class BucketSets:
 # --- A bucket's way through its steps ---------------------------------------------------------------------------------
 
 
-class Change(NamedTuple):
-    """Slices whose value or version has changed by a piece of work; `goes_on`: there is more of it."""
-
-    first: int
-    stop: int
-    goes_on: bool
-
-
-Changed = Generator[Change, None, None]
-"""What has changed, after each piece of work."""
-
-
 MOST_RESTORED: Final = 1 << 60
 """Steps that a store may begin with: what is counted from there stays within 64 bits."""
 
@@ -319,21 +307,10 @@ class BucketState:
         if self.spec.slots:
             self.steps.begin_at(version, value.first, value.stop)
 
-    def merging(self, arrival: Arrival) -> Changed:
-        """Merges what has come, and makes the updates that are due. Raises RuleFailedError, MemoryError."""
-        return self.advancing(arrival.laid.first, arrival.laid.stop, arrival)
-
-    def advancing(self, first: int, stop: int, arrival: Arrival | None = None) -> Changed:
-        """Goes on with these slices as far as it can, with what has come of them; raises as `merging` does."""
-        todo = [(first, stop)]
-        while (changed := self.advance(todo, arrival)) is not None:
-            arrival = None
-            yield Change(*changed, bool(todo))
-
     def advance(self, todo: list[Range], arrival: Arrival | None = None) -> Range | None:
         """The next piece of work on the slices `todo`, from which it takes what it has done: the slices that it has
         changed, or None where nothing more can be done. An `arrival` is of all of them, and comes with the first piece.
-        Raises as `merging` does."""
+        Raises RuleFailedError, MemoryError."""
         known = None
         if arrival is not None:
             if arrival.life != self._lives[arrival.place]:
@@ -358,7 +335,8 @@ class BucketState:
                 self._order.put(place, step, laid)
                 return None, False
             if merged + 1 == len(spec.slots) and self._is_free(version, first, stop):
-                total = self._sums.closed(self._as_sum(laid), late=self._adds_late)
+                given = laid if self._sum_dtype is self.update.values.dtype else self._as_sum(laid)
+                total = self._sums.closed(given, late=self._adds_late)
                 if total is not None:
                     self._is_merged(place, step, laid)
                     self._complete(version, first, stop, total)
@@ -428,7 +406,10 @@ class BucketState:
 
     def _is_free(self, step: int, first: int, stop: int) -> bool:
         """Whether a step of these slices can be applied in one piece as soon as all of it is there."""
-        if self._gate is not None or self.spec.is_whole or not self.sets.complete or self._is_held(step):
+        hold = self.spec.hold
+        if self._gate is not None or self.spec.is_whole or not self.sets.complete:
+            return False
+        if hold is not None and hold.held is not None and hold.holds(step):
             return False
         return stop - first == 1 or self._first_piece(first, stop) == (first, stop)
 

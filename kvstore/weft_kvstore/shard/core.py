@@ -372,7 +372,9 @@ class ShardCore:
                 return
         self.counts.frames_received += 1
         shard, work = peer.job.shard, self.work
-        for number, run in enumerate(self._runs(peer, push, payload)):
+        is_here = push.at is None and not any(map(place_of, push.runs))
+        runs = runs_of(push, payload) if is_here else self._shared_runs(peer, push, payload)
+        for number, run in enumerate(runs):
             try:
                 if run.payload_kind == PayloadKind.GRADIENT and not run.chunks:
                     work.push(shard, peer.slot, run)
@@ -390,10 +392,8 @@ class ShardCore:
         if pull is not None:  # Last: what has been merged by now is answered at once.
             self._pull(peer, pull)
 
-    def _runs(self, peer: Peer, push: Push, payload: memoryview) -> list[Run]:
-        """What a frame carries; nothing where its bytes are in an arena that the client has not brought."""
-        if push.at is None and not any(map(place_of, push.runs)):
-            return runs_of(push, payload)
+    def _shared_runs(self, peer: Peer, push: Push, payload: memoryview) -> list[Run]:
+        """What a frame carries of which bytes are in the client's arena; nothing where it has not brought one."""
         shard, arena = peer.job.shard, self.links.arenas.hold(peer, push.frame)
         if arena is None:
             for number in range(len(push.runs)):
@@ -541,7 +541,8 @@ class ShardCore:
 
     def flush(self, now: float) -> None:
         """Puts acknowledgements and as many frames as credit allows into `outgoing`."""
-        self.work.begin_batch()
+        if self.work.batch_units:
+            self.work.begin_batch()
         links = self.links
         outgoing = links.outgoing
         waiting, links.waiting = links.waiting, {}

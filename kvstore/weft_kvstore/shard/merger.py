@@ -54,8 +54,8 @@ class Merger:
     nothing of it. `queue` has the work that waits, the most urgent first, of equals what came first; a
     work is in it once: `Work.queued`."""
 
-    def __init__(self, hands: Answering, *, priorities: bool) -> None:
-        self._hands = hands
+    def __init__(self, handler: Answering, *, priorities: bool) -> None:
+        self._handler = handler
         self._priorities = priorities
         self.clock: Callable[[], float] = float
         """Seconds, of whoever wants to know `at_once_s`."""
@@ -64,7 +64,7 @@ class Merger:
         self.queue: list[tuple[int, int, Work]] = []
         self._seq = 0
         self._running: Work | None = None
-        self._batch_units = 0
+        self.batch_units = 0
         self._batch_bytes = 0
         self.stage: WorkStage = "merge"
         """What the last piece was."""
@@ -72,10 +72,10 @@ class Merger:
     @property
     def batch_is_full(self) -> bool:
         """Whether enough was worked on since `begin_batch` to fill a frame."""
-        return self._batch_units >= BATCH_UNITS or self._batch_bytes >= BATCH_BYTES
+        return self.batch_units >= BATCH_UNITS or self._batch_bytes >= BATCH_BYTES
 
     def begin_batch(self) -> None:
-        self._batch_units = self._batch_bytes = 0
+        self.batch_units = self._batch_bytes = 0
 
     def waiting(self) -> list[tuple[int, int]]:
         """Priority and bytes of the pieces that wait; may be called on any thread."""
@@ -143,7 +143,7 @@ class Merger:
         work = self._running = heapq.heappop(self.queue)[2]
         work.queued = False
         self.stage = "merge"
-        self._batch_units += 1
+        self.batch_units += 1
         self._batch_bytes += work.piece_bytes
         try:
             work.step()
@@ -203,7 +203,7 @@ class Merger:
         told = str(error)
         if isinstance(error, MemoryError):
             told = f"no memory to merge bucket {bucket.state.spec.number}: {error}"
-        self._hands.fail(told)
+        self._handler.fail(told)
 
     def _answer_range(self, bucket: PlainBucket, first: int, stop: int) -> None:
         pulls = bucket.pulls
@@ -216,13 +216,13 @@ class Merger:
 
     def _answer_or_refuse(self, bucket: PlainBucket, wait: PullWait, first: int, stop: int) -> None:
         for low, high in bucket.pulls.ready(wait, first, stop):
-            self._hands.answer_range(wait, bucket, low, high)
+            self._handler.answer_range(wait, bucket, low, high)
             if wait.dropped:
                 return
         if wait.reading is Reading.EXACT:
             passed = bucket.pulls.passed(wait, first, stop)
             if passed is not None:
-                self._hands.refuse(wait, passed)
+                self._handler.refuse(wait, passed)
 
     def _put(self, units: Iterable[TableState]) -> None:
         """These may have something to merge."""
@@ -247,25 +247,25 @@ class Merger:
                     self._put([one])
                     return
         except RuleFailedError as error:
-            self._hands.fail(str(error))
+            self._handler.fail(str(error))
         except MemoryError as error:
-            self._hands.fail(f"no memory to merge {one.spec.at_step(one.version)}: {error}")
+            self._handler.fail(f"no memory to merge {one.spec.at_step(one.version)}: {error}")
 
     def _answering(self, wait: PullWait, one: TableState) -> Iterator[None]:
         if wait.dropped:
             return
         self.stage = "answer"
         try:
-            yield from self._hands.answer(wait, one)
+            yield from self._handler.answer(wait, one)
         except RuleFailedError as error:  # Rows that are read are brought up to date by it.
-            self._hands.fail(str(error))
+            self._handler.fail(str(error))
         except MemoryError as error:
-            self._hands.fail(f"no memory to answer a pull of key {one.spec.key!r}: {error}")
+            self._handler.fail(f"no memory to answer a pull of key {one.spec.key!r}: {error}")
 
     def _answer_or_wait(self, wait: PullWait, one: TableState) -> None:
         passed = one.passed(wait)
         if passed is not None:
-            self._hands.refuse(wait, passed)
+            self._handler.refuse(wait, passed)
         elif one.can_answer(wait):
             self._begin_answer(wait, one)
         else:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store_cluster import constant, key_of, store_of, stores_of, table_of
+from store_cluster import advanced_by, constant, key_of, store_of, stores_of, table_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import PendingSegments, Ranges, Segment, laid_apart, ranges_alike, ranges_where
@@ -272,7 +272,7 @@ def test_by_arrival_what_waits_in_pieces_goes_on_in_all_of_them() -> None:
         arrivals += bucket.state.accept(slot, 0, Segment(first, stop, floats(*[1.0] * (stop - first))))
         arrivals += bucket.state.accept(slot, 1, Segment(first, stop, floats(*[1.0] * (stop - first))))
     for arrival in sorted(arrivals, key=lambda one: -one.step):
-        list(bucket.state.merging(arrival))
+        list(advanced_by(bucket.state, arrival))
     assert bucket.state.steps.version.tolist() == [2, 2]
     assert values_in(bucket) == [-4.0, -4.0]
 
@@ -283,8 +283,8 @@ def test_where_slots_go_on_by_themselves_no_step_is_applied_before_the_one_befor
     bucket.state.applied = lambda _slot, step, first, stop: applied.extend((one, step) for one in range(first, stop))
     (late,) = bucket.state.accept(0, 0, Segment(0, 2, floats(1, 2)))
     (urgent,) = bucket.state.accept(0, 1, Segment(0, 2, floats(3, 4)))
-    assert list(bucket.state.merging(urgent)) == []
-    list(bucket.state.merging(late))
+    assert list(advanced_by(bucket.state, urgent)) == []
+    list(advanced_by(bucket.state, late))
     assert applied == [(0, 0), (1, 0), (0, 1), (1, 1)]
     assert bucket.state.steps.through[0].tolist() == [2, 2]
     assert values_in(bucket) == [-4.0, -6.0]
@@ -317,7 +317,7 @@ def test_pulls_of_versions_to_come_are_not_looked_at(mode: Mode) -> None:
         bucket.pulls.wait_for(wait)
     for step in range(count):
         for arrival in bucket.state.accept(0, step, Segment(0, 1, floats(1))):
-            list(bucket.state.merging(arrival))
+            list(advanced_by(bucket.state, arrival))
         found = bucket.pulls.waiting(0, 1)
         assert [one.version for one in found if bucket.pulls.ready(one, 0, 1)] == [step + 1]
         looked += len(found)
@@ -335,12 +335,12 @@ def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:
         wait.want(bucket.state.spec.number, 0, 1)
     for slot, step in [(0, 0), (0, 1), (1, 0)]:
         for arrival in bucket.state.accept(slot, step, Segment(0, 1, floats(1))):
-            list(bucket.state.merging(arrival))
+            list(advanced_by(bucket.state, arrival))
     for wait in (own, other):
         assert bucket.pulls.ready(wait, 0, 1) == []
         assert bucket.pulls.waits_for(wait)[1] == [2]
     for arrival in bucket.state.accept(2, 0, Segment(0, 1, floats(1))):
-        list(bucket.state.merging(arrival))
+        list(advanced_by(bucket.state, arrival))
     assert [bucket.pulls.ready(wait, 0, 1) for wait in (own, other)] == [[(0, 1)]] * 2
 
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from store_cluster import advanced, advanced_by, key_of, store_of
 from store_cluster import given as given_key
-from store_cluster import key_of, store_of
 from weft_kvstore.arrays import Segment, norm_of
 from weft_kvstore.bucket import update as bucket_values
 from weft_kvstore.bucket.bucket import BucketPulls, PullWait
@@ -162,7 +162,7 @@ class Play:
             return False
         parts = [self.gradient(slot, step, one, self.incarnation[slot]) for one in range(first, stop)]
         laid = Segment(first, stop, None if nothing else np.concatenate(parts))
-        self.work += [self.state.merging(one) for one in self.state.accept(slot, step, laid)]
+        self.work += [advanced_by(self.state, one) for one in self.state.accept(slot, step, laid)]
         return True
 
     def tell(self, version: int, first: int, stop: int) -> None:
@@ -175,7 +175,7 @@ class Play:
         except PushRefusedError:
             return
         changed = self.state.sets.accept(version, Segment(first, stop, np.concatenate(values)), origin)
-        self.work += [self.state.advancing(*one) for one in changed]
+        self.work += [advanced(self.state, *one) for one in changed]
         if self.choose.random() < 0.3:
             again = [self.drawn(3, one, size=self.size(one)) for one in range(first, stop)]
             assert self.state.sets.accept(version, Segment(first, stop, np.concatenate(again)), origin) == []
@@ -218,7 +218,7 @@ class Play:
             verdict = gate.verdict(step)
             assert verdict is not None
             self.factors[step] = verdict.factor
-            self.work.append(self.state.advancing(0, self.slices))
+            self.work.append(advanced(self.state, 0, self.slices))
 
     def replace(self, slot: int) -> None:
         self.state.replace(slot)

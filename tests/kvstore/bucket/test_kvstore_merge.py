@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import constant, key_of, store_of
+from store_cluster import advanced_by, constant, key_of, store_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket.bucket import PullWait, Work
@@ -67,7 +67,7 @@ class OneSlice:
         before, waiting = self.version, self.waiting
         self.waiting = []
         for arrival in waiting:
-            list(self.state.merging(arrival))
+            list(advanced_by(self.state, arrival))
         return self.version > before
 
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import constant, given, key_of, store_of
+from store_cluster import advanced, advanced_by, constant, given, key_of, store_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array, Segment
@@ -44,7 +44,7 @@ class Whole:
         elements = None if number is None else np.full(count, number, np.float32)
         found = []
         for arrival in self.state.accept(slot, step, Segment(first, stop, elements)):
-            found += [(change.first, change.stop) for change in self.state.merging(arrival)]
+            found += advanced_by(self.state, arrival)
         return found
 
     @property
@@ -106,11 +106,11 @@ def test_one_that_is_given_waits_until_each_slice_is_set() -> None:
     whole.push(0, 0, 3, 1)
     assert whole.push(1, 0, 3, 1) == []
     for slice_ in range(SLICES):
-        assert list(whole.state.advancing(0, SLICES)) == []
+        assert list(advanced(whole.state, 0, SLICES)) == []
         elements = np.full(int(np.diff(whole.state.bounds)[slice_]), slice_, np.float32)
         whole.state.sets.check(0, 0, slice_, slice_ + 1, slice_)
         whole.state.sets.accept(0, Segment(slice_, slice_ + 1, elements), slice_)
-    assert [change[:2] for change in whole.state.advancing(0, SLICES)] == [(0, SLICES)]
+    assert list(advanced(whole.state, 0, SLICES)) == [(0, SLICES)]
     assert whole.value.tolist() == [-2.0] * 16 + [-1.0] * 16 + [0.0] * 8
 
 
