@@ -49,32 +49,20 @@ def where(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Out
     return (context.xp.where(condition, chosen, other),)
 
 
-@kernel("BitwiseAnd")
-def bitwise_and(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """The and of the bits of two broadcast arrays."""
-    left, right = required(inputs)
-    return (context.xp.bitwise_and(left, right),)
+bitwise_and = function("BitwiseAnd", "bitwise_and")
+"""The and of the bits of two broadcast arrays."""
 
 
-@kernel("BitwiseOr")
-def bitwise_or(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """The or of the bits of two broadcast arrays."""
-    left, right = required(inputs)
-    return (context.xp.bitwise_or(left, right),)
+bitwise_or = function("BitwiseOr", "bitwise_or")
+"""The or of the bits of two broadcast arrays."""
 
 
-@kernel("BitwiseXor")
-def bitwise_xor(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """The exclusive or of the bits of two broadcast arrays."""
-    left, right = required(inputs)
-    return (context.xp.bitwise_xor(left, right),)
+bitwise_xor = function("BitwiseXor", "bitwise_xor")
+"""The exclusive or of the bits of two broadcast arrays."""
 
 
-@kernel("BitwiseNot")
-def bitwise_not(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    """Every bit turned round."""
-    (x,) = required(inputs)
-    return (context.xp.invert(x),)
+bitwise_not = function("BitwiseNot", "invert")
+"""Every bit turned round."""
 
 
 @kernel("BitShift")
