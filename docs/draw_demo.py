@@ -24,7 +24,7 @@ from rich.style import Style
 from rich.text import Text
 
 DOCS = Path(__file__).parent
-COLUMNS, LINES = 80, 60
+COLUMNS, LINES = 80, 64
 COMMAND = [sys.executable, str(DOCS.parent / "examples" / "demo.py")]
 
 

@@ -15,7 +15,7 @@ Act = Callable[[Console, weft.Client, Path], None]
 """An example: trains on a cluster that reads data below that folder, and tells of it."""
 
 NEXT = (
-    ("weft up --detach", "a cluster that stays until `weft down`"),
+    ("weft up --detach", "a cluster until `weft down`"),
     ("python examples/first_job.py", "your own arrays"),
     ("weft jobs", "what ran there, and what runs"),
 )
