@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 KEPT_FREE_BYTES = 64 << 20
 """Of the disk, which documents leave free: the records of jobs go on where no document is taken."""
 LEFT_TO_OTHERS = 4
-"""One in so many of the free bytes is left to other users, where one brings several documents at once."""
+"""One in so many of the free bytes is left to other projects, where one brings several documents at once."""
 SHOWN = 100
 """Characters of a value that is refused."""
 REMEDY = "make room on it (`DELETE /v1/uploads/ID` frees what was brought for jobs to begin with), then send it again"
@@ -289,7 +289,7 @@ class Incoming:
                 upload.check_room(nbytes)
             others = [each for each in self._arrivals.coming.values() if each is not mine]
             promised = sum(each.left for each in others if mine.party is not None or each.party is None)
-            own = sum(each.left for each in others if mine.party is not None and each.party == mine.party)
+            own = sum(each.left for each in others if each.party and each.party.is_with(mine.party))
             wanted, room = nbytes - mine.written, free - KEPT_FREE_BYTES
             if nbytes <= mine.nbytes:  # it was promised them, but others may have filled the disk
                 wanted, promised, own = at_once, 0, 0
@@ -305,4 +305,4 @@ class Incoming:
 def _told(promised: int, own: int) -> str:
     """What a document that does not fit is told of those that are on their way."""
     told = f", and {promised} are promised to documents that are being brought" if promised else ""
-    return f"{told}, {own} of them to yours" if own else told
+    return f"{told}, {own} of them to your project's" if own else told

@@ -38,6 +38,10 @@ class Party:
     project: str
     user: str
 
+    def is_with(self, other: Party | None) -> bool:
+        """Whether both are of one project."""
+        return other is not None and self.project == other.project
+
 
 ANYONE = User("", Scope.ADMIN, ALL_PROJECTS)
 """Who calls a server that asks for no token."""

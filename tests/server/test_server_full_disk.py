@@ -80,10 +80,12 @@ def test_a_server_without_room_for_results_lives_and_says_that_it_is_not_ready(
 
 
 @contextmanager
-def slow(client: httpx.Client, path: str, nbytes: int) -> Iterator[None]:
+def slow(client: httpx.Client, path: str, nbytes: int, **headers: str) -> Iterator[None]:
     """A request that the server waits for the body of."""
     with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as connection:
-        head = (f"{path} HTTP/1.1", "Host: localhost", f"Content-Length: {nbytes}", "Expect: 100-continue", "", "")
+        more = [f"{name}: {value}" for name, value in headers.items()]
+        told = (f"Content-Length: {nbytes}", "Expect: 100-continue", *more, "", "")
+        head = (f"{path} HTTP/1.1", "Host: localhost", *told)
         connection.sendall("\r\n".join(head).encode())
         assert connection.recv(1 << 10).startswith(b"HTTP/1.1 100 ")
         yield
@@ -103,9 +105,29 @@ def test_documents_that_come_slowly_fill_no_disk_together(tmp_path: Path, monkey
                 client.put(f"/v1/jobs/{job}/values", content=SMALL),
             ):
                 told = refused(answer, 507, "not-stored").detail
-                assert "720 are promised to documents that are being brought, 720 of them to yours" in told
+                assert "720 are promised to documents that are being brought, 720 of them to your project's" in told
             hand.end(hand.run())
         eventually(lambda: client.post("/v1/uploads", content=SMALL).status_code == 201, "it has room again")
+
+
+def test_several_users_of_one_project_leave_room_on_the_disk_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = bodies.KEPT_FREE_BYTES + 1000
+    monkeypatch.setattr(bodies.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    admin = "an-admin-by-the-settings"
+    with running(tmp_path / "server", token=admin, lost_after_s=60.0) as client:
+
+        def bearer(name: str, project: str) -> dict[str, str]:
+            asked = {"name": name, "scope": "runner", "project": project}
+            made = client.post("/v1/tokens", json=asked, headers={"Authorization": f"Bearer {admin}"})
+            return {"Authorization": f"Bearer {made.json()['token']}"}
+
+        ann, ben, dora = bearer("ann", "vision"), bearer("ben", "vision"), bearer("dora", "speech")
+        with slow(client, "POST /v1/uploads", 720, **ann):
+            told = refused(client.post("/v1/uploads", content=SMALL, headers=ben), 507, "not-stored").detail
+            assert "720 of them to your project's" in told
+            assert client.post("/v1/uploads", content=SMALL, headers=dora).status_code == 201
 
 
 def test_bytes_of_uploads_that_are_not_finished_count(tmp_path: Path) -> None:
