@@ -67,7 +67,7 @@ def available_bytes() -> int:
 def test_a_value_of_more_than_2_gib_passes_a_socket() -> None:
     """The gradient is zeros, which take no memory, but for marks at both ends and around 2^31."""
     key = msgspec.structs.replace(constant(key_of("wide", (WIDE_BYTES,), 1), 0.0), dtype="int8", update=Update.GRADIENT)
-    description = store_of([key], slots=1, shards=1, slice_bytes=1 << 22)
+    description = store_of([key], slots=1, shards=1, slice_bytes=1 << 24)
     marks = np.array([0, 1, 2**31 - 1, 2**31, 2**31 + 1, WIDE_BYTES - 1])
     gradient = np.zeros(WIDE_BYTES, np.int8)
     gradient[marks] = np.arange(1, 7)
