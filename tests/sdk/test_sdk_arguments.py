@@ -42,6 +42,8 @@ SCORES = scores()
         ({"shards": 1.5}, "shards is 1.5; it should be a valid integer"),
         ({"seed": -1}, "seed is -1; it should be"),
         ({"optimizer": "adm"}, "no optimizer is called 'adm'; did you mean 'adam'?"),
+        ({"optimizer": {"name": "adam", "lr": "fast"}}, "optimizer.lr is 'fast'; it should be a number, or a schedule"),
+        ({"optimizer": {"lr": 0.1}}, "optimizer is {'lr': 0.1}; its 'name' is missing"),
         ({"optimizer": "lion"}, "no optimizer is called 'lion'; there are sgd, adam, adamw, adagrad, rmsprop"),
         (
             {"optimizer": 3},

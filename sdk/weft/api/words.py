@@ -75,8 +75,9 @@ def sentence(entry: ErrorDetails, called: Mapping[str, str] = MappingProxyType({
     """One of pydantic's errors: `batch_size is 0; it should be greater than or equal to 1`. `called` has other names
     for fields, such as the variables that set them."""
     said = plain(entry["msg"])
-    # What has a blank is a kind among several that a value may be of, no field.
-    *path, last = [place for place in entry["loc"] if " " not in str(place)] or ("",)
+    # No field: what has a blank, a kind among several that a value may be of, and an optimizer's name.
+    loc = entry["loc"][:1] + entry["loc"][2:] if entry["loc"][:1] == ("optimizer",) else entry["loc"]
+    *path, last = [place for place in loc if " " not in str(place)] or ("",)
     places = [*path, last]
     places[0] = called.get(str(places[0]), places[0])
     where = f"a name in {path[0]}" if last == "[key]" else _path(places)
@@ -90,8 +91,12 @@ def sentence(entry: ErrorDetails, called: Mapping[str, str] = MappingProxyType({
         said = "it should begin with http:// or https://"
     elif entry["type"] == "tuple_type":
         said = "it should be a tuple of numbers"
-    elif said.endswith("discriminator 'schedule'") or ("a number" in entry["loc"] and entry["type"] == "float_type"):
+    elif said.endswith("discriminator 'schedule'") or (
+        "a number" in entry["loc"] and entry["type"] in {"float_type", "float_parsing"}
+    ):
         said = "it should be a number, or a schedule such as weft.cosine(...)"
+    elif entry["type"] == "union_tag_not_found":
+        said = f"its {entry['ctx']['discriminator']} is missing"
     return f"{where} is {entry['input']!r}; {said}" if where else said
 
 
