@@ -533,8 +533,13 @@ class BucketState:
         first, stop = laid.first, laid.stop
         if laid.elements is not None:
             self.update.with_gradient(laid, 1, step)
-        self.steps.through[place, first:stop] = step + 1
-        self.steps.version[first:stop] = self.steps.through[:, first:stop].min(axis=0)
+        through = self.steps.through
+        if stop - first == 1:
+            through[place, first] = step + 1
+            self.steps.version[first] = min(through[:, first].tolist())
+        else:
+            through[place, first:stop] = step + 1
+            self.steps.version[first:stop] = through[:, first:stop].min(axis=0)
         if self.applied is not None and laid.elements is not None:
             self.applied(self.spec.slots[place], step, first, stop)
 
