@@ -155,4 +155,4 @@ def advanced(state: BucketState, first: int, stop: int, arrival: Arrival | None 
 
 def advanced_by(state: BucketState, arrival: Arrival) -> Iterator[tuple[int, int]]:
     """The same for what has come."""
-    return advanced(state, arrival.laid.first, arrival.laid.stop, arrival)
+    return advanced(state, arrival.segment.first, arrival.segment.stop, arrival)

@@ -186,73 +186,73 @@ class Segment(NamedTuple):
     parts: tuple[Segment, ...] = ()
 
 
-def laid_apart(parts: Sequence[Segment]) -> Segment:
+def segments_as_one(parts: Sequence[Segment]) -> Segment:
     """Slices that follow each other, as one."""
     if len(parts) == 1:
         return parts[0]
     return Segment(parts[0].first, parts[-1].stop, parts[0].elements, tuple(parts))
 
 
-def laid_as(laid: Segment, dtype: np.dtype[Any]) -> Segment:
+def segment_as(segment: Segment, dtype: np.dtype[Any]) -> Segment:
     """The same with elements of another type, which are new arrays where they are not of it already."""
-    if laid.elements is None:
-        return laid
-    parts = tuple(laid_as(part, dtype) for part in laid.parts)
-    elements = parts[0].elements if parts else laid.elements.astype(dtype, copy=False)
-    return Segment(laid.first, laid.stop, elements, parts)
+    if segment.elements is None:
+        return segment
+    parts = tuple(segment_as(part, dtype) for part in segment.parts)
+    elements = parts[0].elements if parts else segment.elements.astype(dtype, copy=False)
+    return Segment(segment.first, segment.stop, elements, parts)
 
 
 class PendingSegments:
     """Invariant: what lies here does not overlap. `bounds[i]` is the element at which slice i begins."""
 
-    __slots__ = ("_bounds", "_first", "laid")
+    __slots__ = ("_bounds", "_first", "segments")
 
     def __init__(self, bounds: Array) -> None:
         self._bounds = bounds
         self._first: list[int] = []
-        self.laid: list[Segment] = []
+        self.segments: list[Segment] = []
         """In the order of their slices."""
 
     def __bool__(self) -> bool:
-        return bool(self.laid)
+        return bool(self.segments)
 
     def __len__(self) -> int:
         """How many slices lie here."""
-        return sum(one.stop - one.first for one in self.laid)
+        return sum(one.stop - one.first for one in self.segments)
 
     @property
     def nbytes(self) -> int:
-        return sum(one.elements.nbytes for one in self.laid if one.elements is not None)
+        return sum(one.elements.nbytes for one in self.segments if one.elements is not None)
 
-    def put(self, laid: Segment) -> None:
-        for part in laid.parts:
+    def put(self, segment: Segment) -> None:
+        for part in segment.parts:
             self.put(part)
-        if laid.parts:
+        if segment.parts:
             return
-        at = bisect_left(self._first, laid.first)
-        self._first.insert(at, laid.first)
-        self.laid.insert(at, laid)
+        at = bisect_left(self._first, segment.first)
+        self._first.insert(at, segment.first)
+        self.segments.insert(at, segment)
 
     def elements_of(self, first: int, stop: int) -> Array | None:
         """The elements of just these slices, where they lie here so; they stay."""
         at = bisect_left(self._first, first)
-        found = self.laid[at] if at < len(self.laid) else None
+        found = self.segments[at] if at < len(self.segments) else None
         return found.elements if found is not None and found.first == first and found.stop == stop else None
 
     def within(self, first: int, stop: int) -> list[Segment]:
         """What lies within a range, whole where it goes beyond; it stays."""
         low, high = self._span(first, stop)
-        return self.laid[low:high]
+        return self.segments[low:high]
 
     def take(self, first: int, stop: int) -> list[Segment]:
         """Takes out what lies within a range, cut at its ends."""
-        if len(self.laid) == 1 and first <= self._first[0] and self.laid[0].stop <= stop:
-            found, self.laid, self._first = self.laid, [], []
+        if len(self.segments) == 1 and first <= self._first[0] and self.segments[0].stop <= stop:
+            found, self.segments, self._first = self.segments, [], []
             return found
         low, high = self._span(first, stop)
         if low >= high:
             return []
-        found = self.laid[low:high]
+        found = self.segments[low:high]
         kept: list[Segment] = []
         if found[0].first < first:
             kept.append(self.part(found[0], found[0].first, first))
@@ -260,25 +260,25 @@ class PendingSegments:
         if found[-1].stop > stop:
             kept.append(self.part(found[-1], stop, found[-1].stop))
             found[-1] = self.part(found[-1], found[-1].first, stop)
-        self.laid[low:high], self._first[low:high] = kept, [one.first for one in kept]
+        self.segments[low:high], self._first[low:high] = kept, [one.first for one in kept]
         return found
 
     def _span(self, first: int, stop: int) -> tuple[int, int]:
         """Where in the list that lies which overlaps a range."""
         low = max(bisect_right(self._first, first) - 1, 0)
-        if low < len(self.laid) and self.laid[low].stop <= first:
+        if low < len(self.segments) and self.segments[low].stop <= first:
             low += 1
         return low, bisect_left(self._first, stop)
 
-    def part(self, laid: Segment, first: int, stop: int) -> Segment:
+    def part(self, segment: Segment, first: int, stop: int) -> Segment:
         """Some of its slices; the elements are views."""
-        if laid.parts:
-            found = [one for one in laid.parts if first < one.stop and one.first < stop]
-            return laid_apart([self.part(one, max(one.first, first), min(one.stop, stop)) for one in found])
-        if laid.elements is None:
+        if segment.parts:
+            found = [one for one in segment.parts if first < one.stop and one.first < stop]
+            return segments_as_one([self.part(one, max(one.first, first), min(one.stop, stop)) for one in found])
+        if segment.elements is None:
             return Segment(first, stop, None)
-        origin = self._bounds[laid.first]
-        return Segment(first, stop, laid.elements[self._bounds[first] - origin : self._bounds[stop] - origin])
+        origin = self._bounds[segment.first]
+        return Segment(first, stop, segment.elements[self._bounds[first] - origin : self._bounds[stop] - origin])
 
 
 # --- Sums of numbers without any rounding, so that no order or grouping of them can be told from the result -----------

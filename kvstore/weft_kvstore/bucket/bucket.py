@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, Range, Ranges, Segment, greatest, laid_apart, ranges_alike, ranges_where
+from weft_kvstore.arrays import Array, Range, Ranges, Segment, greatest, ranges_alike, ranges_where, segments_as_one
 from weft_kvstore.bucket.state import BucketState
 from weft_kvstore.bucket.update import BucketSpec, BucketValues, EncodedValues
 from weft_kvstore.compression.codecs import PayloadError
@@ -513,7 +513,7 @@ class PlainBucket:
             told = f"slices {first} to {first + count - 1} of bucket {self.state.spec.number}"
             raise ProtocolError(f"{named}: {told}; this shard has 0 to {len(self.state) - 1}")
 
-    def laid(self, run: Run) -> Segment:
+    def segment_of(self, run: Run) -> Segment:
         """The elements of a run of slices; their memory is taken over where it is writable. Raises ProtocolError."""
         first, stop, payload = run.first, run.first + run.count, run.payload
         if not 0 < run.count <= self.state.count - first:
@@ -533,7 +533,7 @@ class PlainBucket:
             what = f"{run.count} slices from {run.first} of bucket {run.bucket}"
             raise ProtocolError(f"Push.nbytes: {nbytes} for {what}, not {told}")
 
-    def laid_apart(self, run: Run, places: BucketPlaces) -> Segment:
+    def segment_in_places(self, run: Run, places: BucketPlaces) -> Segment:
         """The same where the elements are in the places of their keys."""
         self.check_range(run.first, run.count, "Push.first")
         self._check_bytes(run, run.nbytes)
@@ -543,7 +543,7 @@ class PlainBucket:
             Segment(*slices, placed(run.arena, where).view(dtype))
             for slices, where in places.pieces(run.first, run.stop)
         ]
-        return laid_apart(parts)
+        return segments_as_one(parts)
 
 
 def plain_bucket(

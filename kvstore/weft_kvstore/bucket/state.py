@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, laid_as, ranges_alike, ranges_where
+from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, ranges_alike, ranges_where, segment_as
 from weft_kvstore.bucket.steps import BucketSteps, PushRefusedError, contradiction
 from weft_kvstore.bucket.sums import (
     ArrivalOrder,
@@ -92,10 +92,10 @@ class BucketSets:
                 told = f"values wait for versions {waiting} already"
                 raise PushRefusedError(f"{self._where(slot, version, at)}: {told}")
 
-    def accept(self, version: int, laid: Segment, origin: Hashable) -> list[Range]:
+    def accept(self, version: int, segment: Segment, origin: Hashable) -> list[Range]:
         """Takes in what `check` lets pass, once. The ranges for which pulls or a merge may have waited."""
         pending, changed = PendingSegments(self._values.bounds), []
-        for low, high in self.new(laid.first, laid.stop, origin):
+        for low, high in self.new(segment.first, segment.stop, origin):
             now = self._steps.version[low:high]
             if not self._holds_at_once:
                 at_once, later = now == version, now < version
@@ -103,28 +103,28 @@ class BucketSets:
                 later = np.zeros(high - low, np.bool_)
                 at_once = ~later if version or not self._spec.slots else self._open(low, high)
             for first, stop in ranges_where(at_once, low):
-                self._put(pending.part(laid, first, stop))
+                self._put(pending.part(segment, first, stop))
                 changed.append((first, stop))
             for first, stop in ranges_where(later, low):
                 ahead = self.ahead.setdefault(version, PendingSegments(self._values.bounds))
                 ahead.take(first, stop)
-                ahead.put(pending.part(laid, first, stop))
-        self._know(laid.first, laid.stop, origin)
+                ahead.put(pending.part(segment, first, stop))
+        self._know(segment.first, segment.stop, origin)
         return changed
 
-    def restore(self, laid: Segment, origin: Hashable, *, is_value: bool) -> None:
+    def restore(self, segment: Segment, origin: Hashable, *, is_value: bool) -> None:
         """Something of these slices was restored by a call: `is_value`, this is their value."""
         if is_value:
-            self._put(laid)
-        self._know(laid.first, laid.stop, origin)
+            self._put(segment)
+        self._know(segment.first, segment.stop, origin)
 
     def reached(self, version: int, first: int, stop: int) -> None:
         """These slices are at a version now: what was set for it holds."""
         ahead = self.ahead.get(version)
         if ahead is None:
             return
-        for laid in ahead.take(first, stop):
-            self._put(laid)
+        for segment in ahead.take(first, stop):
+            self._put(segment)
         if not ahead:
             del self.ahead[version]
 
@@ -144,20 +144,20 @@ class BucketSets:
         it travels with."""
         waiting, there = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.bool_)
         for ahead, pending in self.ahead.items():
-            for laid in pending.within(first, stop):
-                here = slice(max(laid.first - first, 0), laid.stop - first)
+            for segment in pending.within(first, stop):
+                here = slice(max(segment.first - first, 0), segment.stop - first)
                 waiting[here] += 1
                 there[here] |= ahead == version
         found: Array = (waiting >= SETS_WAITING) & ~there & (self._steps.version[first:stop] < version)
         return found
 
-    def _put(self, laid: Segment) -> None:
-        elements, origin = laid.elements, self._values.bounds[laid.first]
+    def _put(self, segment: Segment) -> None:
+        elements, origin = segment.elements, self._values.bounds[segment.first]
         assert elements is not None
-        for low, high, weight in self._values.written(laid.first, laid.stop):
+        for low, high, weight in self._values.written(segment.first, segment.stop):
             np.copyto(weight, elements[self._values.bounds[low] - origin : self._values.bounds[high] - origin])
         if not self.complete:
-            self._lacking[laid.first : laid.stop] = False
+            self._lacking[segment.first : segment.stop] = False
             self.complete = not self._lacking.any()
 
     def new(self, first: int, stop: int, origin: Hashable) -> list[Range]:
@@ -192,7 +192,7 @@ class Arrival(NamedTuple):
     place: int
     life: int
     step: int
-    laid: Segment
+    segment: Segment
 
 
 class BucketState:
@@ -231,45 +231,45 @@ class BucketState:
         """Of the values."""
         return int(self.spec.part.bounds[-1])
 
-    def push(self, slot: int, step: int, laid: Segment) -> list[Arrival]:
+    def push(self, slot: int, step: int, segment: Segment) -> list[Arrival]:
         """Takes in a slot's gradients: see `check` and `accept`."""
         place = self.steps.places.get(slot)
-        if place is not None and not self._early and self.steps.take_next(place, step, laid.first, laid.stop):
-            return [Arrival(place, self._lives[place], step, laid)]
-        self.check(slot, step, laid.first, laid.stop, pushes=True)
-        return self.accept(slot, step, laid)
+        if place is not None and not self._early and self.steps.take_next(place, step, segment.first, segment.stop):
+            return [Arrival(place, self._lives[place], step, segment)]
+        self.check(slot, step, segment.first, segment.stop, pushes=True)
+        return self.accept(slot, step, segment)
 
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
         place = self.steps.place_of(slot, self._where(slot, step, first))
         self.steps.check(place, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
         early = self._early.get((place, step)) if self._early else None
-        for laid in early.within(first, stop) if early is not None else ():
-            if (laid.elements is not None) != pushes:
-                where = self._where(slot, step, max(laid.first, first))
+        for segment in early.within(first, stop) if early is not None else ():
+            if (segment.elements is not None) != pushes:
+                where = self._where(slot, step, max(segment.first, first))
                 raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
 
-    def accept(self, slot: int, step: int, laid: Segment) -> list[Arrival]:
+    def accept(self, slot: int, step: int, segment: Segment) -> list[Arrival]:
         """Takes in what `check` lets pass: gradients, which are written later, or that there are none. What may now be
         merged; what was in before changes nothing: exactly once holds."""
         place = self.steps.places[slot]
-        found = fresh = self._taken(place, step, laid)
+        found = fresh = self._taken(place, step, segment)
         while self._early and fresh and (early := self._timely(place, step + 1, fresh)):
             step += 1
             fresh = [one for some in early for one in self._taken(place, step, some)]
             found = found + fresh
         return found
 
-    def restore(self, slot: int, version: int, number: int, laid: Segment, origin: Hashable) -> list[Range]:
+    def restore(self, slot: int, version: int, number: int, segment: Segment, origin: Hashable) -> list[Range]:
         """Of slices that nobody has pushed: their value at a version with number 0, else state array `number` of the
         rule. The ranges that pulls may have waited for. Raises PushRefusedError."""
         pending, changed = PendingSegments(self.bounds), []
-        where = self._where(slot, version, laid.first)
+        where = self._where(slot, version, segment.first)
         if self.spec.gate is not None:
             raise PushRefusedError(f"{where}: steps are committed, and begin at 0")
         if version >= MOST_RESTORED:
             raise PushRefusedError(f"{where}: a store is restored at a step below 2^60")
-        new = self.sets.new(laid.first, laid.stop, origin)
+        new = self.sets.new(segment.first, segment.stop, origin)
         for low, high in new:
             if not self.steps.untouched(low, high):
                 told = "it cannot be restored: a step of it has begun; restore before anybody pushes"
@@ -278,7 +278,7 @@ class BucketState:
                 told = f"the rule has {len(self.spec.state)} state arrays, not {number}"
                 raise PushRefusedError(f"{self._where(slot, version, low)}: {told}")
         for low, high in new:
-            part = pending.part(laid, low, high)
+            part = pending.part(segment, low, high)
             self.sets.restore(part, origin, is_value=not number)
             if number:
                 self.update.restore(self.spec.state[number - 1], part)
@@ -301,8 +301,8 @@ class BucketState:
         if owed is not None:
             self.update.owed(value.first, value.stop)[...] = owed
         self.sets.restore(value, None, is_value=True)
-        for name, laid in state.items():
-            self.update.restore(name, laid)
+        for name, segment in state.items():
+            self.update.restore(name, segment)
         self.update.updates[value.first : value.stop] = updates
         if self.spec.slots:
             self.steps.begin_at(version, value.first, value.stop)
@@ -320,34 +320,34 @@ class BucketState:
                 order = self._order
                 if not order.waiting or (self.spec.together and not order.holds(arrival.step + 1)):
                     todo.clear()
-                return arrival.laid.first, arrival.laid.stop
+                return arrival.segment.first, arrival.segment.stop
         return self._advance(todo, known) if self.spec.together else self._advance_alone(todo)
 
     def _take(self, arrival: Arrival) -> tuple[tuple[int, int, int] | None, bool]:
         """Adds what has come, where it is next, or keeps it until it is. What `_alike` says then, if that is known, and
         whether it was the last of its step, which is applied."""
-        spec, (place, _, step, laid) = self.spec, arrival
-        first, stop = laid.first, laid.stop
+        spec, (place, _, step, segment) = self.spec, arrival
+        first, stop = segment.first, segment.stop
         if spec.together:
             end, merged, version = self._alike(first, stop)
             # As it is where slots come in order: what is next of all its slices need not wait first.
             if end < stop or version != step or not self._order.is_next(place, version, merged):
-                self._order.put(place, step, laid)
+                self._order.put(place, step, segment)
                 return None, False
             if merged + 1 == len(spec.slots) and self._is_free(version, first, stop):
-                given = laid if self._sum_dtype is self.update.values.dtype else self._as_sum(laid)
+                given = segment if self._sum_dtype is self.update.values.dtype else self._as_sum(segment)
                 total = self._sums.closed(given, late=self._adds_late)
                 if total is not None:
-                    self._is_merged(place, step, laid)
+                    self._is_merged(place, step, segment)
                     self._complete(version, first, stop, total)
                     return None, True
-            self._add(place, step, laid)
+            self._add(place, step, segment)
             return (end, merged + 1, version), False
         end, _, version = self._alike(first, stop, self.steps.through[place])
-        if end == stop and version == step and not laid.parts and self._is_free(version, first, stop):
-            self._apply_alone(place, step, laid)
+        if end == stop and version == step and not segment.parts and self._is_free(version, first, stop):
+            self._apply_alone(place, step, segment)
             return None, True
-        self._order.put(place, step, laid)
+        self._order.put(place, step, segment)
         return None, False
 
     def _advance(self, todo: list[Range], known: tuple[int, int, int] | None) -> Range | None:
@@ -359,9 +359,9 @@ class BucketState:
             if end < high:
                 todo.append((end, high))
             if merged < len(spec.slots):
-                for place, laid in order.next(version, merged, low, end) if order.waiting else ():
-                    self._add(place, version, laid)
-                    todo.append((laid.first, laid.stop))
+                for place, segment in order.next(version, merged, low, end) if order.waiting else ():
+                    self._add(place, version, segment)
+                    todo.append((segment.first, segment.stop))
             elif (not spec.is_whole or self._is_due(merged, version)) and (
                 piece := self._first_piece(low, end)
             ) is not None:
@@ -386,11 +386,11 @@ class BucketState:
                 for low, high, step in ranges_alike(self.steps.through[place, piece[0] : piece[1]], piece[0]):
                     if self._is_held(step) or (self.spec.is_whole and not self._order.has_all(step, place, low, high)):
                         continue
-                    found = [laid for _, laid in self._order.next(step, place, low, high)]
+                    found = [segment for _, segment in self._order.next(step, place, low, high)]
                     if self.spec.is_whole and found:
                         found = [_joined(found)]
-                    for laid in found:  # All before who waits is told: what was taken out is nowhere else.
-                        self._apply_alone(place, step, laid)
+                    for segment in found:  # All before who waits is told: what was taken out is nowhere else.
+                        self._apply_alone(place, step, segment)
                     if found:
                         return found[0].first, found[-1].stop
             _, high = todo.pop()
@@ -434,18 +434,18 @@ class BucketState:
     def _where(self, slot: int, step: int, slice_: int) -> str:
         return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
 
-    def _taken(self, place: int, step: int, laid: Segment) -> list[Arrival]:
-        pushes = laid.elements is not None
-        taken, early = self.steps.accept(place, step, laid.first, laid.stop, pushes=pushes)
-        if len(taken) == 1 and taken[0] == (laid.first, laid.stop):
-            return [Arrival(place, self._lives[place], step, laid)]
+    def _taken(self, place: int, step: int, segment: Segment) -> list[Arrival]:
+        pushes = segment.elements is not None
+        taken, early = self.steps.accept(place, step, segment.first, segment.stop, pushes=pushes)
+        if len(taken) == 1 and taken[0] == (segment.first, segment.stop):
+            return [Arrival(place, self._lives[place], step, segment)]
         cut = PendingSegments(self.bounds)
         for first, stop in early:
             pending = self._early.setdefault((place, step), PendingSegments(self.bounds))
             pending.take(first, stop)  # What was sent again takes the place of what came first: it is the same.
-            pending.put(cut.part(laid, first, stop))
+            pending.put(cut.part(segment, first, stop))
         life = self._lives[place]
-        return [Arrival(place, life, step, cut.part(laid, first, stop)) for first, stop in taken]
+        return [Arrival(place, life, step, cut.part(segment, first, stop)) for first, stop in taken]
 
     def _timely(self, place: int, step: int, fresh: list[Arrival]) -> list[Segment]:
         """Takes out what has come early from a slot of a step, of the slices whose step before has just been taken in:
@@ -453,7 +453,7 @@ class BucketState:
         pending = self._early.get((place, step))
         if pending is None:
             return []
-        found = [laid for one in fresh for laid in pending.take(one.laid.first, one.laid.stop)]
+        found = [segment for one in fresh for segment in pending.take(one.segment.first, one.segment.stop)]
         if not pending:
             del self._early[place, step]
         return found
@@ -489,22 +489,24 @@ class BucketState:
         most = int(np.searchsorted(self.bounds, self.bounds[low] + self.spec.a_piece, side="right")) - 1
         return low, min(max(most, low + 1), low + self.spec.slices_a_piece, high)
 
-    def _as_sum(self, laid: Segment) -> Segment:
+    def _as_sum(self, segment: Segment) -> Segment:
         """Gradients in the type in which they are added."""
-        elements = laid.elements
-        return laid if elements is None or elements.dtype == self._sum_dtype else laid_as(laid, self._sum_dtype)
+        elements = segment.elements
+        return (
+            segment if elements is None or elements.dtype == self._sum_dtype else segment_as(segment, self._sum_dtype)
+        )
 
-    def _add(self, place: int, step: int, laid: Segment) -> None:
+    def _add(self, place: int, step: int, segment: Segment) -> None:
         """Adds a slot's gradients to sums of equally many slots; the last as the rule runs, where that may be."""
-        last = self._adds_late and int(self._merged[laid.first]) + 1 == len(self.spec.slots)
-        self._sums.add(self._as_sum(laid), last=last)
-        self._merged[laid.first if laid.stop - laid.first == 1 else slice(laid.first, laid.stop)] += 1
-        self._is_merged(place, step, laid)
+        last = self._adds_late and int(self._merged[segment.first]) + 1 == len(self.spec.slots)
+        self._sums.add(self._as_sum(segment), last=last)
+        self._merged[segment.first if segment.stop - segment.first == 1 else slice(segment.first, segment.stop)] += 1
+        self._is_merged(place, step, segment)
 
-    def _is_merged(self, place: int, step: int, laid: Segment) -> None:
-        first, stop = laid.first, laid.stop
+    def _is_merged(self, place: int, step: int, segment: Segment) -> None:
+        first, stop = segment.first, segment.stop
         self.steps.through[place, first if stop - first == 1 else slice(first, stop)] = step + 1
-        if self.applied is not None and laid.elements is not None:
+        if self.applied is not None and segment.elements is not None:
             self.applied(self.spec.slots[place], step, first, stop)
 
     def _complete(self, step: int, first: int, stop: int, total: Total | None = None) -> None:
@@ -529,10 +531,10 @@ class BucketState:
         if self.reached is not None:
             self.reached(step + 1, first, stop)
 
-    def _apply_alone(self, place: int, step: int, laid: Segment) -> None:
-        first, stop = laid.first, laid.stop
-        if laid.elements is not None:
-            self.update.with_gradient(laid, 1, step)
+    def _apply_alone(self, place: int, step: int, segment: Segment) -> None:
+        first, stop = segment.first, segment.stop
+        if segment.elements is not None:
+            self.update.with_gradient(segment, 1, step)
         through = self.steps.through
         if stop - first == 1:
             through[place, first] = step + 1
@@ -540,7 +542,7 @@ class BucketState:
         else:
             through[place, first:stop] = step + 1
             self.steps.version[first:stop] = through[:, first:stop].min(axis=0)
-        if self.applied is not None and laid.elements is not None:
+        if self.applied is not None and segment.elements is not None:
             self.applied(self.spec.slots[place], step, first, stop)
 
 
@@ -548,7 +550,7 @@ def _joined(parts: list[Segment]) -> Segment:
     """Slices that follow each other, their elements in one array."""
     if len(parts) == 1 and not parts[0].parts:
         return parts[0]
-    whole = [one for laid in parts for one in laid.parts or (laid,)]
+    whole = [one for segment in parts for one in segment.parts or (segment,)]
     arrays = [one.elements for one in whole if one.elements is not None]
     return Segment(whole[0].first, whole[-1].stop, np.concatenate(arrays) if arrays else None)
 

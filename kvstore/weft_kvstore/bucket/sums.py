@@ -22,7 +22,7 @@ class MergeOrder(Protocol):
 
     waiting: dict[Any, Any]
 
-    def put(self, place: int, step: int, laid: Segment) -> None: ...
+    def put(self, place: int, step: int, segment: Segment) -> None: ...
 
     def is_next(self, place: int, step: int, merged: int) -> bool:
         """Whether what comes of a slot is added at once where `merged` slots are merged in that step."""
@@ -47,11 +47,11 @@ class SlotOrder:
         self._bounds = bounds
         self.waiting: dict[tuple[int, int], PendingSegments] = {}
 
-    def put(self, place: int, step: int, laid: Segment) -> None:
+    def put(self, place: int, step: int, segment: Segment) -> None:
         pending = self.waiting.get((place, step))
         if pending is None:
             pending = self.waiting[place, step] = PendingSegments(self._bounds)
-        pending.put(laid)
+        pending.put(segment)
 
     def is_next(self, place: int, step: int, merged: int) -> bool:
         return place == merged
@@ -69,7 +69,7 @@ class SlotOrder:
         found = pending.take(first, stop)
         if not pending:
             del self.waiting[merged, step]
-        return [(merged, laid) for laid in found]
+        return [(merged, segment) for segment in found]
 
     def forget(self, place: int) -> None:
         for key in [key for key in self.waiting if key[0] == place]:
@@ -83,9 +83,9 @@ class ArrivalOrder:
         self._bounds = bounds
         self.waiting: dict[int, list[tuple[int, PendingSegments]]] = {}
 
-    def put(self, place: int, step: int, laid: Segment) -> None:
+    def put(self, place: int, step: int, segment: Segment) -> None:
         pending = PendingSegments(self._bounds)
-        pending.put(laid)
+        pending.put(segment)
         self.waiting.setdefault(step, []).append((place, pending))
 
     def is_next(self, place: int, step: int, merged: int) -> bool:
@@ -102,10 +102,10 @@ class ArrivalOrder:
         left = Ranges()
         left.add(first, stop)
         for place, pending in self.waiting.get(step, ()):
-            taken = [laid for low, high in list(left) for laid in pending.take(low, high)]
-            for laid in taken:  # Of each slice what came first; others may have another first one.
-                left.remove(laid.first, laid.stop)
-                found.append((place, laid))
+            taken = [segment for low, high in list(left) for segment in pending.take(low, high)]
+            for segment in taken:  # Of each slice what came first; others may have another first one.
+                left.remove(segment.first, segment.stop)
+                found.append((place, segment))
             if not left:
                 break
         if found:
@@ -167,33 +167,35 @@ class BucketSums:
         self._addends = PendingSegments(bounds)
         self.contributors = np.zeros(slices, np.int64)
 
-    def add(self, laid: Segment, *, last: bool = False) -> None:
+    def add(self, segment: Segment, *, last: bool = False) -> None:
         """Adds gradients, from the left to the right: sum + gradient. Their memory is taken over, and written unless it
         is read-only. What is the `last` is added by who takes the sum, and crosses memory once less."""
-        if laid.elements is None:
+        if segment.elements is None:
             return
-        if self._addends.laid:
-            self._settle(laid.first, laid.stop)
-        if not self._totals.laid and not laid.parts:
-            self._totals.put(laid)
-        elif last and self._bounds[laid.stop] - self._bounds[laid.first] >= LATE_ELEMENTS:
-            self._put_off(laid)
+        if self._addends.segments:
+            self._settle(segment.first, segment.stop)
+        if not self._totals.segments and not segment.parts:
+            self._totals.put(segment)
+        elif last and self._bounds[segment.stop] - self._bounds[segment.first] >= LATE_ELEMENTS:
+            self._put_off(segment)
         else:
-            total = None if laid.parts else self._totals.elements_of(laid.first, laid.stop)
+            total = None if segment.parts else self._totals.elements_of(segment.first, segment.stop)
             if total is not None and total.flags.writeable:
-                np.add(total, laid.elements, out=total)
+                np.add(total, segment.elements, out=total)
             else:
-                self._add(laid)
-        self.contributors[laid.first if laid.stop - laid.first == 1 else slice(laid.first, laid.stop)] += 1
+                self._add(segment)
+        self.contributors[
+            segment.first if segment.stop - segment.first == 1 else slice(segment.first, segment.stop)
+        ] += 1
 
-    def closed(self, laid: Segment, *, late: bool) -> Total | None:
+    def closed(self, segment: Segment, *, late: bool) -> Total | None:
         """The sum of slices with the last gradients of their step, which is taken out; `late`: whoever takes it may add
         these. None, and nothing has changed, where it is not one sum that lies in one piece."""
-        first, stop, elements, parts = laid
-        if elements is None or parts or self._addends.laid:
+        first, stop, elements, parts = segment
+        if elements is None or parts or self._addends.segments:
             return None
-        if not self._totals.laid:
-            return Total(laid, None, 1)
+        if not self._totals.segments:
+            return Total(segment, None, 1)
         before = self.contributors[first:stop]
         count = int(before[0])
         total = self._totals.elements_of(first, stop)
@@ -206,9 +208,9 @@ class BucketSums:
         total = np.add(total, elements, out=total if total.flags.writeable else None)
         return Total(Segment(first, stop, total), None, count + 1)
 
-    def _put_off(self, laid: Segment) -> None:
+    def _put_off(self, segment: Segment) -> None:
         now: list[Segment] = []
-        for part in laid.parts or (laid,):
+        for part in segment.parts or (segment,):
             at = part.first
             for total in self._totals.within(part.first, part.stop):
                 low, high = max(total.first, part.first), min(total.stop, part.stop)
@@ -229,9 +231,9 @@ class BucketSums:
         for addend in self._addends.take(first, stop) if self._addends else ():
             self._add(addend)
 
-    def _add(self, laid: Segment) -> None:
-        fresh = _Fresh(self._bounds, laid)
-        for part in laid.parts or (laid,):
+    def _add(self, segment: Segment) -> None:
+        fresh = _Fresh(self._bounds, segment)
+        for part in segment.parts or (segment,):
             at = part.first
             for total in self._totals.take(part.first, part.stop):
                 if at < total.first:
@@ -254,15 +256,15 @@ class BucketSums:
         """The sums of these slices, where there are any; they begin anew."""
         self.contributors[first if stop - first == 1 else slice(first, stop)] = 0
         totals = self._totals.take(first, stop)
-        addends = self._addends.take(first, stop) if self._addends.laid else []
+        addends = self._addends.take(first, stop) if self._addends.segments else []
         return _sums(self._totals, totals, addends) if addends else map(Sum, totals)
 
     def look(self, first: int, stop: int) -> list[Segment]:
         """The sums of these slices, to be written; they stay."""
         self._settle(first, stop)
-        found = [_writable(laid) for laid in self._totals.take(first, stop)]
-        for laid in found:
-            self._totals.put(laid)
+        found = [_writable(segment) for segment in self._totals.take(first, stop)]
+        for segment in found:
+            self._totals.put(segment)
         return found
 
 
@@ -286,21 +288,21 @@ def _sums(pending: PendingSegments, totals: list[Segment], addends: list[Segment
 
 
 class _Fresh:
-    """New sums of the slices of `laid`, in one array: what is read-only is added up there. Slices of which nothing is
+    """New sums of a segment's slices, in one array: what is read-only is added up there. Slices of which nothing is
     kept that follow each other are one sum then, however many pieces they came in."""
 
     __slots__ = ("_array", "_bounds", "_kept", "_laid", "_made")
 
-    def __init__(self, bounds: Array, laid: Segment) -> None:
+    def __init__(self, bounds: Array, segment: Segment) -> None:
         self._bounds = bounds
-        self._laid = laid
+        self._laid = segment
         self._array: Array | None = None
         self._kept: list[Segment] = []
         self._made: list[Range] = []
 
-    def keep(self, laid: Segment) -> None:
+    def keep(self, segment: Segment) -> None:
         """Slices whose sum has an array already."""
-        self._kept.append(laid)
+        self._kept.append(segment)
 
     def room(self, first: int, stop: int) -> Array:
         """Where a sum is to be written."""
@@ -323,10 +325,10 @@ class _Fresh:
         return self._array[self._bounds[first] - origin : self._bounds[stop] - origin]
 
 
-def _writable(laid: Segment) -> Segment:
-    if laid.elements is None or laid.elements.flags.writeable:
-        return laid
-    return Segment(laid.first, laid.stop, laid.elements.copy())
+def _writable(segment: Segment) -> Segment:
+    if segment.elements is None or segment.elements.flags.writeable:
+        return segment
+    return Segment(segment.first, segment.stop, segment.elements.copy())
 
 
 # --- Slices of a bucket at the gate of their shard: what is merged of a step is measured, and goes on as agreed on ----
@@ -372,19 +374,19 @@ class BucketGate:
         if self._gate.scale != 1.0 and not self._unscaled:
             _multiply(sums, 1.0 / self._gate.scale)
         found: list[Array] = []
-        for laid in sums:
-            assert laid.elements is not None
-            for low, high in self._slices(laid):
-                found.append(np.square(laid.elements[low:high], dtype=np.float64).sum(keepdims=True))
+        for segment in sums:
+            assert segment.elements is not None
+            for low, high in self._slices(segment):
+                found.append(np.square(segment.elements[low:high], dtype=np.float64).sum(keepdims=True))
         return exact_sum(np.concatenate(found)) if found else 0
 
-    def _slices(self, laid: Segment) -> Iterator[Range]:
+    def _slices(self, segment: Segment) -> Iterator[Range]:
         """Where its slices begin and end among its elements."""
-        edges = (self._bounds[laid.first : laid.stop + 1] - self._bounds[laid.first]).tolist()
+        edges = (self._bounds[segment.first : segment.stop + 1] - self._bounds[segment.first]).tolist()
         return pairwise(edges)
 
 
 def _multiply(sums: list[Segment], factor: float) -> None:
-    for laid in sums:
-        assert laid.elements is not None
-        np.multiply(laid.elements, laid.elements.dtype.type(factor), out=laid.elements)
+    for segment in sums:
+        assert segment.elements is not None
+        np.multiply(segment.elements, segment.elements.dtype.type(factor), out=segment.elements)

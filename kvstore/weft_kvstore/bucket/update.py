@@ -319,11 +319,11 @@ class BucketUpdate:
         assert self.encoded.residual is not None
         return self.encoded.residual[self.values.bounds[first] : self.values.bounds[stop]]
 
-    def restore(self, name: str, laid: Segment) -> None:
+    def restore(self, name: str, segment: Segment) -> None:
         """Makes this a state array of some slices."""
         values = self.state[name]
-        for low, high, state in values.written(laid.first, laid.stop):
-            np.copyto(state, self._elements_of(laid, laid.elements, low, high))
+        for low, high, state in values.written(segment.first, segment.stop):
+            np.copyto(state, self._elements_of(segment, segment.elements, low, high))
 
     def without_gradient(self, first: int, stop: int, step: int) -> None:
         """Nobody had anything for a step: a merged gradient is zero, any other value stays."""

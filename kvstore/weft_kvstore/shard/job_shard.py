@@ -73,16 +73,16 @@ class JobSets:
     def slices(self, slot: int, run: Run, origin: Hashable) -> Taken:
         """Sets a run of slices."""
         bucket = self._parts.plain(run.bucket)
-        laid = bucket.laid(run)
-        bucket.state.sets.check(slot, run.step, laid.first, laid.stop, origin)
-        changed = bucket.state.sets.accept(run.step, laid, origin)
+        segment = bucket.segment_of(run)
+        bucket.state.sets.check(slot, run.step, segment.first, segment.stop, origin)
+        changed = bucket.state.sets.accept(run.step, segment, origin)
         return Taken(changed=True, ranges=[(bucket, one) for one in changed])
 
     def restored(self, slot: int, run: Run, origin: Hashable) -> Taken:
         """Restores a run of slices: their value, or a state array of the rule."""
         bucket = self._parts.plain(run.bucket)
-        laid = bucket.laid(run)
-        changed = bucket.state.restore(slot, run.step, run.chunks, laid, origin)
+        segment = bucket.segment_of(run)
+        changed = bucket.state.restore(slot, run.step, run.chunks, segment, origin)
         return Taken(changed=True, ranges=[(bucket, one) for one in changed])
 
     def chunks(self, slot: int, run: Run, origin: Hashable) -> Taken:

@@ -88,9 +88,11 @@ class Merger:
         what is there.
         """
         bucket = shard.buckets.get(run.bucket) or shard.parts.plain(run.bucket)
-        laid = bucket.laid_apart(run, shard.places.gradients[run.bucket]) if run.place else bucket.laid(run)
-        for arrival in bucket.state.push(slot, run.step, laid):
-            self.merge(bucket, arrival.laid.first, arrival.laid.stop, arrival)
+        segment = (
+            bucket.segment_in_places(run, shard.places.gradients[run.bucket]) if run.place else bucket.segment_of(run)
+        )
+        for arrival in bucket.state.push(slot, run.step, segment):
+            self.merge(bucket, arrival.segment.first, arrival.segment.stop, arrival)
 
     def take(self, taken: Taken) -> None:
         """Goes on with what follows from something that came."""
@@ -100,8 +102,8 @@ class Merger:
         if taken.units:
             self._put(taken.units)
         for bucket, arrival in taken.arrivals:
-            laid = arrival.laid
-            self.merge(bucket, laid.first, laid.stop, arrival)
+            segment = arrival.segment
+            self.merge(bucket, segment.first, segment.stop, arrival)
         if taken.changed:
             for one in taken.units:
                 self._answer_waiting(one)

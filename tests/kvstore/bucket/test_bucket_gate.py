@@ -43,7 +43,9 @@ class Gated:
 
     @property
     def sum(self) -> list[float]:
-        return [number for laid in self.sums.look(0, 2) if laid.elements is not None for number in laid.elements]
+        return [
+            number for segment in self.sums.look(0, 2) if segment.elements is not None for number in segment.elements
+        ]
 
 
 def gradient() -> Array:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from store_cluster import advanced_by, constant, key_of, store_of, stores_of, table_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays import PendingSegments, Ranges, Segment, laid_apart, ranges_alike, ranges_where
+from weft_kvstore.arrays import PendingSegments, Ranges, Segment, ranges_alike, ranges_where, segments_as_one
 from weft_kvstore.bucket import update as bucket_values
 from weft_kvstore.bucket.bucket import PlainBucket, PullWait
 from weft_kvstore.bucket.steps import BucketSteps, PushRefusedError
@@ -66,20 +66,22 @@ def test_a_shelf_gives_each_slices_elements_once(sizes: list[int], seed: int) ->
         stop = choose.randint(first + 1, count)
         if choose.random() < 0.5 and not any(one in plain for one in range(first, stop)):
             elements = np.random.default_rng(choose.randrange(99)).standard_normal(int(bounds[stop] - bounds[first]))
-            laid = Segment(first, stop, None if choose.random() < 0.2 else elements)
-            pending.put(laid)
+            segment = Segment(first, stop, None if choose.random() < 0.2 else elements)
+            pending.put(segment)
             for one in range(first, stop):
                 part = elements[bounds[one] - bounds[first] : bounds[one + 1] - bounds[first]]
-                plain[one] = None if laid.elements is None else part.tolist()
+                plain[one] = None if segment.elements is None else part.tolist()
             continue
         whole = pending.within(first, stop)
-        assert {one for laid in whole for one in range(laid.first, laid.stop)} >= plain.keys() & set(range(first, stop))
-        assert all(laid.first < stop and first < laid.stop for laid in whole)
+        assert {one for segment in whole for one in range(segment.first, segment.stop)} >= plain.keys() & set(
+            range(first, stop)
+        )
+        assert all(segment.first < stop and first < segment.stop for segment in whole)
         found: dict[int, list[float] | None] = {}
-        for laid in pending.take(first, stop):
-            assert first <= laid.first < laid.stop <= stop
-            for one in range(laid.first, laid.stop):
-                (part,) = [pending.part(laid, one, one + 1).elements]
+        for segment in pending.take(first, stop):
+            assert first <= segment.first < segment.stop <= stop
+            for one in range(segment.first, segment.stop):
+                (part,) = [pending.part(segment, one, one + 1).elements]
                 found[one] = None if part is None else part.tolist()
         assert found == {one: plain.pop(one) for one in range(first, stop) if one in plain}
     assert len(pending) == len(plain)
@@ -176,7 +178,7 @@ def test_sums_are_made_from_the_left_whatever_the_cuts(
         cuts = sorted({0, len(sizes), *(choose.randrange(len(sizes)) for _ in range(3))})
         return list(pairwise(cuts))
 
-    def laid(gradient: np.ndarray, first: int, stop: int) -> Segment:
+    def segment(gradient: np.ndarray, first: int, stop: int) -> Segment:
         elements = gradient[bounds[first] : bounds[stop]].copy()
         elements.flags.writeable = choose.random() < 0.5
         return Segment(first, stop, elements)
@@ -187,8 +189,8 @@ def test_sums_are_made_from_the_left_whatever_the_cuts(
         total = gradient if total is None else total + gradient
         cut = pieces()
         for first, stop in choose.sample(cut, len(cut)):
-            parts = laid_apart([laid(gradient, one, one + 1) for one in range(first, stop)])
-            one = parts if choose.random() < 0.3 else laid(gradient, first, stop)
+            parts = segments_as_one([segment(gradient, one, one + 1) for one in range(first, stop)])
+            one = parts if choose.random() < 0.3 else segment(gradient, first, stop)
             sums.add(one, last=number == count - 1)
     assert total is not None
     assert set(sums.contributors.tolist()) == {count}

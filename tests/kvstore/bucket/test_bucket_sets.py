@@ -43,12 +43,12 @@ class Bucket:
         self.held = BucketValues(np.full(int(self.bounds[-1]), FIRST, np.float32), self.bounds)
         self.sets = BucketSets(spec, self.steps, self.held, GIVEN.copy())
 
-    def laid(self, number: float, first: int, stop: int) -> Segment:
+    def segment(self, number: float, first: int, stop: int) -> Segment:
         return Segment(first, stop, np.full(int(self.bounds[stop] - self.bounds[first]), number, np.float32))
 
     def set(self, number: float, version: int, first: int, stop: int, origin: object) -> list[tuple[int, int]]:
         self.sets.check(0, version, first, stop, origin)
-        return self.sets.accept(version, self.laid(number, first, stop), origin)
+        return self.sets.accept(version, self.segment(number, first, stop), origin)
 
     def advance(self, first: int, stop: int) -> None:
         """These slices go on by a step, each from where it is."""
@@ -174,7 +174,7 @@ def test_the_version_that_has_just_passed_is_too_late_unless_it_comes_again() ->
     bucket.set(1, 0, 0, 3, "call")
     bucket.advance(0, 3)
     bucket.sets.check(0, 0, 0, 3, "call")
-    assert bucket.sets.accept(0, bucket.laid(9, 0, 3), "call") == []
+    assert bucket.sets.accept(0, bucket.segment(9, 0, 3), "call") == []
     assert bucket.values[:3] == [1, 1, 1]
     with pytest.raises(PushRefusedError, match=r"slot 4, key 'a', slice 0, version 0: .* it is at version 1 already"):
         bucket.sets.check(4, 0, 0, 3, "another")
@@ -223,8 +223,8 @@ def test_calls_are_known_again_by_the_last_of_them_alone(monkeypatch: pytest.Mon
 def test_the_callers_array_is_written_no_more_once_it_was_set() -> None:
     """What waits is the frame's own memory; what is set is the bucket's."""
     bucket = Bucket()
-    laid = bucket.laid(1, 0, SLICES)
-    bucket.sets.accept(0, laid._replace(stop=3, elements=laid.elements[:5]), "call")  # type: ignore[index]
-    assert laid.elements is not None
-    laid.elements[:] = 77
+    segment = bucket.segment(1, 0, SLICES)
+    bucket.sets.accept(0, segment._replace(stop=3, elements=segment.elements[:5]), "call")  # type: ignore[index]
+    assert segment.elements is not None
+    segment.elements[:] = 77
     assert bucket.values[:3] == [1, 1, 1]

@@ -161,8 +161,8 @@ class Play:
                 raise
             return False
         parts = [self.gradient(slot, step, one, self.incarnation[slot]) for one in range(first, stop)]
-        laid = Segment(first, stop, None if nothing else np.concatenate(parts))
-        self.work += [advanced_by(self.state, one) for one in self.state.accept(slot, step, laid)]
+        segment = Segment(first, stop, None if nothing else np.concatenate(parts))
+        self.work += [advanced_by(self.state, one) for one in self.state.accept(slot, step, segment)]
         return True
 
     def tell(self, version: int, first: int, stop: int) -> None:
@@ -428,8 +428,8 @@ def test_what_came_early_is_looked_at_once_more_when_it_is_due(mode: Mode, monke
             found = state.accept(0, step, Segment(number, number + 1, np.full(ELEMENTS, step, np.float32)))
             pushed += 1
             wanted = [] if step else list(range(STEPS_AHEAD + 1))
-            assert [(one.step, one.laid.first) for one in found] == [(at, number) for at in wanted]
-            assert all(one.laid.elements is not None and np.all(one.laid.elements == one.step) for one in found)
+            assert [(one.step, one.segment.first) for one in found] == [(at, number) for at in wanted]
+            assert all(one.segment.elements is not None and np.all(one.segment.elements == one.step) for one in found)
     assert looks <= 2 * pushed
     assert state.begun(0, len(keys))[0] == STEPS_AHEAD + 1
     with pytest.raises(PushRefusedError, match=f"more than {STEPS_AHEAD} steps ahead"):

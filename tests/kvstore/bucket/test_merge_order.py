@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_kvstore.arrays import Segment, laid_apart
+from weft_kvstore.arrays import Segment, segments_as_one
 from weft_kvstore.bucket.sums import ArrivalOrder, MergeOrder, SlotOrder
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,23 +36,26 @@ def elements_of(number: int, first: int, stop: int) -> Array:
 def laid_of(number: int, first: int, stop: int, *, apart: bool) -> Segment:
     if not apart:
         return Segment(first, stop, elements_of(number, first, stop))
-    return laid_apart([Segment(one, one + 1, elements_of(number, one, one + 1)) for one in range(first, stop)])
+    return segments_as_one([Segment(one, one + 1, elements_of(number, one, one + 1)) for one in range(first, stop)])
 
 
-def by_slice(number: int, laid: Segment) -> dict[int, tuple[int, list[float]]]:
+def by_slice(number: int, segment: Segment) -> dict[int, tuple[int, list[float]]]:
     """Each slice of what was taken out, with the contributing slot and its elements."""
-    assert laid.elements is not None
-    assert not laid.parts
-    origin = BOUNDS[laid.first]
-    cut = {one: laid.elements[BOUNDS[one] - origin : BOUNDS[one + 1] - origin] for one in range(laid.first, laid.stop)}
+    assert segment.elements is not None
+    assert not segment.parts
+    origin = BOUNDS[segment.first]
+    cut = {
+        one: segment.elements[BOUNDS[one] - origin : BOUNDS[one + 1] - origin]
+        for one in range(segment.first, segment.stop)
+    }
     return {one: (number, some.tolist()) for one, some in cut.items()}
 
 
 def taken(order: MergeOrder, step: int, merged: int, first: int, stop: int) -> dict[int, tuple[int, list[float]]]:
     found: dict[int, tuple[int, list[float]]] = {}
-    for place, laid in order.next(step, merged, first, stop):
-        assert first <= laid.first < laid.stop <= stop
-        some = by_slice(place, laid)
+    for place, segment in order.next(step, merged, first, stop):
+        assert first <= segment.first < segment.stop <= stop
+        some = by_slice(place, segment)
         assert not found.keys() & some.keys(), "of one slice one slot is next"
         found |= some
     return found
@@ -148,5 +151,5 @@ def test_that_a_slot_had_nothing_waits_as_its_gradients_do(make: Callable[[Array
     order.put(0, 0, Segment(1, 5, None))
     (only,) = order.next(0, 0, 2, 4)
     assert only == (0, Segment(2, 4, None))
-    assert [(laid.first, laid.stop) for _, laid in order.next(0, 0, 0, SLICES)] == [(1, 2), (4, 5)]
+    assert [(segment.first, segment.stop) for _, segment in order.next(0, 0, 0, SLICES)] == [(1, 2), (4, 5)]
     assert not order.holds(0)
