@@ -160,4 +160,4 @@ class Simulation:
                 if identity in by_identity:
                     self.noise.put(by_identity[identity].down, [bytes(part) for part in parts])
                 else:
-                    core.lose(identity)
+                    core.links.lose(identity)

@@ -248,10 +248,6 @@ class LocalCore:
         """See `Answering`."""
         self._end(wait.request, StorePassedError(f"{_told(wait)}: {reason}"))
 
-    def fail(self, reason: str) -> None:
-        """See `Answering`."""
-        self.close(reason)
-
     @staticmethod
     def _write(wait: PullWait, part: Answer) -> None:
         payload = part.source.base[int(part.bounds[0]) : int(part.bounds[-1])]

@@ -500,7 +500,7 @@ class ShardServer:
             links.outgoing = []
             for identity, parts in to:
                 if not self._router.send(identity, parts):
-                    core.lose(identity)
+                    core.links.lose(identity)
             sent = self._clock()
             self._stages.answer += filled - now
             self._stages.send += sent - filled
@@ -537,7 +537,7 @@ class ShardServer:
                 core.receive(identity, parts, came)
             except Exception:  # noqa: BLE001  # what fails ends its connection, not the others' service
                 _log.exception("a message of %s failed; its connection is dropped", identity.hex())
-                core.lose(identity)
+                core.links.lose(identity)
             if core.counts.welcomed != self._welcomed:
                 self._welcomed = core.counts.welcomed
                 router.welcome(2 * len(core.peers) + SPARE)
@@ -560,7 +560,7 @@ class ShardServer:
             self._stopping = True
         self._router.close()
         for identity in list(self._core.peers):
-            self._core.lose(identity)
+            self._core.links.lose(identity)
         if self._listener is not None:
             self._listener.close()
         self._wakeup.close()

@@ -355,7 +355,7 @@ class ShardCore:
                 self.links.say(peer.identity, Pong())
             case Bye():
                 peer.close()
-                self.lose(peer.identity)
+                self.links.lose(peer.identity)
                 peer.job.leave(peer.slot, now)
 
     # --- Frames of gradients, values and ids
@@ -510,10 +510,6 @@ class ShardCore:
         peer.cancel(wait.request)
         self.links.say(peer.identity, Failed(wait.request, FailureCode.PASSED, reason[:2048]))
 
-    def fail(self, reason: str) -> None:
-        """The job cannot go on."""
-        self.close(reason)
-
     def _may_queue(self, peer: Peer) -> bool:
         """Whether the peer may have more values wait for it; one that may not is no peer any more."""
         nbytes, runs = peer.outbox.queued_bytes, peer.outbox.queued_runs
@@ -523,10 +519,6 @@ class ShardCore:
         self.links.refuse(peer.identity, ProtocolError(told))
         peer.close()
         return False
-
-    def lose(self, identity: bytes) -> None:
-        """The connection is gone, or is to be forgotten."""
-        self.links.lose(identity)
 
     def wants_flush(self) -> bool:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
@@ -566,7 +558,7 @@ class ShardCore:
         """Forgets silent connections, and fails what waits for absent slots. To be called every ping or so."""
         silence_s = self.settings.silence_s
         for peer in [one for one in self.peers.values() if now - one.heard > silence_s]:
-            self.lose(peer.identity)
+            self.links.lose(peer.identity)
         job = self.links.job
         if job is not None:
             self._agreements.doubt(job, now, silence_s)

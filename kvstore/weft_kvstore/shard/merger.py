@@ -30,7 +30,7 @@ class Answering(Protocol):
     def refuse(self, wait: PullWait, reason: str) -> None:
         """A pull that can never be answered."""
 
-    def fail(self, reason: str) -> None:
+    def close(self, reason: str) -> None:
         """The job cannot go on: its rule has failed, or there is no memory."""
 
 
@@ -205,7 +205,7 @@ class Merger:
         told = str(error)
         if isinstance(error, MemoryError):
             told = f"no memory to merge bucket {bucket.state.spec.number}: {error}"
-        self._handler.fail(told)
+        self._handler.close(told)
 
     def _answer_range(self, bucket: PlainBucket, first: int, stop: int) -> None:
         pulls = bucket.pulls
@@ -249,9 +249,9 @@ class Merger:
                     self._put([one])
                     return
         except RuleFailedError as error:
-            self._handler.fail(str(error))
+            self._handler.close(str(error))
         except MemoryError as error:
-            self._handler.fail(f"no memory to merge {one.spec.at_step(one.version)}: {error}")
+            self._handler.close(f"no memory to merge {one.spec.at_step(one.version)}: {error}")
 
     def _answering(self, wait: PullWait, one: TableState) -> Iterator[None]:
         if wait.dropped:
@@ -260,9 +260,9 @@ class Merger:
         try:
             yield from self._handler.answer(wait, one)
         except RuleFailedError as error:  # Rows that are read are brought up to date by it.
-            self._handler.fail(str(error))
+            self._handler.close(str(error))
         except MemoryError as error:
-            self._handler.fail(f"no memory to answer a pull of key {one.spec.key!r}: {error}")
+            self._handler.close(f"no memory to answer a pull of key {one.spec.key!r}: {error}")
 
     def _answer_or_wait(self, wait: PullWait, one: TableState) -> None:
         passed = one.passed(wait)

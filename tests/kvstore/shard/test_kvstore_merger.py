@@ -57,7 +57,7 @@ class Ends:
     def refuse(self, wait: PullWait, reason: str) -> None:
         raise AssertionError(reason)
 
-    def fail(self, reason: str) -> None:
+    def close(self, reason: str) -> None:
         self.failed.append(reason)
 
     def push_all(self) -> None:

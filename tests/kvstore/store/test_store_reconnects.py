@@ -51,7 +51,7 @@ def test_what_a_process_does_not_come_back_for_is_kept_no_longer_than_its_slot()
     for _ in range(4):
         simulation.step(choose)
     job = simulation.shards[0].job
-    simulation.shards[0].lose(job.links[0].identity)
+    simulation.shards[0].links.lose(job.links[0].identity)
     assert list(job.parked) == [0]
     last = job.parked[0]
     simulation.join(0, incarnation=2)
