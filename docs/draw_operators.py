@@ -112,15 +112,14 @@ SQUAREPLUS = unary(
 In the module of the same name in `kernels/weft_kernels/operators`, its body, for NumPy and CuPy:
 
 ```python
-from weft_graph.attributes import as_float
-from weft_kernels.arguments import required
-from weft_kernels.kernel import Attributes, Inputs, KernelContext, Outputs, kernel
+from typing import Any
+
+from weft_kernels.kernel import Array, elementwise
 
 
-@kernel("Squareplus", in_float32=("float16", "bfloat16"))
-def squareplus(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
-    (x,) = required(inputs)
-    return ((x + context.xp.sqrt(x * x + x.dtype.type(as_float(attributes["b"])))) / 2,)
+@elementwise("Squareplus")
+def squareplus(xp: Any, x: Array, *, b: float) -> Any:
+    return (x + xp.sqrt(x * x + x.dtype.type(b))) / 2
 ```
 
 That is all: `weft.ops.apply("Squareplus", x)`, jobs and optimizers have it. What else there is to say of an operator is

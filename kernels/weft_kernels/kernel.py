@@ -13,6 +13,7 @@ there, or for the device's matrix products, which sum in float32 themselves.
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -112,6 +113,7 @@ class _Operator:
 _OPERATORS: Final[dict[tuple[str, str], _Operator]] = {}
 
 B = TypeVar("B", bound=Kernel)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(
@@ -126,6 +128,24 @@ def kernel(
             raise ValueError(f"operator {op_type!r} of domain {domain!r} has two bodies")
         _OPERATORS[domain, op_type] = _Operator(_finished(whole, on_host), whole, on_host)
         return body
+
+    return register
+
+
+def elementwise(op_type: str, *, domain: str = "") -> Callable[[F], F]:
+    """Makes a function `(xp, *inputs, **attributes)` the body of an operator with one output; it is given the
+    attributes that it has keywords for, and float32 in the place of the halves."""
+
+    def register(made: F) -> F:
+        keywords = inspect.signature(made).parameters.values()
+        names = [each.name for each in keywords if each.kind is each.KEYWORD_ONLY]
+
+        @wraps(made)
+        def body(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+            return (made(context.xp, *inputs, **{name: attributes[name] for name in names}),)
+
+        kernel(op_type, domain=domain, in_float32=HALVES)(body)
+        return made
 
     return register
 

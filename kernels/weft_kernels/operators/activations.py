@@ -7,11 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_graph.attributes import as_float, as_str
 from weft_graph.ir import WEFT_DOMAIN
 from weft_kernels.arguments import required
 from weft_kernels.element_types import is_float
-from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel
+from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, elementwise, kernel
 from weft_kernels.operators.arithmetic import erf
 
 # --- What activation functions and their gradients agree on -----------------------------------------------------------
@@ -82,13 +81,10 @@ def relu_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) ->
     return (made,)
 
 
-@kernel("LeakyRelu", in_float32=("float16", "bfloat16"))
-def leaky_relu(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("LeakyRelu")
+def leaky_relu(xp: Any, x: Array, *, alpha: float) -> Any:
     """Y = X, where it is below 0 times `alpha`."""
-    xp = context.xp
-    (x,) = required(inputs)
-    alpha = as_float(attributes["alpha"])
-    return (xp.where(x < 0, x * x.dtype.type(alpha), x),)
+    return xp.where(x < 0, x * x.dtype.type(alpha), x)
 
 
 @kernel("PRelu")
@@ -98,157 +94,119 @@ def prelu(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Out
     return (context.xp.where(x < 0, x * slope, x),)
 
 
-@kernel("ThresholdedRelu", in_float32=("float16", "bfloat16"))
-def thresholded_relu(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("ThresholdedRelu")
+def thresholded_relu(xp: Any, x: Array, *, alpha: float) -> Any:
     """Y = X where it is above `alpha`, 0 elsewhere."""
-    xp = context.xp
-    (x,) = required(inputs)
-    alpha = as_float(attributes["alpha"])
-    return (xp.where(x > alpha, x, x.dtype.type(0)),)
+    return xp.where(x > alpha, x, x.dtype.type(0))
 
 
-@kernel("Shrink", in_float32=("float16", "bfloat16"))
-def shrink(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("Shrink")
+def shrink(xp: Any, x: Array, *, lambd: float, bias: float) -> Any:
     """x nearer to 0 where it is far from it, else 0; of integers the bias is cut to one."""
-    xp = context.xp
-    (x,) = required(inputs)
-    limit, bias = as_float(attributes["lambd"]), as_float(attributes["bias"])
     # The type holds no float: what is above 2.5 is above 2, and a bias that is negative becomes a difference.
     given = x.dtype.type(abs(bias) if is_float(x.dtype) else int(abs(bias)))
     nearer, further = (x - given, x + given) if bias >= 0 else (x + given, x - given)
-    return (xp.where(x > limit, nearer, xp.where(x < -limit, further, x.dtype.type(0))),)
+    return xp.where(x > lambd, nearer, xp.where(x < -lambd, further, x.dtype.type(0)))
 
 
-@kernel("Elu", in_float32=("float16", "bfloat16"))
-def elu(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("Elu")
+def elu(xp: Any, x: Array, *, alpha: float) -> Any:
     """Y = X, where it is below 0 `alpha` * (exp(X) - 1)."""
-    xp = context.xp
-    (x,) = required(inputs)
-    alpha = as_float(attributes["alpha"])
-    return (xp.where(x < 0, alpha * xp.expm1(xp.minimum(x, x.dtype.type(0))), x),)
+    return xp.where(x < 0, alpha * xp.expm1(xp.minimum(x, x.dtype.type(0))), x)
 
 
-@kernel("Celu", in_float32=("float16", "bfloat16"))
-def celu(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("Celu")
+def celu(xp: Any, x: Array, *, alpha: float) -> Any:
     """Y = X, where it is below 0 `alpha` * (exp(X / alpha) - 1)."""
-    xp = context.xp
-    (x,) = required(inputs)
-    alpha = as_float(attributes["alpha"])
-    return (xp.where(x < 0, alpha * xp.expm1(xp.minimum(x, x.dtype.type(0)) / x.dtype.type(alpha)), x),)
+    return xp.where(x < 0, alpha * xp.expm1(xp.minimum(x, x.dtype.type(0)) / x.dtype.type(alpha)), x)
 
 
-@kernel("Selu", in_float32=("float16", "bfloat16"))
-def selu(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("Selu")
+def selu(xp: Any, x: Array, *, alpha: float, gamma: float) -> Any:
     """Y = `gamma` * X, where it is not above 0 `gamma` * `alpha` * (exp(X) - 1)."""
-    xp = context.xp
-    (x,) = required(inputs)
-    alpha, gamma = as_float(attributes["alpha"]), as_float(attributes["gamma"])
     low = alpha * xp.expm1(xp.minimum(x, x.dtype.type(0)))
-    return (gamma * xp.where(x > 0, x, low),)
+    return gamma * xp.where(x > 0, x, low)
 
 
-@kernel("Sigmoid", in_float32=("float16", "bfloat16"))
-def sigmoid(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("Sigmoid")
+def sigmoid(xp: Any, x: Array) -> Any:
     """The logistic function, without overflow on either side."""
-    (x,) = required(inputs)
-    return (logistic(context.xp, x),)
+    return logistic(xp, x)
 
 
-@kernel("SigmoidGrad", domain=WEFT_DOMAIN, in_float32=("float16", "bfloat16"))
-def sigmoid_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("SigmoidGrad", domain=WEFT_DOMAIN)
+def sigmoid_grad(xp: Any, gradient: Array, output: Array) -> Any:
     """Gradient of the logistic function, from its output."""
-    gradient, output = required(inputs)
-    return (gradient * (output * (1 - output)),)
+    return gradient * (output * (1 - output))
 
 
-@kernel("HardSigmoid", in_float32=("float16", "bfloat16"))
-def hard_sigmoid(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("HardSigmoid")
+def hard_sigmoid(xp: Any, x: Array, *, alpha: float, beta: float) -> Any:
     """Y = `alpha` * X + `beta`, within 0 and 1."""
-    xp = context.xp
-    (x,) = required(inputs)
-    alpha, beta = as_float(attributes["alpha"]), as_float(attributes["beta"])
     line = x * x.dtype.type(alpha) + x.dtype.type(beta)
-    return (xp.clip(line, x.dtype.type(0), x.dtype.type(1)),)
+    return xp.clip(line, x.dtype.type(0), x.dtype.type(1))
 
 
-@kernel("HardSwish", in_float32=("float16", "bfloat16"))
-def hard_swish(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("HardSwish")
+def hard_swish(xp: Any, x: Array) -> Any:
     """x where it is above 3, 0 below -3, and a parabola between."""
-    xp = context.xp
-    (x,) = required(inputs)
-    return (x * xp.clip(x / 6 + x.dtype.type(0.5), x.dtype.type(0), x.dtype.type(1)),)
+    return x * xp.clip(x / 6 + x.dtype.type(0.5), x.dtype.type(0), x.dtype.type(1))
 
 
-@kernel("HardSwishGrad", domain=WEFT_DOMAIN, in_float32=("float16", "bfloat16"))
-def hard_swish_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("HardSwishGrad", domain=WEFT_DOMAIN)
+def hard_swish_grad(xp: Any, gradient: Array, x: Array) -> Any:
     """The slope of HardSwish, times the gradient."""
-    xp = context.xp
-    gradient, x = required(inputs)
     slope = xp.where(x <= -3, x.dtype.type(0), xp.where(x >= 3, x.dtype.type(1), x / 3 + x.dtype.type(0.5)))
-    return (gradient * slope,)
+    return gradient * slope
 
 
-@kernel("Swish", in_float32=("float16", "bfloat16"))
-def swish(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("Swish")
+def swish(xp: Any, x: Array, *, alpha: float) -> Any:
     """x times the logistic function of a multiple of it."""
-    (x,) = required(inputs)
-    return (x * logistic(context.xp, x * x.dtype.type(as_float(attributes["alpha"]))),)
+    return x * logistic(xp, x * x.dtype.type(alpha))
 
 
-@kernel("SwiGLU", in_float32=("float16", "bfloat16"))
-def swi_glu(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("SwiGLU")
+def swi_glu(xp: Any, gate: Array, value: Array, *, alpha: float) -> Any:
     """The swish of the gate, times the value."""
-    gate, value = required(inputs)
-    return (gate * logistic(context.xp, gate * gate.dtype.type(as_float(attributes["alpha"]))) * value,)
+    return gate * logistic(xp, gate * gate.dtype.type(alpha)) * value
 
 
-@kernel("Gelu", in_float32=("float16", "bfloat16"))
-def gelu(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("Gelu")
+def gelu(xp: Any, x: Array, *, approximate: str) -> Any:
     """x times the share of a standard normal's numbers that are below x."""
-    xp = context.xp
-    (x,) = required(inputs)
-    return (x * normal_below(xp, x, as_str(attributes["approximate"])),)
+    return x * normal_below(xp, x, approximate)
 
 
-@kernel("GeluGrad", domain=WEFT_DOMAIN, in_float32=("float16", "bfloat16"))
-def gelu_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("GeluGrad", domain=WEFT_DOMAIN)
+def gelu_grad(xp: Any, gradient: Array, x: Array, *, approximate: str) -> Any:
     """The slope of Gelu, times the gradient."""
-    xp = context.xp
-    gradient, x = required(inputs)
-    approximate = as_str(attributes["approximate"])
     below, density = normal_below(xp, x, approximate), normal_density(xp, x, approximate)
-    return (gradient * (below + x * density),)
+    return gradient * (below + x * density)
 
 
-@kernel("Mish", in_float32=("float16", "bfloat16"))
-def mish(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("Mish")
+def mish(xp: Any, x: Array) -> Any:
     """x * tanh(ln(exp(x) + 1)), without overflow."""
-    xp = context.xp
-    (x,) = required(inputs)
-    return (x * tanh_of_softplus(xp, x),)
+    return x * tanh_of_softplus(xp, x)
 
 
-@kernel("MishGrad", domain=WEFT_DOMAIN, in_float32=("float16", "bfloat16"))
-def mish_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("MishGrad", domain=WEFT_DOMAIN)
+def mish_grad(xp: Any, gradient: Array, x: Array) -> Any:
     """The slope of Mish, times the gradient."""
-    xp = context.xp
-    gradient, x = required(inputs)
     level = tanh_of_softplus(xp, x)
     decayed = xp.exp(-xp.abs(x))
     sigmoid = xp.where(x >= 0, x.dtype.type(1), decayed) / (1 + decayed)
-    return (gradient * (level + x * (1 - level * level) * sigmoid),)
+    return gradient * (level + x * (1 - level * level) * sigmoid)
 
 
-@kernel("Softplus", in_float32=("float16", "bfloat16"))
-def softplus(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("Softplus")
+def softplus(xp: Any, x: Array) -> Any:
     """ln(exp(x) + 1), of whose two terms the larger one leads, so that nothing overflows."""
-    xp = context.xp
-    (x,) = required(inputs)
-    return (xp.maximum(x, x.dtype.type(0)) + xp.log1p(xp.exp(-xp.abs(x))),)
+    return xp.maximum(x, x.dtype.type(0)) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
-@kernel("Softsign", in_float32=("float16", "bfloat16"))
-def softsign(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("Softsign")
+def softsign(xp: Any, x: Array) -> Any:
     """Y = X / (1 + |X|)."""
-    (x,) = required(inputs)
-    return (x / (1 + context.xp.abs(x)),)
+    return x / (1 + xp.abs(x))

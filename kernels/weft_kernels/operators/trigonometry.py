@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from weft_graph.ir import WEFT_DOMAIN
-from weft_kernels.arguments import required
-from weft_kernels.kernel import Attributes, Inputs, KernelContext, Outputs, function, kernel
+from weft_kernels.kernel import Array, elementwise, function
 
 sin = function("Sin", "sin")
 """Y = sin(X), X in radians."""
@@ -42,11 +43,10 @@ tanh = function("Tanh", "tanh")
 """The hyperbolic tangent."""
 
 
-@kernel("TanhGrad", domain=WEFT_DOMAIN, in_float32=("float16", "bfloat16"))
-def tanh_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+@elementwise("TanhGrad", domain=WEFT_DOMAIN)
+def tanh_grad(xp: Any, gradient: Array, output: Array) -> Any:
     """Gradient of the hyperbolic tangent, from its output."""
-    gradient, output = required(inputs)
-    return (gradient * (1 - output * output),)
+    return gradient * (1 - output * output)
 
 
 asinh = function("Asinh", "arcsinh")
