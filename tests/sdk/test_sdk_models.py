@@ -335,9 +335,10 @@ def test_submit_brings_the_values_first(by_expression: bool) -> None:
 
 def test_init_from_replaces_the_models_values_and_metrics_are_said_once() -> None:
     made = weft.from_onnx(perceptron()).with_loss("cross_entropy", output="logits")
-    script = answers(job())
+    script = answers(job("job-7"), job())
     script.client().submit(made, data="d.npz", steps=3, init_from="job-7")
-    assert json.loads(script.requests[0].content)["init_from"] == {"job": "job-7"}
+    assert [each.url.path for each in script.requests] == ["/v1/jobs/job-7", "/v1/jobs"]  # and no upload
+    assert json.loads(script.requests[1].content)["init_from"] == {"job": "job-7"}
     with pytest.raises(weft.ArgumentError, match="where its loss is"):
         weft.job_spec(made, data="d.npz", steps=3, metrics={"a": weft.input("x")})
 
