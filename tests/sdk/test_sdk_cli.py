@@ -332,6 +332,11 @@ def test_a_field_inside_a_list_is_set(run: Run) -> None:
         ("shuffle=1", "--set data.shuffle=1: this is no boolean"),
         ("seed=true", "--set seed=true: this is no integer"),
         ("lr", "--set 'lr': write it like optimizer.lr=0.01"),
+        ("lr=NaN", "--set optimizer.lr=NaN: this is no number"),
+        ("lr=1e400", "--set optimizer.lr=1e400: the number is too large"),
+        ("lr=" + 100_000 * "[", "--set optimizer.lr: the value is nested too deeply"),
+        ('name="\\ud800"', "--set name: the value has a character that is no Unicode"),
+        ('run={"steps":5,"steps":6}', "--set run: an object has the key 'steps' twice: keep one of them"),
     ],
 )
 def test_a_field_that_a_job_does_not_have_is_wrong_usage(run: Run, assignment: str, message: str) -> None:

@@ -223,6 +223,10 @@ def test_a_token_that_is_made_by_the_same_call_again_has_the_same_secret(
     for other in (made("again", "l"), made("again", "k", Scope.RUNNER)):
         refused(other, 409, "wrong-state")
     assert made("another", "k").json()["token"] != first.json()["token"]
+    assert world.call("DELETE", "/v1/tokens/again?project=red", ADMIN).status_code == 204
+    refused(made("again", "k"), 409, "wrong-state")
+    assert world.call("GET", "/v1/jobs", first.json()["token"]).status_code == 401
+    assert made("again", "another key").status_code == 201
 
 
 def test_agents_show_the_jobs_that_the_caller_sees(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, event, inspect, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from server_specs import plan
 from weft.api.event import Event, LogLine, StateChanged
@@ -73,6 +73,35 @@ def test_tokens_of_an_earlier_release_stay(tmp_path: Path) -> None:
     migrate(engine)
     assert Records(engine).users() == [("digest", User("ci", Scope.RUNNER, "red"))]
     engine.dispose()
+
+
+def test_a_migration_that_is_cut_off_changes_nothing_and_is_made_by_the_next_start(tmp_path: Path) -> None:
+    """Each of its statements in turn is the one that there is no room for."""
+    for done in range(100):
+        path, left = tmp_path / f"{done}.db", done
+        engine = create_engine(f"sqlite:///{path}")
+        migrate(engine, "0002")
+        before = inspect(engine).get_table_names()
+
+        def fail(*_: object) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OperationalError("", {}, Exception("database or disk is full"))
+
+        event.listen(engine, "before_cursor_execute", fail)
+        try:
+            migrate(engine)
+        except OperationalError:
+            event.remove(engine, "before_cursor_execute", fail)
+            assert inspect(engine).get_table_names() == before
+            migrate(engine)
+            assert Records(engine).users() == []
+        else:
+            break
+        finally:
+            engine.dispose()
+    assert done > 10
 
 
 def test_the_comparison_of_schemas_sees_a_difference(engine: Engine) -> None:

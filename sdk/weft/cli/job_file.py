@@ -190,10 +190,7 @@ def _below(allowed: list[Schema], here: Any, path: tuple[str, ...], depth: int, 
 
 def _value(text: str, path: str, allowed: list[Schema], schema: Schema) -> Any:
     """The text as JSON if that has a type that the field may have, else as it is."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text
+    value = _parsed(text, path)
     types = [str(one["type"]) for one in allowed if "type" in one]
     if len(types) < len(allowed) or any(_is_a(value, each) for each in types):
         return value
@@ -203,6 +200,31 @@ def _value(text: str, path: str, allowed: list[Schema], schema: Schema) -> Any:
         field = _field_of(path, allowed, schema)
         raise ArgumentError(f"--set {path}={text}: {path} is a record; set its fields, like --set {field}=...")
     raise ArgumentError(f"--set {path}={text}: this is no {' or '.join(dict.fromkeys(types))}")
+
+
+def _parsed(text: str, path: str) -> Any:
+    """The text as JSON, or as it is where it is none. Raises ArgumentError for what no job file can have."""
+    try:
+        check_keys(text)
+        value = json.loads(text, parse_constant=_no_constant)
+    except RepeatedKeyError as error:
+        raise ArgumentError(f"--set {path}: {error}") from None
+    except RecursionError:
+        raise ArgumentError(f"--set {path}: the value is nested too deeply") from None
+    except ValueError:
+        value = text
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ArgumentError(f"--set {path}: the value has a character that is no Unicode") from None
+    except ValueError:
+        raise ArgumentError(f"--set {path}={text}: the number is too large") from None
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    """Python reads NaN and Infinity as JSON, which has neither."""
+    raise ValueError(name)
 
 
 def _field_of(path: str, allowed: list[Schema], schema: Schema) -> str:

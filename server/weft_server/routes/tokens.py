@@ -16,6 +16,7 @@ from weft_server.credentials import Credentials
 from weft_server.problems import ProblemError, sends
 from weft_server.refusals import WrongStateError
 from weft_server.routes.context import Caller, Context, IdempotencyKey, OfProject, Use, the_project
+from weft_server.storage.records import TokenRemovedError
 from weft_server.users import User
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=StrictRoute)
@@ -43,16 +44,16 @@ async def create_token(new: NewToken, use: Use, caller: Caller, idempotency_key:
     records, threads = use.service.records, use.service.threads
     try:
         users = await threads.write(records.add_token, info, digest(secret))
+    except TokenRemovedError as error:
+        detail = f"this call made a token that was removed; make another {new.name!r} with a new Idempotency-Key"
+        raise WrongStateError(detail) from error
     except IntegrityError as error:
         users = await threads.write(records.users)  # in order with those that add and remove
         if digest(secret) in dict(users):
             tokens.load(users)  # the first call may have failed after it was kept
-            (known,) = [
-                each
-                for each in await threads.read(records.tokens)
-                if (each.name, each.project) == (new.name, new.project)
-            ]
-            return TokenCreated(**known.model_dump(), token=secret)
+            for known in await threads.read(records.tokens):
+                if (known.name, known.project) == (new.name, new.project):
+                    return TokenCreated(**known.model_dump(), token=secret)
         taken = f"project {new.project} has a token {new.name!r} already; remove it, or take another name"
         raise WrongStateError(taken) from error
     tokens.load(users)

@@ -61,12 +61,20 @@ def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
-    """Brings the schema up to `revision`."""
+    """Brings the schema up to `revision`, or changes nothing: a process that ends in the middle leaves the old one."""
     config = Config()
     config.set_main_option("script_location", str(resources.files("weft_server.storage") / "migrations"))
     with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        # Python's driver begins no transaction for statements that change tables; each would be committed by itself.
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        level, driver.isolation_level = driver.isolation_level, None
+        try:
+            driver.execute("BEGIN IMMEDIATE")
+            config.attributes["connection"] = connection
+            command.upgrade(config, revision)
+        finally:
+            driver.isolation_level = level
 
 
 def _set_up(connection: Any, _record: object) -> None:
@@ -156,6 +164,15 @@ class TokenRow(Base):
     """SHA-256 of the secret, hexadecimal."""
     scope: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[str] = mapped_column(String(40))
+
+
+class RemovedTokenRow(Base):
+    """A secret that opens nothing any more, and is not made again by a repeated call."""
+
+    __tablename__ = "removed_tokens"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """SHA-256 of the secret, hexadecimal."""
 
 
 class PartRow(Base):

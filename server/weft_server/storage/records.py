@@ -32,6 +32,7 @@ from weft_server.storage.database import (
     JobRow,
     PartRow,
     PlanRow,
+    RemovedTokenRow,
     StartRow,
     SubmissionRow,
     TokenRow,
@@ -42,6 +43,10 @@ from weft_server.users import User
 
 class KeyReusedError(Exception):
     """An idempotency key came again with another body."""
+
+
+class TokenRemovedError(Exception):
+    """A token's secret is one that was removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,16 +279,22 @@ class Records:
         return [(row.digest, User(row.name, Scope(row.scope), row.project)) for row in rows]
 
     def add_token(self, token: TokenInfo, digest: str) -> list[tuple[str, User]]:
-        """Keeps a token; all users then. Raises IntegrityError where its project has one of that name."""
+        """Keeps a token; all users then. Raises IntegrityError where its project has one of that name, and
+        TokenRemovedError for a secret that was removed."""
         document = token.model_dump(mode="json")
         with Session(self._engine) as session, session.begin():
+            if session.get(RemovedTokenRow, digest) is not None:
+                raise TokenRemovedError
             session.add(TokenRow(digest=digest, **document))
         return self.users()
 
     def remove_token(self, project: str, name: str) -> list[tuple[str, User]]:
-        """Deletes a token; all users then. Idempotent."""
+        """Deletes a token, whose secret stays removed; all users then. Idempotent."""
         with Session(self._engine) as session, session.begin():
-            session.execute(delete(TokenRow).where(TokenRow.project == project, TokenRow.name == name))
+            found = session.get(TokenRow, (project, name))
+            if found is not None:
+                session.add(RemovedTokenRow(digest=found.digest))
+                session.delete(found)
         return self.users()
 
     def states(self, jobs: Sequence[str]) -> dict[str, JobState]:

@@ -1,4 +1,4 @@
-"""Names of users' tokens are their project's: one project learns nothing of another's."""
+"""Names of users' tokens are their project's: one project learns nothing of another's. Secrets of removed tokens."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ depends_on = None
 
 def upgrade() -> None:
     _rebuild("project", "name")
+    op.create_table(
+        "removed_tokens",
+        sa.Column("digest", sa.String(64), nullable=False),
+        sa.PrimaryKeyConstraint("digest", name="pk_removed_tokens"),
+    )
 
 
 def downgrade() -> None:
     """Of tokens of one name the first project's stays."""
+    op.drop_table("removed_tokens")
     _rebuild("name")
 
 
