@@ -222,7 +222,7 @@ def test_a_job_begins_with_another_s_values_or_with_a_file_s(client: weft.Client
         job.wait(timeout_s=60)
         for name, value in first.values().items():
             np.testing.assert_allclose(job.values()[name], value, rtol=0, atol=1e-20, strict=True)
-    with pytest.raises(weft.InvalidRequestError, match="/init_from"):
+    with pytest.raises(weft.NotFoundError, match="no job's id begins with 'nosuchjob'"):
         quiet(client, init_from="nosuchjob")
 
 

@@ -21,7 +21,7 @@ from weft.api.lifecycle import AgentState, JobState
 
 STEPS = 1500
 """Some seconds: it is in the midst of them when its metrics are told for the first time."""
-ROWS = 8192
+ROWS = 40_000
 LOST_S = 4.0
 DEADLINE_S = 60.0
 RECOVERY = weft.Recovery(keep_state=True, max_restarts=0)

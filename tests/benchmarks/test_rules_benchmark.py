@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from weft_graph.rules.built_in import BUILT_IN
+from weft_graph.rules.torch_variants import VARIANTS
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rules.py"
 
@@ -30,9 +31,11 @@ def test_every_rule_is_held_against_a_copy_of_as_many_bytes(tmp_path: Path) -> N
     assert ended.returncode == 0, ended.stderr
     document = json.loads(file.read_text())
     assert document["conditions"]["elements"] == 5000
-    assert [row["case"] for row in document["rows"]] == [f"{name}-float32" for name in BUILT_IN]
-    for name, row in zip(BUILT_IN, document["rows"], strict=True):
-        assert row["moved_bytes"] == BUILT_IN[name].moves * 5000 * 4
+    names = [*BUILT_IN, *sorted(VARIANTS)]
+    assert [row["case"] for row in document["rows"]] == [f"{name}-float32" for name in names]
+    for name, row in zip(names, document["rows"], strict=True):
+        if name in BUILT_IN:
+            assert row["moved_bytes"] == BUILT_IN[name].moves * 5000 * 4
         assert row["ratio"] == pytest.approx(row["weft_ms"] / row["peer_ms"])
         assert row["ratio"] == pytest.approx(row["copy_gigabytes_per_s"] / row["gigabytes_per_s"])
         assert f"{name}-float32" in ended.stdout

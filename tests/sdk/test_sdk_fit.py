@@ -249,7 +249,7 @@ def test_the_server_is_asked_before_the_module_is_exported(tmp_path: Path) -> No
     graph = {"pointer": "/data/columns/x", "detail": "a row has shape [4] and a sample has []"}
     wrong = problem(422, "invalid-job", "two things", [rows, graph])
     for answer, kind, said in (
-        (unavailable, weft.ConnectError, "no server at http://127.0.0.1:8470 .*; start one with: weft up"),
+        (unavailable, weft.ConnectError, "no server at http://127.0.0.1:8470 .*; start one with: .*weft up"),
         (problem(401, "unauthenticated", "no token"), weft.UnauthenticatedError, "no token"),
         (wrong, weft.InvalidRequestError, f"^ */data/batch_size: {rows['detail']}$"),
     ):

@@ -353,6 +353,15 @@ def test_a_wrong_type_is_told_with_the_field_what_was_given_and_what_is_allowed(
     assert [(error.pointer, error.detail) for error in found.errors] == [(f"/optimizer{pointer}", told)]
 
 
+@pytest.mark.parametrize("workers", [0, "two", None, 1.5])
+def test_a_wrong_field_from_which_others_follow_is_told_alone(
+    client: httpx.Client, document: dict[str, Any], workers: Any
+) -> None:
+    """Shards are as many as workers where nothing is said of them."""
+    found = problem(submit(client, {**document, "parallelism": {"workers": workers}}), 422, "invalid-request")
+    assert [error.pointer for error in found.errors] == ["/parallelism/workers"]
+
+
 @pytest.mark.parametrize(
     ("changes", "pointer", "told"),
     [

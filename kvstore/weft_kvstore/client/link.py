@@ -118,7 +118,8 @@ class ArenaFrames:
     def payload_of(self, values: Values, payload: memoryview) -> memoryview:
         """Where the payload is of a frame of values that uses the arena. Raises ProtocolError."""
         if self.memory is None:
-            raise ProtocolError(f"Values.at: {values.at}, the shard has no arena")
+            told = "Values.place: 1" if values.at is None else f"Values.at: {values.at}"
+            raise ProtocolError(f"{told}, the shard has no arena")
         return payload if values.at is None else self.memory.payload(values.at, payload_bytes(values))
 
     def push(
@@ -190,6 +191,12 @@ def _in_place(pieces: Sequence[SentPiece]) -> list[SentPiece]:
 
 def _not_in_place(pieces: Sequence[SentPiece]) -> list[SentPiece]:
     return [one for one in pieces if not one.run.entry.place]
+
+
+def _are_before(frame: SentFrame, pull: Pull) -> bool:
+    """Whether all calls that a frame is of were made before what is pulled: the shard answers after it has the frame,
+    and a pull does not see a push that was made after it. Calls are numbered as they are made."""
+    return max([one.run.owner.number for one in frame.pieces]) <= min([ask[0] for ask in pull.asks])
 
 
 # --- A client's link to one shard: what is asked of it, and what is under way -----------------------------------------
@@ -294,7 +301,12 @@ class ClientLink:
         if self.new_pulls:
             messages = pull_messages(self.new_pulls, self.shard, shared=memory is not None)
             self.new_pulls.clear()
-            if messages and frame is not None and (memory is not None or frame.nbytes <= CARRIES_PULL_BYTES):
+            if (
+                messages
+                and frame is not None
+                and (memory is not None or frame.nbytes <= CARRIES_PULL_BYTES)
+                and _are_before(frame, messages[-1])
+            ):
                 pull = messages.pop()
             for message in messages:
                 self.say(message)

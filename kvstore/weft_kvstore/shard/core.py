@@ -374,21 +374,23 @@ class ShardCore:
         shard, work = peer.job.shard, self.work
         is_here = push.at is None and not any(map(place_of, push.runs))
         runs = runs_of(push, payload) if is_here else self._shared_runs(peer, push, payload)
+        newest = -1
         for number, run in enumerate(runs):
             try:
                 if run.payload_kind == PayloadKind.GRADIENT and not run.chunks:
                     work.push(shard, peer.slot, run)
                 else:
                     work.take(self._taken(peer, run))
+                if run.payload_kind == PayloadKind.GRADIENT:
+                    newest = run.step
             except PushRefusedError as error:
                 self._refuse(peer, push, number, str(error))
             if peer.is_lost:  # By an answer.
                 return
         peer.acknowledge.append(push.frame)
         self.links.waiting[peer.identity] = peer
-        payload_kind, _, _, step, *_ = push.runs[-1]
-        if payload_kind is PayloadKind.GRADIENT:
-            peer.job.stragglers.came(peer.slot, step, peer.heard)
+        if newest >= 0:
+            peer.job.stragglers.came(peer.slot, newest, peer.heard)
         if pull is not None:  # Last: what has been merged by now is answered at once.
             self._pull(peer, pull)
 

@@ -146,15 +146,15 @@ class Peer:
 
     def receipts(self) -> Iterator[list[Buffer]]:
         """Says what was taken in since the last time; that frames have arrived is said by a frame, or last of all."""
-        if self.done:
-            yield self._numbered(Done(self.done))
-            self.done = []
-        released = [] if self.earlier else self.released
-        if released:
-            self.released = []
-            self.acknowledge = [frame for frame in self.acknowledge if frame not in released]
-        if released:
-            yield self._numbered(Released(released))
+        while self.done:
+            done, self.done = self.done[:MAX_RUNS], self.done[MAX_RUNS:]
+            yield self._numbered(Done(done))
+        if self.released and not self.earlier:
+            gone = set(self.released)
+            self.acknowledge = [frame for frame in self.acknowledge if frame not in gone]
+            while self.released:
+                released, self.released = self.released[:MAX_RUNS], self.released[MAX_RUNS:]
+                yield self._numbered(Released(released))
 
     def late_receipts(self) -> Iterator[list[Buffer]]:
         """Says of the frames that have arrived what no frame of values has said meanwhile."""

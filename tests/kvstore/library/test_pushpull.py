@@ -47,6 +47,34 @@ def test_a_small_pushpull_is_one_message_and_a_large_frame_does_not_hold_its_pul
             assert (sent[-1].pull is not None) == (len(messages) == 1)
 
 
+@pytest.mark.parametrize("same_host", [False, True])
+def test_a_pull_does_not_see_a_push_that_was_made_after_it(same_host: bool) -> None:
+    """However many of both are under way and share messages."""
+    with ShardServer("tcp://127.0.0.1:0") as server:
+        key = Key(shape=(4,), initializer=0.0)
+        description = describe({"w": key}, shards=[server.endpoint], rule="sgd", lr=1.0)
+        server.open(description, 0)
+        with KVStore.connect(description, 0, settings=LinkSettings(same_host=same_host)) as store:
+            for step in range(20):
+                pulls = [store.pull("w") for _ in range(8)]
+                pushed = store.push("w", ones())
+                assert [one.result(WAIT_S)[0] for one in pulls] == [-step] * 8
+                pushed.result(WAIT_S)
+
+
+def test_a_push_that_is_refused_is_no_newest_step() -> None:
+    with ShardServer("tcp://127.0.0.1:0") as server:
+        key = Key(shape=(4,), initializer=0.0)
+        description = describe({"w": key}, shards=[server.endpoint], slots=2, rule="sgd", lr=1.0)
+        server.open(description, 0)
+        with KVStore.connect(description, 0, settings=LinkSettings(same_host=False)) as store:
+            store.push("w", ones()).result(WAIT_S)
+            with pytest.raises(StoreRefusedError):
+                store.push("w", ones(), step=10**9).result(WAIT_S)
+            assert server._core.job is not None
+            assert server._core.job.stragglers.newest == 0
+
+
 def test_gradients_that_arrived_count_where_the_values_come_too_late(make: Make) -> None:
     one, other = make(describe({"w": Key(shape=(4,), initializer=0.0)}, slots=2, rule="sgd", lr=1.0), timeout_s=0.5)
     for store in (one, other):

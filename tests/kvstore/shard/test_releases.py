@@ -15,7 +15,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import PeerArenas
 from weft_kvstore.shard.peer import Job, Peer
 from weft_kvstore.wire.codec import decode_reply
-from weft_kvstore.wire.messages import Hello, Released
+from weft_kvstore.wire.messages import MAX_RUNS, Hello, Released
 
 SLOTS = 50
 
@@ -118,3 +118,11 @@ def test_connections_that_are_gone_leave_nothing_behind(job: Job, memory: Memory
         end()
     assert len(settled(arenas)) == 25
     assert arenas._lost == {}
+
+
+def test_thousands_of_receipts_leave_in_messages_that_a_client_takes(job: Job) -> None:
+    peer = peer_of(job, 1)
+    frames = list(range(1, 2 * MAX_RUNS + 2))
+    peer.released, peer.acknowledge, peer.done = frames.copy(), [1, 9 * MAX_RUNS], frames.copy()
+    assert told(peer) == frames
+    assert (peer.released, peer.acknowledge, peer.done) == ([], [9 * MAX_RUNS], [])
