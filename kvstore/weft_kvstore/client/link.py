@@ -216,7 +216,7 @@ class ClientLink:
         self.shard = shard
         self.name = f"shard {shard} at {endpoint}"
         self.connection = Connection(self.name, settings, now)
-        self.outbox: Outbox[SentEntry, Operation] = Outbox(settings, loopback=is_loopback(endpoint), ends_small=True)
+        self.outbox: Outbox[SentEntry, Operation] = Outbox(settings, loopback=is_loopback(endpoint))
         self.arena = ArenaFrames(shard)
         self.requests: dict[int, AskOperation] = {}
         self.outgoing: list[list[Buffer]] = []

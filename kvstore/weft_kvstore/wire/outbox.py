@@ -297,12 +297,6 @@ LOOPBACK_TIMES: Final = 8
 """How much longer than on other links a frame may take there, at most."""
 LOOPBACK_FRAME_BYTES: Final = 8 << 20
 LOOPBACK_CREDIT_BYTES: Final = 32 << 20
-FRAMES_WAITING: Final = 4
-"""A client's frame that passes a socket has at most this part of what waits: the shard works on one while the next is
-on its way, has little left to do once the last has come, and answers as much at once as has come at once. Each frame
-costs both ends some 0.1 ms, so that many are as bad."""
-LAST_FRAME_BYTES: Final = 2 << 20
-"""What a frame may have however little waits."""
 SHARED_FRAME_BYTES: Final = 8 << 20
 SHARED_CREDIT_BYTES: Final = 32 << 20
 """Where bytes pass through shared memory: they have no rate that a frame would have to fit."""
@@ -448,16 +442,14 @@ def parts_of(pieces: Sequence[Piece[E, W]]) -> Sequence[Buffer]:
 class Outbox(Generic[E, W]):
     """Slices on their way to one peer.
 
-    `credit_bytes` and `frame_bytes` are the bounds of this moment. `loopback`: the link is no network's. `ends_small`:
-    frames become smaller towards the end of what waits.
+    `credit_bytes` and `frame_bytes` are the bounds of this moment. `loopback`: the link is no network's.
     Invariants: `queued_bytes` and `queued_slices` are sums over waiting runs that are not cancelled (`OutRun.queued`);
     `in_flight_bytes` the sum over frames that left and were not acknowledged; frame numbers count up and are never used
     twice. `_dead` counts the runs of the heap that are cancelled: no more than half of it.
     """
 
-    def __init__(self, settings: LinkSettings, *, loopback: bool = False, ends_small: bool = False) -> None:
+    def __init__(self, settings: LinkSettings, *, loopback: bool = False) -> None:
         self.loopback = loopback
-        self._ends_small = ends_small
         self.queued_bytes = 0
         self.queued_slices = 0
         self.in_flight_bytes = 0
@@ -504,11 +496,8 @@ class Outbox(Generic[E, W]):
         if not self._heap:
             return None
         room = self.credit_bytes - self.in_flight_bytes
-        full = self.frame_bytes
-        if self._ends_small and full > LAST_FRAME_BYTES and not self._shared:
-            full = min(full, max(self.queued_bytes // FRAMES_WAITING, LAST_FRAME_BYTES))
-        limit = min(full, room)
-        if limit < min(full, self.queued_bytes) and 2 * self.in_flight_bytes > self.credit_bytes:
+        limit = min(self.frame_bytes, room)
+        if limit < min(self.frame_bytes, self.queued_bytes) and 2 * self.in_flight_bytes > self.credit_bytes:
             return None  # A full frame can leave soon: it costs no more than a small one, and arrives no later.
         heap = self._heap
         taken: list[Piece[E, W]] = []

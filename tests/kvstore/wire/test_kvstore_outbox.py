@@ -18,8 +18,6 @@ from weft_kvstore.wire.outbox import (
     CREDIT_TIME_S,
     FIRST_CREDIT_BYTES,
     FRAME_TIME_S,
-    FRAMES_WAITING,
-    LAST_FRAME_BYTES,
     LOOPBACK_CREDIT_BYTES,
     LOOPBACK_FRAME_BYTES,
     LOOPBACK_TIMES,
@@ -458,25 +456,3 @@ def test_what_is_cancelled_is_not_kept() -> None:
     assert outbox.queued_bytes == 16
     outbox.acknowledge(1, 1.0)
     assert [index for _, index, _ in drained(outbox)] == [0, 2]
-
-
-def test_frames_become_smaller_towards_the_end_so_that_the_peer_has_little_left_to_do_then() -> None:
-    outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=1 << 30, frame_bytes=8 << 20), ends_small=True)
-    outbox.put(run_of([1 << 20] * 96))
-    lengths = []
-    while (frame := outbox.fill(0.0)) is not None:
-        lengths.append(frame.nbytes)
-        assert frame.nbytes <= max((frame.nbytes + outbox.queued_bytes) // FRAMES_WAITING, LAST_FRAME_BYTES)
-    assert sum(lengths) == 96 << 20
-    assert lengths == sorted(lengths, reverse=True)
-    assert lengths[0] == 8 << 20
-    assert lengths[-1] <= LAST_FRAME_BYTES
-    outbox.put(run_of([1 << 20] * 2))
-    frame = outbox.fill(0.0)
-    assert frame is not None
-    assert frame.nbytes == 2 << 20  # as one frame, for a frame costs something too
-    outbox.shared = True
-    outbox.put(run_of([1 << 20] * 16))
-    frame = outbox.fill(0.0)
-    assert frame is not None
-    assert frame.nbytes == 8 << 20
