@@ -26,14 +26,13 @@ from weft_kvstore.serving.daemon import ShardSettings
 from weft_kvstore.serving.metrics import METRICS, MOST_JOBS, OTHERS, ShardCollector, metrics_served
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.peer import STEPS_KEPT, Stragglers
 from weft_kvstore.statistics import (
     PRIORITIES,
     STAGES,
-    STEPS_KEPT,
     ApplyStatistics,
     JobStatistics,
     ShardStatistics,
-    Stragglers,
     counted,
     depths,
     group_of,
