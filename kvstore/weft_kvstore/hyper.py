@@ -149,7 +149,7 @@ class KeyHyper:
     before what was changed for the whole job.
     """
 
-    __slots__ = ("_base", "_described", "_job", "_last", "_multipliers", "_schedules", "_when", "own")
+    __slots__ = ("_base", "_described", "_job", "_last", "_multipliers", "_schedules", "_when", "constant", "own")
 
     def __init__(
         self,
@@ -175,6 +175,13 @@ class KeyHyper:
         self._base: Hyper = {name: value * self._factor(name) for name, value in numbers.items()}
         self._last: Hyper = self._base
         self._when = (-1, 0)
+        self.constant: Hyper | None = None if self._schedules or self._job.count or self.own.count else self._base
+        """The numbers of every step, where no schedule and no change tells steps apart: see `changed`."""
+
+    def changed(self) -> None:
+        """Something was changed, of this key or of the job: who made the change says so."""
+        if self._job.count or self.own.count:
+            self.constant = None
 
     def at(self, step: int) -> Hyper:
         changes = self._job.count + self.own.count

@@ -1,8 +1,7 @@
-"""This process and its threads: its identity after a fork, signals, memory, and the waking of a thread that polls."""
+"""This process: its identity after a fork, what it sets at its start, memory, and the waking of a thread that polls."""
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` makes enums of handlers, which takes ten times as long
 import contextlib
 import ctypes
 import logging
@@ -12,10 +11,6 @@ import resource
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from signal import SIGINT
-from types import FrameType, TracebackType
-from typing import Any, Final
 
 from weft_kvstore.errors import StoreError
 
@@ -41,79 +36,6 @@ class OwnProcess:
             raise StoreError(
                 f"this store belongs to process {self.number}, this is process {os.getpid()}: connect after the fork"
             )
-
-
-# --- Ctrl-C, kept back while the main thread is in the middle of something --------------------------------------------
-
-
-MAIN: Final = threading.main_thread().ident
-"""Where Python calls the handlers of signals."""
-
-_INTERRUPT: Final = int(SIGINT)
-
-
-class Interrupts:
-    """While it is entered, the handler that SIGINT has in Python is called only during `sleep`, and else at the end. It
-    may raise, as CPython's own does. For the main thread alone; where one is entered within another, the outer one's
-    end is the end, and its `sleep` that of both.
-
-    It takes the handler's place meanwhile, and leaves alone what is no handler of Python's.
-    """
-
-    are_held = False
-    """Whether the main thread is in the middle of something, and does not sleep."""
-
-    may_come = False
-    _handler: Callable[[int, FrameType | None], Any] | None = None
-    _came = False
-    _outer = False
-
-    def __enter__(self) -> Interrupts:
-        handler = _signal.getsignal(_INTERRUPT)
-        if callable(handler):
-            self._handler = handler
-            _signal.signal(_INTERRUPT, self._hear)
-        self._outer = Interrupts.are_held
-        Interrupts.are_held = True
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        Interrupts.are_held = self._outer
-        self.may_come = False
-        handler, self._handler = self._handler, None
-        if handler is not None:
-            _signal.signal(_INTERRUPT, handler)
-            if self._came:
-                handler(_INTERRUPT, None)
-
-    def sleep(self, sleep: Callable[..., object], *arguments: object) -> None:
-        """Calls it, and lets interrupts through meanwhile."""
-        self.may_come = True
-        Interrupts.are_held = self._outer
-        try:
-            if self._came and self._handler is not None:
-                self._came = False
-                self._handler(_INTERRUPT, None)
-            sleep(*arguments)
-        finally:
-            Interrupts.are_held = True
-            self.may_come = False
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self.may_come and self._handler is not None:
-            self._handler(number, frame)
-        else:
-            self._came = True
-
-
-_OTHER_THREAD: Final = contextlib.nullcontext()
-
-
-def uninterrupted() -> contextlib.AbstractContextManager[object]:
-    """Keeps Ctrl-C back from what this thread does within it, which waits for nothing."""
-    return Interrupts() if threading.get_ident() == MAIN and not Interrupts.are_held else _OTHER_THREAD
 
 
 # --- What a process with a store in it, shard or worker, sets for itself at its start ---------------------------------

@@ -368,7 +368,8 @@ class BucketUpdate:
         state = {name: values.written(low, high)[0][2] for name, values in self.state.items()} if self.state else {}
         try:
             if not spec.own and spec.rule.anywhere and len(of.weight) <= CACHE_ELEMENTS:
-                self._apply(of, state, spec.hyper.at(of.step), 0, len(of.weight))
+                constant = spec.hyper.constant
+                self._apply(of, state, spec.hyper.at(of.step) if constant is None else constant, 0, len(of.weight))
                 return
             alike = spec.numbers(of.step, low, high) if spec.own else ((low, high, spec.hyper.at(of.step)),)
             for first, stop, hyper in alike:

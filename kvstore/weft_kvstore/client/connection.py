@@ -107,7 +107,7 @@ class Connection:
         self._renewed_after_s = settings.renewed_after_s
         self._wanted_ping_s = self._ping_s = settings.ping_s
         self._boot: bytes | None = None
-        self._heard = now
+        self.heard = now
         self._opened = now
         self._pinged = now
         self._retry_at = now
@@ -129,11 +129,6 @@ class Connection:
         """Whether another process has the slot, as far as the shard knows."""
         return self.turned_away is not None and self.turned_away.code is RefusalCode.BUSY
 
-    def heard(self, now: float) -> None:
-        """Anything came from the shard."""
-        if self.state is LinkState.OPEN:
-            self._heard = now
-
     def welcome(self, message: Welcome, now: float) -> bool:
         """The shard talks with us. Whether it is the one that did, on a connection that has not broken meanwhile:
         another has lost what we know of it. Raises ProtocolError for the Welcome of another connection."""
@@ -149,7 +144,7 @@ class Connection:
         self.lost = None
         self.turned_away = None
         self.at_fault = False
-        self._heard = now
+        self.heard = now
         self._retry_s = FIRST_RETRY_S
         self._broken_off, self._misfit = 0, None
         self._ping_s = min(self._wanted_ping_s, message.silence_ms / 4000)
@@ -192,7 +187,7 @@ class Connection:
 
     def forgive(self, stall_s: float) -> None:
         """This process stood still for so long: it could not hear the shard."""
-        self._heard += stall_s
+        self.heard += stall_s
         self._opened += stall_s
 
     def tick(self, now: float) -> Due:
@@ -215,9 +210,9 @@ class Connection:
         if self.state is LinkState.GREETING and now - self._pinged >= self._silence_s / HELLOS:
             due |= Due.HELLO
             self._pinged = now
-        if self.lost is None and now - self._heard >= self._silence_s:
+        if self.lost is None and now - self.heard >= self._silence_s:
             due |= Due.LOST
-            self.lost = f"{self._name} has been silent for {now - self._heard:.1f} s (it did not answer)"
+            self.lost = f"{self._name} has been silent for {now - self.heard:.1f} s (it did not answer)"
         return due
 
     def next_tick(self) -> float:
@@ -230,14 +225,14 @@ class Connection:
         if self.state is LinkState.GREETING:
             times.append(self._pinged + self._silence_s / HELLOS)
         if self.lost is None:
-            times.append(self._heard + self._silence_s)
+            times.append(self.heard + self._silence_s)
         return min(times)
 
     def _connect_at(self) -> float:
         """When the next connection is due: the time to try again, or some seconds without a word."""
         if self.state is LinkState.DOWN:
             return self._retry_at
-        return max(self._heard, self._opened) + self._renewed_after_s
+        return max(self.heard, self._opened) + self._renewed_after_s
 
     def _was_not_answered(self) -> None:
         """A connection has ended with no word about it: what was said of earlier ones is out of date."""

@@ -220,7 +220,8 @@ class ClientCore:
             return
         try:
             message, payload, number = decode_reply(parts)
-            connection.heard(now)
+            if connection.state is LinkState.OPEN:
+                connection.heard = now
             if number == link.received + 1:
                 link.received = number
             elif number:  # 0 is not counted.

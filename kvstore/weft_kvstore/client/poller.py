@@ -1,7 +1,9 @@
-"""Whose thread polls the sockets: one caller that waits leads, the others follow and are woken."""
+"""Whose thread polls the sockets: one caller that waits leads, the others follow and are woken; Ctrl-C meanwhile."""
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` makes enums of handlers, which takes ten times as long
+import contextlib
 import math
 import os
 import select
@@ -9,6 +11,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from signal import SIGINT
+from types import FrameType, TracebackType
 from typing import Any, Final
 
 from weft_kvstore.client.calls import end_futures
@@ -16,7 +20,81 @@ from weft_kvstore.client.operation import Operation
 from weft_kvstore.client.sockets import ClientSockets, Readable
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import StoreFuture
-from weft_kvstore.process import MAIN, Interrupts, OwnProcess, Wakeup
+from weft_kvstore.process import OwnProcess, Wakeup
+
+# --- Ctrl-C, kept back while the main thread is in the middle of something --------------------------------------------
+
+
+MAIN: Final = threading.main_thread().ident
+"""Where Python calls the handlers of signals."""
+
+
+_INTERRUPT: Final = int(SIGINT)
+
+
+class Interrupts:
+    """While it is entered, the handler that SIGINT has in Python is called only during `sleep`, and else at the end. It
+    may raise, as CPython's own does. For the main thread alone; where one is entered within another, the outer one's
+    end is the end, and its `sleep` that of both.
+
+    It takes the handler's place meanwhile, and leaves alone what is no handler of Python's.
+    """
+
+    are_held = False
+    """Whether the main thread is in the middle of something, and does not sleep."""
+
+    may_come = False
+    _handler: Callable[[int, FrameType | None], Any] | None = None
+    _came = False
+    _outer = False
+
+    def __enter__(self) -> Interrupts:
+        handler = _signal.getsignal(_INTERRUPT)
+        if callable(handler):
+            self._handler = handler
+            _signal.signal(_INTERRUPT, self._hear)
+        self._outer = Interrupts.are_held
+        Interrupts.are_held = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        Interrupts.are_held = self._outer
+        self.may_come = False
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            _signal.signal(_INTERRUPT, handler)
+            if self._came:
+                handler(_INTERRUPT, None)
+
+    def sleep(self, sleep: Callable[..., object], *arguments: object) -> None:
+        """Calls it, and lets interrupts through meanwhile."""
+        self.may_come = True
+        Interrupts.are_held = self._outer
+        try:
+            if self._came and self._handler is not None:
+                self._came = False
+                self._handler(_INTERRUPT, None)
+            sleep(*arguments)
+        finally:
+            Interrupts.are_held = True
+            self.may_come = False
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.may_come and self._handler is not None:
+            self._handler(number, frame)
+        else:
+            self._came = True
+
+
+_OTHER_THREAD: Final = contextlib.nullcontext()
+
+
+def uninterrupted() -> contextlib.AbstractContextManager[object]:
+    """Keeps Ctrl-C back from what this thread does within it, which waits for nothing."""
+    return Interrupts() if threading.get_ident() == MAIN and not Interrupts.are_held else _OTHER_THREAD
+
 
 # --- Callers that wait for a future each while another caller leads the client's work ---------------------------------
 

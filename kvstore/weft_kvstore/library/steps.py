@@ -20,6 +20,7 @@ import numpy as np
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.poller import uninterrupted
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import StoreDescription
@@ -27,7 +28,6 @@ from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, S
 from weft_kvstore.futures import StoreFuture, joined, then
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import MAX_STEP, KeyRegistry, StepCounts
-from weft_kvstore.process import uninterrupted
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 # --- What became of a slot's pushes, key by key: which are under way, and which have to be pushed again ---------------

@@ -58,6 +58,7 @@ class LiveHyper:
         self._buckets = buckets
         self._units = units
         self._job = HyperTimeline()
+        self._made: list[KeyHyper] = []
         self._ranges: dict[str, Least] = {}
         """Of numbers of the whole job, for it takes a look at every key to find one."""
 
@@ -65,7 +66,8 @@ class LiveHyper:
         """Those of a key, or of those that are updated like it, under the rule that they have."""
         values = {**rule.hyper, **hyper_of(self._description, key)}
         job = self._job if key.rule is None else None  # What is changed for the job is of another rule.
-        return KeyHyper(values, key.multipliers, job=job, described=key.hyper or ())
+        self._made.append(KeyHyper(values, key.multipliers, job=job, described=key.hyper or ()))
+        return self._made[-1]
 
     def check(self, place: int | None, numbers: Mapping[str, float]) -> None:
         """Raises ProtocolError for a key that no rule updates, and for numbers that cannot be hyper-parameters."""
@@ -106,6 +108,8 @@ class LiveHyper:
         if timeline is not None:
             timeline.set(step, numbers)
             timeline.forget(self._least())
+            for one in self._made:
+                one.changed()
 
     def _range_of(self, key: KeyDescription | None, name: str) -> Least:
         if key is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from store_cluster import key_of, store_of
 from weft_kvstore.client.connection import (
     AFTER_LOSS,
     FIRST_RETRY_S,
@@ -15,9 +16,10 @@ from weft_kvstore.client.connection import (
     HandshakeFailure,
     LinkState,
 )
+from weft_kvstore.client.core import ClientCore, Sender
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.messages import RefusalCode, Refused, Welcome
+from weft_kvstore.wire.codec import ProtocolError, encode
+from weft_kvstore.wire.messages import Acknowledge, RefusalCode, Refused, Welcome
 
 SILENCE_S = 8.0
 BOOT = b"b" * 16
@@ -166,7 +168,7 @@ def test_seconds_without_a_word_begin_a_new_connection_long_before_the_shard_is_
     connection = Connection("shard 3", LinkSettings(silence_s=silence_s), 0.0)
     connection.tick(0.0)
     connection.welcome(welcome(1), 0.0)
-    connection.heard(1.0)
+    connection.heard = 1.0
     assert Due.CONNECT not in connection.tick(1.0 + renewed_after_s - 0.01)
     assert connection.tick(1.0 + renewed_after_s) == Due.CONNECT
     assert (connection.state, connection.session, connection.lost) == (LinkState.GREETING, 2, None)
@@ -198,10 +200,16 @@ def test_the_silence_since_it_was_open_loses_the_shard_once_until_a_welcome() ->
     assert states(connection) == (LinkState.OPEN, None, None, False)
 
 
-def test_only_what_is_heard_while_it_is_open_breaks_the_silence() -> None:
-    connection = handshake()
-    connection.heard(SILENCE_S - 0.1)
-    assert Due.LOST in connection.tick(SILENCE_S)
+@pytest.mark.parametrize("is_open", [True, False])
+def test_only_what_is_heard_while_it_is_open_breaks_the_silence(is_open: bool) -> None:
+    description, settings = store_of([key_of("w", (4,), 1)], slots=1, shards=1), LinkSettings(silence_s=SILENCE_S)
+    core = ClientCore(description, Sender(0, 1, bytes(16)), settings=settings, endpoints=["a"], now=0.0)
+    connection = core.links[0].connection
+    connection.tick(0.0)
+    if is_open:
+        connection.welcome(welcome(1), 0.0)
+    core.receive(0, encode(Acknowledge([])), SILENCE_S - 0.1)
+    assert (Due.LOST in connection.tick(SILENCE_S)) is not is_open
 
 
 def test_another_boot_is_a_shard_that_has_lost_its_values() -> None:
