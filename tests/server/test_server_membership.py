@@ -18,7 +18,7 @@ from server_running import DEADLINE_S, Actor, eventually, parameters, running, s
 from server_specs import save_rows, spec_json
 from weft.agent.membership import Membership
 from weft.agent.reporter import MOST_LINES, Reporter, UploadError
-from weft.api.agent import AgentKind, Heartbeat, LogReport, MetricReport, Orders, Registration
+from weft.api.agent import AgentKind, Heartbeat, LogReport, MetricReport, Orders, Registration, SetDone, SnapshotDone
 from weft.api.lifecycle import AllocationEvent
 from weft_server.control.clock import ProcessClock
 from weft_server.control.limits import Limits
@@ -234,6 +234,30 @@ def test_facts_come_in_order_nothing_but_older_steps_is_left_out() -> None:
     assert [line["message"] for body in sent for line in body["logs"]] == [str(step) for step in range(50)]
     assert len(sent) < 10
     assert sent[-1]["step"] == 49
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"event": AllocationEvent.RUNNING},
+        {"snapshot": SnapshotDone(step=1, missed=True, error="late")},
+        {"sets": [SetDone(number=1, step=1)]},
+    ],
+    ids=lambda facts: next(iter(facts)),
+)
+def test_what_somebody_waits_for_goes_at_once_and_takes_along_what_nobody_does(
+    facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.agent.reporter.INTERVAL_S", 1e6)
+    play = Play()
+    each = reporter(play)
+    each.report(event=AllocationEvent.READY)
+    assert each.flush(DEADLINE_S)
+    each.report(step=1)
+    each.report(**facts)
+    assert each.flush(DEADLINE_S)
+    each.close()
+    assert [body["step"] for body in play.bodies("/reports")] == [None, 1]
 
 
 def test_a_report_is_sent_until_it_is_taken_always_the_same() -> None:

@@ -25,6 +25,7 @@ from weft.api.agent import LogReport, MetricReport, Report, SetDone, SnapshotDon
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
 from weft.api.trace import ProcessTrace
+from weft_graph.schema import schemas
 from weft_kernels.kernel import kernels
 from weft_kernels.onnx_runtime import session  # noqa: F401 - imported late elsewhere: a child has it from its fork on
 from weft_kernels.rules.lookup import rules
@@ -46,6 +47,7 @@ class WorkerTask(BaseModel):
 
 def prepare() -> None:
     """What would be found late, and in each child anew."""
+    schemas()
     kernels()
     rules()
     httpx.Client().close()  # It imports most of what it needs when the first one is made.

@@ -25,8 +25,8 @@ __all__ = ["Reporter", "UploadError"]
 _log = logging.getLogger("weft.reporter")
 
 INTERVAL_S = 0.5
-"""Between two posts that bring no event. The server tells of a step once a second, and each post costs it and the agent
-some milliseconds, which a small model's steps would rather have."""
+"""Between two posts that nobody waits for. The server tells of a step once a second, and each post costs it and the
+agent some milliseconds, which a small model's steps would rather have."""
 POST_TIMEOUT_S = 10.0
 MOST_LINES = 1000
 """Metrics and logs, each, in one post: bounds its size."""
@@ -63,9 +63,14 @@ class _Part:
         return lines or characters >= MOST_CHARACTERS or ends
 
     @property
+    def is_urgent(self) -> bool:
+        """Whether the job, or whoever has set parameters, waits for it now."""
+        return bool(self.event is not None or self.snapshot is not None or self.sets)
+
+    @property
     def is_waited_for(self) -> bool:
         """Whether the job cannot come to its end, or to the right one, without it."""
-        return bool(self.event is not None or self.snapshot is not None or self.metrics or self.sets)
+        return bool(self.is_urgent or self.metrics)
 
 
 class Reporter:
@@ -176,13 +181,11 @@ class Reporter:
                 self._changed.notify_all()
 
     def _next(self, due: float) -> _Part | None:
-        """The next facts, once they may go: at once with an event, else not before `due`. None when closed."""
+        """The next facts, once they may go: at once where one is urgent, else not before `due`. None when closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed.is_set() or bool(self._parts))
             self._changed.wait_for(
-                lambda: (
-                    self._closed.is_set() or any(part.event is not None for part in self._parts) or len(self._parts) > 1
-                ),
+                lambda: self._closed.is_set() or any(part.is_urgent for part in self._parts) or len(self._parts) > 1,
                 max(0.0, due - time.monotonic()),
             )
             if self._closed.is_set():
