@@ -99,21 +99,25 @@ class HostModule:
         assert min(*grid, *block) >= 1
         parameters = self.parameters(entry)
         assert len(args) == len(parameters), f"{entry}: {len(args)} arguments for {len(parameters)} parameters"
-        held = [_held(entry, place, arg, want) for place, (arg, want) in enumerate(zip(args, parameters, strict=True))]
+        strided = self.source.strided
+        held = [
+            _held(entry, place, arg, want, strided)
+            for place, (arg, want) in enumerate(zip(args, parameters, strict=True))
+        ]
         pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
         number = self.source.entries.index(entry)
         ended = self._library[f"entry_{number}"](pointers, _three(grid), _three(block), shared_bytes, int(descending))
         assert ended, f"{entry}: some threads of a block ended while others waited for them"
 
 
-def _held(entry: str, place: int, arg: Any, want: str) -> Any:
+def _held(entry: str, place: int, arg: Any, want: str, strided: bool) -> Any:
     """The argument's bytes as a C value, once it fits the parameter: `*cf4` is a pointer to constant floats."""
     shown = f"{entry}, argument {place}: {want} is asked for, and {type(arg).__name__} {arg.dtype} is given"
     kind = f"{arg.dtype.kind}{arg.dtype.itemsize}"
     if want.startswith("*"):
         assert isinstance(arg, np.ndarray), shown
         assert kind == want.lstrip("*c"), shown
-        assert arg.flags.c_contiguous, f"{entry}, argument {place} is not contiguous"
+        assert strided or arg.flags.c_contiguous, f"{entry}, argument {place} is not contiguous"
         assert want.startswith("*c") or arg.flags.writeable, f"{entry}, argument {place} is written and read-only"
         return ctypes.c_void_p(arg.ctypes.data)
     assert isinstance(arg, np.generic), shown

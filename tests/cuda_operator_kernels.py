@@ -13,7 +13,7 @@ from weft_graph.ir import Node
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.schema import schemas
 from weft_graph.types import DType
-from weft_kernels.cuda.module import CudaSource, read_source
+from weft_kernels.cuda.module import CudaSource, Index, read_source
 from weft_kernels.cuda.pointwise import Fused, NotTraceableError, fuse
 from weft_kernels.element_types import is_float, is_half
 from weft_kernels.kernel import KernelContext
@@ -122,7 +122,7 @@ def every_operator() -> CudaSource:
 
 
 @cache
-def compiled_operators(*, once: bool) -> CudaSource:
+def compiled_operators(*, once: bool, index: Index) -> CudaSource:
     """Every operator's kernels but those over float64, whose functions NVRTC is slow with; or one for each operator.
 
     float64 is compiled in the rules, and run here on the CPU. bfloat16 differs from float16 where it is read and stored
@@ -134,4 +134,4 @@ def compiled_operators(*, once: bool) -> CudaSource:
             chosen[name] = case
         if once and (case.node.op_type not in chosen or "-bfloat16-" in name):
             chosen[case.node.op_type] = case
-    return read_source("operators.cu", "\n".join(case.fused.text for case in chosen.values()))
+    return read_source("operators.cu", "\n".join(case.fused.text for case in chosen.values()), index)

@@ -13,7 +13,7 @@ from onnx_node_cases import node_cases
 from operator_cases import BACKWARD_CASES, NODE_NAMES, differentiated_nodes
 from weft_graph.rules.graph import rule_graph_from_json
 from weft_kernels.cuda import kernels, rules
-from weft_kernels.cuda.module import launch_source
+from weft_kernels.cuda.module import launch_generated
 from weft_kernels.kernel import KernelContext
 from weft_kernels.random import draws as host_draws
 from weft_kernels.rules.lookup import rule_from
@@ -110,5 +110,5 @@ def test_gpu_generated_kernels_are_numpys(xp: Any) -> None:
     for case in generated_cases().values():
         made = xp.zeros(case.expected.shape, dtype=case.expected.dtype)
         arrays = [xp.asarray(array) for array in case.inputs]
-        launch_source(xp, case.fused.source, made.size, [*arrays, made, made.size, 1, none, 0])
+        launch_generated(xp, case.fused.text, made.size, [*arrays, made, made.size, 1, none, 0])
         _same(xp, made, case.expected, case.name)

@@ -14,13 +14,16 @@ from cuda_operator_kernels import compiled_operators
 from cuda_rules import user_rules
 from nvrtc import ARCHITECTURES, compile_for
 from weft_graph.rules.graph import rule_graph_from_json
-from weft_kernels.cuda.module import CudaSource, read_source, sources
+from weft_kernels.cuda.module import CudaSource, Index, read_source, sources
 from weft_kernels.cuda.rules import FusedRule
 
 pytestmark = pytest.mark.skipif(nvrtc.why_not() is not None, reason=str(nvrtc.why_not()))
 
 
-def _rules() -> CudaSource:
+INDICES: tuple[Index, ...] = (32, 64)
+
+
+def _rules(index: Index) -> CudaSource:
     """Users' rules over every float type, in one source."""
     texts = []
     for name, document in user_rules().items():
@@ -28,7 +31,7 @@ def _rules() -> CudaSource:
         for dtype in ("float16", "float32", "float64"):
             kernel = f"rule_{name}_{dtype}"
             texts.append(fused.fused(np.dtype(dtype)).text.replace(" fused(", f" {kernel}("))
-    return read_source("users_rules.cu", "\n".join(texts))
+    return read_source("users_rules.cu", "\n".join(texts), index)
 
 
 GENERATED = {
@@ -38,16 +41,20 @@ GENERATED = {
 }
 # What is wrong with a type is wrong for every GPU: all types of all operators are compiled for one of them.
 COMPILED = [
-    (name, architecture)
+    (name, architecture, index)
     for name in (*sources(), *GENERATED)
     for architecture in ARCHITECTURES
+    for index in INDICES
     if (name, architecture) not in {("every_operator.cu", "sm_90"), ("one_of_each_operator.cu", "sm_80")}
+    if (name, index) != ("every_operator.cu", 64)
 ]
 
 
-@pytest.mark.parametrize(("name", "architecture"), COMPILED)
-def test_a_source_compiles(name: str, architecture: str) -> None:
-    source = GENERATED[name]() if name in GENERATED else sources()[name]
+@pytest.mark.parametrize(("name", "architecture", "index"), COMPILED)
+def test_a_source_compiles(name: str, architecture: str, index: Index) -> None:
+    """Counting elements in 32 bits and in 64."""
+    source = GENERATED[name](index=index) if name in GENERATED else sources(index)[name]
+    assert ("#define WEFT_INDEX_32" in source.text, source.index) == (index == 32, index)
     size, names = compile_for(source, architecture)
     assert size > 1000
     assert set(names) == set(source.entries)

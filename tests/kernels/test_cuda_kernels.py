@@ -13,10 +13,13 @@ import pytest
 
 import cuda_on_host
 from strict_arrays import own_kernels, to_device, to_host
+from weft_graph.ir import Node, Subgraph
 from weft_graph.shapes.windows import Windows
 from weft_kernels import windows as portable
-from weft_kernels.cuda import kernels, rules
+from weft_kernels.cuda import kernels, module, rules
+from weft_kernels.cuda.fused import run_generated
 from weft_kernels.cuda.module import read_source, sources
+from weft_kernels.kernel import KernelContext
 from weft_kernels.random import draws as host_draws
 from weft_kernels.rules.lookup import rules as built_in
 
@@ -28,10 +31,44 @@ FLOATS = ("float16", "float32", "float64")
 TOLERANCE = {"float16": (4e-3, 4e-3), "float32": (2e-6, 2e-6), "float64": (1e-13, 1e-14)}
 
 
-@pytest.fixture
-def xp() -> Iterator[Any]:
-    with own_kernels() as module:
-        yield module
+@pytest.fixture(params=[32, 64])
+def xp(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module with kernels that count elements in 32 bits, and with those that do in 64."""
+    if request.param == 64:
+        monkeypatch.setattr(module, "INDEX_32_ELEMENTS", 0)
+    with own_kernels() as arrays:
+        yield arrays
+
+
+@pytest.mark.parametrize("most", [module.INDEX_32_ELEMENTS - 1, module.INDEX_32_ELEMENTS])
+def test_a_launch_counts_in_32_bits_where_all_of_it_is_small_enough(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array, a number, how far a stride reaches: the largest decides. Nothing of that size is made."""
+    started: list[tuple[Any, ...]] = []
+    monkeypatch.setitem(
+        module.LAUNCHERS, "numpy", lambda source, *_, **__: started.append((source.index, _[-1][-1].nbytes))
+    )
+    large, small = np.broadcast_to(np.float16(0), (most,)), np.zeros(4, np.float16)
+    text = "__global__ void f(const __half* x, index_t n) { GRID_LOOP(e, n) {} }"
+    module.launch(np, "rows.cu", "gather_rows", 4, large, 4, types=("float16",))
+    module.launch(np, "rows.cu", "gather_rows", 4, small, most, types=("float16",))
+    module.launch(np, "windows.cu", "im2col", 4, small, 4, types=("float16",), reach=most)
+    module.launch_generated(np, text, 4, (large, 4))
+    module.launch_generated(np, text, 4, (small, 4, -most))
+    module.launch_generated(np, text, 4, (small, 4), strided=True, reach=most)
+    assert started == [(32, 4) if most < module.INDEX_32_ELEMENTS else (64, 8)] * 6
+    # A thread's last step goes beyond the last element by the whole grid: that number too fits.
+    assert module.INDEX_32_ELEMENTS - 1 + module.THREADS * module.MOST_BLOCKS < 2**31
+
+
+def test_a_fused_kernel_whose_input_reaches_far_counts_in_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few elements, which lie far from each other."""
+    far = np.lib.stride_tricks.as_strided(np.zeros(1, np.float16), (3,), (module.INDEX_32_ELEMENTS,))
+    found = []
+    monkeypatch.setitem(module.LAUNCHERS, "numpy", lambda source, *_, **__: found.append(source.index))
+    body = Subgraph(("x",), (), (Node("Neg", "n", ("x",), ("y",)),), ("y",))
+    run_generated(KernelContext(""), body, [far])
+    run_generated(KernelContext(""), body, [far[:2]])
+    assert found == [64, 32]
 
 
 @pytest.mark.parametrize("start", [0, 1, 5, 2**40 + 3])

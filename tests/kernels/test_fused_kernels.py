@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,11 @@ from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.types import DType, TensorType, array_type
 from weft_kernels import broadcast_shape, fused_body
 from weft_kernels.broadcast_shape import broadcast_shape as shape_of
-from weft_kernels.cuda.fused import generate
-from weft_kernels.cuda.module import CudaSource, read_source
+from weft_kernels.cuda import module
+from weft_kernels.cuda.fused import Walk, generate, walk
+from weft_kernels.cuda.module import CudaSource, generated_source, read_source
 from weft_kernels.cuda.pointwise import NotTraceableError
-from weft_kernels.kernel import Array, KernelContext, kernels
+from weft_kernels.kernel import Array, KernelContext, kernel_of, kernels
 from weft_kernels.run import KernelError, run_node, run_nodes
 
 needs_compiler = pytest.mark.skipif(
@@ -92,8 +93,8 @@ def drawn(shapes: Sequence[tuple[int, ...]], dtype: str) -> list[Array]:
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of at least 64 elements, so that small arrays have many."""
-    for module in (broadcast_shape, fused_body):
-        monkeypatch.setattr(module, "FUSED_ELEMENTS", 64)
+    for each in (broadcast_shape, fused_body):
+        monkeypatch.setattr(each, "FUSED_ELEMENTS", 64)
 
 
 @pytest.mark.usefixtures("in_parts")
@@ -169,9 +170,12 @@ def test_parts_cover_everything_once_and_begin_behind_whole_blocks() -> None:
         assert covered.min() == covered.max() == 1
 
 
-def generated(body: Subgraph, arrays: Sequence[Array]) -> CudaSource:
-    full = shape_of([array.shape for array in arrays]).full
-    return generate(body, tuple(array.dtype for array in arrays), full).source
+def generated(body: Subgraph, arrays: Sequence[Array], index: module.Index = 32) -> CudaSource:
+    """For arrays as they lie, and results in rows."""
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    wide = [np.broadcast_to(array, shape) for array in arrays] + [np.empty(shape)] * len(body.outputs)
+    over = walk(shape, [tuple(step // each.itemsize for step in each.strides) for each in wide])
+    return generated_source(generate(body, tuple(array.dtype for array in arrays), over), index, strided=True)
 
 
 @needs_compiler
@@ -189,6 +193,82 @@ def test_one_generated_kernel_computes_what_the_nodes_do(shapes: Sequence[tuple[
         np.testing.assert_allclose(strict_arrays.to_host(one), expected, rtol=1e-5, atol=1e-6)
 
 
+LIES: dict[str, tuple[Callable[[Array], Array], ...]] = {
+    "rows": (np.asarray,) * 4,
+    "turned": (lambda x: x.T.copy().T, np.asarray, lambda x: x.T.copy().T, np.asarray),
+    "every other": (lambda x: np.repeat(x, 2, -1)[..., ::2], lambda x: np.repeat(x, 3)[::3], np.asarray, np.asarray),
+    "backwards": (lambda x: x[::-1, ::-1].copy()[::-1, ::-1], lambda x: x[::-1].copy()[::-1], np.asarray, np.asarray),
+    "repeated": (np.asarray, lambda x: np.broadcast_to(x, (7, 130)), np.asarray, lambda x: np.broadcast_to(x, (7, 1))),
+}
+"""How x, a value for each column, one for each row and a number lie in memory."""
+
+
+def places_of(shape: tuple[int, ...], dtypes: Sequence[Any], *, turned: bool) -> tuple[Array, ...]:
+    return tuple(np.empty(shape[::-1], dtype).T if turned else np.empty(shape, dtype) for dtype in dtypes)
+
+
+@needs_compiler
+@pytest.mark.parametrize("index", [32, 64])
+@pytest.mark.parametrize("turned", [False, True], ids=["rows", "turned"])
+@pytest.mark.parametrize("lies", LIES)
+def test_a_generated_kernel_reads_and_writes_arrays_where_they_lie(
+    lies: str, turned: bool, index: module.Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is copied and nothing allocated where the plan has places; the bits are those of arrays in rows."""
+    strict_arrays = pytest.importorskip("strict_arrays")
+    monkeypatch.setattr(module, "INDEX_32_ELEMENTS", 1 << 20 if index == 32 else 0)
+    given = drawn(ROWS, "float32")
+    arrays = [lie(array) for lie, array in zip(LIES[lies], given, strict=True)]
+    with strict_arrays.own_kernels() as xp:
+        expected = run_node(KernelContext("", xp=xp), fused(gelu_like()), list(map(strict_arrays.to_device, given)))
+        dtypes = [array.dtype for array in expected]
+        placed = tuple(map(strict_arrays.StrictArray, places_of(ROWS[0], dtypes, turned=turned)))
+        for name in ("ascontiguousarray", "empty"):
+            monkeypatch.setattr(strict_arrays.StrictModule, name, None, raising=False)
+        inputs = [strict_arrays.StrictArray(array) for array in arrays]
+        context = KernelContext("", xp=xp, placed=placed)
+        made = kernel_of(fused(gelu_like()))(context, inputs, {"body": gelu_like()})
+    assert all(one is place for one, place in zip(made, placed, strict=True))
+    for one, other in zip(made, expected, strict=True):
+        np.testing.assert_array_equal(strict_arrays.to_host(one), strict_arrays.to_host(other))
+
+
+@needs_compiler
+def test_a_generated_kernel_may_write_in_the_place_of_an_input() -> None:
+    strict_arrays = pytest.importorskip("strict_arrays")
+    arrays = drawn(ROWS, "float32")
+    expected = one_by_one(gelu_like(), arrays)
+    with strict_arrays.own_kernels() as xp:
+        inputs = list(map(strict_arrays.to_device, arrays))
+        context = KernelContext("", xp=xp, placed=(inputs[0],))
+        made = kernel_of(fused(gelu_like()))(context, inputs, {"body": gelu_like()})
+    assert made[0] is inputs[0]
+    for one, other in zip(made, expected, strict=True):
+        np.testing.assert_allclose(strict_arrays.to_host(one), other, rtol=1e-5, atol=1e-6)
+
+
+def test_what_lies_alike_is_gone_over_in_one_dimension() -> None:
+    """In the order of what is written, whatever that is; what lies otherwise has steps, alike ones once."""
+    rows, turned, column = (60, 12, 1), (12, 60, 1), (0, 1, 0)
+    assert walk((4, 5, 12), [rows, rows]) == Walk((240,), (), (-1, -1))
+    assert walk((5, 5, 12), [turned, turned]) == Walk((300,), (), (-1, -1))
+    assert walk((5, 5, 12), [turned, column, rows, column, rows]) == Walk(
+        (5, 5, 12), ((12, 60, 1), (0, 1, 0)), (0, 1, -1, 1, -1)
+    )
+    assert walk((7,), [(-1,), (1,)]) == Walk((7,), ((-1,),), (0, -1))
+    assert walk((), [(), ()]) == Walk((), (), (-1, -1))
+
+
+def test_new_results_lie_as_the_first_input_of_their_shape() -> None:
+    """As a plan has them, so that they need not be copied into it."""
+    strict_arrays = pytest.importorskip("strict_arrays")
+    arrays = drawn(ROWS, "float32")
+    with strict_arrays.own_kernels() as xp:
+        inputs = [strict_arrays.StrictArray(array) for array in (arrays[0].T.copy().T, *arrays[1:])]
+        made = run_node(KernelContext("", xp=xp), fused(gelu_like()), inputs)
+    assert all(strict_arrays.to_host(each).T.flags.c_contiguous for each in made)
+
+
 @needs_compiler
 def test_a_type_without_a_form_in_c_is_run_node_by_node() -> None:
     strict_arrays = pytest.importorskip("strict_arrays")
@@ -204,15 +284,16 @@ def test_a_type_without_a_form_in_c_is_run_node_by_node() -> None:
 @needs_nvrtc
 def test_generated_kernels_compile() -> None:
     for body, arrays in ((gelu_like(), drawn(SHAPES[2], "float16")), (casting(), drawn([(4,)], "float32"))):
-        size, names = nvrtc.compile_for(generated(body, arrays), "sm_90")
-        assert size > 0
-        assert list(names) == ["pointwise"]
+        for index in (32, 64):
+            size, names = nvrtc.compile_for(generated(body, arrays, index), "sm_90")
+            assert size > 0
+            assert list(names) == ["pointwise"]
 
 
 def test_names_of_users_end_no_comment() -> None:
     hostile: Any = "x */ #error\\\n??/"
     body = Subgraph((hostile,), (), (Node("Neg", hostile, (hostile,), ("y",)),), ("y",))
-    text = generated(body, [np.zeros(3, np.float32)]).text
+    text = generated(body, [np.zeros(3, np.float32)], 64).text
     own = text[text.index("// Neg, generated") :]
     assert "*/" not in own
     assert "\\" not in own

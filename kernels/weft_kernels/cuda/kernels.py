@@ -40,7 +40,8 @@ def label_weights(
     # Without class weights the kernel does not look at them.
     by_class = xp.empty(1, dtype=dtype) if weights is None else xp.ascontiguousarray(weights.astype(dtype, copy=False))
     wrong = xp.full(1, labels.size, dtype=xp.uint64)
-    numbers = (labels.size, classes, int(ignored is not None), ignored or 0, int(weights is not None))
+    has = int(ignored is not None), np.int64(ignored or 0), int(weights is not None)
+    numbers = (labels.size, classes, *has)
     types = (dtype, labels.dtype)
     launch(xp, _FILE, "label_weights", labels.size, labels, by_class, result, wrong, *numbers, types=types)
     row = int(number(xp, wrong[0]))
@@ -94,7 +95,7 @@ _DRAWS_FILE: Final = "draws.cu"
 def kept(xp: Any, key: Key, start: int, shape: tuple[int, ...], threshold: int) -> Array:
     """Whether draw `start` + e of the stream is `threshold` or more, bool, of that shape."""
     result: Array = xp.empty(shape, dtype=bool)
-    words = (np.uint64(key[0]), np.uint64(key[1]), start, result.size, np.uint64(threshold))
+    words = (np.uint64(key[0]), np.uint64(key[1]), np.int64(start), result.size, np.uint64(threshold))
     launch(xp, _DRAWS_FILE, "kept", result.size, result, *words)
     return result
 
@@ -176,6 +177,7 @@ def columns(xp: Any, array: Array, windows: Windows, groups: int) -> Array:
         channels,
         *_numbers(windows),
         types=(array.dtype,),
+        reach=_reach(windows),
     )
     return result
 
@@ -196,6 +198,7 @@ def scattered(xp: Any, array: Array, windows: Windows) -> Array:
         channels,
         *_numbers(windows),
         types=(array.dtype,),
+        reach=_reach(windows),
     )
     return result
 
@@ -206,10 +209,17 @@ def max_pool_grad(xp: Any, gradient: Array, data: Array, output: Array, windows:
     data, output, gradient = (xp.ascontiguousarray(array) for array in (data, output, gradient))
     chosen = xp.empty(output.shape, dtype=xp.int32)
     result: Array = xp.empty(data.shape, dtype=gradient.dtype)
-    numbers = (images, *_numbers(windows))
-    launch(xp, _WINDOWS_FILE, "max_pool_choice", chosen.size, data, output, chosen, *numbers, types=types)
-    launch(xp, _WINDOWS_FILE, "max_pool_spread", result.size, gradient, chosen, result, *numbers, types=types)
+    numbers, reach = (images, *_numbers(windows)), _reach(windows)
+    launch(xp, _WINDOWS_FILE, "max_pool_choice", chosen.size, data, output, chosen, *numbers, types=types, reach=reach)
+    launch(
+        xp, _WINDOWS_FILE, "max_pool_spread", result.size, gradient, chosen, result, *numbers, types=types, reach=reach
+    )
     return result
+
+
+def _reach(windows: Windows) -> int:
+    """The largest coordinate that a kernel works out, in the padding."""
+    return max(map(sum, zip(windows.begin, windows.size, windows.reach, strict=True)), default=0)
 
 
 def _numbers(windows: Windows) -> tuple[int, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -30,7 +30,7 @@ C_TYPES: Final[Mapping[str, str]] = {
     "uint32": "uint_t",
     "int32": "int",
     "uint64": "word_t",
-    "int64": "index_t",
+    "int64": "long_t",
     "float16": "__half",
     "bfloat16": "__nv_bfloat16",
     "float32": "float",
@@ -44,27 +44,41 @@ _MADE_FOR: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The element types that a template parameter of that name stands for."""
 
+Index: TypeAlias = Literal[32, 64]
+"""Bits of `index_t`, in which a kernel counts elements."""
+
 _KERNEL: Final = re.compile(r"(?:template <([^>]*)>\s*)?__global__ void (\w+)\(")
 
 
 @dataclass(frozen=True, slots=True)
 class CudaSource:
-    """A source ready to be compiled: its text, and the name expressions of every kernel that it is compiled for."""
+    """A source ready to be compiled: its text, and the name expressions of every kernel that it is compiled for.
+
+    The arrays of a `strided` one may lie in any order.
+    """
 
     name: str
     text: str
     entries: tuple[str, ...]
+    index: Index = 64
+    strided: bool = False
 
 
 @cache
-def sources() -> Mapping[str, CudaSource]:
+def sources(index: Index = 32) -> Mapping[str, CudaSource]:
     """Every source of this package by its file's name, found by walking the folder."""
     folder = resources.files(__package__).joinpath("sources")
     files = sorted(file.name for file in folder.iterdir() if file.name.endswith(".cu"))
-    return {name: read_source(name, folder.joinpath(name).read_text(encoding="utf-8")) for name in files}
+    return {name: read_source(name, folder.joinpath(name).read_text(encoding="utf-8"), index) for name in files}
 
 
-def read_source(name: str, body: str) -> CudaSource:
+@lru_cache(maxsize=4096)
+def generated_source(body: str, index: Index, *, strided: bool) -> CudaSource:
+    """The source of a kernel that was written down from nodes."""
+    return read_source("generated.cu", body, index, strided=strided)
+
+
+def read_source(name: str, body: str, index: Index = 64, *, strided: bool = False) -> CudaSource:
     """The source of that body. Raises ValueError for a template parameter that has no list of types, and no kernel."""
     entries: list[str] = []
     for parameters, kernel in _KERNEL.findall(body):
@@ -76,7 +90,8 @@ def read_source(name: str, body: str) -> CudaSource:
             entries.append(entry_name(kernel, *types))
     if not entries:
         raise ValueError(f"{name} has no kernel")
-    return CudaSource(name, f"{prelude()}\n{body}", tuple(entries))
+    narrow = "#define WEFT_INDEX_32\n" if index == 32 else ""
+    return CudaSource(name, f"{narrow}{prelude()}\n{body}", tuple(entries), index, strided)
 
 
 @cache
@@ -96,12 +111,17 @@ THREADS: Final = 256
 MOST_BLOCKS: Final = 1 << 16
 """Blocks of a launch, at most: more than any GPU runs at once, and threads loop over what is left."""
 
+INDEX_32_ELEMENTS: Final = (1 << 31) - THREADS * MOST_BLOCKS
+"""Launches whose arrays and numbers are smaller count in 32 bits: also a thread's last step, which goes beyond the last
+element by the whole grid, has a number there."""
+
 Dim = tuple[int, ...]
 Argument = Array | np.generic
 
 
 class Launcher(Protocol):
-    """Runs one kernel on arrays of its module. Arguments are as the kernel has them: arrays are C-contiguous."""
+    """Runs one kernel on arrays of its module. Arguments are as the kernel has them; arrays of a source that is not
+    strided are C-contiguous."""
 
     def __call__(
         self, source: CudaSource, entry: str, grid: Dim, block: Dim, args: Sequence[Argument], *, shared_bytes: int
@@ -142,14 +162,17 @@ def launch(
     count: int,
     *args: Array | int | float | np.generic,
     types: Sequence[Any] = (),
+    reach: int = 0,
 ) -> None:
     """Starts a kernel that loops over `count` elements; none is started for no element.
 
-    Python's integers become 64-bit ones, floats doubles. `types` fill the kernel's template parameters, in order.
+    Python's integers become the kernel's `index_t`, of 32 bits where every array, every one of them and `reach` is
+    below `INDEX_32_ELEMENTS`; floats become doubles, NumPy's numbers stay. `types` fill the kernel's template
+    parameters, in order.
     """
     if count:
         grid = (min(-(-count // THREADS), MOST_BLOCKS),)
-        launch_blocks(xp, file, kernel, grid, (THREADS,), *args, types=types)
+        launch_blocks(xp, file, kernel, grid, (THREADS,), *args, types=types, reach=reach)
 
 
 def launch_blocks(
@@ -161,28 +184,37 @@ def launch_blocks(
     *args: Array | int | float | np.generic,
     types: Sequence[Any] = (),
     shared_bytes: int = 0,
+    reach: int = 0,
 ) -> None:
     """As `launch`, for a kernel that asks for its own grid and block."""
+    index = index_type(args, reach)
+    given = [_argument(arg, index) for arg in args]
     LAUNCHERS[xp.__name__](
-        sources()[file],
-        entry_name(kernel, *types),
-        grid,
-        block,
-        [_argument(arg) for arg in args],
-        shared_bytes=shared_bytes,
+        sources(index)[file], entry_name(kernel, *types), grid, block, given, shared_bytes=shared_bytes
     )
 
 
-def launch_source(xp: Any, source: CudaSource, count: int, args: Sequence[Array | int | float]) -> None:
-    """Starts the first kernel of a source that was generated, which loops over `count` elements."""
+def launch_generated(
+    xp: Any, body: str, count: int, args: Sequence[Array | int | float], *, strided: bool = False, reach: int = 0
+) -> None:
+    """Starts a kernel that was written down from nodes, which loops over `count` elements, as `launch` does."""
     if count:
         grid = (min(-(-count // THREADS), MOST_BLOCKS),)
-        LAUNCHERS[xp.__name__](
-            source, source.entries[0], grid, (THREADS,), [_argument(arg) for arg in args], shared_bytes=0
-        )
+        index = index_type(args, reach)
+        source = generated_source(body, index, strided=strided)
+        given = [_argument(arg, index) for arg in args]
+        LAUNCHERS[xp.__name__](source, source.entries[0], grid, (THREADS,), given, shared_bytes=0)
 
 
-def _argument(value: Array | int | float | np.generic) -> Argument:
+def index_type(args: Iterable[Array | int | float | np.generic], reach: int = 0) -> Index:
+    """What a kernel with these arguments counts elements in; see `launch`."""
+    for arg in args:
+        size = arg if isinstance(arg, int) else 0 if isinstance(arg, float | np.generic) else arg.size
+        reach = max(reach, abs(size))
+    return 32 if reach < INDEX_32_ELEMENTS else 64
+
+
+def _argument(value: Array | int | float | np.generic, index: Index) -> Argument:
     if isinstance(value, int):
-        return np.int64(value)
+        return np.int32(value) if index == 32 else np.int64(value)
     return np.float64(value) if isinstance(value, float) else value

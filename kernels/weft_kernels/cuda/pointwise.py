@@ -12,7 +12,7 @@ import numpy as np
 
 from weft_graph.ir import Node
 from weft_graph.schema import schema_of
-from weft_kernels.cuda.module import C_TYPES, CudaSource, read_source
+from weft_kernels.cuda.module import C_TYPES
 from weft_kernels.element_types import is_float, is_half
 from weft_kernels.kernel import Array, KernelContext, kernel_of
 
@@ -271,11 +271,6 @@ class Fused:
     text: str
     arrays: tuple[str, ...]
     numbers: tuple[str, ...]
-
-    @property
-    def source(self) -> CudaSource:
-        """The kernel alone, ready to be compiled."""
-        return read_source("generated.cu", self.text)
 
 
 def fuse(

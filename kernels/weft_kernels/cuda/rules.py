@@ -13,7 +13,7 @@ from weft_graph.rules.binding import bound_rule, computed_in
 from weft_graph.rules.built_in import BUILT_IN
 from weft_graph.rules.graph import GRADIENT, STEP, WEIGHT, RuleGraph
 from weft_graph.types import DType
-from weft_kernels.cuda.module import launch, launch_source, sources
+from weft_kernels.cuda.module import launch, launch_generated, sources
 from weft_kernels.cuda.pointwise import Fused, fuse
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.rules.record import Hyper, State
@@ -84,7 +84,7 @@ class FusedRule:
         arrays = {WEIGHT: weight, GRADIENT: gradient, **state}
         numbers = self._numbers(weight.dtype, step, hyper)
         given = [*(arrays[name] for name in fused.arrays), *_rows(xp, gradient, ids)]
-        launch_source(xp, fused.source, gradient.size, [*given, *(float(numbers[name]) for name in fused.numbers)])
+        launch_generated(xp, fused.text, gradient.size, [*given, *(float(numbers[name]) for name in fused.numbers)])
 
     def _numbers(self, dtype: np.dtype[Any], step: int, hyper: Hyper) -> dict[str, Array]:
         """What is worked out of the step and the hyper-parameters alone: on the host, once for an update."""

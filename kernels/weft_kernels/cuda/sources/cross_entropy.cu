@@ -5,9 +5,9 @@
 // Launch: any one-dimensional grid and block.
 template <typename T, typename L>
 __global__ void label_weights(const L* labels, const T* by_class, T* weights, word_t* wrong, index_t rows,
-                              index_t classes, index_t has_ignored, index_t ignored, index_t has_weights) {
+                              index_t classes, index_t has_ignored, long_t ignored, index_t has_weights) {
     GRID_LOOP(row, rows) {
-        const index_t label = index_t(labels[row]);
+        const long_t label = labels[row];
         T weight = T(0);
         if (!(has_ignored && label == ignored)) {
             if (label < 0 || label >= classes) {
@@ -73,8 +73,8 @@ __global__ void cross_entropy(const T* scores, const L* labels, const T* weights
             log_prob[base + c * inner] = T(W(scores[base + c * inner]) - largest - logarithm);
         }
         if (mine > 0 && threadIdx.y == 0) {
-            const index_t label = index_t(labels[row]);
-            const index_t safe = label < 0 || label >= classes ? 0 : label;
+            const long_t label = labels[row];
+            const index_t safe = label < 0 || label >= classes ? 0 : index_t(label);
             const W weight = W(weights[row]);
             const W likelihood = W(scores[base + (weight == W(0) ? 0 : safe) * inner]) - largest - logarithm;
             losses[row] = T(-likelihood * weight);
@@ -93,6 +93,6 @@ __global__ void cross_entropy_grad(const T* log_prob, const L* labels, const T* 
         const index_t here = e / inner % classes;
         const W factor = W(scale[row]);
         const W whole = exp(W(log_prob[e])) * factor;
-        result[e] = T(index_t(labels[row]) == here ? whole - factor : whole);
+        result[e] = T(labels[row] == here ? whole - factor : whole);
     }
 }

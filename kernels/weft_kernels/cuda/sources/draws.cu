@@ -22,13 +22,14 @@ __device__ inline void philox(word_t counter, word_t key0, word_t key1, word_t* 
 }
 
 // mask (count): whether draw `start` + e is `threshold` or more.
-__global__ void kept(bool* mask, word_t key0, word_t key1, index_t start, index_t count, word_t threshold) {
-    const index_t first = start / 4, blocks = (start + count + 3) / 4 - first;
+__global__ void kept(bool* mask, word_t key0, word_t key1, long_t start, index_t count, word_t threshold) {
+    const long_t first = start / 4;
+    const index_t blocks = index_t((start + count + 3) / 4 - first), ahead = index_t(start - first * 4);
     GRID_LOOP(block, blocks) {
         word_t words[4];
         philox(word_t(first + block), key0, key1, words);
         for (int word = 0; word < 4; ++word) {
-            const index_t e = (first + block) * 4 + word - start;
+            const index_t e = block * 4 + word - ahead;
             if (e >= 0 && e < count) {
                 mask[e] = words[word] >= threshold;
             }

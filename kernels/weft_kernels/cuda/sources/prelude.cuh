@@ -8,7 +8,14 @@
     type* name = reinterpret_cast<type*>(shared_bytes)
 #endif
 
+// What elements are counted in: launches whose arrays are small are compiled with WEFT_INDEX_32, in which a division
+// takes a quarter of the instructions of one of 64 bits.
+#ifdef WEFT_INDEX_32
+typedef int index_t;
+#else
 typedef long long index_t;
+#endif
+typedef long long long_t;
 typedef unsigned long long word_t;
 typedef unsigned char byte_t;
 typedef signed char small_t;
@@ -53,7 +60,7 @@ __device__ inline __half as_state<__half>(float number) {
          e += index_t(gridDim.x) * blockDim.x)
 
 // The first place in `sorted` (count), ascending, that holds `wanted` or more.
-__device__ inline index_t lower_bound(const index_t* sorted, index_t count, index_t wanted) {
+__device__ inline index_t lower_bound(const long_t* sorted, index_t count, long_t wanted) {
     index_t low = 0, high = count;
     while (low < high) {
         const index_t middle = low + (high - low) / 2;
@@ -68,14 +75,14 @@ __device__ inline index_t lower_bound(const index_t* sorted, index_t count, inde
 
 // An update's gradient (count, width) is of all elements in order where has_ids is 0, and of the rows `ids` (count) of
 // what is updated (rows, width) where it is 1; ids are distinct, and a negative one is left.
-#define ROWS index_t count, index_t width, const index_t* ids, index_t has_ids
+#define ROWS index_t count, index_t width, const long_t* ids, index_t has_ids
 
 // Where element e of the gradient lies in weight and state, or -1.
-__device__ inline index_t place_of(index_t e, index_t width, const index_t* ids, index_t has_ids) {
+__device__ inline index_t place_of(index_t e, index_t width, const long_t* ids, index_t has_ids) {
     if (!has_ids) {
         return e;
     }
-    const index_t id = ids[e / width];
+    const index_t id = index_t(ids[e / width]);
     return id < 0 ? -1 : id * width + e % width;
 }
 
