@@ -332,21 +332,22 @@ class BucketPulls:
 
     def ready(self, wait: PullWait, first: int, stop: int) -> list[Range]:
         """The open slices among these that can answer."""
-        bucket = self._bucket
-        ranges = wait.open.get(bucket.spec.number)
-        found: list[Range] = []
+        ranges = wait.open.get(self._bucket.spec.number)
         runs = ranges.overlaps(first, stop) if ranges is not None else []
+        if len(runs) == 1:
+            return self.there(wait, *runs[0])
         if len(runs) > FEW_WAITS and not self._is_reached(wait, first, stop):
-            return found
-        alone = not (bucket.spec.together and bucket.steps.slots and bucket.sets.complete)
-        for low, high in runs:
-            if alone or high - low > 1:
-                found += ranges_where(self._can(wait, low, high), low)
-                continue
-            seen = int(bucket.steps.version[low])  # As small keys are: the common case costs no work on arrays.
-            if seen == wait.version or (seen > wait.version and wait.reading is not Reading.EXACT):
-                found.append((low, high))
-        return found
+            return []
+        return [one for run in runs for one in self.there(wait, *run)]
+
+    def there(self, wait: PullWait, first: int, stop: int) -> list[Range]:
+        """The slices among these that can answer it, all of which it asks for."""
+        bucket = self._bucket
+        if stop - first > 1 or not (bucket.spec.together and bucket.steps.slots and bucket.sets.complete):
+            return ranges_where(self._can(wait, first, stop), first)
+        seen = int(bucket.steps.version[first])  # As small keys are: the common case costs no work on arrays.
+        is_there = seen == wait.version or (seen > wait.version and wait.reading is not Reading.EXACT)
+        return [(first, stop)] if is_there else []
 
     def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
         """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""

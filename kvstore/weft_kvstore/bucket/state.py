@@ -214,6 +214,8 @@ class BucketState:
         self.reached: Callable[[int, int, int], None] | None = None
         """Told (version, first, stop) of slices that have come to a version together, where somebody asks."""
         self._sums = BucketSums(count, bounds)
+        self._is_alone = len(spec.slots) == 1
+        """Whether a step's sum is what its one slot has pushed."""
         self._sum_dtype = sum_dtype(values.dtype) if spec.update is Update.MEAN else values.dtype
         self._adds_late = spec.update is Update.RULE and spec.rule.anywhere and spec.gate is None and not spec.is_whole
         self._order: MergeOrder = _order(spec, bounds)
@@ -331,12 +333,15 @@ class BucketState:
         if spec.together:
             end, merged, version = self._alike(first, stop)
             # As it is where slots come in order: what is next of all its slices need not wait first.
-            if end < stop or version != step or not self._order.is_next(place, version, merged):
+            if end < stop or version != step or not (self._is_alone or self._order.is_next(place, version, merged)):
                 self._order.put(place, step, segment)
                 return None, False
             if merged + 1 == len(spec.slots) and self._is_free(version, first, stop):
                 given = segment if self._sum_dtype is self.update.values.dtype else self._as_sum(segment)
-                total = self._sums.closed(given, late=self._adds_late)
+                if self._is_alone:
+                    total = None if given.elements is None or given.parts else Total(given, None, 1)
+                else:
+                    total = self._sums.closed(given, late=self._adds_late)
                 if total is not None:
                     self._is_merged(place, step, segment)
                     self._complete(version, first, stop, total)

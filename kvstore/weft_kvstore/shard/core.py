@@ -447,6 +447,7 @@ class ShardCore:
         ProtocolError."""
         shard, buckets = peer.job.shard, peer.job.shard.buckets
         asked: list[PullWait] = []
+        at_once = not peer.parked
         for request, version, state, reading, compressed, place, runs in pull.asks:
             if request in peer.pulls:
                 raise ProtocolError(f"Pull.request: {request} is open already")
@@ -471,15 +472,23 @@ class ShardCore:
                 bucket = buckets.get(number)
                 if bucket is None or chunks or wait.chunks or not 0 < count <= bucket.state.count - first:
                     shard.pulls.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
+                elif at_once and bucket.pulls.there(wait, first, first + count) == [(first, first + count)]:
+                    self.answer_range(wait, bucket, first, first + count)
+                    if peer.is_lost:  # It has asked for too much.
+                        return
                 else:
+                    at_once = False  # Nor are the others, most probably: they are all looked at then.
                     wait.want(number, first, first + count)
         for wait in asked if peer.parked else ():
             if not wait.chunks:
                 peer.answer_again(wait)
         for wait in asked:
-            self.work.ask(wait, shard)
-            if peer.is_lost:  # It has asked for too much.
-                return
+            if wait.open:
+                self.work.ask(wait, shard)
+                if peer.is_lost:
+                    return
+            elif not wait.open_units:
+                peer.forget(wait)
         self.links.waiting[peer.identity] = peer
 
     def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
@@ -494,7 +503,7 @@ class ShardCore:
             self.links.due(peer)
 
     def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
-        """What slices of a bucket answer to a pull."""
+        """What slices of a bucket answer to a pull: one that has them open, or that has just come."""
         peer: Peer = wait.link
         outbox = peer.outbox
         few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
@@ -502,7 +511,7 @@ class ShardCore:
             place = wait.place and not wait.state
             for answer in bucket.pulls.answers(wait, first, stop):
                 peer.put(wait, answer, place=place)
-            if wait.answered(bucket.state.spec.number, first, stop):
+            if wait.open and wait.answered(bucket.state.spec.number, first, stop):
                 peer.forget(wait)
             self.links.waiting[peer.identity] = peer
 
