@@ -28,3 +28,7 @@ class StoreRefusedError(StoreError):
 
 class StorePassedError(StoreRefusedError):
     pass
+
+
+class PushRefusedError(Exception):
+    """A push, a declaration or a set contradicts what its shard has; the text names slot, key, slice and step."""

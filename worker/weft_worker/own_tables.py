@@ -10,9 +10,8 @@ import numpy as np
 
 from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array
-from weft_kvstore.bucket.steps import PushRefusedError
 from weft_kvstore.description.records import KeyDescription, StoreDescription
-from weft_kvstore.errors import StoreError, StoreRefusedError
+from weft_kvstore.errors import PushRefusedError, StoreError, StoreRefusedError
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.rows.rows import Rows, check_ids, last_rows, summed_rows, wanted_rows
 from weft_kvstore.shard.job_shard import JobShard

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, exact_sum, ranges_where
-from weft_kvstore.bucket.steps import StepGate
+from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.update import BucketSpec
 
 # --- Gradients that are in and not merged, and which of them is added next --------------------------------------------

@@ -15,7 +15,7 @@ from weft_kernels.blocks import CACHE_ELEMENTS, whole_blocks
 from weft_kernels.rules.record import Hyper, Rule, State
 from weft_kernels.run import KernelError
 from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, ranges_where
-from weft_kvstore.bucket.steps import StepGate
+from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.compression.description import Choice
 from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
 from weft_kvstore.description.records import KeyDescription, Merge, Mode

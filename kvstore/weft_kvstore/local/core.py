@@ -7,13 +7,19 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from weft_kvstore.bucket.bucket import Answer, PlainBucket, PullWait
-from weft_kvstore.bucket.steps import PushRefusedError
 from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation, outcome_of
 from weft_kvstore.client.keys import PushPull
 from weft_kvstore.client.operation import Operation, PullOperation, SendOperation, SentRun
 from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.errors import (
+    PushRefusedError,
+    StoreError,
+    StoreLostError,
+    StorePassedError,
+    StoreRefusedError,
+    StoreTimeoutError,
+)
 from weft_kvstore.futures import Deadlines, OtherThread
 from weft_kvstore.hyper import ChangeRefusedError, Proposal
 from weft_kvstore.rows.memory import TablePlace

@@ -14,8 +14,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.bucket.bucket import PlainBucket, PullWait
-from weft_kvstore.bucket.steps import PushRefusedError
-from weft_kvstore.errors import StoreError
+from weft_kvstore.errors import PushRefusedError, StoreError
 from weft_kvstore.hyper import ChangeRefusedError, Proposal
 from weft_kvstore.same_host.layout import Arenas, placed
 from weft_kvstore.settings import LinkSettings
@@ -479,17 +478,13 @@ class ShardCore:
                 else:
                     at_once = False  # Nor are the others, most probably: they are all looked at then.
                     wait.want(number, first, first + count)
-        for wait in asked if peer.parked else ():
-            if not wait.chunks:
-                peer.answer_again(wait)
+        if peer.parked:
+            peer.answer_again(asked)
         for wait in asked:
             if wait.open:
                 self.work.ask(wait, shard)
-                if peer.is_lost:
-                    return
             elif not wait.open_units:
                 peer.forget(wait)
-        self.links.waiting[peer.identity] = peer
 
     def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
         """A table's answer to a pull."""

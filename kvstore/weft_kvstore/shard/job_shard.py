@@ -11,8 +11,8 @@ import numpy as np
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array, Range, Ranges, Segment
 from weft_kvstore.bucket.bucket import PlainBucket, PullWait
+from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.state import Arrival
-from weft_kvstore.bucket.steps import StepGate
 from weft_kvstore.bucket.update import Computing, InTurn
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError

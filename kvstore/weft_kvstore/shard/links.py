@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from weft_kvstore.arrays import Array, Buffer
-from weft_kvstore.bucket.steps import PushRefusedError
+from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.same_host.layout import Arenas, PeerMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.peer import Job, Peer

@@ -21,7 +21,7 @@ from weft_kvstore.bucket.bucket import (
     PlainBucket,
     plain_bucket,
 )
-from weft_kvstore.bucket.steps import StepGate
+from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.update import BucketSpec, Computing
 from weft_kvstore.description.check import hyper_of, is_ruled, rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription, first_table_rows, is_given

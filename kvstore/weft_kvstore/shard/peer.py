@@ -142,7 +142,8 @@ class Peer:
             if wait.dropped:
                 return
         wait.open_units.discard(one.spec.bucket)
-        self._look(wait)
+        if wait.is_answered:
+            self.forget(wait)
 
     def receipts(self) -> Iterator[list[Buffer]]:
         """Says what was taken in since the last time; that frames have arrived is said by a frame, or last of all."""
@@ -231,10 +232,6 @@ class Peer:
         self.outbox.put(run)
         self._answers.setdefault(wait.request, {})[run.seq] = run
 
-    def _look(self, wait: PullWait) -> None:
-        if wait.is_answered:
-            self.forget(wait)
-
     def forget(self, wait: PullWait) -> None:
         """A pull is not open any more."""
         if self.pulls.pop(wait.request, None) is not None:
@@ -267,17 +264,17 @@ class Peer:
         for request in requests:
             self.cancel(request)
 
-    def answer_again(self, wait: PullWait) -> None:
-        """Sends what the process's earlier connections owe this pull; the rest of it stays open."""
-        for earlier in self.parked:
-            for run in earlier._owed_to(wait.request):
-                asked = wait.open.get(run.entry.bucket)
-                if asked is not None and not wait.state:
-                    for low, high in asked.overlaps(run.first, run.first + run.count):
-                        wait.answered(run.entry.bucket, low, high)
-                    self.outbox.put(run)
-                    self._answers.setdefault(wait.request, {})[run.seq] = run
-        self._look(wait)
+    def answer_again(self, waits: Iterable[PullWait]) -> None:
+        """Sends what the process's earlier connections owe these pulls of slices; the rest of them stays open."""
+        for wait in waits:
+            for earlier in self.parked if not wait.chunks else ():
+                for run in earlier._owed_to(wait.request):
+                    asked = wait.open.get(run.entry.bucket)
+                    if asked is not None and not wait.state:
+                        for low, high in asked.overlaps(run.first, run.first + run.count):
+                            wait.answered(run.entry.bucket, low, high)
+                        self.outbox.put(run)
+                        self._answers.setdefault(wait.request, {})[run.seq] = run
 
     def _owed_to(self, request: int) -> list[OutRun[AnswerEntry, Pin]]:
         """What a pull of a connection that broke has been answered, from now on no more."""

@@ -19,9 +19,11 @@ from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array, exact_sum
 from weft_kvstore.bucket.bucket import PIECE_ELEMENTS
-from weft_kvstore.bucket.steps import BucketSteps, PushRefusedError, StepGate, contradiction
+from weft_kvstore.bucket.gate import StepGate
+from weft_kvstore.bucket.state import BucketSteps, contradiction
 from weft_kvstore.bucket.update import RULE_ERRORS, RuleFailedError
 from weft_kvstore.description.records import Merge, Mode
+from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.hyper import HyperAgreement, KeyHyper
 from weft_kvstore.rows.index import IdIndex
 from weft_kvstore.rows.memory import GrowingArray

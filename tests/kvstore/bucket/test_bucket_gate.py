@@ -11,7 +11,7 @@ import pytest
 from store_cluster import key_of, store_of
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array, Segment
-from weft_kvstore.bucket.steps import Measurement, StepGate
+from weft_kvstore.bucket.gate import Measurement, StepGate
 from weft_kvstore.bucket.sums import BucketGate, BucketSums
 from weft_kvstore.description.records import CommitDescription, LossScaling
 from weft_kvstore.shard.job_shard import JobShard

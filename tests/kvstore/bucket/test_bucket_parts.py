@@ -17,10 +17,11 @@ from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import PendingSegments, Ranges, Segment, ranges_alike, ranges_where, segments_as_one
 from weft_kvstore.bucket import update as bucket_values
 from weft_kvstore.bucket.bucket import PlainBucket, PullWait
-from weft_kvstore.bucket.steps import BucketSteps, PushRefusedError
+from weft_kvstore.bucket.state import BucketSteps
 from weft_kvstore.bucket.sums import BucketSums
 from weft_kvstore.bucket.update import BucketValues
 from weft_kvstore.description.records import Merge, Mode
+from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import BucketKind, routing_of
 from weft_kvstore.wire.messages import Reading

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from store_cluster import given as given_key
 from store_cluster import key_of, store_of
 from weft_kvstore.arrays import Segment, ranges_alike
-from weft_kvstore.bucket import state as bucket_state
-from weft_kvstore.bucket.state import BucketSets
-from weft_kvstore.bucket.steps import BucketSteps, PushRefusedError
+from weft_kvstore.bucket import sets as bucket_sets
+from weft_kvstore.bucket.sets import BucketSets
+from weft_kvstore.bucket.state import BucketSteps
 from weft_kvstore.bucket.update import BucketValues
 from weft_kvstore.description.records import Mode
+from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
 from weft_kvstore.shard.job_shard import JobShard
 
@@ -41,7 +42,7 @@ class Bucket:
         spec, self.bounds = made.state.spec, made.state.bounds
         self.steps = BucketSteps(spec.slots, SLICES, together=spec.together)
         self.held = BucketValues(np.full(int(self.bounds[-1]), FIRST, np.float32), self.bounds)
-        self.sets = BucketSets(spec, self.steps, self.held, GIVEN.copy())
+        self.sets = BucketSets(spec, self.steps.version, self.held, GIVEN.copy())
 
     def segment(self, number: float, first: int, stop: int) -> Segment:
         return Segment(first, stop, np.full(int(self.bounds[stop] - self.bounds[first]), number, np.float32))
@@ -211,7 +212,7 @@ def test_a_key_to_which_nobody_contributes_is_set_at_once_at_any_version() -> No
 
 
 def test_calls_are_known_again_by_the_last_of_them_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_state, "SETS_KEPT", 2)
+    monkeypatch.setattr(bucket_sets, "SETS_KEPT", 2)
     bucket = Bucket()
     for number in range(3):
         bucket.set(number, 0, 0, 3, number)

@@ -20,9 +20,10 @@ from store_cluster import given as given_key
 from weft_kvstore.arrays import Segment, norm_of
 from weft_kvstore.bucket import update as bucket_values
 from weft_kvstore.bucket.bucket import BucketPulls, PullWait
-from weft_kvstore.bucket.state import BucketState
-from weft_kvstore.bucket.steps import BucketSteps, PushRefusedError, StepGate
+from weft_kvstore.bucket.gate import StepGate
+from weft_kvstore.bucket.state import BucketState, BucketSteps
 from weft_kvstore.description.records import CommitDescription, LossScaling, Merge, Mode, first_elements, is_given
+from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import STEPS_AHEAD
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.step_outcome import clip_factor

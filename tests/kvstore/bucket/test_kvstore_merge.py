@@ -15,9 +15,9 @@ from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket.bucket import PullWait, Work
 from weft_kvstore.bucket.state import Arrival, BucketState
-from weft_kvstore.bucket.steps import PushRefusedError
 from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.records import Merge
+from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.wire.messages import Reading

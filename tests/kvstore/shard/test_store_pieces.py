@@ -17,11 +17,11 @@ from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.bucket import PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES
-from weft_kvstore.bucket.steps import PushRefusedError
 from weft_kvstore.bucket.update import BLOCK_BYTES
 from weft_kvstore.description import records as first
 from weft_kvstore.description.check import digest, rule_of
 from weft_kvstore.description.records import Mode, StoreDescription
+from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore

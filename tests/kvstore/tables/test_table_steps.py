@@ -18,8 +18,9 @@ from store_cluster import given as given_key
 from store_cluster import key_of, store_of
 from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.bucket import PIECE_ELEMENTS, PullWait
-from weft_kvstore.bucket.steps import PushRefusedError, StepGate
+from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.description.records import CommitDescription, KeyDescription, LossScaling, Mode
+from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.rows import Rows, is_ascending
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables import steps as tables_steps

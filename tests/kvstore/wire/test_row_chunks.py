@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.bucket.steps import PushRefusedError
 from weft_kvstore.description.records import GrowthDescription
+from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.rows import MOST_PARTS, Rows, is_ascending, merged
 from weft_kvstore.sharding import RowCut, chunks_of
 from weft_kvstore.tables.steps import ChunkRun, RowPushes
