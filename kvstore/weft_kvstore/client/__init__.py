@@ -6,9 +6,9 @@ which shard, and when; `ClientSockets` carries that out, on the thread of the ca
 of the client's own. The local store begins the same operations on a shard of its own process.
 
 Read in the order of a call. `calls` (the calls, on their way to a thread), `arguments` (their checks), `plan` and
-`encoders` (where keys lie on the shards, their bytes and encodings), `operation` (what all operations are, and their
-order), `keys` and `row_operation` (pushes and pulls), `agreement` (barriers, commits, hyper-parameters). Then the state
-machines, without sockets, threads or clocks: `connection` (the life of a connection), `link` (what is under way on it
-and is sent again), `core` (what comes back, and all of it together). Last what drives them: `memory` (arrays shared
-with shards of the same host), `sockets`, `poller` and `store_client`, which puts a client together.
+`encoders` (where keys lie on the shards, their bytes and encodings), `operation` (what all operations are, and those of
+dense keys), `row_operation` (of rows), `agreement` (barriers, commits, hyper-parameters). Then the state machines,
+without sockets, threads or clocks: `connection` (the life of a connection), `link` (what is under way on it and is sent
+again), `core` (what comes back, the order of calls, and all of it together). Last what drives them: `memory` (arrays
+shared with shards of the same host), `sockets`, `poller` and `store_client`, which puts a client together.
 """

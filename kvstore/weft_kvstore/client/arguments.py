@@ -12,8 +12,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation
-from weft_kvstore.client.keys import KeyPull, PushOperation
-from weft_kvstore.client.operation import Gives
+from weft_kvstore.client.operation import Gives, KeyPull, PushOperation
 from weft_kvstore.client.plan import KeySet, KnownKeys
 from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.description.check import check_description

@@ -1,28 +1,30 @@
-"""The operation that a call of a store becomes until it ends; the order among operations:
-requests wait for sets before them, reads of several keys see one version. Pure.
-"""
+"""The operation that a call of a store becomes until it ends; pushes and pulls of dense keys. Pure."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from weft_kvstore.arrays import Array
+from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.connection import Connection, LinkState
-from weft_kvstore.client.encoders import GradientEncoders
-from weft_kvstore.errors import StorePassedError, StoreTimeoutError
-from weft_kvstore.futures import Driver, StoreFuture, on_end
-from weft_kvstore.same_host.layout import GivenArrays
+from weft_kvstore.client.encoders import EncodedRun, GradientEncoders
+from weft_kvstore.client.plan import KeyPlan, KeySet, PlanRun, Segments, source_of
+from weft_kvstore.compression.codecs import PayloadError
+from weft_kvstore.compression.slices import SliceEncoder
+from weft_kvstore.futures import StoreFuture
+from weft_kvstore.same_host.layout import GivenArrays, are_given
 from weft_kvstore.sharding import Routing
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import ProtocolError, ValueRun
 from weft_kvstore.wire.messages import (
+    NOBODY,
     Cancel,
     HyperAnswer,
     HyperDecided,
@@ -32,7 +34,7 @@ from weft_kvstore.wire.messages import (
     Reading,
     SentEntry,
 )
-from weft_kvstore.wire.outbox import Outbox, OutRun
+from weft_kvstore.wire.outbox import CALL_PRIORITY, Outbox, OutRun, Source
 
 # --- What calls that send are named, and what pulls end with ----------------------------------------------------------
 
@@ -58,7 +60,7 @@ class Gives(Enum):
 # --- What a client has begun and not ended ----------------------------------------------------------------------------
 # Pure; whoever does the I/O ends the future.
 #
-# Pushes and pulls of keys are in `keys`, those of rows in `row_operation`; barriers and commits in `agreement`.
+# Pushes and pulls of rows are in `row_operation`, barriers and commits in `agreement`.
 
 
 SentRun: TypeAlias = "OutRun[SentEntry, Operation]"
@@ -286,138 +288,325 @@ class PullOperation(AskOperation):
             raise ProtocolError(f"Values.version: {version}, {self} was asked for")
 
 
-# --- A slot's calls of one key take effect in their order: requests come behind the values that were set before -------
-# A request is a message of control, which overtakes data. A pull would miss the value; a word that there is nothing
-# would end the step for which the value was meant, and then it would come too late.
+# --- Pushes and pulls of whole values, of one key or of many at once --------------------------------------------------
+# What is the same in every call of the same keys is in their plan; a call does nothing for each slice.
 
 
-@dataclass(slots=True, eq=False)
-class _Behind:
-    """A request and the links that it is for; of its keys, by place, the numbers of the calls that it comes behind."""
-
-    operation: Operation
-    links: Sequence[Link]
-    missing: dict[int, set[int]]
+_FIRST = attrgetter("first")
 
 
-class SetsUnderWay:
-    """`of_key` has, by the key's place, the numbers of the calls that set it and have not ended; `_before` what comes
-    behind each of those calls. Both are empty where none is under way."""
-
-    __slots__ = ("_before", "of_key")
-
-    def __init__(self) -> None:
-        self.of_key: dict[int, set[int]] = {}
-        self._before: dict[int, list[_Behind]] = {}
-
-    def begin(self, operation: Operation, links: Sequence[Link]) -> None:
-        """Begins it: what of it comes behind values that were set, once those calls have ended, however they do."""
-        missing = {place: set(before) for place in operation.asks_of if (before := self.of_key.get(place))}
-        for place in operation.sets:
-            self.of_key.setdefault(place, set()).add(operation.number)
-        if missing:
-            behind = _Behind(operation, links, missing)
-            for number in set().union(*missing.values()):
-                self._before.setdefault(number, []).append(behind)
-            for link in links:
-                operation.because[link.shard] = "it comes behind a value that was set and has not arrived"
-        if not missing or operation.hold(missing.keys()):
-            for link in links:
-                operation.begin(link)
-
-    def ended(self, operation: Operation) -> None:
-        """A call has ended: nothing comes behind it any more."""
-        for place in operation.sets:
-            left = self.of_key.get(place, set())
-            left.discard(operation.number)
-            if not left:
-                self.of_key.pop(place, None)
-        for behind in self._before.pop(operation.number, ()):
-            if not behind.operation.ended:
-                _go_on(behind, operation)
-
-    def close(self) -> None:
-        """Nothing goes on any more."""
-        self.of_key.clear()
-        self._before.clear()
+_GRADIENT: Final = PayloadKind.GRADIENT
 
 
-def _go_on(behind: _Behind, before: Operation) -> None:
-    free = []
-    for place in before.sets:
-        left = behind.missing.get(place)
-        if left is not None:
-            left.discard(before.number)
-            if not left:
-                free.append(place)
-                del behind.missing[place]
-    if not behind.missing:
-        behind.operation.because.clear()
-    if free:
-        behind.operation.go_on(free, behind.links, whole=not behind.missing)
+_BEYOND: Final = np.iinfo(np.int64).max
 
 
-# --- Reads several keys at one version while others push --------------------------------------------------------------
-# It waits for nothing: it goes on where one of its pulls ends.
+class KeySend(Operation):
+    """What a call sends of all of some keys: gradients of a step, or values at a version. `arrays`, in the keys' order,
+    are the caller's and kept until the end. `array`: which of a key's arrays they are, where they are restored."""
+
+    keys: KeySet
+    payload_kind: PayloadKind
+    step: int
+    arrays: Sequence[Array]
+    array = 0
+    _encoders: GradientEncoders | None = None
+    _encoded: Sequence[EncodedRun] = ()
+    _begun = False
+    _gives_place = False
+
+    def look(self, memory: GivenArrays) -> None:
+        self._gives_place = self.payload_kind is _GRADIENT and are_given(
+            memory.gradients, self.keys.places, self.arrays
+        )
+
+    def use(self, encoders: GradientEncoders) -> None:
+        if self.payload_kind is _GRADIENT:
+            self._encoders = encoders
+
+    def send_runs(self, plan: KeyPlan) -> dict[int, list[SentRun]]:
+        """All of it, by shard. Raises MemoryError, and StoreRefusedError where it cannot be encoded now."""
+        arrays, ahead = self.arrays, self.priority * CALL_PRIORITY
+        number = NOBODY if self.payload_kind is _GRADIENT else self.number  # Gradients of several calls are one run.
+        of_keys: Sequence[SliceEncoder | None] = ()
+        encoders = self._encoders if plan.has_pushed else None
+        if encoders is not None:
+            of_keys = encoders.begin(self.keys, self.step)
+            self._begun, self._encoded = True, []
+        found: dict[int, list[SentRun]] = {}
+        for shard, runs in plan.runs.items():
+            mine = found[shard] = []
+            for run in runs:
+                place = self._gives_place and run.pushed is None
+                entry = SentEntry(self.payload_kind, number, run.bucket, self.step, self.array, place)
+                source: Source
+                if encoders is None or run.pushed is None:
+                    bounds, source = run.bounds, source_of(run, arrays)
+                else:
+                    bounds = run.pushed.begins
+                    source = EncodedRun(run, run.pushed, arrays, of_keys, step=self.step, scale=encoders.scale)
+                    self._encoded = [*self._encoded, source]
+                priorities = run.priorities if run.priorities is None or not ahead else run.priorities - ahead
+                mine.append(
+                    OutRun(
+                        entry,
+                        run.first,
+                        bounds,
+                        source,
+                        priority=run.priority - ahead,
+                        owner=self,
+                        priorities=priorities,
+                    )
+                )
+        return found
+
+    def let_go(self) -> None:
+        self.arrays = ()
+        if self._begun and self._encoders is not None:
+            encoded = any(source.has_begun for source in self._encoded)
+            self._encoders.ended(self.keys, self.step, encoded=encoded)
+            self._begun, self._encoded = False, ()
 
 
-TRIES: Final = 8
-"""Pulls at one version. The first is at the newest that was seen. Where keys have passed it somebody trains, and each
-further one looks a version further ahead, until the keys come there later than the pull does."""
-
-
-class ReadSource(Protocol):
-    """What it uses of a store."""
-
-    def pull_versions(self, keys: Sequence[str], version: int) -> Future[Pulled]: ...
-
-    def pull(self, keys: Sequence[str], version: int, *, exact: bool = False) -> Future[list[Array]]: ...
-
-
-class ConsistentRead:
-    """One such read: `future` ends with the version and the values. `moving` are the numbers of the keys that have
-    versions: somebody contributes to them."""
+class PushOperation(KeySend, SendOperation):
+    """All of some keys, sent to their shards."""
 
     def __init__(
-        self, source: ReadSource, keys: Sequence[str], moving: Sequence[int], driver: Driver | None = None
+        self, future: Future[Any], payload_kind: PayloadKind, keys: KeySet, step: int, arrays: Sequence[Array]
     ) -> None:
-        self.future: StoreFuture[tuple[int, list[Array]]] = StoreFuture(driver)
-        self._source = source
-        self._keys = keys
-        self._moving = np.array(moving, np.int64)
-        self._target = 0
-        self._tries = 0
-        self._overdue: StoreTimeoutError | None = None
-
-    def begin(self) -> None:
-        """Looks at what there is."""
-        on_end(self._source.pull_versions(self._keys, 0), self._looked)
-
-    def _looked(self, ended: Future[Pulled]) -> None:
-        error = ended.exception()
-        if error is not None:
-            self.future.set_exception(error)
-            return
-        pulled = ended.result()
-        lowest = int(pulled.lowest[self._moving].min(initial=np.iinfo(np.int64).max))
-        highest = int(pulled.highest[self._moving].max(initial=0))
-        if lowest >= highest:  # All of one version; or there is nothing that has versions.
-            self.future.set_result((highest, pulled.values))
-        elif self._overdue is not None:
-            self.future.set_exception(self._overdue)
+        self.future = future
+        self.payload_kind, self.keys, self.step, self.arrays = payload_kind, keys, step, arrays
+        self.runs = {}
+        if payload_kind is not _GRADIENT:
+            self.sets = keys.places
         else:
-            self._target = highest + self._tries
-            self._tries += 1
-            on_end(self._source.pull(self._keys, self._target, exact=True), self._came)
+            self.may_wait = keys.is_small
 
-    def _came(self, ended: Future[list[Array]]) -> None:
-        error = ended.exception()
-        if error is None:
-            self.future.set_result((self._target, ended.result()))
-        elif isinstance(error, StoreTimeoutError):
-            self._overdue = error  # Perhaps nobody pushes any more: then all are at one version by now.
-            self.begin()
-        elif isinstance(error, StorePassedError) and self._tries < TRIES:
-            self.begin()
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        plan = self.keys.made or self.keys.plan(routing)
+        self.runs = self.send_runs(plan)
+        return dict(plan.counts)
+
+    def let_go(self) -> None:
+        self.runs, self.arrays = {}, ()
+        if self._begun:
+            super().let_go()
+
+    def __str__(self) -> str:
+        call, step = CALLS[self.payload_kind]
+        return f"{call} of {self.keys}, {step} {self.step}"
+
+
+class KeyPull(PullOperation):
+    """All of some keys at a version, or the rule's state of one: `names` are its arrays, None for the value. With
+    `out`, C-contiguous arrays in their order, values are written there.
+
+    `_arrays` are the values of each array in the keys' order, and the memory they lie in; `_came` has a byte for each
+    array and slice of the plan, 1 once it has come; where the caller wants to know them, `_versions` (slices) int64 has
+    the version of each.
+    """
+
+    _versions: Array | None = None
+
+    def __init__(
+        self,
+        future: Future[Any],
+        keys: KeySet,
+        version: int,
+        *,
+        reading: Reading,
+        gives: Gives,
+        out: list[Array] | None = None,
+        names: tuple[str, ...] | None = None,
+    ) -> None:
+        self.future = future
+        self.keys = keys
+        self.asks_of = keys.places
+        self.version = version
+        self.reading = reading
+        self.names = names
+        self._gives = gives
+        self._out = out
+        self._plan: KeyPlan
+        self._arrays: list[tuple[list[Array], list[Array]]] = []
+        self._segments: Sequence[Segments] = ()
+        self._came = bytearray()
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        """Makes the arrays that the caller will own. Raises MemoryError."""
+        plan = self._plan = self.keys.made or self.keys.plan(routing)
+        out, count = self._out, 1 if self.names is None else len(self.names)
+        if out is not None:
+            self._arrays, self._segments = [(out, out)], plan.single.segments
         else:
-            self.future.set_exception(error)
+            self._arrays, self._segments = [plan.packed.make() for _ in range(count)], plan.packed.segments
+        self._came = bytearray(count * plan.total)
+        if self._gives is Gives.VERSIONS:
+            self._versions = np.empty(plan.total, np.int64)
+        if (
+            plan.has_pulled
+        ):  # Where training goes on with them: what is kept, or read for itself, is as the shard has it.
+            ordinary = self.reading is Reading.OWN and self._gives not in {Gives.STATE, Gives.KEPT}
+            self.may_be_compressed = ordinary and self.version > 0
+        if count == 1:
+            return dict(plan.counts)
+        return {shard: slices * count for shard, slices in plan.counts.items() if count}
+
+    def look(self, memory: GivenArrays) -> None:
+        self.in_place = self._out is not None and are_given(memory.values, self.keys.places, self._out)
+
+    def asks(self, shard: int) -> list[tuple[int, int, int, int]]:
+        return self._plan.asks.get(shard, [])
+
+    def write(self, shard: int, came: ValueRun) -> int:
+        array, bucket, version, first, count, payload, compressed, _ = came
+        if version != self.version:
+            self.check_version(version)
+        plan = self._plan
+        runs = plan.of_bucket.get((shard, bucket))
+        run = None
+        if runs:
+            run = runs[0] if len(runs) == 1 else runs[max(bisect_right(runs, first, key=_FIRST) - 1, 0)]
+        if run is None or first < run.first or first + count > run.first + run.count or array >= len(self._arrays):
+            raise ProtocolError(
+                f"Values.first: {_slices(came)}, array {array}; {self} asks shard {shard} for "
+                f"{self._told(shard)} and {len(self._arrays)} arrays"
+            )
+        first -= run.first
+        if payload is not None:
+            is_whole = count == run.count
+            start, end = (0, run.starts[-1]) if is_whole else (int(run.bounds[first]), int(run.bounds[first + count]))
+            if compressed:
+                payload = self._decoded(run, came, payload)
+            if end - start != payload.nbytes:
+                told = f"{_slices(came)} have {end - start} in {self}"
+                raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {told}")
+            self._segments[run.number].copy(start, end, payload, self._arrays[array][1])
+        elif not self.in_place:
+            raise ProtocolError(f"Values.place: {self} has no places for values")
+        first += run.begin
+        if self._versions is not None:
+            self._versions[first : first + count] = version
+        first += array * plan.total
+        fresh = self._came.count(0, first, first + count)
+        self._came[first : first + count] = b"\1" * count
+        return fresh
+
+    def _decoded(self, run: PlanRun, came: ValueRun, payload: memoryview) -> memoryview:
+        """The bytes of slices that came encoded, as they are. Raises ProtocolError."""
+        if run.pulled is None or not self.may_be_compressed:
+            raise ProtocolError(f"Values.compressed: {_slices(came)} travel as they are in {self}")
+        begin, end = came.first - run.first, came.stop - run.first
+        told = run.pulled.nbytes(begin, end)
+        if told != payload.nbytes:
+            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {_slices(came)}, encoded, have {told} in {self}")
+        try:
+            return bytes_of(run.pulled.decode(begin, end, payload))
+        except PayloadError as error:
+            raise ProtocolError(f"payload: {_slices(came)} in {self}: {error}") from error
+
+    def result(self) -> Any:
+        arrays = self._arrays[0][0] if self._arrays else []
+        match self._gives:
+            case Gives.VALUE | Gives.KEPT:
+                return arrays[0]
+            case Gives.VALUES:
+                return arrays
+            case Gives.STATE:
+                return {name: of[0] for name, (of, _) in zip(self.names or (), self._arrays, strict=True)}
+            case Gives.VERSIONS:
+                return Pulled(arrays, *self._key_versions())
+        raise AssertionError(self._gives)
+
+    def __str__(self) -> str:
+        what = "pull" if self.names is None else "pull of the state"
+        exactly = " exactly" if self.reading is Reading.EXACT else ""
+        return f"{what} of {self.keys}, version {self.version}{exactly}"
+
+    def _told(self, shard: int) -> str:
+        asked = [
+            f"slices {first} to {first + count - 1} of bucket {bucket}"
+            for bucket, first, count, _ in self.asks(shard)[:4]
+        ]
+        return ", ".join(asked) or "none"
+
+    def _key_versions(self) -> tuple[Array, Array]:
+        """The lowest and the highest version of each key's slices, (keys) int64; of a key without any, the one asked
+        for."""
+        plan = self._plan
+        lowest = np.full(len(self.keys), _BEYOND, np.int64)
+        highest = np.full(len(self.keys), -1, np.int64)
+        if plan.total and self._versions is not None:
+            np.minimum.at(lowest, plan.part_positions, np.minimum.reduceat(self._versions, plan.part_firsts))
+            np.maximum.at(highest, plan.part_positions, np.maximum.reduceat(self._versions, plan.part_firsts))
+        none = highest < 0
+        lowest[none] = highest[none] = self.version
+        return lowest, highest
+
+
+def _slices(came: ValueRun) -> str:
+    return f"slices {came.first} to {came.stop - 1} of bucket {came.bucket}"
+
+
+class PushPull(KeySend, KeyPull):
+    """Gradients of a step, and the values that have seen it: one call, which ends with the values. They say that the
+    gradients have arrived; `future.arrived` is set where the shards have said so before."""
+
+    payload_kind = _GRADIENT
+
+    def __init__(
+        self,
+        future: StoreFuture[Any],
+        keys: KeySet,
+        step: int,
+        arrays: Sequence[Array],
+        *,
+        gives: Gives,
+        out: list[Array] | None = None,
+    ) -> None:
+        KeyPull.__init__(self, future, keys, step + 1, reading=Reading.OWN, gives=gives, out=out)
+        self.future: StoreFuture[Any] = future
+        self.step, self.arrays = step, arrays
+        self.runs: dict[int, list[SentRun]] = {}
+        self._missing = 0
+
+    def look(self, memory: GivenArrays) -> None:
+        KeySend.look(self, memory)
+        KeyPull.look(self, memory)
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        pending = KeyPull.prepare(self, routing)
+        self.runs = self.send_runs(self._plan)
+        self._missing = self._plan.total
+        return pending
+
+    def begin(self, link: Link) -> None:
+        for run in self.runs[link.shard]:
+            link.outbox.put(run)
+        super().begin(link)
+
+    def give_up(self, link: Link) -> None:
+        link.withdraw(self.runs[link.shard])
+        KeyPull.give_up(self, link)
+
+    def delivered(self, shard: int, count: int) -> bool:
+        self._missing -= count
+        if self._missing <= 0 and not self.ended:  # What was refused is acknowledged too.
+            self.future.arrived = True
+        return False
+
+    def resent(self, shard: int, run: SentRun) -> None:
+        if not self.ended:
+            self.runs[shard].append(run)
+
+    def let_go(self) -> None:
+        for runs in self.runs.values():
+            for run in runs:
+                run.cancelled = True  # A connection that breaks now need not bring it again.
+        self.runs = {}
+        self.arrays = ()
+        if self._begun:
+            KeySend.let_go(self)
+
+    def __str__(self) -> str:
+        return f"pushpull of {self.keys}, step {self.step}"

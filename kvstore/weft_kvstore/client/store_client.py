@@ -7,14 +7,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
+from typing import Any
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.arguments import Arguments
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.core import ClientCore, Sender
-from weft_kvstore.client.keys import CaptureOperation, ResidualOperation
+from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.memory import ClientMemory
+from weft_kvstore.client.operation import (
+    Link,
+    Operation,
+)
 from weft_kvstore.client.poller import Poller
 from weft_kvstore.client.sockets import ClientSockets
 from weft_kvstore.compression.slices import heirs, residual_array, residual_name, slot_of
@@ -24,10 +29,74 @@ from weft_kvstore.encryption.key_files import check_pair, new_curve_keys
 from weft_kvstore.same_host.layout import shared_layout
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Held, MissedError
-from weft_kvstore.sharding import routing_of
+from weft_kvstore.sharding import Routing, routing_of
 from weft_kvstore.snapshot_files import Part, Snapshot, SnapshotReader
 from weft_kvstore.statistics import ClientStatistics, LinkStatistics
 from weft_kvstore.step_outcome import LossScale, loss_scale_of
+
+# --- What a slot owes of its gradients, for a snapshot and back -------------------------------------------------------
+# It passes no socket. Pure.
+
+
+class ResidualOperation(Operation):
+    """Ends at once, with copies of what is owed by name; with `named`, takes that on before, and the loss scale of the
+    next step."""
+
+    def __init__(
+        self,
+        future: Future[Any],
+        encoders: GradientEncoders,
+        named: Mapping[str, Array] | None = None,
+        scale: LossScale | None = None,
+    ) -> None:
+        super().__init__(future)
+        self._encoders = encoders
+        self._named = named
+        self._scale = scale
+        self._owed: dict[str, Array] = {}
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        if self._named is not None:
+            self._encoders.restore(self._named, self._scale)
+        self._owed = self._encoders.export()
+        return {}
+
+    def begin(self, link: Link) -> None:
+        raise AssertionError("no shard has a part of it")
+
+    def give_up(self, link: Link) -> None:
+        raise AssertionError("no shard has a part of it")
+
+    def result(self) -> dict[str, Array]:
+        return self._owed
+
+    def let_go(self) -> None:
+        self._named = None
+
+    def __str__(self) -> str:
+        return "export of residuals" if self._named is None else "restore of residuals"
+
+
+class CaptureOperation(ResidualOperation):
+    """Ends at once; `told` is told later of what is owed after the steps before `step`: `GradientEncoders.capture`."""
+
+    def __init__(
+        self,
+        future: Future[Any],
+        encoders: GradientEncoders,
+        step: int,
+        told: Callable[[dict[str, Array] | int], None],
+    ) -> None:
+        super().__init__(future, encoders)
+        self._step = step
+        self._told = told
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        self._encoders.capture(self._step, self._told)
+        return {}
+
+    def __str__(self) -> str:
+        return f"capture of residuals at step {self._step}"
 
 
 class StoreClient(StoreCalls):

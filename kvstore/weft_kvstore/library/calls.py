@@ -17,6 +17,7 @@ import numpy as np
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.arguments import MAX_PULLED_ROWS
 from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.plan import KeySet
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
@@ -37,6 +38,7 @@ from weft_kvstore.library.steps import Barriers, SlotSteps, check_number, check_
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Pulled
+from weft_kvstore.wire.messages import MAX_RUNS
 
 # --- Keys that are at several steps: those at one step go together ----------------------------------------------------
 
@@ -97,7 +99,16 @@ class ValueCalls:
         self._registry = registry
         self._steps = steps
         self._traffic = traffic
-        self._key_set = store.key_set
+
+    def key_set(self, key: object) -> KeySet | None:
+        """The store's of keys that may be pushed and pulled in one message; None where some cannot be. Errors are told
+        by the calls."""
+        try:
+            _, _, specs, _ = self._registry.listed("pushpull", key, pushes=True)
+        except StoreRefusedError:
+            return None
+        fit = 0 < len(specs) <= MAX_RUNS and not any(spec.half for spec in specs)
+        return self._store.key_set([spec.key for spec in specs]) if fit else None
 
     def init(self, key: object, value: Any, by: int | None) -> Future[None]:
         _, keys, specs, (values,) = self._registry.listed("init", key, value, rows=None)
@@ -120,11 +131,6 @@ class ValueCalls:
         return self._steps.set("init", [spec.key for spec in specs], 0, arrays, give)
 
     def push(self, call: str, key: object, gradient: Any, step: int | None, priority: int) -> Future[None]:
-        known, single = self._registry.key_set(key, step, priority, self._key_set), not isinstance(key, list | tuple)
-        if known is not None and (gradients := known.fitting(gradient, single=single)) is not None:
-            begun = self._steps.push_planned(known, gradients, step, priority)
-            if begun is not None:
-                return begun
         _, keys, specs, (gradients,) = self._registry.listed(call, key, gradient, pushes=True)
         if priority:
             check_priority(priority, self._registry.call(call))
@@ -144,14 +150,6 @@ class ValueCalls:
     def pull(
         self, call: str, key: object, out: Any, version: int | None, *, settled: bool, priority: int
     ) -> Future[Any]:
-        known = None if settled or version is not None else self._registry.key_set(key, None, priority, self._key_set)
-        if known is not None:
-            single = not isinstance(key, list | tuple)
-            own = None if out is None else known.fitting(out, single=single, writable=True)
-            if out is None or own is not None:
-                begun = self._steps.pull_planned(known, own, priority, single=single)
-                if begun is not None:
-                    return begun
         if priority:
             check_priority(priority, self._registry.call(call))
         single, specs, outs, arrays, more = self._asked(call, key, out)
@@ -189,14 +187,7 @@ class ValueCalls:
         return self._traffic.copied(pulled, more, single=single) if more else pulled
 
     def pushpull(self, key: object, gradient: Any, out: Any, step: int | None, priority: int) -> Future[Any]:
-        """One call of the store where arrays are NumPy's and fit as they are; else a push and a pull."""
-        known, single = self._registry.key_set(key, step, priority, self._key_set), not isinstance(key, list | tuple)
-        if known is not None and (gradients := known.fitting(gradient, single=single)) is not None:
-            own = None if out is None else known.fitting(out, single=single, writable=True)
-            if out is None or own is not None:
-                begun = self._steps.push_planned(known, gradients, step, priority, pulls=True, single=single, outs=own)
-                if begun is not None:
-                    return begun
+        """A push and a pull."""
         self._asked("pushpull", key, out)  # What `pull` would refuse, before something is begun that belongs to it.
         pushed = self.push("pushpull", key, gradient, step, priority)
         pulled = self.pull("pushpull", key, out, None if step is None else step + 1, settled=False, priority=priority)
@@ -532,22 +523,22 @@ class SlotCalls:
         self._store = store
         self._description = description
         self._traffic = ArrayTraffic()
-        self._steps = SlotSteps(store, self.registry, self._traffic, step)
+        self.steps = SlotSteps(store, self.registry, self._traffic, step)
         self._barriers = Barriers(store)
         self._changing = threading.Lock()
         """Held for a moment, while the book is told of a change."""
-        self.values = ValueCalls(store, self.registry, self._steps, self._traffic)
-        self.rows = RowCalls(store, self.registry, self._steps, self._traffic)
+        self.values = ValueCalls(store, self.registry, self.steps, self._traffic)
+        self.rows = RowCalls(store, self.registry, self.steps, self._traffic)
 
-    def steps(self, key: object) -> int:
-        return self._steps.of(self.registry.known(key, "steps").key)
+    def steps_of(self, key: object) -> int:
+        return self.steps.of(self.registry.known(key, "steps").key)
 
     def end_step(self, step: int | None) -> Future[StepOutcome | None]:
         def end(ended: Sequence[tuple[int, list[str]]]) -> Future[StepOutcome | None]:
             barriers = [self._store.barrier(one, nothing) for one, nothing in ended]
             return joined(barriers, lambda outcomes: outcomes[-1])
 
-        return self._steps.end(step, end)
+        return self.steps.end(step, end)
 
     def barrier(self) -> Future[None]:
         if self._description.commit is not None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.client.plan import KeySet
 from weft_kvstore.description.check import hyper_of, rule_of
 from weft_kvstore.description.form import UserKey, shown, store_name, user_key
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, is_given
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.hyper import MOST_WAITING, HyperTimeline, KeyHyper, checked_numbers
-from weft_kvstore.wire.messages import MAX_CALL_PRIORITY, MAX_RUNS
 
 # --- The keys of a description by the names that users call them, and what one slot may do with each ------------------
 
@@ -39,7 +37,6 @@ class KeyRegistry:
         """Those whose users call them what the store does."""
         self._job = HyperTimeline()
         self._own: dict[str, HyperTimeline] = {}
-        self._key_sets: dict[Any, KeySet] = {}
 
     @property
     def keys(self) -> tuple[UserKey, ...]:
@@ -120,34 +117,6 @@ class KeyRegistry:
             found.append([None] * len(keys) if value is None else list(value))
         return False, keys, specs, found
 
-    def key_set(
-        self, key: Any, number: int | None, priority: int, look_up: Callable[[Sequence[str]], KeySet]
-    ) -> KeySet | None:
-        """The keys of a call that pushes or pulls them, which the slot pushes, looked up once for all such calls: only
-        its arrays are left to check; `look_up` gives the store's. None where the keys, the step or version, or the
-        priority are such that each call has to look at them. Errors are told by `listed`."""
-        if type(priority) is not int or not -MAX_CALL_PRIORITY <= priority <= MAX_CALL_PRIORITY:
-            return None
-        if number is not None and not (type(number) is int and 0 <= number < MAX_STEP):
-            return None
-        if type(key) is not str and type(key) is not int:
-            if (type(key) is not list and type(key) is not tuple) or {*map(type, key)} - {str, int}:
-                return None
-            key = tuple(key)
-        keys = self._key_sets.get(key)
-        if keys is not None:
-            return keys
-        try:
-            _, _, specs, _ = self.listed("pushpull", key, pushes=True)
-        except StoreRefusedError:
-            return None
-        if not 0 < len(specs) <= MAX_RUNS or any(spec.half for spec in specs):
-            return None
-        if len(self._key_sets) >= KEY_SETS_KEPT:
-            self._key_sets = {}
-        keys = self._key_sets[key] = look_up([spec.key for spec in specs])
-        return keys
-
     def check_given(self, key: object, spec: KeyDescription) -> None:
         """Raises StoreRefusedError for a key whose first value no worker says."""
         if not is_given(spec):
@@ -207,10 +176,6 @@ class KeyRegistry:
 
 MAX_STEP: Final = 1 << 62
 """Steps and versions are below it."""
-
-KEY_SETS_KEPT: Final = 1 << 16
-"""Calls that are remembered: a program that trains has as many as it has keys, and a few lists of them."""
-
 
 # --- Which step a slot is at, key by key, so that its user need not say it --------------------------------------------
 

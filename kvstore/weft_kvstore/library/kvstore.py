@@ -8,12 +8,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias, cast, overload
+from typing import Any, Final, TypeAlias, cast, overload
 from weakref import WeakSet
 
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.plan import KeySet
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import UserKey, read_description
 from weft_kvstore.description.records import StoreDescription
@@ -21,6 +22,7 @@ from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.encryption.key_files import read_curve_keys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.library.calls import SlotCalls
+from weft_kvstore.library.key_registry import MAX_STEP
 from weft_kvstore.library.steps import await_shards
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.process import OwnProcess
@@ -28,8 +30,12 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 Keys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
+KEY_SETS_KEPT: Final = 1 << 16
+"""Calls that are remembered: a program that trains has as many as it has keys, and a few lists of them."""
+
 Described: TypeAlias = StoreDescription | str | os.PathLike[str]
 """A description, or the path of the file that has it."""
 
@@ -62,6 +68,8 @@ class KVStore:
         self._process = OwnProcess()
         self._slot_calls = SlotCalls(store, description, slot, step)
         self._calls = self._slot_calls
+        self._key_sets: dict[Any, KeySet] = {}
+        """Of keys as they are given to a call: those that were looked up once for all such calls."""
         _stores.add(self)
 
     @classmethod
@@ -155,7 +163,7 @@ class KVStore:
 
     def steps(self, key: UserKey) -> int:
         """The number of steps of this key that this slot has begun, which is the version that its pulls ask for."""
-        return self._calls.steps(key)
+        return self._calls.steps_of(key)
 
     def init(self, key: UserKey | Keys, value: Any = None, *, by: int | None = 0) -> Future[None]:
         """Sets the initial value of keys whose initializer is "given"; of a table, all rows.
@@ -172,6 +180,11 @@ class KVStore:
         A higher `priority` is sent first; equal ones follow the keys' priorities in the description. The future ends
         when the shards have the gradient, which may be before they apply it.
         """
+        known, single = self._known(key, step, priority), not isinstance(key, list | tuple)
+        if known is not None and (gradients := known.fitting(gradient, single=single)) is not None:
+            pushed = self._slot_calls.steps.push_planned(known, gradients, step, priority)
+            if pushed is not None:
+                return pushed
         return self._calls.values.push("push", key, gradient, step, priority)
 
     @overload
@@ -196,6 +209,14 @@ class KVStore:
         The result is a new array, or `out`, which may be on a GPU or a PyTorch parameter. In async mode `settled` waits
         for that version from every slot. A higher `priority` is sent first. Fails if a push that it waits for failed.
         """
+        known = self._known(key, None, priority) if version is None and not settled else None
+        if known is not None:
+            single = not isinstance(key, list | tuple)
+            outs = None if out is None else known.fitting(out, single=single, writable=True)
+            if out is None or outs is not None:
+                pulled = self._slot_calls.steps.pull_planned(known, outs, priority, single=single)
+                if pulled is not None:
+                    return pulled
         return self._calls.values.pull("pull", key, out, version, settled=settled, priority=priority)
 
     @overload
@@ -210,7 +231,33 @@ class KVStore:
         self, key: UserKey | Keys, gradient: Any, *, step: int | None = None, out: Any = None, priority: int = 0
     ) -> Future[Any]:
         """`push`, then `pull` of the version that includes it, in one message. `out` may be the gradient itself."""
+        known, single = self._known(key, step, priority), not isinstance(key, list | tuple)
+        if known is not None and (gradients := known.fitting(gradient, single=single)) is not None:
+            outs = None if out is None else known.fitting(out, single=single, writable=True)
+            if out is None or outs is not None:
+                steps = self._slot_calls.steps
+                begun = steps.push_planned(known, gradients, step, priority, pulls=True, single=single, outs=outs)
+                if begun is not None:
+                    return begun
         return self._calls.values.pushpull(key, gradient, out, step, priority)
+
+    def _known(self, key: Any, step: int | None, priority: int) -> KeySet | None:
+        """The keys of a call that pushes or pulls them, all of which this slot pushes: only its arrays are left to
+        check. None where the keys, the step or the priority are such that each call has to look at them."""
+        if type(priority) is not int or not -MAX_CALL_PRIORITY <= priority <= MAX_CALL_PRIORITY:
+            return None
+        if step is not None and not (type(step) is int and 0 <= step < MAX_STEP):
+            return None
+        if type(key) is not str and type(key) is not int:
+            if (type(key) is not list and type(key) is not tuple) or {*map(type, key)} - {str, int}:
+                return None
+            key = tuple(key)
+        known = self._key_sets.get(key)
+        if known is None and (known := self._calls.values.key_set(key)) is not None:
+            if len(self._key_sets) >= KEY_SETS_KEPT:
+                self._key_sets = {}
+            self._key_sets[key] = known
+        return known
 
     def gradient_buffer(self, key: UserKey) -> Array:
         """An array for a key's gradients, the same one at each call. Shards on this host read it without a copy.
@@ -325,6 +372,7 @@ class _Elsewhere:
 
 def _leave_behind() -> None:
     for store in _stores:
+        store._key_sets = {}
         store._calls = cast("SlotCalls", _Elsewhere(store._process))
 
 

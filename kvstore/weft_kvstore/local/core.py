@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from weft_kvstore.bucket.bucket import Answer, PlainBucket, PullWait
 from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation, outcome_of
-from weft_kvstore.client.keys import PushPull
-from weft_kvstore.client.operation import Operation, PullOperation, SendOperation, SentRun
+from weft_kvstore.client.operation import Operation, PullOperation, PushPull, SendOperation, SentRun
 from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import (

@@ -17,7 +17,7 @@ from bucket_shard import BucketCluster
 from store_cluster import key_of, store_of, table_of
 from store_simulation import Simulation
 from weft_graph.program import Update
-from weft_kvstore.client.operation import TRIES, ConsistentRead
+from weft_kvstore.client.calls import TRIES, ConsistentRead
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.settings import STEPS_AHEAD, LinkSettings

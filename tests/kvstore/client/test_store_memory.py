@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from store_cluster import WAIT_S, key_of, served, store_of, stores_of
-from weft_kvstore.client.keys import KeyPull
+from weft_kvstore.client.operation import KeyPull
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
 from weft_kvstore.local.local_store import LocalStore

@@ -30,8 +30,7 @@ from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of
 from store_raw import column, hello_of, push_of, raw_peer, values_of
 from store_simulation import Simulation
 from weft_kvstore import Key, KVStore, describe
-from weft_kvstore.client.keys import ResidualOperation
-from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.client.store_client import ResidualOperation, StoreClient
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression, codec_of
 from weft_kvstore.compression.slices import residual_name
 from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
