@@ -13,10 +13,13 @@ from weft.agent.membership import Join
 from weft.agent.state import AnyAllocation
 from weft.api.agent import AgentKind, Registration
 from weft_worker.errors import DeviceError
-from weft_worker.settings import WorkerSettings
+from weft_worker.settings import RunSettings, WorkerSettings
 
 CHILD: Final = "weft_worker.worker_child"
 """What the forkserver imports. Neither it nor the daemon opens a device: a fork of who has one is of no use."""
+
+_TOLD: Final = {"name", "server", "token", "data_roots"}
+"""Of the settings, what a child is told beside those of its run."""
 
 
 class WorkerDaemon:
@@ -43,11 +46,12 @@ class WorkerDaemon:
         self._daemon.run(stop)
 
     def _task(self, allocation: AnyAllocation | None) -> dict[str, Any]:
-        settings = self._settings.model_dump(mode="json")
+        told = self._settings.model_dump(mode="json", include=_TOLD)
         if allocation is not None and allocation.token is not None:
-            settings["token"] = allocation.token  # The token that agents join with is no business of a job's process.
+            told["token"] = allocation.token  # The token that agents join with is no business of a job's process.
         return {
-            "settings": settings,
+            **told,
+            "settings": self._settings.model_dump(mode="json", include=set(RunSettings.model_fields)),
             "allocation": None if allocation is None else allocation.model_dump(mode="json"),
         }
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import httpx
@@ -25,32 +26,44 @@ from weft.api.agent import LogReport, MetricReport, Report, SetDone, SnapshotDon
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
 from weft.api.trace import ProcessTrace
+from weft_graph.ir import Node, Subgraph
 from weft_graph.schema import schemas
+from weft_graph.types import DType, TensorType
 from weft_kernels.kernel import kernels
-from weft_kernels.onnx_runtime import session  # noqa: F401 - imported late elsewhere: a child has it from its fork on
+from weft_kernels.onnx_runtime.session import Session
+from weft_kernels.random import draws
 from weft_kernels.rules.lookup import rules
 from weft_kvstore.process import tune_process
 from weft_worker.device import open_device
 from weft_worker.errors import DeviceError
 from weft_worker.run import Run
-from weft_worker.settings import WorkerSettings
+from weft_worker.settings import RunSettings
 
 
 class WorkerTask(BaseModel):
-    """All that a child needs: a job's slot. Without one it only tries the device, and says whether it is there."""
+    """All that a child needs: a job's slot. Without one it only tries the device, and says whether it is there. `name`,
+    `server`, `token` and `data_roots` are of `WorkerSettings`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    settings: WorkerSettings
+    name: str
+    server: str
+    token: str | None
+    data_roots: tuple[Path, ...] | None
+    settings: RunSettings
     allocation: WorkerAllocation | None = None
 
 
 def prepare() -> None:
-    """What would be found late, and in each child anew."""
+    """What would be found late, and in each child anew. It starts no thread."""
     schemas()
     kernels()
     rules()
     httpx.Client().close()  # It imports most of what it needs when the first one is made.
+    draws((0, 0), 0, 1)
+    number = TensorType(DType.FLOAT32, (1,))
+    body = Subgraph(("x",), (), (Node("Neg", "first", ("x",), ("y",)),), ("y",))
+    Session(body, {"x": number, "y": number}, threads=1)
 
 
 def main(channel: socket.socket) -> None:
@@ -66,13 +79,13 @@ def main(channel: socket.socket) -> None:
     if task.allocation is None:
         say({"fault": device_fault(task.settings.device)})
         return
-    stop = start_daemon(task.settings.name)
+    stop = start_daemon(task.name)
     tune_process()
     with ExitStack() as stack:
-        way = Way(task.settings, task.allocation, say, stop)
+        way = Way(task, task.allocation, say, stop)
         stack.callback(way.close)
         over = threading.Event()
-        run = Run(task.allocation, way, Listening(way, over), task.settings, data_roots=task.settings.data_roots)
+        run = Run(task.allocation, way, Listening(way, over), task.settings, data_roots=task.data_roots)
 
         def hear() -> None:
             try:
@@ -123,8 +136,8 @@ class Listening:
 class Way:
     """A run's way to the server: facts through its daemon, in order, documents by HTTP."""
 
-    def __init__(self, settings: WorkerSettings, allocation: WorkerAllocation, say: Any, stop: threading.Event) -> None:
-        self._settings = settings
+    def __init__(self, task: WorkerTask, allocation: WorkerAllocation, say: Any, stop: threading.Event) -> None:
+        self._task = task
         self._allocation = allocation
         self._say = say
         self._stop = stop
@@ -173,10 +186,10 @@ class Way:
 
     @cached_property
     def _client(self) -> httpx.Client:
-        settings = self._settings
-        headers = {"Authorization": f"Bearer {settings.token}"} if settings.token else {}
+        server, token = self._task.server, self._task.token
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         # Reading the certificates that it would trust takes longer than a small job's parameters.
-        return httpx.Client(base_url=settings.server, headers=headers, verify=settings.server.startswith("https"))
+        return httpx.Client(base_url=server, headers=headers, verify=server.startswith("https"))
 
     @cached_property
     def _transfer(self) -> Transfer:

@@ -21,6 +21,7 @@ from weft.agent.machine import exhausted
 from weft.agent.startup import start_daemon
 from weft.agent.trace import TraceRecorder
 from weft.api.trace import TraceWindow
+from weft_kernels.random import draws
 from weft_kernels.rules.lookup import rules
 from weft_kvstore.description.records import description_from_json
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
@@ -88,6 +89,7 @@ _QUESTIONS: Final[Reader[Question]] = Reader(Question)
 def prepare() -> None:
     """What would be found late, and in each child anew."""
     rules()
+    draws((0, 0), 0, 1)
 
 
 def main(channel: socket.socket) -> None:
