@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -44,6 +44,11 @@ _ON_HOST_TOO = {
 }
 """What is neither made of arrays nor makes them: CuPy has NumPy's own."""
 
+_MEETS_HOST = {"nonzero", "flatnonzero", "argwhere", "unique", "compress", "extract", "sort", "argsort", "lexsort"} | {
+    "linalg"
+}
+"""Functions of CuPy's that wait: for a size, for an error's number, or as Thrust's sorting does."""
+
 
 class HostMixError(TypeError):
     """An array of the device met one of the host, or was made a number, where nobody asked for that."""
@@ -77,6 +82,8 @@ class StrictArray:
         return _called(f"ndarray.{name}", value) if callable(value) else _device(value)
 
     def __getitem__(self, index: Any) -> StrictArray:
+        if any(isinstance(part, StrictArray) and part.dtype == bool for part in _parts(index)):
+            met.append("a mask as an index")
         return StrictArray(self.held[_index(index)])
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -99,7 +106,9 @@ class StrictArray:
 
 def _binary(name: str) -> Any:
     def operate(self: StrictArray, *others: Any) -> Any:
-        return _device(getattr(self.held, name)(*(_host(other, name) for other in others)))
+        result = getattr(self.held, name)(*(_host(other, name) for other in others))
+        _counted(result, ())
+        return _device(result)
 
     return operate
 
@@ -136,6 +145,20 @@ def _index(index: Any) -> Any:
     return _host(index, "an index")
 
 
+def _parts(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
+def _counted(result: Any, given: Iterable[Any]) -> None:
+    """Notes the bytes of each array that lies in no memory of what was given."""
+    for each in result if isinstance(result, list | tuple) else (result,):
+        if isinstance(each, np.generic) or (
+            isinstance(each, np.ndarray)
+            and not any(isinstance(one, np.ndarray) and np.may_share_memory(each, one) for one in given)
+        ):
+            allocated.append(each.nbytes)
+
+
 def _device(value: Any) -> Any:
     """Arrays as the device's; NumPy's scalars too, where CuPy gives arrays without dimensions."""
     if isinstance(value, np.ndarray | np.generic):
@@ -152,6 +175,10 @@ def _called(name: str, function: Any, like: Any = None) -> Any:
             like.bind(*args, **kwargs)
         given = [_host(arg, name) for arg in args]
         result = function(*given, **{key: _host(value, name) for key, value in kwargs.items()})
+        if name.removeprefix("ndarray.").split(".")[0] in _MEETS_HOST:
+            met.append(name)
+        if not isinstance(kwargs.get("out"), StrictArray):
+            _counted(result, [*given, *(part for arg in given if isinstance(arg, list | tuple) for part in arg)])
         return kwargs["out"] if isinstance(kwargs.get("out"), StrictArray) else _device(result)
 
     return call
@@ -180,31 +207,45 @@ class StrictModule(types.ModuleType):
         """To the host, a copy, as CuPy's. Counted."""
         assert isinstance(array, StrictArray), f"{type(array).__name__} is not on the device"
         brought.append(array.held.shape)
+        met.append("asnumpy")
         return array.held.copy()
 
     @staticmethod
     def asarray(value: Any, dtype: Any = None) -> StrictArray:
         """To the device, a copy where it comes from the host."""
+        if not isinstance(value, StrictArray):
+            met.append("asarray")
         return StrictArray(np.array(value.held if isinstance(value, StrictArray) else value, dtype=dtype))
 
     array = asarray
 
     @staticmethod
     def matmul(left: StrictArray, right: StrictArray, out: StrictArray | None = None) -> StrictArray:
-        """Of the operands' type, as cuBLAS' products of bfloat16 are; NumPy makes float32 of them."""
+        """Of the operands' type, as cuBLAS' products of bfloat16 are; NumPy makes float32 of them.
+
+        CuPy takes two matrices as they are where they lie in rows or in columns. Of stacks it copies what does not lie
+        in rows, and makes pointers to each matrix where one stack repeats. It writes to nothing but rows.
+        """
+        two = left.ndim <= 2 and right.ndim <= 2
+        for each in (left, right, *(() if out is None else (out,))):
+            flags = each.held.flags
+            if not (flags.c_contiguous or (two and each is not out and flags.f_contiguous)):
+                allocated.append(each.nbytes)
+        if not two and left.shape[:-2] != right.shape[:-2]:
+            allocated.append(8 * left.size)
         made: StrictArray = _called("matmul", np.matmul)(left, right, out=out)
         both = left.dtype == right.dtype and out is None
         return StrictArray(made.held.astype(left.dtype, copy=False)) if both else made
 
 
-def _like(theirs: Any, ours: Any, name: str) -> Any:
+def _like(theirs: Any, ours: Any, name: str, shown: str = "") -> Any:
     """NumPy's function of that name, which takes what CuPy's takes."""
     function = getattr(theirs, name)
     try:
         like = inspect.signature(function) if inspect.isfunction(function) else None
     except ValueError:
         like = None
-    return _called(name, getattr(ours, name), like)
+    return _called(shown or name, getattr(ours, name), like)
 
 
 class _Part:
@@ -217,7 +258,7 @@ class _Part:
         theirs = getattr(_cupy(), self._name)
         if not hasattr(theirs, name):
             raise AttributeError(f"CuPy's {self._name} has no {name!r}")
-        return _like(theirs, getattr(np, self._name), name)
+        return _like(theirs, getattr(np, self._name), name, f"{self._name}.{name}")
 
 
 class _Lib:
@@ -238,6 +279,12 @@ class _Fft:
 
 brought: list[tuple[int, ...]] = []
 """Shapes of what was brought to the host since a test cleared it."""
+
+met: list[str] = []
+"""What exchanged something with the host, since a test cleared it."""
+
+allocated: list[int] = []
+"""Bytes of each array that was made, since a test cleared it."""
 
 strict = StrictModule("strict_arrays_module")
 

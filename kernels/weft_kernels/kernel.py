@@ -8,6 +8,13 @@ float16 and bfloat16 have too few digits to compute with. A body whose data has 
 once, has `in_float32`: on the host it is given float32 in their place, and its results are rounded to their type.
 `in_float32` names those of the two that a device is given as float32 too; the others are for the body's own kernels
 there, or for the device's matrix products, which sum in float32 themselves.
+
+Two facts say what a body does on a device. One that `waits` exchanges numbers with the host as it runs: it asks whether
+its inputs are in range, takes a size from them, or brings what was worked out on the host; always, or only with the
+inputs that are named. Such a body can be no part of a CUDA graph, which starts the same work again and again. One that
+`allocates` may make arrays although its outputs have their places; one that does not needs no memory but theirs. A
+schema's `random` says that the work is another one in each step. What is pointwise runs on a device as one generated
+kernel, and does neither.
 """
 
 from __future__ import annotations
@@ -17,12 +24,14 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from weft_graph.ir import AttributeValue, Node
+from weft_graph.names import bodies_of
+from weft_graph.schema import schemas
 from weft_kernels.element_types import HALVES
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -103,11 +112,13 @@ Outputs: TypeAlias = tuple[Array, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """A body as it is run, the body itself, and the places of the inputs that it looks at."""
+    """A body as it is run, the body itself, the places of the inputs that it looks at, and what it does on a device."""
 
     kernel: Kernel
     body: Kernel
     on_host: frozenset[int]
+    waits: bool | tuple[int, ...]
+    allocates: bool
 
 
 _OPERATORS: Final[dict[tuple[str, str], _Operator]] = {}
@@ -117,16 +128,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(
-    op_type: str, *, domain: str = "", host_inputs: Iterable[int] = (), in_float32: Iterable[str] | None = None
+    op_type: str,
+    *,
+    domain: str = "",
+    host_inputs: Iterable[int] = (),
+    in_float32: Iterable[str] | None = None,
+    waits: bool | tuple[int, ...] = False,
+    allocates: bool = True,
 ) -> Callable[[B], B]:
-    """Makes a function the body of an operator; see the module's page for `host_inputs` and `in_float32`."""
+    """Makes a function the body of an operator; see the module's page for what it may say of it."""
 
     def register(body: B) -> B:
         on_host = frozenset(host_inputs)
         whole: Kernel = body if in_float32 is None else _in_float32(body, frozenset(in_float32), on_host)
         if (domain, op_type) in _OPERATORS:
             raise ValueError(f"operator {op_type!r} of domain {domain!r} has two bodies")
-        _OPERATORS[domain, op_type] = _Operator(_finished(whole, on_host), whole, on_host)
+        _OPERATORS[domain, op_type] = _Operator(_finished(whole, on_host), whole, on_host, waits, allocates)
         return body
 
     return register
@@ -156,7 +173,7 @@ def function(op_type: str, name: str) -> Kernel:
     def body(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
         return (getattr(context.xp, name)(*inputs, out=context.out(0)),)
 
-    return kernel(op_type)(body)
+    return kernel(op_type, allocates=False)(body)
 
 
 @cache
@@ -164,6 +181,13 @@ def _operators() -> Mapping[tuple[str, str], _Operator]:
     package = importlib.import_module("weft_kernels.operators")
     for info in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{info.name}")
+    # The generator needs the operators, whose bodies it runs.
+    run_alone = importlib.import_module("weft_kernels.cuda.fused").run_alone
+    for name, operator in _OPERATORS.items():
+        if name in schemas() and schemas()[name].pointwise and not operator.on_host:
+            generated = partial(run_alone, *name)
+            finished = _finished(operator.body, operator.on_host, generated)
+            _OPERATORS[name] = replace(operator, kernel=finished, waits=False, allocates=False)
     return _OPERATORS
 
 
@@ -185,10 +209,26 @@ def host_inputs(node: Node) -> frozenset[int]:
     return operator.on_host if operator else frozenset()
 
 
-def _finished(body: Kernel, on_host: frozenset[int]) -> Kernel:
+def waits(node: Node) -> bool:
+    """Whether the node's kernel exchanges numbers with the host as it runs on a device, beside its `host_inputs`."""
+    own = _operators()[node.domain, node.op_type].waits
+    if isinstance(own, tuple):
+        own = any(place in own and name for place, name in enumerate(node.inputs))
+    return bool(own) or any(waits(inner) for body in bodies_of(node).values() for inner in body.nodes)
+
+
+def allocates(node: Node) -> bool:
+    """Whether the node's kernel makes arrays on a device although its outputs are placed."""
+    return _operators()[node.domain, node.op_type].allocates
+
+
+def _finished(
+    body: Kernel, on_host: frozenset[int], generated: Callable[..., tuple[Array, ...] | None] | None = None
+) -> Kernel:
     """The body with IEEE's silent infinities and NaNs, as ONNX has them, and arrays where NumPy returns its scalars.
 
-    An input that the body reads on the host, and that was computed on a device, is waited for and brought.
+    An input that the body reads on the host, and that was computed on a device, is waited for and brought. On a device
+    that runs CUDA C, `generated` goes before the body, which is for what it gives None for.
     """
 
     @wraps(body)
@@ -201,6 +241,10 @@ def _finished(body: Kernel, on_host: frozenset[int]) -> Kernel:
                 context.xp.asnumpy(array) if place in on_host and isinstance(array, array_type) else array
                 for place, array in enumerate(inputs)
             ]
+        if generated is not None and context.xp is not np:
+            made = generated(context, inputs, attributes)
+            if made is not None:
+                return made
         with np.errstate(all="ignore"):
             outputs = body(context, inputs, attributes)
         return tuple(out if isinstance(out, array_type) else context.xp.asarray(out) for out in outputs)

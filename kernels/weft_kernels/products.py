@@ -7,10 +7,37 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
+
 from weft_graph.shapes.einsum import Equation
 from weft_kernels.kernel import Array
 
 # --- The products that MatMul's two gradients are, with MatMul's vectors seen as matrices -----------------------------
+
+
+def product(xp: Any, left: Array, right: Array, out: Array | None = None) -> Array:
+    """The product of matrices or of stacks of them, in `out` where that has its shape, or a new array.
+
+    A device is given a stack of matrices times one matrix as one product of all rows: CuPy would make an array of
+    pointers to each of them, and one product of many rows is faster than many of few.
+    """
+    if out is not None and left.ndim > 1 and right.ndim > 1 and not _has_shape(out, left, right):
+        out = None
+    if xp is np or right.ndim != 2 or left.ndim < 3 or not left.flags.c_contiguous:
+        return xp.matmul(left, right, out=out)  # type: ignore[no-any-return]  # xp is Any
+    rows = None if out is None or not out.flags.c_contiguous else flat_rows(out)
+    made = xp.matmul(flat_rows(left), right, out=rows)
+    if out is not None and rows is not None:
+        return out
+    return made.reshape(*left.shape[:-1], right.shape[1])  # type: ignore[no-any-return]  # xp is Any
+
+
+def _has_shape(out: Array, left: Array, right: Array) -> bool:
+    """Whether `out` is of the shape of the product of stacks of matrices."""
+    stack = left.shape[:-2]
+    if stack != right.shape[:-2]:
+        stack = np.broadcast_shapes(stack, right.shape[:-2])
+    return tuple(out.shape) == (*stack, left.shape[-2], right.shape[-1])
 
 
 def as_matrices(gradient: Array, left: Array, right: Array) -> tuple[Array, Array, Array]:

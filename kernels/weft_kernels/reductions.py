@@ -38,9 +38,12 @@ def widened(gradient: Array, axes: tuple[int, ...], rank: int) -> Array:
 
 
 class Reduced(Protocol):
-    """What a reduction makes of the data over the axes, counted from the front; none of them reduces nothing."""
+    """What a reduction makes of the data over the axes, counted from the front; none of them reduces nothing. `out`, of
+    the result's shape and the data's type, is where it may write it."""
 
-    def __call__(self, xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -> Array: ...
+    def __call__(
+        self, xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool, out: Array | None = None
+    ) -> Array: ...
 
 
 def reduction(reduced: Reduced) -> Kernel:
@@ -51,30 +54,33 @@ def reduction(reduced: Reduced) -> Kernel:
     ) -> tuple[Array, ...]:
         (data,) = required(inputs, 1)
         axes = reduction_axes(optional(inputs, 1), attributes, data.ndim)
-        return (reduced(context.xp, data, axes, keepdims=bool(as_int(attributes["keepdims"]))),)
+        keepdims, out = bool(as_int(attributes["keepdims"])), context.out(0, data.dtype)
+        return (reduced(context.xp, data, axes, keepdims=keepdims, out=out),)
 
     return run
 
 
-def summed(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -> Array:
+def summed(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool, out: Array | None = None) -> Array:
     """The sum over the axes; the data itself where there are none."""
     if not axes:
         return data
-    return xp.sum(data, axis=axes, keepdims=keepdims, dtype=data.dtype)  # type: ignore[no-any-return]  # xp is Any
+    return xp.sum(data, axis=axes, keepdims=keepdims, dtype=data.dtype, out=out)  # type: ignore[no-any-return]  # xp is Any
 
 
-def extreme(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool, largest: bool) -> Array:
+def extreme(
+    xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool, largest: bool, out: Array | None = None
+) -> Array:
     """The largest or smallest element over the axes; of none it is the type's lowest or highest value."""
     if not axes:
         return data
     if math.prod(data.shape[axis] for axis in axes) == 0:
         dims = (1 if axis in axes else size for axis, size in enumerate(data.shape) if keepdims or axis not in axes)
         return xp.full(tuple(dims), _bound(xp, data, lowest=largest), dtype=data.dtype)  # type: ignore[no-any-return]  # xp is Any
-    result: Array = (xp.max if largest else xp.min)(data, axis=axes, keepdims=keepdims)
+    result: Array = (xp.max if largest else xp.min)(data, axis=axes, keepdims=keepdims, out=out)
     return result
 
 
-def log_of_sum(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -> Array:
+def log_of_sum(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool, out: Array | None = None) -> Array:
     """ln(sum(exp(data))), shifted by the largest element first, so that nothing overflows; -infinity of none."""
     wide = data.astype(statistics_dtype(xp, data), copy=False)
     largest = extreme(xp, wide, axes, keepdims=True, largest=True)

@@ -14,6 +14,7 @@ from sample_graphs import node, scalar
 from weft_graph.infer import Inference
 from weft_graph.ir import Node, Subgraph
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
+from weft_graph.schema import schema_of
 from weft_graph.types import DType, TensorType, array_type
 from weft_kernels import broadcast_shape, fused_body
 from weft_kernels.broadcast_shape import broadcast_shape as shape_of
@@ -245,6 +246,29 @@ def test_a_generated_kernel_may_write_in_the_place_of_an_input() -> None:
     assert made[0] is inputs[0]
     for one, other in zip(made, expected, strict=True):
         np.testing.assert_allclose(strict_arrays.to_host(one), other, rtol=1e-5, atol=1e-6)
+
+
+@needs_compiler
+@pytest.mark.parametrize("op_type", ["Gelu", "Clip", "Where"])
+def test_a_pointwise_node_alone_is_one_kernel_too(op_type: str) -> None:
+    """It writes to its place and makes nothing on the way, as many functions of the array module would."""
+    strict_arrays = pytest.importorskip("strict_arrays")
+    x, y = drawn([(7, 5), (5,)], "float32")
+    given = {"Gelu": [x], "Clip": [x, None, np.float32(0.5)], "Where": [x > 0, x, y]}[op_type]
+    names = tuple(f"x{place}" if array is not None else "" for place, array in enumerate(given))
+    alone = Node(op_type, "n", names, ("y",))
+    arrays = [None if array is None else np.asarray(array) for array in given]
+    (expected,) = run_node(KernelContext(""), alone, arrays)
+    with strict_arrays.own_kernels() as xp:
+        place = strict_arrays.StrictArray(np.empty_like(expected))
+        inputs = [None if array is None else strict_arrays.to_device(array) for array in arrays]
+        strict_arrays.launched.clear()
+        strict_arrays.allocated.clear()
+        context = KernelContext("", xp=xp, placed=(place,))
+        (made,) = kernel_of(alone)(context, inputs, schema_of(alone).attributes_of(alone))
+    assert made is place
+    assert (strict_arrays.launched, strict_arrays.allocated) == (["pointwise"], [])
+    np.testing.assert_allclose(strict_arrays.to_host(made), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_what_lies_alike_is_gone_over_in_one_dimension() -> None:

@@ -4,7 +4,7 @@ this project's CUDA kernels, run on the CPU. What the bodies give NumPy is compa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,7 +16,10 @@ from case_names import by_operator, named
 from gradient_case import GradientCase
 from onnx_node_cases import NodeCase, node_cases
 from operator_cases import BACKWARD_CASES, NODE_NAMES, differentiated_nodes
-from weft_kernels.kernel import KernelContext
+from weft_graph.ir import Node, Subgraph
+from weft_graph.schema import MemoryOrder, schema_of
+from weft_kernels.cuda.module import has_kernels
+from weft_kernels.kernel import KernelContext, allocates, host_inputs, kernel_of, waits
 from weft_kernels.run import run_node
 
 pytest.importorskip("cupy", reason="the stand-in has CuPy's names; weft[cuda-compile] installs it")
@@ -75,6 +78,34 @@ def test_forward_is_that_of_numpy(op_type: str, dtype: str, mode: str) -> None:
             _check_forward(node_cases()[name])
 
 
+def _placed_like(array: Any, node: Node) -> StrictArray:
+    """A place for that output, in the order in which a plan has it where inputs are in rows."""
+    if schema_of(node).order is MemoryOrder.CHANNELS and array.ndim > 1:
+        return StrictArray(np.empty_like(array.swapaxes(0, 1), order="C").swapaxes(0, 1))
+    return StrictArray(np.empty(array.shape, array.dtype))
+
+
+def _check_facts(node: Node, inputs: list[Any], outputs: Sequence[Any]) -> None:
+    """The kernel is run as a plan runs it on a GPU: what it reads on the host is there, and its outputs have places."""
+    if schema_of(node).pointwise or cuda_on_host.why_not():
+        return
+    on_host = host_inputs(node)
+    given = [to_host(each) if place in on_host and each is not None else each for place, each in enumerate(inputs)]
+    placed = tuple(_placed_like(to_host(array), node) for array in outputs[: len(node.outputs)])
+    kernel, attributes = kernel_of(node), schema_of(node).attributes_of(node)
+    strict_arrays.met.clear()
+    strict_arrays.allocated.clear()
+    context = KernelContext(node.name, xp=strict, asked=node.outputs, placed=placed)
+    with nullcontext() if has_kernels(strict) else own_kernels():
+        made = kernel(context, given, attributes)
+    if not waits(node):
+        assert not strict_arrays.met
+    if not allocates(node):
+        assert not strict_arrays.allocated
+    for place, (array, wanted) in enumerate(zip(made, outputs, strict=False)):
+        _same(array, to_host(wanted), f"output {place}")
+
+
 def _check_forward(case: NodeCase) -> None:
     inputs = [case.tensors[value] if value else None for value in case.node.inputs]
     expected = run_node(KernelContext(""), case.node, inputs)
@@ -83,6 +114,7 @@ def _check_forward(case: NodeCase) -> None:
     assert len(outputs) == len(expected)
     for place, (array, wanted) in enumerate(zip(outputs, expected, strict=True)):
         _same(array, wanted, f"output {place}")
+    _check_facts(case.node, device, outputs)
 
 
 BACKWARD_RUNS = _runs(BACKWARD, ("float16", "float32", "float64"))
@@ -104,6 +136,20 @@ def _check_backward(case: GradientCase, dtype: str) -> None:
         for value, array in zip(node.outputs, outputs, strict=True):
             if value:
                 _same(array, values[value], f"{node.op_type}: {value}")
+        _check_facts(node, inputs, outputs)
+
+
+def test_kernels_say_whether_they_wait_for_the_host() -> None:
+    """Also with some inputs alone, and for what is in a body."""
+    attention = ("q", "k", "v", "", "", "")
+    inner = Subgraph(("x",), (), (Node("NonZero", "n", ("x",), ("y",)),), ("y",))
+    assert not waits(Node("Attention", "n", attention, ("y",)))
+    assert waits(Node("Attention", "n", (*attention, "counts"), ("y",)))
+    assert waits(Node("SoftmaxCrossEntropyLoss", "n", ("scores", "labels"), ("loss", "log_prob")))
+    assert not waits(Node("SoftmaxCrossEntropyLossGrad", "n", ("g", "log_prob", "labels"), ("y",), {}, "weft"))
+    assert waits(Node("Fused", "n", ("x",), ("y",), {"body": inner}, "weft"))
+    assert not allocates(Node("Gelu", "n", ("x",), ("y",)))
+    assert allocates(Node("Einsum", "n", ("x",), ("y",)))
 
 
 def test_the_stand_in_refuses_what_mixes() -> None:

@@ -8,7 +8,7 @@ kernel serves every batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_graph.ir import Subgraph
+from weft_graph.ir import AttributeValue, Node, Subgraph
 from weft_graph.layout.strides import Sizes, expanded, in_rows, made, order_of
 from weft_graph.schema import MemoryOrder, Strides
 from weft_kernels.body import Same
-from weft_kernels.cuda.module import C_TYPES, launch_generated
+from weft_kernels.cuda.module import C_TYPES, has_kernels, launch_generated
 from weft_kernels.cuda.pointwise import NotTraceableError, Trace, Traced, c_type, literal, shown, write_down
 from weft_kernels.kernel import Array, KernelContext
 
@@ -101,6 +101,28 @@ def run_generated(context: KernelContext, body: Subgraph, inputs: Sequence[Array
     count = math.prod(shape)
     launch_generated(context.xp, text, count, (*arrays, count, *numbers), strided=True, reach=reach)
     return tuple(results)
+
+
+def run_alone(
+    domain: str,
+    op_type: str,
+    context: KernelContext,
+    inputs: Sequence[Array | None],
+    attributes: Mapping[str, AttributeValue],
+) -> tuple[Array, ...] | None:
+    """As `run_generated`, for one node of that operator."""
+    if not has_kernels(context.xp):
+        return None
+    there = tuple(array is not None for array in inputs)
+    body = _alone(domain, op_type, there, tuple(attributes.items()))
+    return run_generated(context, body, [array for array in inputs if array is not None])
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _alone(domain: str, op_type: str, there: tuple[bool, ...], attributes: tuple[tuple[str, Any], ...]) -> Subgraph:
+    names = tuple(f"x{place}" if given else "" for place, given in enumerate(there))
+    node = Node(op_type, op_type, names, ("y",), dict(attributes), domain)
+    return Subgraph(tuple(filter(None, names)), (), (node,), ("y",))
 
 
 def _strides(array: Array) -> Strides:

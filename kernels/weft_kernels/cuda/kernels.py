@@ -28,12 +28,19 @@ def cross_entropy_fits(xp: Any, dtype: np.dtype[Any], labels: Array) -> bool:
 
 
 def label_weights(
-    xp: Any, labels: Array, classes: int, *, weights: Array | None, ignored: int | None, dtype: Any
+    xp: Any,
+    labels: Array,
+    classes: int,
+    *,
+    weights: Array | None,
+    ignored: int | None,
+    dtype: Any,
+    checked: bool = False,
 ) -> Array:
     """What each label weighs, of the labels' shape: 1 or its class's weight, 0 where it is ignored.
 
-    Waits for the device, to raise OutOfRangeError where a label that counts is outside [0, classes): nothing may learn
-    from a label that is none.
+    Waits for the device unless they were `checked`, to raise OutOfRangeError where a label that counts is outside
+    [0, classes): nothing may learn from a label that is none.
     """
     labels = xp.ascontiguousarray(labels)
     result: Array = xp.empty(labels.shape, dtype=dtype)
@@ -44,7 +51,7 @@ def label_weights(
     numbers = (labels.size, classes, *has)
     types = (dtype, labels.dtype)
     launch(xp, _FILE, "label_weights", labels.size, labels, by_class, result, wrong, *numbers, types=types)
-    row = int(number(xp, wrong[0]))
+    row = labels.size if checked else int(number(xp, wrong[0]))
     if row < labels.size:
         label = int(number(xp, labels.reshape(-1)[row]))
         raise OutOfRangeError("label", label, 0, classes, of=", the classes of the scores")

@@ -13,7 +13,6 @@ from weft_graph.attributes import as_float, as_int
 from weft_graph.ir import WEFT_DOMAIN
 from weft_kernels.arguments import optional, required
 from weft_kernels.element_types import computed_in, is_float
-from weft_kernels.host import any_of
 from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, function, kernel
 
 # --- The error function over arrays, to the precision of their element type -------------------------------------------
@@ -128,10 +127,14 @@ def pow_(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outp
         wide = computed_in(base.dtype)
         result = xp.power(base.astype(wide, copy=False), exponent.astype(wide, copy=False))
         return (result.astype(base.dtype, copy=False),)
-    if is_float(exponent.dtype) or any_of(xp, exponent < 0):
-        # NumPy has no integer to a negative integer power.
+    if is_float(exponent.dtype):
         return (xp.power(base.astype(xp.float64), exponent).astype(base.dtype),)
-    return (xp.power(base, exponent).astype(base.dtype, copy=False),)
+    # There is no integer to a negative integer power. A device is not asked whether there is such an exponent.
+    negative = exponent < 0
+    if exponent.size and xp is np and not negative.any():
+        return (xp.power(base, exponent).astype(base.dtype, copy=False),)
+    result = xp.power(base, xp.maximum(exponent, 0)).astype(base.dtype, copy=False)
+    return (xp.where(negative, xp.power(base.astype(xp.float64), exponent).astype(base.dtype), result),)
 
 
 @kernel("PowBaseGrad", domain=WEFT_DOMAIN)

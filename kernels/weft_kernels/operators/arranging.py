@@ -293,7 +293,7 @@ def space_to_depth(context: KernelContext, inputs: Inputs, attributes: Attribute
     return (blocks.transpose(order).reshape(batch, depth * side * side, high // side, wide // side),)
 
 
-@kernel("ReverseSequence")
+@kernel("ReverseSequence", waits=True)
 def reverse_sequence(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The first elements of each sample in reverse order."""
     xp = context.xp

@@ -180,7 +180,7 @@ def sigmoid(xp: Any, x: Array) -> Array:
     return (xp.tanh(x * 0.5) + 1) * 0.5  # type: ignore[no-any-return]  # xp is Any
 
 
-@kernel("Attention", host_inputs=(6,))
+@kernel("Attention", host_inputs=(6,), waits=(6,))
 def attention(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Values weighed by the softmax of products of queries and keys."""
     xp = context.xp
@@ -200,7 +200,7 @@ def attention(context: KernelContext, inputs: Inputs, attributes: Attributes) ->
     return outputs if shown is None else (*outputs, shown)
 
 
-@kernel("AttentionGrad", domain=WEFT_DOMAIN, host_inputs=(6,))
+@kernel("AttentionGrad", domain=WEFT_DOMAIN, host_inputs=(6,), waits=(6,))
 def attention_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Gradients of queries, keys, values, the cache and the mask, from probabilities that are computed again."""
     xp = context.xp
@@ -249,7 +249,7 @@ def _flowing(attending: Attending, inputs: Sequence[Array | None], attributes: M
     )
 
 
-@kernel("FlexAttention", domain=PREVIEW_DOMAIN)
+@kernel("FlexAttention", domain=PREVIEW_DOMAIN, waits=True)
 def flex_attention(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Attention whose scores and probabilities pass through bodies; block by block where there are none."""
     xp = context.xp
@@ -264,7 +264,7 @@ def flex_attention(context: KernelContext, inputs: Inputs, attributes: Attribute
     return (result.reshape(*q.shape[:3], v.shape[3]).astype(q.dtype, copy=False),)
 
 
-@kernel("FlexAttentionGrad", domain=WEFT_DOMAIN)
+@kernel("FlexAttentionGrad", domain=WEFT_DOMAIN, waits=True)
 def flex_attention_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Gradients through bodies that change scores and probabilities."""
     xp = context.xp
@@ -390,7 +390,7 @@ def _slope(xp: Any, sums: Array) -> Array:
     return share * (1 + sums * (1 - share))  # type: ignore[no-any-return]  # xp is Any
 
 
-@kernel("RotaryEmbedding")
+@kernel("RotaryEmbedding", waits=True)
 def rotary_embedding(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Pairs of a head's elements turned by the angles of their token's place."""
     xp = context.xp
@@ -401,7 +401,7 @@ def rotary_embedding(context: KernelContext, inputs: Inputs, attributes: Attribu
     return (as_given(tokens, data.ndim),)
 
 
-@kernel("RotaryEmbeddingGrad", domain=WEFT_DOMAIN)
+@kernel("RotaryEmbeddingGrad", domain=WEFT_DOMAIN, waits=True)
 def rotary_embedding_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Gradients of the cosines and sines: of every token that reads them, summed."""
     xp = context.xp

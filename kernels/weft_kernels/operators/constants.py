@@ -11,7 +11,7 @@ from weft_kernels.element_types import computed_in
 from weft_kernels.kernel import Attributes, Inputs, KernelContext, Outputs, kernel
 
 
-@kernel("Shape")
+@kernel("Shape", waits=True)
 def shape(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The dimensions as a list."""
     (data,) = required(inputs)
@@ -19,7 +19,7 @@ def shape(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Out
     return (context.xp.asarray(data.shape[as_int(attributes["start"]) : end], dtype=context.xp.int64),)
 
 
-@kernel("Size")
+@kernel("Size", waits=True)
 def size(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """How many elements there are."""
     (data,) = required(inputs)

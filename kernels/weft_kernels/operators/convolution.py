@@ -164,7 +164,7 @@ def deform_conv(context: KernelContext, inputs: Inputs, attributes: Attributes) 
     return (result,)
 
 
-@kernel("DeformConvGrad", domain=WEFT_DOMAIN)
+@kernel("DeformConvGrad", domain=WEFT_DOMAIN, waits=True)
 def deform_conv_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """A convolution's gradients of columns and weights; from the columns those of elements, places and mask."""
     xp = context.xp

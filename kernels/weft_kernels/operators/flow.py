@@ -83,7 +83,7 @@ def turns_of(arrays: Sequence[Array], along: Sequence[Scanned]) -> int:
     return int(counts.pop())
 
 
-@kernel("If", host_inputs=(0,))
+@kernel("If", host_inputs=(0,), waits=True)
 def if_(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """One of two bodies; the other is not run."""
     condition, *captured = required(inputs)
@@ -96,7 +96,7 @@ def if_(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outpu
 _ROWS = Scanned(0, backwards=False)
 
 
-@kernel("Loop", host_inputs=(0, 1))
+@kernel("Loop", host_inputs=(0, 1), waits=True)
 def loop(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """A body again and again, while its condition holds."""
     xp, subgraph = context.xp, as_body(attributes["body"])
@@ -137,7 +137,7 @@ def _one(xp: object, array: Array, name: str) -> int:
     return int(number(xp, array.reshape(-1)[0]))
 
 
-@kernel("LoopGrad", domain=WEFT_DOMAIN)
+@kernel("LoopGrad", domain=WEFT_DOMAIN, waits=True)
 def loop_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The derived body of a loop for each of its turns, from the last to the first."""
     xp, subgraph = context.xp, as_body(attributes["body"])
@@ -198,7 +198,7 @@ class _Sum:
         return self._xp.zeros_like(self._like) if self._total is None else self._total
 
 
-@kernel("Scan")
+@kernel("Scan", waits=True)
 def scan(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """A body for each part of its inputs along an axis."""
     subgraph = as_body(attributes["body"])

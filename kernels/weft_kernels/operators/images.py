@@ -152,7 +152,7 @@ def _whole(numbers: Array, low: int, high: int) -> Array:
     return whole
 
 
-@kernel("Resize", host_inputs=(1, 2, 3))
+@kernel("Resize", host_inputs=(1, 2, 3), waits=True)
 def resize(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Every element of the result a sum of a few, one dimension after the other."""
     xp = context.xp
@@ -169,7 +169,7 @@ def resize(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Ou
     return (result.astype(data.dtype, copy=False),)
 
 
-@kernel("ResizeGrad", domain=WEFT_DOMAIN, host_inputs=(2, 3, 4))
+@kernel("ResizeGrad", domain=WEFT_DOMAIN, host_inputs=(2, 3, 4), waits=True)
 def resize_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The transpose of Resize: each gradient goes to the elements that its own was made of, with their weights."""
     xp = context.xp
@@ -223,7 +223,7 @@ def grid_sample(context: KernelContext, inputs: Inputs, attributes: Attributes) 
     return (unrowed(result, shape).astype(data.dtype, copy=False),)
 
 
-@kernel("GridSampleGrad", domain=WEFT_DOMAIN)
+@kernel("GridSampleGrad", domain=WEFT_DOMAIN, waits=True)
 def grid_sample_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Each gradient, added to the elements around its place; and what a step of the place would have made of them."""
     xp = context.xp
@@ -266,7 +266,7 @@ def _middle(whole: int, part: int) -> slice:
     return slice(begin, begin + min(whole, part))
 
 
-@kernel("NonMaxSuppression", host_inputs=(0, 1, 2, 3, 4))
+@kernel("NonMaxSuppression", host_inputs=(0, 1, 2, 3, 4), waits=True)
 def non_max_suppression(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Box by box in the order of scores, on the host: each turn takes away all that overlap the one that was chosen."""
     boxes, scores = required(inputs, 2)

@@ -27,7 +27,7 @@ from weft_kernels.indexing import (
 from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel
 
 
-@kernel("Gather")
+@kernel("Gather", waits=True)
 def gather(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Entries along an axis, by index."""
     xp = context.xp
@@ -36,7 +36,7 @@ def gather(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Ou
     return (xp.take(data, checked_indices(xp, indices, data.shape[axis], wraps=True), axis=axis),)
 
 
-@kernel("GatherGrad", domain=WEFT_DOMAIN, in_float32=("bfloat16",))
+@kernel("GatherGrad", domain=WEFT_DOMAIN, in_float32=("bfloat16",), waits=True)
 def gather_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Gradients summed by the index of what they belong to."""
     xp = context.xp
@@ -52,7 +52,7 @@ def gather_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) 
     return (summed.reshape(count, math.prod(before), math.prod(after)).swapaxes(0, 1).reshape(data.shape),)
 
 
-@kernel("Embedding", domain=WEFT_DOMAIN)
+@kernel("Embedding", domain=WEFT_DOMAIN, waits=True)
 def embedding(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Rows of a table by id, zeros for the id that is padding."""
     table, ids = required(inputs)
@@ -61,7 +61,7 @@ def embedding(context: KernelContext, inputs: Inputs, attributes: Attributes) ->
     return (taken(context.xp, table, index),)
 
 
-@kernel("GatherElements")
+@kernel("GatherElements", waits=True)
 def gather_elements(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """One element of the data for each index along an axis."""
     xp = context.xp
@@ -70,7 +70,7 @@ def gather_elements(context: KernelContext, inputs: Inputs, attributes: Attribut
     return (xp.take(data.reshape(-1), places),)
 
 
-@kernel("GatherElementsGrad", domain=WEFT_DOMAIN)
+@kernel("GatherElementsGrad", domain=WEFT_DOMAIN, waits=True)
 def gather_elements_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Gradients of one element, added in order."""
     xp = context.xp
@@ -79,7 +79,7 @@ def gather_elements_grad(context: KernelContext, inputs: Inputs, attributes: Att
     return (summed_rows(xp, gradient.reshape(-1, 1), places.reshape(-1), data.size).reshape(data.shape),)
 
 
-@kernel("GatherND")
+@kernel("GatherND", waits=True)
 def gather_nd(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """A slice of the data for each tuple of indices."""
     xp = context.xp
@@ -91,7 +91,7 @@ def gather_nd(context: KernelContext, inputs: Inputs, attributes: Attributes) ->
     return (rows.reshape(*indices.shape[:-1], *data.shape[named:]),)
 
 
-@kernel("GatherNDGrad", domain=WEFT_DOMAIN)
+@kernel("GatherNDGrad", domain=WEFT_DOMAIN, waits=True)
 def gather_nd_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Gradients of one slice, added in order."""
     xp = context.xp
@@ -102,7 +102,7 @@ def gather_nd_grad(context: KernelContext, inputs: Inputs, attributes: Attribute
     return (summed_rows(xp, gradient.reshape(places.size, width), places, count).reshape(data.shape),)
 
 
-@kernel("ScatterElements")
+@kernel("ScatterElements", waits=True)
 def scatter_elements(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The data with an update for each index along an axis."""
     data, indices, updates = required(inputs)
@@ -115,7 +115,7 @@ def scatter_elements(context: KernelContext, inputs: Inputs, attributes: Attribu
     return (rows.reshape(data.shape),)
 
 
-@kernel("ScatterND")
+@kernel("ScatterND", waits=True)
 def scatter_nd(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The data with a slice of updates for each tuple of indices."""
     data, indices, updates = required(inputs)
@@ -125,7 +125,7 @@ def scatter_nd(context: KernelContext, inputs: Inputs, attributes: Attributes) -
     return (scattered(context.xp, rows, places, given, as_str(attributes["reduction"])).reshape(data.shape),)
 
 
-@kernel("TensorScatter", host_inputs=(2,))
+@kernel("TensorScatter", host_inputs=(2,), waits=True)
 def tensor_scatter(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """A copy of the cache with the update written into it."""
     xp = context.xp
@@ -139,7 +139,7 @@ def tensor_scatter(context: KernelContext, inputs: Inputs, attributes: Attribute
     return (result,)
 
 
-@kernel("TensorScatterGrad", domain=WEFT_DOMAIN, host_inputs=(2,))
+@kernel("TensorScatterGrad", domain=WEFT_DOMAIN, host_inputs=(2,), waits=True)
 def tensor_scatter_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Gradients of the cache, which is 0 where it was overwritten, and of what was written."""
     xp = context.xp
@@ -154,7 +154,7 @@ def tensor_scatter_grad(context: KernelContext, inputs: Inputs, attributes: Attr
     return by_cache, xp.moveaxis(by_update, 1, axis)
 
 
-@kernel("Compress")
+@kernel("Compress", waits=True)
 def compress(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Elements or slices whose condition is true."""
     xp = context.xp
@@ -170,7 +170,7 @@ def compress(context: KernelContext, inputs: Inputs, attributes: Attributes) -> 
     return (xp.take(data, xp.flatnonzero(condition), axis=axis),)
 
 
-@kernel("NonZero")
+@kernel("NonZero", waits=True)
 def non_zero(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Places of the elements that are not zero."""
     xp = context.xp
@@ -180,7 +180,7 @@ def non_zero(context: KernelContext, inputs: Inputs, attributes: Attributes) -> 
     return (xp.stack(xp.nonzero(data)).astype(xp.int64, copy=False),)
 
 
-@kernel("Unique")
+@kernel("Unique", waits=True)
 def unique(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The distinct elements or slices, by sorting."""
     xp = context.xp
@@ -231,7 +231,7 @@ _MARKED_ROWS: Final = 16
 """Rows of a table for each id, up to which marking the rows that are named is ten times as fast as sorting the ids."""
 
 
-@kernel("UniqueRows", domain=WEFT_DOMAIN)
+@kernel("UniqueRows", domain=WEFT_DOMAIN, waits=True)
 def unique_rows(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The distinct rows that all ids name, ascending, and where each id's row is among them."""
     xp = context.xp

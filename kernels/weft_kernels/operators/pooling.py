@@ -294,7 +294,7 @@ def max_pool_grad(context: KernelContext, inputs: Inputs, attributes: Attributes
     return (np.ascontiguousarray(result[inside(windows)]) if turns else result[inside(windows)],)
 
 
-@kernel("MaxUnpool", host_inputs=(2,))
+@kernel("MaxUnpool", host_inputs=(2,), waits=True)
 def max_unpool(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Each element put where its index says; where two have one index, the later stays on a CPU, either on a GPU."""
     xp = context.xp
@@ -406,14 +406,14 @@ def global_max_pool(context: KernelContext, inputs: Inputs, attributes: Attribut
     return (extreme(context.xp, data, tuple(range(2, data.ndim)), keepdims=True, largest=True),)
 
 
-@kernel("MaxRoiPool", host_inputs=(1,))
+@kernel("MaxRoiPool", host_inputs=(1,), waits=True)
 def max_roi_pool(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The largest element of each bin of each box."""
     data, rois = required(inputs)
     return (largest_of_bins(context.xp, data, rois, attributes)[0],)
 
 
-@kernel("MaxRoiPoolGrad", domain=WEFT_DOMAIN, host_inputs=(2,))
+@kernel("MaxRoiPoolGrad", domain=WEFT_DOMAIN, host_inputs=(2,), waits=True)
 def max_roi_pool_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Each bin's gradient, added at its largest element."""
     xp = context.xp
@@ -423,7 +423,7 @@ def max_roi_pool_grad(context: KernelContext, inputs: Inputs, attributes: Attrib
     return (summed.reshape(data.shape).astype(data.dtype, copy=False),)
 
 
-@kernel("RoiAlign", host_inputs=(1, 2))
+@kernel("RoiAlign", host_inputs=(1, 2), waits=True)
 def roi_align(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Each bin is the mean of its points, or the largest of all weighed elements around them, as in ONNX's cases."""
     xp = context.xp
@@ -442,7 +442,7 @@ def roi_align(context: KernelContext, inputs: Inputs, attributes: Attributes) ->
     return (result.reshape(len(rois), *bins, data.shape[1]).transpose(0, 3, 1, 2).astype(data.dtype, copy=False),)
 
 
-@kernel("RoiAlignGrad", domain=WEFT_DOMAIN, host_inputs=(2, 3))
+@kernel("RoiAlignGrad", domain=WEFT_DOMAIN, host_inputs=(2, 3), waits=True)
 def roi_align_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Each bin's gradient, shared among the elements around its points; or given to the first of the largest."""
     xp = context.xp

@@ -7,14 +7,14 @@ from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.shapes.einsum import parsed
 from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel
-from weft_kernels.products import as_matrices, contracted, flat_rows, products_before, sum_stack
+from weft_kernels.products import as_matrices, contracted, flat_rows, product, products_before, sum_stack
 
 
 @kernel("MatMul", in_float32=())
 def matmul(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The product of matrices or of stacks of them."""
     left, right = required(inputs)
-    return (context.xp.matmul(left, right, out=context.out(0)),)
+    return (product(context.xp, left, right, context.out(0)),)
 
 
 @kernel("MatMulLeftGrad", domain=WEFT_DOMAIN, in_float32=())
@@ -22,8 +22,8 @@ def matmul_left_grad(context: KernelContext, inputs: Inputs, attributes: Attribu
     """Gradient of the left operand of a matrix product: gradient times right, transposed."""
     gradient, left, right = required(inputs)
     wide_gradient, wide_left, wide_right = as_matrices(gradient, left, right)
-    product = context.xp.matmul(wide_gradient, wide_right.swapaxes(-1, -2))
-    return (sum_stack(context.xp, product, wide_left.shape).reshape(left.shape),)
+    made = product(context.xp, wide_gradient, wide_right.swapaxes(-1, -2), context.out(0, left.dtype))
+    return (sum_stack(context.xp, made, wide_left.shape).reshape(left.shape),)
 
 
 @kernel("MatMulRightGrad", domain=WEFT_DOMAIN, in_float32=())
@@ -33,10 +33,11 @@ def matmul_right_grad(context: KernelContext, inputs: Inputs, attributes: Attrib
     wide_gradient, wide_left, wide_right = as_matrices(gradient, left, right)
     if wide_right.ndim == 2:
         # One matrix for the whole stack: its rows join the sum, so no stack of products is ever made.
-        product = context.xp.matmul(flat_rows(wide_left).T, flat_rows(wide_gradient))
+        across, along = flat_rows(wide_left).T, flat_rows(wide_gradient)
     else:
-        product = context.xp.matmul(wide_left.swapaxes(-1, -2), wide_gradient)
-    return (sum_stack(context.xp, product, wide_right.shape).reshape(right.shape),)
+        across, along = wide_left.swapaxes(-1, -2), wide_gradient
+    made = product(context.xp, across, along, context.out(0, right.dtype))
+    return (sum_stack(context.xp, made, wide_right.shape).reshape(right.shape),)
 
 
 @kernel("Gemm", in_float32=())
@@ -70,14 +71,14 @@ def einsum(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Ou
     return (contracted(context.xp, equation, arrays),)
 
 
-@kernel("Det", in_float32=("float16", "bfloat16"))
+@kernel("Det", in_float32=("float16", "bfloat16"), waits=True)
 def det(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Determinants."""
     (data,) = required(inputs)
     return (context.xp.linalg.det(data),)
 
 
-@kernel("DetGrad", domain=WEFT_DOMAIN, in_float32=("float16", "bfloat16"))
+@kernel("DetGrad", domain=WEFT_DOMAIN, in_float32=("float16", "bfloat16"), waits=True)
 def det_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Cofactors, from singular values: with X = U diag(s) V they are det(UV) U diag(products of the others) V."""
     xp = context.xp

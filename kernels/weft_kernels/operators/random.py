@@ -96,7 +96,7 @@ def normal(key: Key, start: int, count: int) -> Array:
     return result
 
 
-@kernel("RandomNormal")
+@kernel("RandomNormal", waits=True)
 def random_normal(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Normal draws of the step."""
     shape = as_ints(attributes["shape"])
@@ -106,7 +106,7 @@ def random_normal(context: KernelContext, inputs: Inputs, attributes: Attributes
     return (context.xp.asarray(made.reshape(shape)),)
 
 
-@kernel("RandomNormalLike")
+@kernel("RandomNormalLike", waits=True)
 def random_normal_like(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Normal draws of the step."""
     (data,) = required(inputs)
@@ -120,7 +120,7 @@ def random_normal_like(context: KernelContext, inputs: Inputs, attributes: Attri
     return (context.xp.asarray(made.reshape(data.shape)),)
 
 
-@kernel("RandomUniform")
+@kernel("RandomUniform", waits=True)
 def random_uniform(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Uniform draws of the step."""
     shape = as_ints(attributes["shape"])
@@ -131,7 +131,7 @@ def random_uniform(context: KernelContext, inputs: Inputs, attributes: Attribute
     return (context.xp.asarray(made.reshape(shape)),)
 
 
-@kernel("RandomUniformLike")
+@kernel("RandomUniformLike", waits=True)
 def random_uniform_like(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Uniform draws of the step."""
     (data,) = required(inputs)
@@ -144,7 +144,7 @@ def random_uniform_like(context: KernelContext, inputs: Inputs, attributes: Attr
     return (context.xp.asarray(made.reshape(data.shape)),)
 
 
-@kernel("Bernoulli")
+@kernel("Bernoulli", waits=True)
 def bernoulli(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Whether a draw of the step is below the probability."""
     xp = context.xp
@@ -158,7 +158,7 @@ def bernoulli(context: KernelContext, inputs: Inputs, attributes: Attributes) ->
     return ((xp.asarray(unit) < wide).astype(dtype),)
 
 
-@kernel("Multinomial")
+@kernel("Multinomial", waits=True)
 def multinomial(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The first class whose share, added to those before it, is above a draw of the step."""
     xp = context.xp

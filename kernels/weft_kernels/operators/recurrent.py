@@ -230,37 +230,37 @@ def _by_peepholes(one: OneWay, by_gates: Array, turns: _Turns) -> Array:
     return one.xp.stack(sums)  # type: ignore[no-any-return]  # xp is Any
 
 
-@kernel("RNN", host_inputs=(4,), in_float32=("float16", "bfloat16"))
+@kernel("RNN", host_inputs=(4,), in_float32=("float16", "bfloat16"), waits=(4,))
 def rnn(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """A plain recurrent layer: one product for all turns' inputs, and one for each turn's state."""
     return forward(context.xp, RNN, inputs, attributes, run)
 
 
-@kernel("RNNGrad", domain=WEFT_DOMAIN, host_inputs=(7,), in_float32=("float16", "bfloat16"))
+@kernel("RNNGrad", domain=WEFT_DOMAIN, host_inputs=(7,), in_float32=("float16", "bfloat16"), waits=(7,))
 def rnn_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Gradients of RNN's inputs: the gates of all turns at once, from the states in Y, and then the turns backwards."""
     return backward(context, RNN, inputs, attributes, run_back)
 
 
-@kernel("GRU", host_inputs=(4,), in_float32=("float16", "bfloat16"))
+@kernel("GRU", host_inputs=(4,), in_float32=("float16", "bfloat16"), waits=(4,))
 def gru(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Gated recurrent units: one product for all turns' inputs, and one for each turn's state."""
     return forward(context.xp, GRU, inputs, attributes, gru_run)
 
 
-@kernel("GRUGrad", domain=WEFT_DOMAIN, host_inputs=(7,), in_float32=("float16", "bfloat16"))
+@kernel("GRUGrad", domain=WEFT_DOMAIN, host_inputs=(7,), in_float32=("float16", "bfloat16"), waits=(7,))
 def gru_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Gradients of GRU's inputs: the gates of all turns at once, from the states in Y, and then the turns backwards."""
     return backward(context, GRU, inputs, attributes, gru_run_back)
 
 
-@kernel("LSTM", host_inputs=(4,), in_float32=("float16", "bfloat16"))
+@kernel("LSTM", host_inputs=(4,), in_float32=("float16", "bfloat16"), waits=(4,))
 def lstm(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Long short-term memory: one product for all turns' inputs, and one for each turn's state."""
     return forward(context.xp, LSTM, inputs, attributes, lstm_run)
 
 
-@kernel("LSTMGrad", domain=WEFT_DOMAIN, host_inputs=(8,), in_float32=("float16", "bfloat16"))
+@kernel("LSTMGrad", domain=WEFT_DOMAIN, host_inputs=(8,), in_float32=("float16", "bfloat16"), waits=(8,))
 def lstm_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Gradients of LSTM's inputs: all gates at once, from the states in Y, then the turns backwards."""
     return backward(context, LSTM, inputs, attributes, lstm_run_back)

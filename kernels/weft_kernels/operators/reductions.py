@@ -29,8 +29,8 @@ def reduce_sum_grad(context: KernelContext, inputs: Inputs, attributes: Attribut
     return (context.xp.broadcast_to(widened(gradient, axes, data.ndim), data.shape),)
 
 
-def _mean(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -> Array:
-    return xp.mean(data, axis=axes, keepdims=keepdims, dtype=data.dtype) if axes else data
+def _mean(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool, out: Array | None = None) -> Array:
+    return xp.mean(data, axis=axes, keepdims=keepdims, dtype=data.dtype, out=out) if axes else data
 
 
 reduce_mean = kernel("ReduceMean", host_inputs=(1,), in_float32=("float16", "bfloat16"))(reduction(_mean))
@@ -55,8 +55,8 @@ reduce_min = kernel("ReduceMin", host_inputs=(1,))(reduction(partial(extreme, la
 """The smallest element over the axes."""
 
 
-def _prod(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -> Array:
-    return xp.prod(data, axis=axes, keepdims=keepdims, dtype=data.dtype) if axes else data
+def _prod(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool, out: Array | None = None) -> Array:
+    return xp.prod(data, axis=axes, keepdims=keepdims, dtype=data.dtype, out=out) if axes else data
 
 
 reduce_prod = kernel("ReduceProd", host_inputs=(1,), in_float32=("float16", "bfloat16"))(reduction(_prod))
@@ -79,15 +79,15 @@ def reduce_prod_grad(context: KernelContext, inputs: Inputs, attributes: Attribu
     return (widened(gradient, axes, data.ndim) * others,)
 
 
-def _l1(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -> Array:
-    return summed(xp, xp.abs(data), axes, keepdims=keepdims)
+def _l1(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool, out: Array | None = None) -> Array:
+    return summed(xp, xp.abs(data), axes, keepdims=keepdims, out=out)
 
 
 reduce_l1 = kernel("ReduceL1", host_inputs=(1,), in_float32=("float16", "bfloat16"))(reduction(_l1))
 """The sum of absolute values over the axes."""
 
 
-def _l2(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -> Array:
+def _l2(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool, out: Array | None = None) -> Array:
     wide = data.astype(statistics_dtype(xp, data), copy=False)
     total = summed(xp, xp.square(wide), axes, keepdims=keepdims)
     return xp.sqrt(total).astype(data.dtype, copy=False)  # type: ignore[no-any-return]  # xp is Any
@@ -97,8 +97,9 @@ reduce_l2 = kernel("ReduceL2", host_inputs=(1,), in_float32=("float16", "bfloat1
 """The square root of the sum of squares over the axes."""
 
 
-def _log_sum(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -> Array:
-    return xp.log(summed(xp, data, axes, keepdims=keepdims))  # type: ignore[no-any-return]  # xp is Any
+def _log_sum(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool, out: Array | None = None) -> Array:
+    total = summed(xp, data, axes, keepdims=keepdims, out=out)
+    return xp.log(total, out=out)  # type: ignore[no-any-return]  # xp is Any
 
 
 reduce_log_sum = kernel("ReduceLogSum", host_inputs=(1,), in_float32=("float16", "bfloat16"))(reduction(_log_sum))
@@ -111,7 +112,7 @@ reduce_log_sum_exp = kernel("ReduceLogSumExp", host_inputs=(1,), in_float32=("fl
 """The logarithm of the sum of exponentials over the axes."""
 
 
-def _sum_square(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -> Array:
+def _sum_square(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool, out: Array | None = None) -> Array:
     return summed(xp, xp.square(data), axes, keepdims=keepdims)
 
 
@@ -200,7 +201,7 @@ def arg_min(context: KernelContext, inputs: Inputs, attributes: Attributes) -> O
     return (place(context.xp, context.xp.argmin, data, attributes),)
 
 
-@kernel("TopK", host_inputs=(1,))
+@kernel("TopK", host_inputs=(1,), waits=True)
 def top_k(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The largest or smallest elements, sorted; of equals the first come first."""
     xp = context.xp

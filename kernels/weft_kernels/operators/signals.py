@@ -225,7 +225,7 @@ def stft_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) ->
 _BLACKMAN_WINDOW_COEFFICIENTS = (0.42, -0.5, 0.08)
 
 
-@kernel("BlackmanWindow", host_inputs=(0,))
+@kernel("BlackmanWindow", host_inputs=(0,), waits=True)
 def blackman_window(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Blackman's window."""
     return (cosine_window(context, inputs, attributes, _BLACKMAN_WINDOW_COEFFICIENTS),)
@@ -234,7 +234,7 @@ def blackman_window(context: KernelContext, inputs: Inputs, attributes: Attribut
 _HAMMING_WINDOW_COEFFICIENTS = (25 / 46, -21 / 46)
 
 
-@kernel("HammingWindow", host_inputs=(0,))
+@kernel("HammingWindow", host_inputs=(0,), waits=True)
 def hamming_window(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Hamming's window."""
     return (cosine_window(context, inputs, attributes, _HAMMING_WINDOW_COEFFICIENTS),)
@@ -243,7 +243,7 @@ def hamming_window(context: KernelContext, inputs: Inputs, attributes: Attribute
 _HANN_WINDOW_COEFFICIENTS = (0.5, -0.5)
 
 
-@kernel("HannWindow", host_inputs=(0,))
+@kernel("HannWindow", host_inputs=(0,), waits=True)
 def hann_window(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Hann's window."""
     return (cosine_window(context, inputs, attributes, _HANN_WINDOW_COEFFICIENTS),)
@@ -252,7 +252,7 @@ def hann_window(context: KernelContext, inputs: Inputs, attributes: Attributes) 
 _MEL, _HERTZ = 2595.0, 700.0
 
 
-@kernel("MelWeightMatrix", host_inputs=(0, 1, 2, 3, 4))
+@kernel("MelWeightMatrix", host_inputs=(0, 1, 2, 3, 4), waits=True)
 def mel_weight_matrix(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Triangles between neighbouring edges that are equally far apart on the mel scale."""
     bands, length, rate, lowest, highest = (array.reshape(-1)[0].item() for array in required(inputs))

@@ -39,15 +39,25 @@ def softmax_along(xp: Any, scores: Array, axis: int, out: Array | None = None) -
 
 
 def label_weights(
-    xp: Any, labels: Array, classes: int, *, weights: Array | None, ignored: int | None, dtype: Any
+    xp: Any,
+    labels: Array,
+    classes: int,
+    *,
+    weights: Array | None,
+    ignored: int | None,
+    dtype: Any,
+    checked: bool = False,
 ) -> tuple[Array, Array]:
     """(labels that can index, weight of each label): an ignored label points at class 0 and weighs nothing.
 
-    Raises OutOfRangeError where a label that counts is outside [0, classes).
+    Raises OutOfRangeError where a label that counts is outside [0, classes); a device is not waited for where the
+    labels were `checked` before.
     """
     if cuda.cross_entropy_fits(xp, dtype, labels):
-        checked = cuda.label_weights(xp, labels, classes, weights=weights, ignored=ignored, dtype=dtype)
-        return (labels if ignored is None else xp.where(labels == ignored, 0, labels)), checked
+        weighed = cuda.label_weights(
+            xp, labels, classes, weights=weights, ignored=ignored, dtype=dtype, checked=checked
+        )
+        return (labels if ignored is None else xp.where(labels == ignored, 0, labels)), weighed
     if weights is None and ignored is None and labels.size and xp is np:
         low, high = int(labels.min()), int(labels.max())
         if low >= 0 and high < classes:
@@ -142,7 +152,7 @@ def hardmax(context: KernelContext, inputs: Inputs, attributes: Attributes) -> O
     return ((places == first).astype(data.dtype),)
 
 
-@kernel("NegativeLogLikelihoodLoss", in_float32=("float16", "bfloat16"))
+@kernel("NegativeLogLikelihoodLoss", in_float32=("float16", "bfloat16"), waits=True)
 def negative_log_likelihood_loss(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Minus the input at each label, weighed."""
     xp = context.xp
@@ -161,7 +171,7 @@ def negative_log_likelihood_loss(context: KernelContext, inputs: Inputs, attribu
             return (xp.sum(losses, dtype=scores.dtype) / xp.sum(weights, dtype=scores.dtype),)
 
 
-@kernel("NegativeLogLikelihoodLossGrad", domain=WEFT_DOMAIN, in_float32=("float16", "bfloat16"))
+@kernel("NegativeLogLikelihoodLossGrad", domain=WEFT_DOMAIN, in_float32=("float16", "bfloat16"), waits=True)
 def negative_log_likelihood_loss_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Minus each label's share of the gradient at the label, 0 elsewhere."""
     xp = context.xp
@@ -179,7 +189,7 @@ def negative_log_likelihood_loss_grad(context: KernelContext, inputs: Inputs, at
     return (xp.where(chosen, -xp.expand_dims(scale * gradient, 1), scores.dtype.type(0)),)
 
 
-@kernel("SoftmaxCrossEntropyLoss", in_float32=("bfloat16",))
+@kernel("SoftmaxCrossEntropyLoss", in_float32=("bfloat16",), waits=True)
 def softmax_cross_entropy_loss(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Mean, sum or each of the negative log-likelihoods of labels; also the log-probabilities themselves."""
     xp = context.xp
@@ -212,6 +222,7 @@ def softmax_cross_entropy_loss_grad(context: KernelContext, inputs: Inputs, attr
             weights=optional(inputs, 3),
             ignored=ignored_label(attributes),
             dtype=log_prob.dtype,
+            checked=True,  # by the loss, which made the log-probabilities
         )
         if as_str(attributes["reduction"]) == "mean":
             # Where every label is ignored the loss is 0 / 0, and its gradient is taken as 0: nothing is learnt from it.
