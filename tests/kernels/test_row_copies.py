@@ -57,8 +57,11 @@ def test_rows_may_lie_in_memory_as_they_will(made: Any) -> None:
     assert np.count_nonzero(array.any(axis=1)) == 4
 
 
+@pytest.mark.parametrize("may_be_written", [False, True])
 @pytest.mark.parametrize("name", [name for name, rule in rules().items() if not rule.whole])
-def test_a_rule_on_rows_does_not_write_the_gradient_and_has_the_dense_bits(name: str) -> None:
+def test_a_rule_on_rows_has_the_dense_bits_whether_it_may_write_the_gradient_or_not(
+    name: str, *, may_be_written: bool
+) -> None:
     """Beyond a block of the cache, from memory that is not aligned, and with the dense rule as the oracle."""
     rule, draw, width = rules()[name], np.random.default_rng(7), 48
     weight, count = draw.standard_normal((4000, width)).astype(np.float32), 3001
@@ -70,7 +73,8 @@ def test_a_rule_on_rows_does_not_write_the_gradient_and_has_the_dense_bits(name:
     whole[places] = given
     given.flags.writeable = False
     for step in (1, 2):
-        apply_to_rows(rule, weight, given, state, places, step=step, hyper=rule.hyper)
+        gradient = given.copy() if may_be_written else given
+        apply_to_rows(rule, weight, gradient, state, places, step=step, hyper=rule.hyper)
         rule.apply(dense, whole, dense_state, step, rule.hyper)
     assert weight[places].tobytes() == dense[places].tobytes()
     assert all(state[one][places].tobytes() == dense_state[one][places].tobytes() for one in state)

@@ -72,6 +72,9 @@ def _spare(array: Array) -> tuple[Array, Array]:
 
 def _over_gradient(body: Body) -> Apply:
     def apply(weight: Array, gradient: Array, state: State, step: int, hyper: Hyper) -> None:
+        if 0 < weight.size <= FUSED_ELEMENTS:
+            body(Block(weight, gradient, state, (gradient, gradient)), step, hyper)
+            return
         for part, given, *rest in cache_blocks((weight, gradient, *state.values()), FUSED_ELEMENTS):
             body(Block(part, given, dict(zip(state, rest, strict=True)), (given, given)), step, hyper)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
-from weft_kernels.blocks import CACHE_ELEMENTS, whole_blocks
+from weft_kernels.blocks import CACHE_ELEMENTS, FUSED_ELEMENTS, whole_blocks
 from weft_kernels.kernel import Array
 from weft_kernels.row_copies import put_rows, take_rows
-from weft_kernels.rules.record import Hyper, Rule, State
+from weft_kernels.rules.record import Hyper, Rule
 
 PIECE_ELEMENTS: Final = 1 << 18
 """Elements gathered at once: copies of weight, gradient and state are bounded, and a rule's calls are few."""
@@ -28,19 +28,30 @@ def apply_to_rows(
 ) -> None:
     """Updates the rows `places` (n,) int64 of `weight` and of each state (rows, width), in place, by a pointwise rule.
 
-    `gradient` (n, width), which is not written, is of those rows alone. `places` are distinct and from 0; `step` and
-    `hyper` are as in `weft_kernels.rules.record`. Raises ValueError for a rule that needs keys whole.
+    `gradient` (n, width) is of those rows alone; where it is writeable it may be written. `places` are distinct and
+    from 0; `step` and `hyper` are as in `weft_kernels.rules.record`. Raises ValueError for a rule that needs keys
+    whole.
     """
     if rule.whole:
         raise ValueError(f"rule {rule.name!r} needs a key whole, and is asked to update {len(places)} rows")
     if not weight.shape[1]:
         return
     if rule.anywhere and gradient.flags.c_contiguous:
-
-        def update(moved: Array, given: Array, kept: State) -> None:
-            rule.apply(moved, given, kept, step, hyper)
-
-        _apply_in_cache(update, weight, gradient, state, places)
+        update, elements = rule.apply, CACHE_ELEMENTS
+        if rule.apply_over is not None and gradient.flags.writeable:
+            update, elements = rule.apply_over, FUSED_ELEMENTS
+        arrays = (weight, *state.values())
+        piece = max(elements // (weight.shape[1] * len(arrays)), 1)
+        # Gathered, updated and put back before they leave the cache, and the gradient is read where it is.
+        room = [np.empty((min(piece, len(places)), weight.shape[1]), array.dtype) for array in arrays]
+        for begin in range(0, len(places), piece):
+            some = places[begin : begin + piece]
+            taken = [one[: len(some)] for one in room]
+            for array, one in zip(arrays, taken, strict=True):
+                take_rows(array, some, one)
+            update(taken[0], gradient[begin : begin + piece], dict(zip(state, taken[1:], strict=True)), step, hyper)
+            for array, one in zip(arrays, taken, strict=True):
+                put_rows(array, some, one)
         return
     piece = max(PIECE_ELEMENTS // weight.shape[1], 1)
     for begin in range(0, len(places), piece):
@@ -52,28 +63,6 @@ def apply_to_rows(
         rule.apply(moved, given, gathered, step, hyper)
         for array, updated in ((weight, moved), *((state[name], gathered[name]) for name in state)):
             put_rows(array, some, updated[: part.size].reshape(part.shape))
-
-
-def _apply_in_cache(
-    update: Callable[[Array, Array, State], None],
-    weight: Array,
-    gradient: Array,
-    state: Mapping[str, Array],
-    places: Array,
-) -> None:
-    """The same where any elements may be computed together: rows are gathered, updated and put back before they leave
-    the cache, and the gradient is read where it is."""
-    arrays, width = (weight, *state.values()), weight.shape[1]
-    piece = max(CACHE_ELEMENTS // (width * len(arrays)), 1)
-    room = [np.empty((min(piece, len(places)), width), array.dtype) for array in arrays]
-    for begin in range(0, len(places), piece):
-        some = places[begin : begin + piece]
-        taken = [one[: len(some)] for one in room]
-        for array, part in zip(arrays, taken, strict=True):
-            take_rows(array, some, part)
-        update(taken[0], gradient[begin : begin + piece], dict(zip(state, taken[1:], strict=True)))
-        for array, part in zip(arrays, taken, strict=True):
-            put_rows(array, some, part)
 
 
 def gathered_rows(array: Array, places: Array) -> Array:

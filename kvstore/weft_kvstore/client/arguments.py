@@ -13,10 +13,10 @@ import numpy as np
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation
 from weft_kvstore.client.operation import Gives, KeyPull, PushOperation
-from weft_kvstore.client.plan import KeySet, KnownKeys
+from weft_kvstore.client.plan import KeySet, KnownKeys, TableKey
 from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.description.check import check_description
-from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
+from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.hyper import checked_numbers
 from weft_kvstore.rows.rows import check_ids, last_rows, summed_rows, wanted_rows
@@ -54,6 +54,10 @@ class Arguments:
         """Keys that the slot pushes. Raises StoreRefusedError."""
         return self._keys.many(names, "pushpull")
 
+    def table(self, name: str) -> TableKey:
+        """Raises StoreRefusedError for a key that is none."""
+        return self._keys.table(name, "push")
+
     def push(
         self,
         future: Future[Any],
@@ -87,17 +91,16 @@ class Arguments:
         self, future: Future[Any], name: str, step: int, ids: Array, rows: Array, *, payload_kind: PayloadKind
     ) -> PushRowsOperation:
         """Raises StoreRefusedError for a key, step, ids or rows that do not fit."""
-        key, step, where = self._sent_to(name, step, payload_kind)
-        count = check_ids(ids, key, where)
+        table, step, where = self._sent_to(name, step, payload_kind)
+        key, count = table.key, check_ids(ids, table.key, where)
         wanted = (len(ids), *key.shape[1:])
         if rows.dtype != np.dtype(key.dtype) or rows.shape != wanted:
             raise StoreRefusedError(
                 f"{where}: the rows are {rows.dtype}{list(rows.shape)}, for {len(ids)} ids {key.dtype}{list(wanted)}"
             )
-        flat = rows.reshape(len(ids), self._keys.row_cut(key).width)
+        flat = rows.reshape(len(ids), table.cut.width)
         given = summed_rows(ids, flat, count) if payload_kind is PayloadKind.GRADIENT else last_rows(ids, flat)
-        place = self._keys.places[name]
-        return PushRowsOperation(future, key, place=place, payload_kind=payload_kind, step=step, given=given)
+        return PushRowsOperation(future, table, payload_kind, step, given)
 
     def pull(
         self,
@@ -138,26 +141,14 @@ class Arguments:
         self, future: Future[Any], name: str, ids: Array, version: int, *, state: bool, reading: Reading
     ) -> PullRowsOperation:
         """Raises StoreRefusedError for a key, version or ids that do not fit, MemoryError."""
-        key = self._keys.table(name, "pull")
+        table = self._keys.table(name, "pull")
         version = self._checked_step(version, f"pull of rows of key {name!r}")
         where = f"slot {self._slot}: pull of rows of key {name!r}"
-        count = check_ids(ids, key, where)
+        count = check_ids(ids, table.key, where)
         if len(ids) > MAX_PULLED_ROWS:
             raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may ask for {MAX_PULLED_ROWS}")
-        names = self._keys.state_of(key) if state else None
-        place, cut = self._keys.places[name], self._keys.row_cut(key)
-        wanted = wanted_rows(ids, count)
-        return PullRowsOperation(
-            future,
-            key,
-            place=place,
-            version=version,
-            reading=reading,
-            names=names,
-            cut=cut,
-            wanted=wanted,
-            rows=len(ids),
-        )
+        names = self._keys.state_of(table.key) if state else None
+        return PullRowsOperation(future, table, version, reading, wanted_rows(ids, count), rows=len(ids), names=names)
 
     def moving(self, names: Sequence[str]) -> tuple[int, ...]:
         """The numbers of the keys that have versions, for a read of all at one. Raises StoreRefusedError for keys that
@@ -215,14 +206,15 @@ class Arguments:
                 raise StoreRefusedError(f"{where} {found}, the key {own}")
             raise StoreRefusedError(f"{where} not C-contiguous")
 
-    def _sent_to(self, name: str, step: int, payload_kind: PayloadKind) -> tuple[KeyDescription, int, str]:
+    def _sent_to(self, name: str, step: int, payload_kind: PayloadKind) -> tuple[TableKey, int, str]:
         call, count, _ = _WORDS[payload_kind]
-        key = self._keys.table(name, call)
+        table = self._keys.table(name, call)
         step = self._checked_step(step, f"{call} of key {name!r}")
         where = f"slot {self._slot}: {call} of key {name!r}, {count} {step}"
-        if payload_kind is PayloadKind.GRADIENT and self._slot not in key.slots:
-            raise StoreRefusedError(f"{where}: only slots {list(key.slots)} contribute to it")
-        return key, step, where
+        slots = table.key.slots
+        if payload_kind is PayloadKind.GRADIENT and self._slot not in slots:
+            raise StoreRefusedError(f"{where}: only slots {list(slots)} contribute to it")
+        return table, step, where
 
     def _check_sync(self, what: str) -> None:
         mode = self._description.mode

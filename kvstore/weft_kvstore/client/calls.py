@@ -11,10 +11,12 @@ import numpy as np
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.arguments import Arguments
 from weft_kvstore.client.operation import Gives, KeyPull, Operation, PushOperation, PushPull
-from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.plan import KeySet, TableKey
+from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.errors import StoreError, StorePassedError, StoreTimeoutError
 from weft_kvstore.futures import Driver, StoreFuture, joined, on_end
 from weft_kvstore.process import OwnProcess
+from weft_kvstore.rows.rows import Rows, wanted_rows
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import BufferStore, Pulled, Store, joined_pulls
 from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading
@@ -101,6 +103,31 @@ class StoreCalls(Store, BufferStore):
         operation.priority = priority
         self._submit(operation)
         return future
+
+    def table(self, key: str) -> TableKey:
+        """A table, looked up once for `push_table` and `pull_table`. Raises StoreRefusedError."""
+        return self._arguments.table(key)
+
+    def push_table(
+        self, table: TableKey, step: int, ids: Array, rows: Array, count: int, *, priority: int = 0
+    ) -> Future[None]:
+        """`push_rows` of a `table` to which the slot contributes. They fit already, and `count` is what `fitting` says
+        of them."""
+        flat = rows.reshape(len(ids), table.cut.width)
+        given = Rows(ids[:count], flat[:count])
+        return self._begin(
+            lambda future: PushRowsOperation(future, table, PayloadKind.GRADIENT, step, given),
+            priority,
+        )
+
+    def pull_table(self, table: TableKey, version: int, *, ids: Array, count: int, priority: int = 0) -> Future[Array]:
+        """`pull_rows` of a `table`. They fit already, as by `push_table`."""
+        return self._begin(
+            lambda future: PullRowsOperation(
+                future, table, version, Reading.OWN, wanted_rows(ids, count), rows=len(ids)
+            ),
+            priority,
+        )
 
     def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
         return self._begin(

@@ -20,6 +20,7 @@ from weft_kvstore.compression.slices import SliceCodec
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.rows.rows import before_padding
 from weft_kvstore.sharding import Routing, RowCut, row_cut
 from weft_kvstore.wire.outbox import OneBuffer, Source
 
@@ -448,6 +449,37 @@ class KeySet:
         return f"{len(self.names)} keys ({shown}{f' and {more} more' if more > 0 else ''})"
 
 
+class TableKey:
+    """A table whose rows the slot pushes, and pulls, with what every call of it needs anew. `place` is that in the
+    description, `names` has its own."""
+
+    __slots__ = ("_last", "_row", "cut", "dtype", "key", "names", "place")
+
+    def __init__(self, key: KeyDescription, place: int, cut: RowCut) -> None:
+        self.key = key
+        self.place = place
+        self.cut = cut
+        self.names = (key.key,)
+        self.dtype: np.dtype[Any] = np.dtype(key.dtype)
+        self._row = tuple(key.shape[1:])
+        self._last = np.iinfo(np.int64).max if key.growth is not None else key.shape[0] - 1
+
+    def fitting(self, ids: Any, rows: Any = None) -> int | None:
+        """How many of the ids are no padding, where they are int64 and ascend, all padding is behind them, and the
+        rows, if any, are such an array as the table has for them. None where more has to be looked at."""
+        if type(ids) is not np.ndarray or ids.dtype != np.int64 or ids.ndim != 1 or not ids.flags.c_contiguous:
+            return None
+        if rows is not None and (
+            type(rows) is not np.ndarray
+            or rows.dtype != self.dtype
+            or rows.shape != (len(ids), *self._row)
+            or not rows.flags.c_contiguous
+        ):
+            return None
+        count = before_padding(ids)
+        return count if not count or ids[count - 1] <= self._last else None
+
+
 # --- The keys that a store has, found by the names that a caller says, and what is worked out of them once ------------
 
 
@@ -459,7 +491,7 @@ class KnownKeys:
     """One slot's keys. `places` has the place of each in the description. Whoever asks for one says for which `call`,
     as the error names it. Any thread may ask: those that make the same thing at once make it alike."""
 
-    __slots__ = ("_cuts", "_description", "_many", "_one", "_slot", "_state", "places")
+    __slots__ = ("_description", "_many", "_one", "_slot", "_state", "_tables", "places")
 
     def __init__(self, description: StoreDescription, slot: int) -> None:
         self.places = {key.key: place for place, key in enumerate(description.keys)}
@@ -467,7 +499,7 @@ class KnownKeys:
         self._slot = slot
         self._one: dict[str, KeySet] = {}
         self._many: dict[tuple[str, ...], KeySet] = {}
-        self._cuts: dict[str, RowCut] = {}
+        self._tables: dict[str, TableKey] = {}
         self._state: dict[str, tuple[str, ...]] = {}
 
     def known(self, name: str, call: str) -> KeyDescription:
@@ -477,12 +509,16 @@ class KnownKeys:
             raise StoreRefusedError(f"slot {self._slot}: {call} of key {name!r}: the store has no such key")
         return self._description.keys[place]
 
-    def table(self, name: str, call: str) -> KeyDescription:
+    def table(self, name: str, call: str) -> TableKey:
         """A key that goes by rows. Raises StoreRefusedError for one that does not."""
-        key = self.known(name, call)
-        if not key.rows:
-            raise StoreRefusedError(f"slot {self._slot}: {call} of rows of key {name!r}: it is no table")
-        return key
+        found = self._tables.get(name)
+        if found is None:
+            key = self.known(name, call)
+            if not key.rows:
+                raise StoreRefusedError(f"slot {self._slot}: {call} of rows of key {name!r}: it is no table")
+            cut = row_cut(key, self._description.slice_bytes, len(self._description.shards))
+            found = self._tables[name] = TableKey(key, self.places[name], cut)
+        return found
 
     def one(self, name: str, call: str) -> KeySet:
         """A key that is no table, as a set of one. Raises StoreRefusedError."""
@@ -513,14 +549,6 @@ class KnownKeys:
         found = self._state.get(key.key)
         if found is None:
             found = self._state[key.key] = tuple(rule_of(self._description, key).state)
-        return found
-
-    def row_cut(self, key: KeyDescription) -> RowCut:
-        """How a table's rows are dealt to shards, and cut into chunks."""
-        found = self._cuts.get(key.key)
-        if found is None:
-            found = row_cut(key, self._description.slice_bytes, len(self._description.shards))
-            self._cuts[key.key] = found
         return found
 
     def _set_of(self, wanted: tuple[str, ...], call: str) -> KeySet:

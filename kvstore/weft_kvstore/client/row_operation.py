@@ -11,9 +11,9 @@ from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.operation import CALLS, AskOperation, Link, PullOperation, SendOperation, SentRun
-from weft_kvstore.description.records import KeyDescription
+from weft_kvstore.client.plan import TableKey
 from weft_kvstore.rows.rows import Rows, Wanted
-from weft_kvstore.sharding import Routing, RowCut, chunks_of
+from weft_kvstore.sharding import Routing, chunks_of
 from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueRun
 from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
 from weft_kvstore.wire.outbox import CALL_PRIORITY, OneBuffer, OutRun
@@ -23,17 +23,15 @@ class PushRowsOperation(SendOperation):
     """Some rows of a table, a gradient of a step or values at a version; `given` has distinct ids. `place` is the
     table's in the description."""
 
-    def __init__(
-        self, future: Future[Any], key: KeyDescription, *, place: int, payload_kind: PayloadKind, step: int, given: Rows
-    ) -> None:
+    def __init__(self, future: Future[Any], table: TableKey, payload_kind: PayloadKind, step: int, given: Rows) -> None:
         super().__init__(future)
         self.payload_kind = payload_kind
-        self.place = place
+        self.place = table.place
         self.step = step
         if payload_kind is not PayloadKind.GRADIENT:
-            self.sets = (place,)
+            self.sets = (table.place,)
         self.given = given
-        self._key = key
+        self._key = table.key
         self.rows_pushed = len(given.ids)
 
     def prepare(self, routing: Routing) -> dict[int, int]:
@@ -68,23 +66,21 @@ class PullRowsOperation(PullOperation):
     def __init__(
         self,
         future: Future[Any],
-        key: KeyDescription,
-        *,
-        place: int,
+        table: TableKey,
         version: int,
         reading: Reading,
-        names: tuple[str, ...] | None,
-        cut: RowCut,
         wanted: Wanted,
+        *,
         rows: int,
+        names: tuple[str, ...] | None = None,
     ) -> None:
         """Makes the arrays (rows, ...) that the caller will own. Raises MemoryError."""
         super().__init__(future)
         self.version, self.names, self.reading = version, names, reading
-        self.asks_of = (place,)
-        self._key = key
-        self._place = place
-        count, row_shape = 1 if names is None else len(names), key.shape[1:]
+        self.asks_of = (table.place,)
+        self._key = table.key
+        self._place = table.place
+        count, row_shape, cut = 1 if names is None else len(names), table.key.shape[1:], table.cut
         self._cut = cut
         self._wanted = wanted
         self.rows_pulled = len(wanted.ids)

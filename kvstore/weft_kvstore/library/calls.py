@@ -17,7 +17,7 @@ import numpy as np
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.arguments import MAX_PULLED_ROWS
 from weft_kvstore.client.calls import StoreCalls
-from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.plan import KeySet, TableKey
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
@@ -361,6 +361,15 @@ class RowCalls:
         self._registry = registry
         self._steps = steps
         self._traffic = traffic
+
+    def table(self, key: object) -> TableKey | None:
+        """A table that the slot pushes, looked up once for all such calls of its rows as need only have these checked.
+        None for any other key."""
+        try:
+            spec = self._registry.find(key, "push_rows", rows=True, pushes=True)
+        except StoreRefusedError:
+            return None
+        return self._store.table(spec.key) if spec.half is None else None
 
     def push(self, key: object, ids: Any, rows: Any, step: int | None, priority: int) -> Future[None]:
         call = "push_rows"

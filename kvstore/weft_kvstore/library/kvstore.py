@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeAlias, cast, overload
@@ -13,8 +14,9 @@ from weakref import WeakSet
 
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
+from weft_kvstore.client.arguments import MAX_PULLED_ROWS
 from weft_kvstore.client.calls import StoreCalls
-from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.plan import KeySet, TableKey
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import UserKey, read_description
 from weft_kvstore.description.records import StoreDescription
@@ -69,6 +71,7 @@ class KVStore:
         self._slot_calls = SlotCalls(store, description, slot, step)
         self._calls = self._slot_calls
         self._key_sets: dict[Any, KeySet] = {}
+        self._tables: dict[Any, TableKey] = {}
         """Of keys as they are given to a call: those that were looked up once for all such calls."""
         _stores.add(self)
 
@@ -182,7 +185,8 @@ class KVStore:
         """
         known, single = self._known(key, step, priority), not isinstance(key, list | tuple)
         if known is not None and (gradients := known.fitting(gradient, single=single)) is not None:
-            pushed = self._slot_calls.steps.push_planned(known, gradients, step, priority)
+            hand_over = partial(self._store.push_keys, known, gradients=gradients, priority=priority)
+            pushed = self._slot_calls.steps.push_planned(known.names, step, hand_over)
             if pushed is not None:
                 return pushed
         return self._calls.values.push("push", key, gradient, step, priority)
@@ -214,7 +218,8 @@ class KVStore:
             single = not isinstance(key, list | tuple)
             outs = None if out is None else known.fitting(out, single=single, writable=True)
             if out is None or outs is not None:
-                pulled = self._slot_calls.steps.pull_planned(known, outs, priority, single=single)
+                hand_over = partial(self._store.pull_keys, known, out=outs, single=single, priority=priority)
+                pulled = self._slot_calls.steps.pull_planned(known.names, hand_over)
                 if pulled is not None:
                     return pulled
         return self._calls.values.pull("pull", key, out, version, settled=settled, priority=priority)
@@ -235,8 +240,10 @@ class KVStore:
         if known is not None and (gradients := known.fitting(gradient, single=single)) is not None:
             outs = None if out is None else known.fitting(out, single=single, writable=True)
             if out is None or outs is not None:
-                steps = self._slot_calls.steps
-                begun = steps.push_planned(known, gradients, step, priority, pulls=True, single=single, outs=outs)
+                hand_over = partial(
+                    self._store.pushpull, known, gradients=gradients, out=outs, single=single, priority=priority
+                )
+                begun = self._slot_calls.steps.push_planned(known.names, step, hand_over, pulls=True)
                 if begun is not None:
                     return begun
         return self._calls.values.pushpull(key, gradient, out, step, priority)
@@ -259,6 +266,17 @@ class KVStore:
             self._key_sets[key] = known
         return known
 
+    def _known_table(self, key: Any, step: int | None, priority: int) -> TableKey | None:
+        """The same of a table whose rows are pushed or pulled."""
+        if type(priority) is not int or not -MAX_CALL_PRIORITY <= priority <= MAX_CALL_PRIORITY:
+            return None
+        if (step is not None and not (type(step) is int and 0 <= step < MAX_STEP)) or type(key) not in {str, int}:
+            return None
+        known = self._tables.get(key)
+        if known is None and (known := self._calls.rows.table(key)) is not None:
+            self._tables[key] = known
+        return known
+
     def gradient_buffer(self, key: UserKey) -> Array:
         """An array for a key's gradients, the same one at each call. Shards on this host read it without a copy.
 
@@ -278,6 +296,12 @@ class KVStore:
 
         Rows of the same id are added up, and negative ids are padding. A table is pushed once a step; `ids` may be
         empty."""
+        table = self._known_table(key, step, priority)
+        if table is not None and rows is not None and (count := table.fitting(ids, rows)) is not None:
+            hand_over = partial(self._store.push_table, table, ids=ids, rows=rows, count=count, priority=priority)
+            pushed = self._slot_calls.steps.push_planned(table.names, step, hand_over)
+            if pushed is not None:
+                return pushed
         return self._calls.rows.push(key, ids, rows, step, priority)
 
     def pull_rows(
@@ -291,6 +315,13 @@ class KVStore:
         priority: int = 0,
     ) -> Future[Any]:
         """`pull` of rows of a table, with the shape (...ids, ...row). Ids may repeat; a negative id gives zeros."""
+        is_plain = out is None and version is None and not settled
+        table = self._known_table(key, None, priority) if is_plain else None
+        if table is not None and (count := table.fitting(ids)) is not None and len(ids) <= MAX_PULLED_ROWS:
+            hand_over = partial(self._store.pull_table, table, ids=ids, count=count, priority=priority)
+            pulled = self._slot_calls.steps.pull_planned(table.names, hand_over, looks=False)
+            if pulled is not None:
+                return pulled
         return self._calls.rows.pull(key, ids, out, version, settled=settled, priority=priority)
 
     def read_consistent(self, key: Keys) -> Future[tuple[int, list[Array]]]:
@@ -373,6 +404,7 @@ class _Elsewhere:
 def _leave_behind() -> None:
     for store in _stores:
         store._key_sets = {}
+        store._tables = {}
         store._calls = cast("SlotCalls", _Elsewhere(store._process))
 
 

@@ -19,7 +19,6 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
-from weft_kvstore.client.plan import KeySet
 from weft_kvstore.client.poller import uninterrupted
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, user_key
@@ -242,18 +241,14 @@ class SlotSteps:
 
     def push_planned(
         self,
-        keys: KeySet,
-        gradients: Sequence[Array],
+        names: Sequence[str],
         step: int | None,
-        priority: int,
+        hand_over: Callable[[int], Future[Any]],
         *,
         pulls: bool = False,
-        single: bool = False,
-        outs: list[Array] | None = None,
     ) -> Future[Any] | None:
-        """Pushes a step of some keys; where it `pulls`, the future ends with the values that have seen it, or with
-        that of a `single` key. None, and nothing has begun, where more has to be looked at."""
-        names = keys.names
+        """Pushes a step of some keys: `hand_over` gives the store the call, with the step's number. `pulls`: its future
+        ends with the values that have seen it. None, and nothing has begun, where more has to be looked at."""
         with uninterrupted(), self._lock:
             before = self._at(names)
             if before is None or (pulls and self._unseen and not self._unseen.isdisjoint(names)):
@@ -267,11 +262,7 @@ class SlotSteps:
             if step >= before:
                 self._counts.counts.update(dict.fromkeys(names, step + 1))
             try:
-                future: Future[Any]
-                if pulls:
-                    future = self._store.pushpull(keys, step, gradients, out=outs, single=single, priority=priority)
-                else:
-                    future = self._store.push_keys(keys, step, gradients, priority=priority)
+                future = hand_over(step)
             except BaseException:  # Nothing has left.
                 self._counts.give_back(names, steps, [before] * len(names))
                 raise
@@ -279,15 +270,15 @@ class SlotSteps:
         return joined([future], itemgetter(0), guards) if guards else future
 
     def pull_planned(
-        self, keys: KeySet, outs: list[Array] | None, priority: int, *, single: bool
+        self, names: Sequence[str], hand_over: Callable[[int], Future[Any]], *, looks: bool = True
     ) -> Future[Any] | None:
-        """Pulls what has seen all that was pushed of some keys. None as `push_planned`."""
-        names = keys.names
+        """Pulls what has seen all that was pushed of some keys: `hand_over` is given the version. `looks`: they have to
+        have told which step they are at. None as `push_planned`."""
         with self._lock:
             version = self._at(names)
-            if version is None or not self._unseen.isdisjoint(names):
+            if version is None or (looks and not self._unseen.isdisjoint(names)):
                 return None
-            pulled = self._store.pull_keys(keys, version, out=outs, single=single, priority=priority)
+            pulled = hand_over(version)
             versions = [version] * len(names)
             self._log.guard(names, versions, pulled)
             if self._log.has_failed:

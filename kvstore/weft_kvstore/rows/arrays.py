@@ -129,7 +129,7 @@ class RowArrays:
                 self._arrays[name].array[some] = start
 
     def apply(self, rule: Rule, rows: Array, gradient: Array, *, step: int, hyper: Hyper) -> None:
-        """Updates rows (n), distinct, by a gradient (n, width) that is not written. Raises what the rule raises."""
+        """Updates rows (n), distinct, by a gradient (n, width) that may be written. Raises what the rule raises."""
         if self.written is not None:
             self.written(rows)
         begin = 0

@@ -15,7 +15,7 @@ import strict_copies
 from face_stores import WAIT_S, faces
 from strict_copies import StrictCupy
 from weft_kvstore import Key, KVStore, StoreError, describe
-from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.plan import KeySet, TableKey
 
 SOON_S = 0.2
 """Far longer than a thread takes that nothing keeps."""
@@ -31,14 +31,18 @@ class Recorded:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if name not in {"push", "push_keys", "push_rows", "set", "barrier", "pull", "pull_keys"}:
+        if name not in {"push", "push_keys", "push_rows", "push_table", "set", "barrier", "pull", "pull_keys"}:
             return found
 
         def called(key: Any, step: Any, *rest: Any, **named: Any) -> Any:
             if name.startswith("push"):
                 self.at(step)
             first, second = (step, key) if name == "barrier" else (key, step)
-            names = first if isinstance(first, str) else ",".join(first.names if isinstance(first, KeySet) else first)
+            names = (
+                first
+                if isinstance(first, str)
+                else ",".join(first.names if isinstance(first, KeySet | TableKey) else first)
+            )
             self.calls.append((name.removesuffix("_keys").removesuffix("_many"), names, second))
             return found(key, step, *rest, **named)
 
@@ -162,9 +166,10 @@ def test_a_list_of_keys_waits_behind_each_of_them(copies: Copies) -> None:
         )
 
 
-def test_rows_and_ids_of_a_gpu_keep_the_order_of_their_table(copies: Copies) -> None:
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_rows_and_ids_of_a_gpu_keep_the_order_of_their_table(copies: Copies, dtype: type) -> None:
     with recorded() as (store, found):
-        rows, ids = np.ones((2, 2), np.float32), np.array([0, 1], np.int32)
+        rows, ids = np.ones((2, 2), np.float32), np.array([0, 1], dtype)
         store.push_rows("t", on_gpu(ids), rows)
         store.push_rows("t", ids, rows)
         pulled = store.pull_rows("t", ids)
@@ -172,6 +177,8 @@ def test_rows_and_ids_of_a_gpu_keep_the_order_of_their_table(copies: Copies) -> 
         copies.let_go()
         assert pulled.result(WAIT_S).tolist() == [[-2.0, -2.0]] * 2
         assert found.calls == [("push_rows", "t", 0), ("push_rows", "t", 1)]
+        store.push_rows("t", ids, rows)
+        assert found.calls[2:] == [("push_rows" if dtype is np.int32 else "push_table", "t", 2)]
 
 
 def test_a_value_of_a_gpu_is_set_before_the_word_that_there_is_nothing_and_before_a_pull(copies: Copies) -> None:

@@ -77,7 +77,7 @@ def _drawn(table: str, ids: Array, step: int) -> Array:
 
 
 def push(table: TableState, step: int, ids: Array, values: Array, slot: int = 0) -> None:
-    table.accept(slot, step, summed_rows(ids, values, before_padding(ids)))
+    table.accept(slot, step, summed_rows(ids, values.copy(), before_padding(ids)))  # The table takes them over.
     for _ in table.merging():
         pass
 
