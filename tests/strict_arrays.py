@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,9 @@ _MEETS_HOST = {"nonzero", "flatnonzero", "argwhere", "unique", "compress", "extr
 }
 """Functions of CuPy's that wait: for a size, for an error's number, or as Thrust's sorting does."""
 
+_WRITE = {"copyto", "put", "place", "putmask", "fill_diagonal"} | {"ndarray.fill", "ndarray.put", "ndarray.sort"}
+"""Functions that write to what they are given, and give nothing."""
+
 
 class HostMixError(TypeError):
     """An array of the device met one of the host, or was made a number, where nobody asked for that."""
@@ -59,6 +62,15 @@ def _cupy() -> Any:
     import cupy
 
     return cupy
+
+
+def _at_once(name: str, work: Callable[[], Any], *, writes: bool = False) -> Any:
+    return work()
+
+
+carry_out: Callable[..., Any] = _at_once
+"""carry_out(name, work, writes=): does what a kernel does, and gives what it gives. With `writes` it writes to an array
+that was there before. `strict_cupy` puts its own in here."""
 
 
 class StrictArray:
@@ -76,7 +88,7 @@ class StrictArray:
             raise AttributeError(f"CuPy's array has no {name!r}")
         if name in _ATTRIBUTES:
             return getattr(self.held, name)
-        if name in {"item", "tolist", "tobytes", "get"}:
+        if name in {"item", "tolist", "tobytes"}:
             raise HostMixError(f"{name}() brings an array to the host by the way; use weft_kernels.host")
         value = getattr(self.held, name)
         return _called(f"ndarray.{name}", value) if callable(value) else _device(value)
@@ -84,10 +96,19 @@ class StrictArray:
     def __getitem__(self, index: Any) -> StrictArray:
         if any(isinstance(part, StrictArray) and part.dtype == bool for part in _parts(index)):
             met.append("a mask as an index")
-        return StrictArray(self.held[_index(index)])
+        inside = _index(index)
+        return StrictArray(carry_out("getitem", lambda: self.held[inside]))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.held[_index(index)] = _host(value, "an assignment")
+        inside, given = _index(index), _host(value, "an assignment")
+        carry_out("setitem", lambda: self.held.__setitem__(inside, given), writes=True)
+
+    def get(self, *, out: Any = None, blocking: bool = True) -> None:
+        if blocking:
+            raise HostMixError("get() brings an array to the host by the way; use weft_kernels.host")
+        assert out.flags.c_contiguous
+        assert self.held.flags.c_contiguous, "CuPy copies what is contiguous"
+        carry_out("get", lambda: np.copyto(out, self.held), writes=True)
 
     def __len__(self) -> int:
         return len(self.held)
@@ -106,7 +127,8 @@ class StrictArray:
 
 def _binary(name: str) -> Any:
     def operate(self: StrictArray, *others: Any) -> Any:
-        result = getattr(self.held, name)(*(_host(other, name) for other in others))
+        given = [_host(other, name) for other in others]
+        result = carry_out(name, lambda: getattr(self.held, name)(*given))
         _counted(result, ())
         return _device(result)
 
@@ -115,8 +137,9 @@ def _binary(name: str) -> Any:
 
 def _in_place(name: str) -> Any:
     def operate(self: StrictArray, other: Any) -> StrictArray:
-        changed = getattr(self.held, name)(_host(other, name))
-        assert changed is self.held
+        given = _host(other, name)
+        changed = carry_out(name, lambda: getattr(self.held, name)(given), writes=True)
+        assert changed is None or changed is self.held
         return self
 
     return operate
@@ -173,13 +196,15 @@ def _called(name: str, function: Any, like: Any = None) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         if like is not None:
             like.bind(*args, **kwargs)
-        given = [_host(arg, name) for arg in args]
-        result = function(*given, **{key: _host(value, name) for key, value in kwargs.items()})
+        given, named = [_host(arg, name) for arg in args], {key: _host(value, name) for key, value in kwargs.items()}
+        has_out = isinstance(kwargs.get("out"), StrictArray)
+        result = carry_out(name, lambda: function(*given, **named), writes=has_out or name in _WRITE)
         if name.removeprefix("ndarray.").split(".")[0] in _MEETS_HOST:
             met.append(name)
-        if not isinstance(kwargs.get("out"), StrictArray):
-            _counted(result, [*given, *(part for arg in given if isinstance(arg, list | tuple) for part in arg)])
-        return kwargs["out"] if isinstance(kwargs.get("out"), StrictArray) else _device(result)
+        if has_out:
+            return kwargs["out"]
+        _counted(result, [*given, *(part for arg in given if isinstance(arg, list | tuple) for part in arg)])
+        return _device(result)
 
     return call
 
@@ -233,9 +258,14 @@ class StrictModule(types.ModuleType):
                 allocated.append(each.nbytes)
         if not two and left.shape[:-2] != right.shape[:-2]:
             allocated.append(8 * left.size)
-        made: StrictArray = _called("matmul", np.matmul)(left, right, out=out)
         both = left.dtype == right.dtype and out is None
-        return StrictArray(made.held.astype(left.dtype, copy=False)) if both else made
+
+        def product(one: Any, other: Any, **named: Any) -> Any:
+            made = np.matmul(one, other, **named)
+            return np.asarray(made).astype(one.dtype, copy=False) if both else made
+
+        found: StrictArray = _called("matmul", product)(left, right, out=out)
+        return found
 
 
 def _like(theirs: Any, ours: Any, name: str, shown: str = "") -> Any:
@@ -308,7 +338,8 @@ def own_kernels() -> Iterator[StrictModule]:
                 raise HostMixError(f"{entry}: an array of the host is given to a kernel")
         held = [arg.held if isinstance(arg, StrictArray) else arg for arg in args]
         launched.append(entry)
-        launch_on_host(source, entry, grid, block, held, shared_bytes=shared_bytes)
+        work = partial(launch_on_host, source, entry, grid, block, held, shared_bytes=shared_bytes)
+        carry_out(entry, work, writes=True)
 
     LAUNCHERS[strict.__name__] = launch
     try:

@@ -23,7 +23,9 @@ class StrictDevice:
     xp = strict
 
     def __init__(self, *, broken: bool = False) -> None:
-        self.sent = self.brought = 0
+        self.sent = 0
+        self.brought: list[tuple[int, ...]] = []
+        """Shapes of what was brought to the host."""
         self._broken = broken
         self._here = threading.local()
         self._copies: SimpleQueue[tuple[list[Array], Future[list[Array]]] | None] = SimpleQueue()
@@ -42,13 +44,15 @@ class StrictDevice:
         self.sent += 1
         return to_device(array)
 
+    upload = to_device
+
     def to_host(self, array: Array) -> Array:
         assert isinstance(array, StrictArray), f"{type(array).__name__} is no device's array"
         return to_host(array).copy()
 
     def bring(self, arrays: Sequence[Array]) -> Future[list[Array]]:
         future: Future[list[Array]] = Future()
-        self.brought += len(arrays)
+        self.brought += [array.shape for array in arrays]
         self._copies.put(([self.to_host(array) for array in arrays], future))
         return future
 

@@ -75,7 +75,7 @@ def bind(
         role=program.role,
         dims=dict(dims),
         nodes=tuple(nodes),
-        work=compiled(nodes),
+        work=compiled(nodes, outputs.values()),
         names=tuple(places),
         types=tuple(types),
         readers=tuple(readers[place] for place in range(len(places))),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 from weft_kernels.cuda.module import import_cupy
 from weft_kernels.kernel import Array
 from weft_worker.errors import DeviceError
+from weft_worker.upload import Upload
 
 INSTALL = "CuPy is not installed; pip install 'weft[cuda]'"
 
@@ -50,6 +53,7 @@ class CudaDevice:
     Every kernel runs on one stream, so that whatever is started later may read what was started before; CuPy's pool
     gives memory that was freed back to the same stream, and needs no waiting either. What goes to the host is copied
     on a second stream, behind an event, into pinned memory: neither the compute lane nor the IO lane waits for it.
+    What comes from the host is copied on a third one, from pinned memory, and waited for where it is read.
     """
 
     def __init__(self, number: int) -> None:
@@ -60,6 +64,10 @@ class CudaDevice:
         with self._device:
             self._stream = self._cupy.cuda.Stream(non_blocking=True)
             self._copies = self._cupy.cuda.Stream(non_blocking=True)
+            self._uploads = self._cupy.cuda.Stream(non_blocking=True)
+        self._landing: deque[tuple[Array, Any]] = deque()
+        """What the stream of kernels copies, and the event behind that: held, as the pool would give its memory to the
+        next upload."""
         self._waiting: SimpleQueue[_Copy] = SimpleQueue()
         threading.Thread(target=self._complete, name=f"copies-{self.name}", daemon=True).start()
 
@@ -71,6 +79,22 @@ class CudaDevice:
             # The copy goes through CuPy's pinned staging memory: the host's array is read before this returns.
             return self.xp.asarray(array)  # type: ignore[no-any-return]  # xp is Any
 
+    def upload(self, array: Array) -> Upload:
+        """The value comes to memory of the stream for uploads, and the stream of kernels copies it from there: each
+        stream's memory is used in that stream's order, and what is uploaded next waits for no kernel."""
+        with self._on(self._uploads):
+            while self._landing and self._landing[0][1].done:
+                self._landing.popleft()
+            staged = self.xp.asarray(array)
+            return Upload(staged.shape, staged.dtype, partial(self._land, staged, self._record(self._uploads)))
+
+    def _land(self, staged: Array, arrived: Any, out: Array | None) -> Array:
+        self._stream.wait_event(arrived)
+        landed = self.xp.empty(staged.shape, staged.dtype) if out is None else out
+        landed[...] = staged
+        self._landing.append((staged, self._record(self._stream)))
+        return landed
+
     def to_host(self, array: Array) -> Array:
         with self.use():
             return np.asarray(self.xp.asnumpy(array))
@@ -78,12 +102,12 @@ class CudaDevice:
     def bring(self, arrays: Sequence[Array]) -> Future[list[Array]]:
         future: Future[list[Array]] = Future()
         with self.use():
-            sources = tuple(self.xp.ascontiguousarray(array) for array in arrays)
-            computed = self._stream.record()
+            sources = tuple(array if array.flags.c_contiguous else array.copy("C") for array in arrays)
+            computed = self._record(self._stream)
         with self._on(self._copies):
             self._copies.wait_event(computed)
             hosts = [self._copied(source) for source in sources]
-            done = self._copies.record()
+            done = self._record(self._copies)
         self._waiting.put(_Copy(sources, hosts, done, future))
         return future
 
@@ -98,6 +122,10 @@ class CudaDevice:
     def memory(self) -> int:
         with self._device:
             return int(self._cupy.get_default_memory_pool().used_bytes())
+
+    def _record(self, stream: Any) -> Any:
+        """An event behind what the stream has: who waits for it on the host sleeps, and nobody reads the time of it."""
+        return stream.record(self._cupy.cuda.Event(block=True, disable_timing=True))
 
     def _copied(self, source: Array) -> Array:
         """Pinned memory that a copy of `source` on the present stream fills."""

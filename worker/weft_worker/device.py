@@ -15,6 +15,7 @@ import numpy as np
 
 from weft_kernels.kernel import Array
 from weft_worker.errors import DeviceError
+from weft_worker.upload import Upload
 
 CPU: Final = "cpu"
 AUTO: Final = "auto"
@@ -43,6 +44,9 @@ class Device(Protocol):
         """The host's array on the device. The host's memory is free to be written once this returns, except on the
         CPU, where it is the array itself."""
 
+    def upload(self, array: Array) -> Array | Upload:
+        """As `to_device`, without waiting for kernels that were started before."""
+
     def to_host(self, array: Array) -> Array:
         """A device's array on the host; waits until it is computed."""
 
@@ -69,6 +73,9 @@ class CpuDevice:
         return nullcontext()
 
     def to_device(self, array: Array) -> Array:
+        return array
+
+    def upload(self, array: Array) -> Array:
         return array
 
     def to_host(self, array: Array) -> Array:

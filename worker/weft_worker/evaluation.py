@@ -10,6 +10,7 @@ from weft_data.source import Rows
 from weft_kernels.kernel import Array
 from weft_kvstore.store import Readable
 from weft_worker.bind import Binder
+from weft_worker.device import Device
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.feed import Feeder
@@ -18,6 +19,7 @@ from weft_worker.schedule import Schedule
 from weft_worker.step.pusher import StepPusher
 from weft_worker.step.run import COMPUTE
 from weft_worker.step.values import PushedStep, StepContext
+from weft_worker.upload import Upload
 
 BATCHES_IN_FLIGHT = 2
 
@@ -31,6 +33,7 @@ class Evaluation:
     schedule: Schedule
     engine: Engine
     pusher: StepPusher
+    device: Device
     seed: int
     timeout_s: float
     reads: Readable
@@ -51,6 +54,7 @@ class Evaluation:
         Raises WorkError, EngineTimeoutError and DataError.
         """
         sums = MetricSums(self.binder.program.outputs)
+        there = {key: self.device.upload(value) for key, value in values.items()}  # Once for all batches.
         order = self.engine.variable("evaluation sums")
         done: list[Variable] = []
         bad_data: list[str] = []
@@ -65,14 +69,14 @@ class Evaluation:
             label = f"evaluation batch {number} after step {finished}"
             locate = partial(self.feeder.locate, rows)
             context = StepContext(finished, first_sample, self.seed, label, settled, locate)
-            done.append(self._push(rows, values, context, add, order))
+            done.append(self._push(rows, there, context, add, order))
         self.engine.wait_all(self.timeout_s)
         return sums.take(), "".join(bad_data)
 
     def _push(
         self,
         rows: Rows,
-        values: Mapping[str, Array],
+        values: Mapping[str, Array | Upload],
         context: StepContext,
         add: Callable[[PushedStep, Rows], None],
         order: Variable,

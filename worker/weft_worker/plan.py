@@ -32,10 +32,16 @@ class BoundNode:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Nodes of a segment, which run one after the other, and the communication that may leave once they have."""
+    """Nodes of a segment, which run one after the other, and the communication that may leave once they have.
+
+    `sends` are the places of what leaves, and `brings` of all else that the host reads of what these nodes make: ids of
+    rows to fetch, and the plan's outputs.
+    """
 
     nodes: tuple[BoundNode, ...]
     leaving: tuple[BoundNode, ...]
+    sends: tuple[int, ...] = ()
+    brings: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -358,7 +358,17 @@ class Run:
             evaluate.plan(held_out.dims(size))
         reads = AveragedStore(runtime.store, task.parameters) if allocation.evaluate_average else runtime.store
         timeout_s = self._settings.wait_timeout_s
-        return Evaluation(evaluate, held_out, schedule, runtime.engine, pusher, allocation.seed, timeout_s, reads)
+        return Evaluation(
+            binder=evaluate,
+            feeder=held_out,
+            schedule=schedule,
+            engine=runtime.engine,
+            pusher=pusher,
+            device=runtime.device,
+            seed=allocation.seed,
+            timeout_s=timeout_s,
+            reads=reads,
+        )
 
     def _connect(self, task: Task, device: Device, stack: ExitStack) -> Store:
         """Opens the store, and has a thread close it: when the run ends, or earlier when it is stopped.

@@ -198,8 +198,11 @@ def _is_worth(members: Sequence[Node], types: Types) -> bool:
     return bool(computes) and sum(_operations(node, types) for node in computes) >= SESSION_OPERATIONS
 
 
-def compiled(nodes: Sequence[BoundNode]) -> tuple[Segment | Arrivals, ...]:
-    """The work that the nodes make, in this order: segments, and what arrives between them."""
+def compiled(nodes: Sequence[BoundNode], outputs: Collection[int] = ()) -> tuple[Segment | Arrivals, ...]:
+    """The work that the nodes make, in this order: segments, and what arrives between them. `outputs` are the places of
+    the plan's outputs."""
+    on_host = {*outputs, *(bound.inputs[0] for bound in nodes if not bound.kernel and bound.node.op_type == FETCH_ROWS)}
+    made = {place for bound in nodes if bound.kernel for place in bound.outputs}
     found: list[Segment | Arrivals] = []
     for is_fetch, run in groupby(nodes, lambda bound: bound.kernel is None and bound.node.op_type == FETCH):
         if is_fetch:
@@ -208,28 +211,38 @@ def compiled(nodes: Sequence[BoundNode]) -> tuple[Segment | Arrivals, ...]:
         segment: list[BoundNode] = []
         for bound in run:
             if bound.kernel is None and bound.node.op_type not in {SEND, SEND_ROWS}:
-                found += _segments(segment)
+                found += _segments(segment, made, on_host)
                 found.append((bound,))
                 segment = []
             else:
                 segment.append(bound)
-        found += _segments(segment)
+        found += _segments(segment, made, on_host)
     return tuple(found)
 
 
-def _segments(nodes: Sequence[BoundNode]) -> list[Segment | Arrivals]:
-    """The segment of these nodes, if there are any."""
+def _segments(
+    nodes: Sequence[BoundNode], computed: Collection[int | None], on_host: Collection[int | None]
+) -> list[Segment | Arrivals]:
+    """The segment of these nodes, if there are any. `computed` are the places that kernels make, `on_host` those of
+    them that the host reads though nothing sends them."""
     pieces: list[Piece] = []
-    computed: list[BoundNode] = []
-    for leaves, run in groupby(nodes, lambda bound: bound.kernel is None):
-        if leaves:
-            pieces.append(Piece(tuple(computed), tuple(run)))
-            computed = []
-        else:
-            computed = list(run)
-    if computed:
-        pieces.append(Piece(tuple(computed), ()))
+    piece: tuple[BoundNode, ...] = ()
+    for leaves, run in groupby([*nodes, None], lambda bound: bound is None or bound.kernel is None):
+        if not leaves:
+            piece = tuple(bound for bound in run if bound is not None)
+            continue
+        leaving = tuple(bound for bound in run if bound is not None)
+        if piece or leaving:
+            sends = [place for bound in leaving for place in bound.inputs if place in computed]
+            brings = [place for bound in piece for place in bound.outputs if place in on_host]
+            pieces.append(Piece(piece, leaving, _places(sends), _places(brings)))
+        piece = ()
     made = {place for piece in pieces for bound in piece.nodes for place in bound.outputs}
     read = dict.fromkeys(place for piece in pieces for bound in piece.nodes for place in bound.inputs)
     reads = tuple(place for place in read if place is not None and place not in made)
     return [Segment(tuple(pieces), reads)] if pieces else []
+
+
+def _places(places: Sequence[int | None]) -> tuple[int, ...]:
+    """Each once."""
+    return tuple(place for place in dict.fromkeys(places) if place is not None)

@@ -11,6 +11,7 @@ from weft_graph.types import TensorType, array_text
 from weft_kernels.kernel import Array, KernelContext
 from weft_worker.errors import ValueMismatchError
 from weft_worker.plan import Plan
+from weft_worker.upload import Upload
 
 Calls = dict[int, tuple[KernelContext, bool]]
 """What kernels are told, by the identity of their nodes, and whether what they make lies at the same places in every
@@ -32,18 +33,28 @@ class ValueTable:
         self.calls: Calls = {} if calls is None else calls
         self.arrays: list[Array | None] = [None] * len(plan.names)
         self.readers = list(plan.readers)
+        self.uploads: dict[int, Upload] = {}
+        """Values that are on their way to the device, by place."""
         self._lock = threading.Lock()
         for place, array in plan.constants.items():
             if plan.readers[place] > 0:
                 self.arrays[place] = array
 
-    def put(self, place: int, array: Array) -> None:
+    def put(self, place: int, array: Array | Upload) -> None:
         """Keeps the value; drops it at once where nobody reads it. Raises ValueMismatchError, naming it."""
         type_ = self._plan.types[place]
         if array.shape != type_.shape or array.dtype != type_.dtype.numpy:
             self._check(place, array)
         if self.readers[place] > 0:
-            self.arrays[place] = array
+            if isinstance(array, Upload):
+                self.uploads[place] = array
+            else:
+                self.arrays[place] = array
+
+    def land(self, places: Iterable[int | None]) -> None:
+        """Has what is started from now on wait for those of these values that are on their way: see `Upload`."""
+        for place in self.uploads.keys() & set(places):
+            self.arrays[place] = self.uploads.pop(place).land(self._arena.get(place))
 
     def keep_copies(self, places: Iterable[int]) -> None:
         """Of these values, those that lie in memory of others are copied: it is about to be written."""
@@ -89,14 +100,16 @@ class ValueTable:
                 array = wanted
         self.arrays[place] = array
 
-    def _check(self, place: int, array: Array) -> None:
+    def _check(self, place: int, array: Array | Upload) -> None:
         expected = self._plan.types[place]
         if not _fits(array, expected):
-            name, came = self._plan.names[place], array_text(array)
+            name, came = self._plan.names[place], f"{array.dtype}[{', '.join(map(str, array.shape))}]"
             raise ValueMismatchError(f"value {name!r} came as {came}, the plan has {expected}")
 
     def get(self, place: int) -> Array:
         """The value, which stays."""
+        if self.uploads:
+            self.land([place])
         array = self.arrays[place]
         assert array is not None, f"value {self._plan.names[place]!r} is not there"
         return array
@@ -117,7 +130,7 @@ class ValueTable:
                         self.arrays[place] = None
 
 
-def _fits(array: Array, type_: TensorType) -> bool:
+def _fits(array: Array | Upload, type_: TensorType) -> bool:
     """Whether the array is of that type, some of whose dimensions the array itself may decide."""
     if array.dtype != type_.dtype.numpy:
         return False

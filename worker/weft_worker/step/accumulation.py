@@ -10,6 +10,7 @@ import numpy as np
 
 from weft_kernels.kernel import Array
 from weft_worker.engine.work import Variable
+from weft_worker.upload import Upload
 
 
 @dataclass(slots=True)
@@ -24,7 +25,7 @@ class Accumulation:
     means: Collection[str] = ()
     fetched: dict[str, Variable] = field(default_factory=dict)
     summed: dict[str, Variable] = field(default_factory=dict)
-    held: dict[str, Array] = field(default_factory=dict)
+    held: dict[str, Array | Upload] = field(default_factory=dict)
     _sums: dict[str, Array] = field(default_factory=dict)
     _rows: dict[str, list[tuple[Array, Array]]] = field(default_factory=dict)
 

@@ -57,7 +57,7 @@ def _fetch(run: StepRun, bounds: Sequence[BoundNode]) -> None:
     def keep(arrays: list[Array]) -> None:
         for bound, place, array in zip(bounds, places, arrays, strict=True):
             is_on_device = kept is not None and bound.key in kept.on_device
-            value = array if is_on_device else device.to_device(array)
+            value = array if is_on_device else device.upload(array)
             if shared is not None:
                 shared.held[bound.key] = value
             assert place is not None
@@ -102,10 +102,10 @@ def _fetch_rows(run: StepRun, bound: BoundNode) -> None:
         return run.reads.pull_rows(bound.key, waiting_ids(host[0]), context.step, settled=context.settled)
 
     def keep(array: Array) -> None:
-        run.table.put(rows, device.to_device(array))
+        run.table.put(rows, device.upload(array))
 
     def start(on_complete: OnComplete) -> None:
-        brought = device.bring([run.table.get(ids)])
+        brought = run.on_host([ids])
         run.table.release([ids])
         then(brought, pull).add_done_callback(completing(on_complete, keep))
 
@@ -132,7 +132,7 @@ def _send(run: StepRun, bounds: Sequence[BoundNode]) -> None:
         return together([run.runtime.store.push(bound.key, run.context.step, array) for bound, array in pushed], called)
 
     def start(on_complete: OnComplete) -> None:
-        brought = run.runtime.device.bring([run.table.get(place) for place in places])
+        brought = run.on_host(places)
         run.table.release(places)
         then(brought, push).add_done_callback(completing(on_complete))
 
@@ -148,7 +148,7 @@ def _send_rows(run: StepRun, bound: BoundNode) -> None:
         return
 
     def start(on_complete: OnComplete) -> None:
-        brought = run.runtime.device.bring([run.table.get(ids), run.table.get(rows)])
+        brought = run.on_host([ids, rows])
         run.table.release([ids, rows])
         pushed = then(brought, lambda host: run.runtime.store.push_rows(bound.key, run.context.step, *host))
         pushed.add_done_callback(completing(on_complete))
@@ -208,15 +208,17 @@ _ALONE: Mapping[str, Callable[[StepRun, BoundNode], None]] = {
 def _push_sum(run: StepRun, bound: BoundNode, place: int, part: StepPart) -> Start:
     """Adds the gradient to those of the parts before. Returns the work that sends the sum, for the last part."""
     shared, key, runtime = part.accumulation, bound.key, run.runtime
+    brought: list[Future[list[Array]]] = []
 
     def add() -> None:
         with runtime.device.use():
             shared.add(key, run.table.get(place), runtime.device.xp)
+            if part.is_last:
+                brought.append(runtime.device.bring([shared.take(key)]))
         run.table.release([place])
 
     def send(on_complete: OnComplete) -> None:
-        brought = runtime.device.bring([shared.take(key)])
-        pushed = then(brought, lambda host: runtime.store.push(key, run.context.step, host[0]))
+        pushed = then(brought.pop(), lambda host: runtime.store.push(key, run.context.step, host[0]))
         pushed.add_done_callback(completing(on_complete))
 
     _push_addition(run, key, add, (place,), part)
@@ -227,10 +229,14 @@ def _push_row_sum(run: StepRun, bound: BoundNode, ids: int, rows: int, part: Ste
     """Keeps the rows with those of the parts before. Returns the work that sends them all, for the last part; the store
     sums those of one id."""
     shared, key, runtime = part.accumulation, bound.key, run.runtime
+    brought: list[Future[list[Array]]] = []
 
     def add() -> None:
         with runtime.device.use():
             shared.add_rows(key, run.table.get(ids), run.table.get(rows))
+            if part.is_last:
+                all_ids, all_rows = shared.take_rows(key)
+                brought.append(runtime.device.bring([*all_ids, *all_rows]))
         run.table.release([ids, rows])
 
     def push(host: list[Array]) -> Future[None]:
@@ -238,8 +244,7 @@ def _push_row_sum(run: StepRun, bound: BoundNode, ids: int, rows: int, part: Ste
         return runtime.store.push_rows(key, run.context.step, np.concatenate(host[:half]), np.concatenate(host[half:]))
 
     def send(on_complete: OnComplete) -> None:
-        all_ids, all_rows = shared.take_rows(key)
-        then(runtime.device.bring([*all_ids, *all_rows]), push).add_done_callback(completing(on_complete))
+        then(brought.pop(), push).add_done_callback(completing(on_complete))
 
     _push_addition(run, key, add, (ids, rows), part)
     return send

@@ -22,7 +22,7 @@ def run_nodes(run: StepRun, nodes: Sequence[BoundNode]) -> None:
     What a step pays for a node beside its kernel is in this loop: a call more in it takes as long as a small kernel.
     """
     step, table, xp = run.context, run.table, run.runtime.device.xp
-    trace, arrays, readers, calls = step.trace, table.arrays, table.readers, table.calls
+    trace, arrays, readers, calls, uploads = step.trace, table.arrays, table.readers, table.calls, table.uploads
     for bound in nodes:
         begin_ns = 0 if trace is None else trace.now()
         try:
@@ -30,6 +30,8 @@ def run_nodes(run: StepRun, nodes: Sequence[BoundNode]) -> None:
             if not lies_still:
                 context.placed = table.wanted(xp, bound.outputs)
             context.seed, context.step, context.first_sample = step.seed, step.step, step.first_sample
+            if uploads:
+                table.land(bound.inputs)
             inputs = [None if place is None else arrays[place] for place in bound.inputs]
             outputs = bound.kernel(context, inputs, bound.attributes)  # type: ignore[misc]  # these have one
             if len(outputs) < len(bound.outputs):
@@ -127,6 +129,7 @@ def compute(run: StepRun, segment: Segment) -> None:
         with run.runtime.device.use():
             for piece, signal in zip(segment.pieces, signals, strict=True):
                 run_nodes(run, piece.nodes)
+                run.bring(piece, sends=run.part is None)
                 if signal is not signals[-1]:
                     engine.release(signal)
 

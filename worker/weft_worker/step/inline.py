@@ -22,6 +22,7 @@ from weft_worker.own_values import OwnStore
 from weft_worker.plan import BoundNode, Plan, Segment
 from weft_worker.step.computation import run_nodes
 from weft_worker.step.run import COMPUTE, InlineStore, StepRun
+from weft_worker.upload import Upload
 
 
 def push_inline(run: StepRun, store: InlineStore) -> None:
@@ -39,6 +40,7 @@ def _carry_out(run: StepRun, store: InlineStore) -> None:
     """Raises PartError, which names the node."""
     pieces = [piece for work in run.plan.work if isinstance(work, Segment) for piece in work.pieces]
     last = pieces[-1] if pieces else None
+    is_on_host = run.runtime.device.name == CPU
     with run.runtime.device.use():
         for work in run.plan.work:
             if not isinstance(work, Segment):
@@ -46,6 +48,8 @@ def _carry_out(run: StepRun, store: InlineStore) -> None:
                 continue
             for piece in work.pieces:
                 run_nodes(run, piece.nodes)
+                if not is_on_host:
+                    run.bring(piece, sends=False)
                 if piece.leaving:
                     _communicate(run, store, piece.leaving, is_last=piece is last)
 
@@ -113,7 +117,7 @@ class OwnValues:
         rows = self.store.rows(bound.key, ids, self._room.get((bound.key, len(ids))) if on_host else None)
         if on_host:
             self._room[bound.key, len(ids)] = rows
-        _put(run, bound, run.runtime.device.to_device(rows))
+        _put(run, bound, run.runtime.device.upload(rows))
 
     def send(self, run: StepRun, bound: BoundNode) -> None:
         """Keeps the gradient, or adds it to those of the step's other parts."""
@@ -156,7 +160,7 @@ _OWN: Mapping[str, Callable[[OwnValues, StepRun, BoundNode], None]] = {
 }
 
 
-def _put(run: StepRun, bound: BoundNode, array: Array) -> None:
+def _put(run: StepRun, bound: BoundNode, array: Array | Upload) -> None:
     (place,) = bound.outputs
     assert place is not None
     run.table.put(place, array)
@@ -164,10 +168,11 @@ def _put(run: StepRun, bound: BoundNode, array: Array) -> None:
 
 def _brought(run: StepRun, bound: BoundNode) -> list[Array]:
     """What the node reads, on the host."""
-    device = run.runtime.device
-    found = [run.table.get(place) for place in bound.inputs if place is not None]
-    on_host = device.name == CPU  # Without a future, which takes longer than the rows of a small batch.
-    brought = [np.asarray(array, order="C") for array in found] if on_host else device.bring(found).result()
+    places = [place for place in bound.inputs if place is not None]
+    if run.runtime.device.name == CPU:  # Without a future, which takes longer than the rows of a small batch.
+        brought = [np.asarray(run.table.get(place), order="C") for place in places]
+    else:
+        brought = run.on_host(places).result()
     run.table.release(bound.inputs)
     return brought
 

@@ -8,6 +8,7 @@ from weft_graph.weft_domain import FETCH, FETCH_ROWS
 from weft_kernels.kernel import Array
 from weft_kvstore.store import Readable
 from weft_worker.arena import Arenas
+from weft_worker.device import CPU
 from weft_worker.engine.serial import SerialEngine
 from weft_worker.engine.work import OnComplete, Variable
 from weft_worker.errors import DeviceError
@@ -20,6 +21,7 @@ from weft_worker.step.inline import push_inline
 from weft_worker.step.run import COMPUTE, IO, Runtime, StepRun
 from weft_worker.step.values import Ending, LateFeed, PushedStep, StepContext
 from weft_worker.table import Calls, ValueTable
+from weft_worker.upload import Upload
 
 _Memory = tuple[dict[int, Array], Calls]
 """The arrays of a plan's values that have a place of their own in every run, and what kernels are told: see
@@ -45,13 +47,14 @@ class StepPusher:
         context: StepContext,
         feeds: Mapping[str, Array],
         *,
-        fetched: Mapping[str, Array] | None = None,
+        fetched: Mapping[str, Array | Upload] | None = None,
         nothing: Sequence[str] = (),
         late: LateFeed | None = None,
         part: StepPart | None = None,
         reads: Readable | None = None,
     ) -> PushedStep:
-        """Pushes all of a plan's work. With `fetched`, whole keys' values come from there instead of the store.
+        """Pushes all of a plan's work. With `fetched`, whole keys' values come from there instead of the store; they
+        are the device's, or on their way there.
 
         `feeds` has an array for each of the plan's inputs but `late`; `nothing` are keys that the barrier declares
         nothing for. A `part` of a step is sent with the others by the last of them. `reads`
@@ -63,7 +66,7 @@ class StepPusher:
         _feed(run, feeds, late)
         if self._runtime.inline is not None and fetched is None:
             push_inline(run, self._runtime.inline)
-            return run.pushed()
+            return _pushed(run)
         for work in plan.work:
             if isinstance(work, Segment):
                 compute(run, work)
@@ -73,7 +76,7 @@ class StepPusher:
                 _fill(run, work, fetched)
             else:
                 push_communication(run, work)
-        return run.pushed()
+        return _pushed(run)
 
     def _memory(self, plan: Plan, context: StepContext) -> tuple[_Memory, Variable]:
         """What the table of a run is given, and the variable that work on its values writes.
@@ -136,6 +139,23 @@ class StepPusher:
         return barrier
 
 
+def _pushed(run: StepRun) -> PushedStep:
+    """The run, once all its nodes are pushed. The thread that computes does not wait for its outputs to be copied from
+    a device: it begins the next step meanwhile."""
+    engine, label, places = run.runtime.engine, run.context.label, list(run.plan.outputs.values())
+    made = run.variables_of(places)
+    if run.runtime.device.name == CPU:
+        return PushedStep(run.plan, run.table, made, tuple(run.barriers), run.ending)
+    there = engine.variable(f"outputs of {label}")
+    pushed = PushedStep(run.plan, run.table, (there,), tuple(run.barriers), run.ending)
+
+    def start(on_complete: OnComplete) -> None:
+        run.on_host(places).add_done_callback(completing(on_complete, pushed.brought.extend))
+
+    engine.push_async(start, made, (there,), lane=IO, name=f"copy of the outputs of {label}")
+    return pushed
+
+
 # --- What a program reads without computing it: inputs, and values that are there already -----------------------------
 
 
@@ -145,22 +165,22 @@ def _feed(run: StepRun, feeds: Mapping[str, Array], late: LateFeed | None) -> No
         if late is not None and name == late.name:
             _feed_late(run, place, late)
         else:
-            run.table.put(place, run.runtime.device.to_device(feeds[name]))
+            run.table.put(place, run.runtime.device.upload(feeds[name]))
 
 
 def _feed_late(run: StepRun, place: int, late: LateFeed) -> None:
     """Puts an input that other work decides. What reads it waits, and nothing else."""
 
     def put() -> None:
-        run.table.put(place, run.runtime.device.to_device(late.read()))
+        run.table.put(place, run.runtime.device.upload(late.read()))
 
     name = f"{late.name} of {run.context.label}"
     run.runtime.engine.push(put, late.after, (run.define([place], late.name),), lane=COMPUTE, name=name)
 
 
-def _fill(run: StepRun, bounds: Sequence[BoundNode], fetched: Mapping[str, Array]) -> None:
+def _fill(run: StepRun, bounds: Sequence[BoundNode], fetched: Mapping[str, Array | Upload]) -> None:
     """Puts the values of Fetches, which have been fetched before."""
     for bound in bounds:
         (place,) = bound.outputs
         assert place is not None
-        run.table.put(place, run.runtime.device.to_device(fetched[bound.key]))
+        run.table.put(place, fetched[bound.key])

@@ -9,13 +9,14 @@ from typing import Any, Final, Protocol
 
 from weft_kernels.kernel import Array
 from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.futures import joined
 from weft_kvstore.store import Readable, Store
 from weft_worker.device import CpuDevice, Device
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
-from weft_worker.plan import BoundNode, Plan
+from weft_worker.plan import BoundNode, Piece, Plan
 from weft_worker.step.accumulation import StepPart
-from weft_worker.step.values import Ending, PushedStep, StepContext
+from weft_worker.step.values import Ending, StepContext
 from weft_worker.table import ValueTable
 
 COMPUTE: Final = "compute"
@@ -77,7 +78,8 @@ class StepRun:
 
     Whole keys and rows are read from `reads`; `nothing` are keys that the barrier declares nothing for. Segments write
     `order`, so that they follow each other. With `part`, the run is one of several that make up a step.
-    `sent` and `barriers` grow as nodes are pushed.
+    `sent` and `barriers` grow as nodes are pushed; `brought` has what is on its way to the host, by place: the copy,
+    and the value's number in it.
     """
 
     runtime: Runtime
@@ -91,6 +93,7 @@ class StepRun:
     ending: Ending = field(default_factory=Ending)
     sent: list[Variable] = field(default_factory=list)
     barriers: list[Variable] = field(default_factory=list)
+    brought: dict[int, tuple[Future[list[Array]], int]] = field(default_factory=dict)
     _variables: dict[int, Variable] = field(default_factory=dict)
 
     def variables_of(self, places: Iterable[int | None]) -> tuple[Variable, ...]:
@@ -108,12 +111,27 @@ class StepRun:
         places = [place for bound in nodes for place in bound.outputs]
         return self.define(places, nodes[-1].node.name if nodes else self.context.label)
 
+    def bring(self, piece: Piece, *, sends: bool) -> None:
+        """Begins to copy what the host reads of a piece's values, behind its kernels and before later ones. Called by
+        the thread that has started them, within the device's `use`."""
+        places = (*piece.brings, *piece.sends) if sends else piece.brings
+        if places:
+            copy = self.runtime.device.bring([self.table.get(place) for place in places])
+            self.brought.update((place, (copy, number)) for number, place in enumerate(places))
+
+    def on_host(self, places: Sequence[int]) -> Future[list[Array]]:
+        """The values of these places on the host, once they are there."""
+        copies, numbers = list[Future[list[Array]]](), list[int]()
+        for place in places:
+            if place in self.brought:
+                copy, number = self.brought.pop(place)
+            else:  # No kernel has made it, or it is sent twice.
+                copy, number = self.runtime.device.bring([self.table.get(place)]), 0
+            copies.append(copy)
+            numbers.append(number)
+        return joined(copies, lambda found: [each[number] for each, number in zip(found, numbers, strict=True)])
+
     def name_of(self, *bounds: BoundNode) -> str:
         """What messages call the work of one node, or of several of one kind."""
         keys = ", ".join(repr(bound.key or bound.node.name) for bound in bounds)
         return f"{bounds[0].node.op_type} {keys} of {self.context.label}"
-
-    def pushed(self) -> PushedStep:
-        """The run, once all its nodes are pushed."""
-        outputs = self.variables_of(self.plan.outputs.values())
-        return PushedStep(self.plan, self.table, outputs, tuple(self.barriers), self.runtime.device, self.ending)

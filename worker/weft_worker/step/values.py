@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from weft.agent.trace import TraceRecorder
 from weft.api.trace import SpanKind
 from weft_kernels.kernel import Array
 from weft_kvstore.step_outcome import StepOutcome
-from weft_worker.device import Device
 from weft_worker.engine.work import Variable
 from weft_worker.plan import Plan
 from weft_worker.table import ValueTable
@@ -72,21 +71,19 @@ class LateFeed:
 
 @dataclass(frozen=True, slots=True)
 class PushedStep:
-    """A run of a plan that the engine has. `outputs` are free once the outputs exist, `sent` once the barrier is, and
-    so is what `ending` has."""
+    """A run of a plan that the engine has. `outputs` are free once the outputs exist on the host, `sent` once the
+    barrier is, and so is what `ending` has. `brought` has the outputs where they were copied from a device."""
 
     plan: Plan
     table: ValueTable
     outputs: tuple[Variable, ...]
     sent: tuple[Variable, ...]
-    device: Device
     ending: Ending
+    brought: list[Array] = field(default_factory=list)
 
     def scalars(self) -> dict[str, float]:
-        """The outputs, each a scalar, which are released. To be called by work that reads `outputs`.
-
-        Waits for the device: a number that people are to see must have been computed.
-        """
-        values = {name: float(self.device.to_host(self.table.get(place))) for name, place in self.plan.outputs.items()}
-        self.table.release(self.plan.outputs.values())
-        return values
+        """The outputs, each a scalar, which are released. To be called by work that reads `outputs`."""
+        places = self.plan.outputs
+        arrays = self.brought or [self.table.get(place) for place in places.values()]
+        self.table.release(places.values())
+        return {name: float(array) for name, array in zip(places, arrays, strict=True)}
