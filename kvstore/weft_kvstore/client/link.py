@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final, TypeAlias
@@ -292,11 +293,12 @@ class ClientLink:
             self.outgoing.append(self._greeting)
         return Due.LOST in due
 
-    def flush(self, now: float) -> None:
-        """Puts requests, acknowledgements and as many frames as credit allows into `outgoing`."""
+    def flush(self, now: float, most: float = math.inf) -> bool:
+        """Puts requests, acknowledgements and as many frames as credit allows into `outgoing`, `most` bytes of frames
+        where no slice is larger. Whether others wait only for that."""
         if self.connection.state is not LinkState.OPEN:
-            return
-        frame, memory = self.outbox.fill(now) if self.outbox.queued_slices else None, self.arena.memory
+            return False
+        frame, memory = self.outbox.fill(now, most) if self.outbox.queued_slices else None, self.arena.memory
         pull = None
         if self.new_pulls:
             messages = pull_messages(self.new_pulls, self.shard, shared=memory is not None)
@@ -320,10 +322,14 @@ class ClientLink:
                 self.outgoing.append(encode(push, frame.payload(), self.sent))
             else:
                 self.outgoing.append(self.arena.push(memory, frame, receipts, pull, self.sent))
-            frame, pull = self.outbox.fill(now) if self.outbox.queued_slices else None, None
+            most -= frame.nbytes
+            if most <= 0 and self.outbox.queued_slices:
+                return True
+            frame, pull = self.outbox.fill(now, most) if self.outbox.queued_slices else None, None
         while self.acknowledge:  # No frame leaves that could say it.
             receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
             self.say(Acknowledge(receipts))
+        return False
 
     def ask_why(self, numbers: Iterable[int]) -> None:
         """Asks the shard what these requests wait for, the first 4,096 of them."""

@@ -277,6 +277,10 @@ none of them yet, and what is begun together shares its messages."""
 BATCH: Final = 16
 """Operations that are begun together, at most."""
 
+BURST_BYTES: Final = 2 << 20
+"""Bytes of frames that a call sends to each shard by itself. The rest leaves with the next call, or soon by itself: a
+pull that is made after a large push then reaches the shard while it is on its way, and values come back meanwhile."""
+
 BATCH_S: Final = 0.001
 """Within so long after a call has begun operations, the next ones may wait for one another. Who calls less often never
 waits."""
@@ -388,16 +392,18 @@ class Poller:
             return
         leader, own = self._leader, self._own
         now = self._begun_at = time.monotonic()
-        if (leader.is_asleep and leader.over_sockets) or (own.is_asleep and own.over_sockets):
+        if leader.is_asleep and leader.over_sockets:
             self._work(self._send)
+        elif own.is_asleep and own.over_sockets:
+            self._work(self._send, BURST_BYTES)
         else:
-            self._work(self._sockets.send, now)
+            self._work(self._sockets.send, now, BURST_BYTES)
         self._pass_on()
 
-    def _send(self) -> None:
+    def _send(self, most: float = math.inf) -> None:
         """Sends; who sleeps over the sockets may not hear of what comes meanwhile."""
         sockets = self._sockets
-        sockets.send(time.monotonic())
+        sockets.send(time.monotonic(), most)
         for poll_wait in (self._leader, self._own):
             watches = poll_wait.is_asleep and poll_wait.over_sockets
             if watches and (sockets.unread() or sockets.core.tick_at < poll_wait.until):
@@ -410,7 +416,7 @@ class Poller:
             sleeper.wake()
 
     def _batch_s(self) -> float:
-        """How long what was submitted may wait for what comes next, to be begun with it."""
+        """How long what was submitted, or not sent yet, may wait for what comes next, to be begun with it."""
         return self._begun_at + BATCH_S - time.monotonic()
 
     def _leave(self) -> None:
@@ -427,6 +433,8 @@ class Poller:
         own = self._own
         if self._sockets.is_due:
             self._rouse()
+        elif self._sockets.has_more:
+            self._leave()
         elif not own.over_sockets and own.until > time.monotonic() + 2 * GRACE_S and not self._leading.locked():
             own.wake()
 
@@ -454,7 +462,7 @@ class Poller:
         closing."""
         sockets, core = self._sockets, self._sockets.core
         news = poll_wait.news
-        if news is not None or sockets.submitted:
+        if news is not None or sockets.submitted or sockets.has_more:
             sockets.receive(news or {})
             if core.outcomes:
                 end_futures(core)
@@ -560,9 +568,9 @@ class Poller:
         sockets, is_led = self._sockets, self._leading.locked()
         # While a caller is at work, who takes the interpreter from him delays him and himself.
         batch_s = 0.0 if is_led or sockets.is_held else self._batch_s()
-        if batch_s > 0 and sockets.submitted:
+        if batch_s > 0 and (sockets.submitted or sockets.has_more):
             return batch_s
-        pause_s = self._spare_poller.pause_s(self._leads, is_led=is_led, is_due=sockets.is_due)
+        pause_s = self._spare_poller.pause_s(self._leads, is_led=is_led, is_due=sockets.is_due or sockets.has_more)
         if pause_s is not None:
             return pause_s
         if batch_s > 0:
@@ -576,7 +584,8 @@ class Poller:
         own.lie_down(time.monotonic() + pause_s, over_sockets=False)
         # A leader that leaves looks here afterwards, so one of both sees the other.
         is_over = led and not self._leading.locked()
-        if is_over or self._closing or self._to_call_back or (not led and pause_s > BATCH_S and self._sockets.is_due):
+        is_due = self._sockets.is_due or self._sockets.has_more
+        if is_over or self._closing or self._to_call_back or (not led and pause_s > BATCH_S and is_due):
             own.is_asleep = False
         elif own.sleep(math.inf) and self._batch_s() <= 0:
             self._spare_poller.woken(self._leads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from collections import deque
@@ -173,7 +174,8 @@ class ClientSockets:
 
     `submitted` is what was handed over and has not begun. A socket's descriptor says that something came since it was
     last looked at, so whoever is about to wait for descriptors asks `unread` first. `changes` counts sockets that came
-    or went: what waits for their descriptors has to begin anew.
+    or went: what waits for their descriptors has to begin anew. `has_more`: the last `send` has left frames, which the
+    next one may send.
     """
 
     def __init__(
@@ -186,6 +188,7 @@ class ClientSockets:
         """`keys`: of each shard's link, where links are encrypted."""
         self.submitted: deque[Operation] = deque()
         self.changes = 0
+        self.has_more = False
         self.core = core
         self._memory = memory
         self._endpoints = tuple(endpoints)
@@ -210,7 +213,7 @@ class ClientSockets:
             return True
         for link in self.core.links:  # noqa: SIM110  # it is asked in every call
             if link.outbox.queued_slices:
-                return True
+                return not self.has_more
         return False
 
     @property
@@ -257,13 +260,16 @@ class ClientSockets:
                 self._bring()
                 break
 
-    def send(self, now: float) -> None:
-        """Begins what was handed over, and sends. Ends no future."""
+    def send(self, now: float, most: float = math.inf) -> None:
+        """Begins what was handed over, and sends, to each shard `most` bytes of frames where no slice is larger. Ends no
+        future."""
         core = self.core
+        self.has_more = False
         while self.submitted:
             core.begin(self.submitted.popleft(), now)
         for link in core.links:
-            link.flush(now)
+            if link.flush(now, most):
+                self.has_more = True
             if link.reopen:
                 self._reopen(link)
             if link.outgoing and (link_socket := self._sockets.get(link.shard)) is not None:

@@ -6,6 +6,7 @@ time is a parameter.
 from __future__ import annotations
 
 import heapq
+import math
 import statistics
 from bisect import bisect_left
 from collections import deque
@@ -491,13 +492,15 @@ class Outbox(Generic[E, W]):
         self.queued_slices += run.count
         heapq.heappush(self._heap, (run.priority, run.seq, run.first, run))
 
-    def fill(self, now: float) -> OutFrame[E, W] | None:
-        """The frame to send now, of the most urgent slices; None where nothing waits or the credit is used up."""
+    def fill(self, now: float, most: float = math.inf) -> OutFrame[E, W] | None:
+        """The frame to send now, of the most urgent slices, `most` bytes of them where none is larger; None where nothing
+        waits or the credit is used up."""
         if not self._heap:
             return None
         room = self.credit_bytes - self.in_flight_bytes
-        limit = min(self.frame_bytes, room)
-        if limit < min(self.frame_bytes, self.queued_bytes) and 2 * self.in_flight_bytes > self.credit_bytes:
+        largest = int(min(self.frame_bytes, most))
+        limit = min(largest, room)
+        if limit < min(largest, self.queued_bytes) and 2 * self.in_flight_bytes > self.credit_bytes:
             return None  # A full frame can leave soon: it costs no more than a small one, and arrives no later.
         heap = self._heap
         taken: list[Piece[E, W]] = []

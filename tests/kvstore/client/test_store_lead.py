@@ -16,7 +16,7 @@ import pytest
 
 from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
-from weft_kvstore.client.poller import BATCH, CALLS_BEGIN
+from weft_kvstore.client.poller import BATCH, BURST_BYTES, CALLS_BEGIN
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import joined, on_end, then
@@ -218,6 +218,30 @@ def test_a_small_push_that_waits_is_sent_before_a_close(monkeypatch: pytest.Monk
         with pytest.raises(StoreError, match="the store was closed"):
             push.result(WAIT_S)
         assert other.pull("k0", 1).result(WAIT_S).shape == (8,)
+
+
+def test_a_large_push_is_on_its_way_when_the_pull_behind_it_is_asked_for_and_leaves_by_itself_where_none_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    description = store_of([key_of("large", [4 * BURST_BYTES // 4], 1)], slots=1, shards=1)
+    fixed = LinkSettings(credit_bytes=16 * BURST_BYTES, frame_bytes=16 * BURST_BYTES, same_host=False)
+    with served(description) as (description, _), clients_of(description, fixed) as (client,):
+        client.pull("large", 0).result(WAIT_S)
+        link, gradient = client._core.links[0], np.ones(4 * BURST_BYTES // 4, np.float32)
+        with monkeypatch.context() as patch:
+            patch.setattr("weft_kvstore.client.poller.BATCH_S", 1e9)
+            push = client.push("large", 0, gradient)
+            assert (link.payload_bytes_sent, link.outbox.queued_bytes) == (BURST_BYTES, 3 * BURST_BYTES)
+            pull = client.pull("large", 1)
+            assert (link.payload_bytes_sent, link.outbox.queued_bytes) == (2 * BURST_BYTES, 2 * BURST_BYTES)
+            assert link.requests, "the pull has left before half of the push"
+            assert pull.result(WAIT_S).shape == gradient.shape, "who waits for it sends the rest"
+            push.result(WAIT_S)
+            alone = client.push("large", 1, gradient)
+            assert link.outbox.queued_bytes
+        client._poller._own.wake()  # It may have seen the patched time.
+        wait_until(lambda: not link.outbox.queued_bytes)
+        alone.result(WAIT_S)
 
 
 def test_callbacks_run_on_the_clients_own_thread_and_may_wait() -> None:
