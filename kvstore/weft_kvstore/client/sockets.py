@@ -211,7 +211,7 @@ class ClientSockets:
         """Whether something waits for credit, or to end its future."""
         if self.core.outcomes:
             return True
-        for link in self.core.links:  # noqa: SIM110  # it is asked in every call
+        for link in self.core.links:  # A loop: it is asked in every call.
             if link.outbox.queued_slices:
                 return not self.has_more
         return False
@@ -261,8 +261,8 @@ class ClientSockets:
                 break
 
     def send(self, now: float, most: float = math.inf) -> None:
-        """Begins what was handed over, and sends, to each shard `most` bytes of frames where no slice is larger. Ends no
-        future."""
+        """Begins what was handed over, and sends, to each shard `most` bytes of frames where no slice is larger. Ends
+        no future."""
         core = self.core
         self.has_more = False
         while self.submitted:

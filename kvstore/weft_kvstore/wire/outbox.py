@@ -493,8 +493,8 @@ class Outbox(Generic[E, W]):
         heapq.heappush(self._heap, (run.priority, run.seq, run.first, run))
 
     def fill(self, now: float, most: float = math.inf) -> OutFrame[E, W] | None:
-        """The frame to send now, of the most urgent slices, `most` bytes of them where none is larger; None where nothing
-        waits or the credit is used up."""
+        """The frame to send now, of the most urgent slices, `most` bytes of them where none is larger; None where
+        nothing waits or the credit is used up."""
         if not self._heap:
             return None
         room = self.credit_bytes - self.in_flight_bytes
