@@ -203,7 +203,8 @@ def _called(name: str, function: Any, like: Any = None) -> Any:
             met.append(name)
         if has_out:
             return kwargs["out"]
-        _counted(result, [*given, *(part for arg in given if isinstance(arg, list | tuple) for part in arg)])
+        parts = (part for arg in given if isinstance(arg, list | tuple) for part in arg)
+        _counted(result, [*given, *parts, getattr(function, "__self__", None)])
         return _device(result)
 
     return call

@@ -84,11 +84,11 @@ def columns(xp: Any, array: Array, windows: Windows, groups: int) -> Array:
     return result
 
 
-def scattered(xp: Any, array: Array, windows: Windows) -> Array:
+def scattered(xp: Any, array: Array, windows: Windows, out: Array | None = None) -> Array:
     """The reverse of `columns` for `array` (channels, kernel ..., batch, windows ...): each element is added to the
-    input that it was copied from. Returns (batch, channels, spatial ...)."""
+    input that it was copied from. Returns (batch, channels, spatial ...), on a device in `out` where it can be."""
     if cuda.windows_fit(xp, array, windows):
-        return cuda.scattered(xp, array, windows)
+        return cuda.scattered(xp, array, windows, out)
     rank = len(windows.size)
     channels, batch = array.shape[0], array.shape[1 + rank]
     result: Array = xp.zeros((channels, batch, *padded_size(windows)), dtype=array.dtype)
@@ -135,7 +135,22 @@ five of them take 1.32 s of processor time, 1.72 without a bound, and 1.08 the m
 """
 
 DEVICE_ELEMENTS: Final = 1 << 27
-"""The same on a device, which wants large products: half a gigabyte of float32."""
+"""The same on a device, which wants large products: half a gigabyte of float32.
+
+On a device columns are (K, M), with K = channels * places of the kernel and M = batch * windows, because each of the
+three products then is one GEMM whose operands cuBLAS takes as they lie, F being the features: (F, K) by (K, M) forward,
+(K, F) by (F, M) for the input's gradient, (F, M) by (M, K) for the weights'. im2col and col2im read and write along M,
+the long dimension, and images where they lie, in rows or with channels leading: no activation is copied for its order,
+and a 1 x 1 kernel needs no columns at all. In float32 columns take 4 K M bytes, written once and read once, 9 times
+the input for 3 x 3. What a layer makes, (F, M), has its channels leading: sums by channel run along memory.
+
+Against (batch, K, windows): the same bytes in batch GEMMs that each read the weights, and the weights' gradient is a
+sum of batch matrices (F, K). Against (M, K), channels last: the same bytes and the same GEMMs, transposed, but sums by
+channel jump by F. Pieces of columns in shared memory (implicit GEMM) would save all 8 K M bytes; that is cuDNN's.
+"""
+
+_FEW_GROUPS: Final = 16
+"""Groups up to which a device is given each group's product by itself."""
 
 
 def convolved(
@@ -166,7 +181,7 @@ def spread(xp: Any, output: Array, weights: Array, windows: Windows, *, group: i
     batch, features = output.shape[:2]
     kernels = weights.reshape(group, features // group, -1).swapaxes(1, 2)
     channels, count = weights.shape[1] * group, math.prod(windows.count)
-    if _is_plain(windows):
+    if cuda.is_plain(windows):
         result = _leading(xp, (channels, batch, *windows.size), output.dtype, out)
         wide = result.reshape(group, channels // group, batch, count)
         for part in _blocks(xp, output, windows, kernels):
@@ -175,8 +190,9 @@ def spread(xp: Any, output: Array, weights: Array, windows: Windows, *, group: i
         return result.swapaxes(0, 1)
     if xp is not np:
         given = output.swapaxes(0, 1).reshape(group, features // group, -1)
-        lowered = xp.matmul(kernels, given).reshape(channels, *windows.kernel, batch, *windows.count)
-        return scattered(xp, lowered, windows)
+        lowered = xp.empty((group, kernels.shape[1], given.shape[2]), dtype=output.dtype)
+        _product(xp, kernels, given, lowered)
+        return scattered(xp, lowered.reshape(channels, *windows.kernel, batch, *windows.count), windows, out)
     around = _leading(xp, (channels, batch, *padded_size(windows)), output.dtype, out)
     around[...] = 0
     for part in _blocks(xp, output, windows, kernels):
@@ -190,11 +206,20 @@ def spread(xp: Any, output: Array, weights: Array, windows: Windows, *, group: i
 
 
 def weights_gradient(
-    xp: Any, gradient: Array, data: Array, shape: tuple[int, ...], windows: Windows, *, group: int
+    xp: Any,
+    gradient: Array,
+    data: Array,
+    shape: tuple[int, ...],
+    windows: Windows,
+    *,
+    group: int,
+    out: Array | None = None,
 ) -> Array:
     """The gradient of a convolution's weights (features, channels / group, kernel ...) = `shape`, from that of its
-    result and its input."""
+    result and its input; on a device in `out` where it can be."""
     features = shape[0]
+    if xp is not np and group <= _FEW_GROUPS:
+        return _device_weights_gradient(xp, gradient, data, shape, windows, group=group, out=out)
     # The columns first, which are the larger: the other way round they would be read across.
     result: Array = xp.zeros((group, math.prod(shape[1:]), features // group), dtype=gradient.dtype)
     for part in _blocks(xp, data, windows, result):
@@ -205,6 +230,35 @@ def weights_gradient(
         else:
             result += xp.matmul(lowered, output)
     return result.swapaxes(1, 2).reshape(shape)
+
+
+def _device_weights_gradient(
+    xp: Any,
+    gradient: Array,
+    data: Array,
+    shape: tuple[int, ...],
+    windows: Windows,
+    *,
+    group: int,
+    out: Array | None,
+) -> Array:
+    """One product for each group, features first, which is how the weights lie: cuBLAS takes transposed matrices as
+    they are, and CuPy copies those of a stack."""
+    features = shape[0] // group
+    fits = out is not None and out.dtype == gradient.dtype and out.flags.c_contiguous
+    made = out if out is not None and fits else xp.empty(shape, dtype=gradient.dtype)
+    result, parts = made.reshape(group, features, -1), _blocks(xp, data, windows, made)
+    for number, part in enumerate(parts):
+        lowered = columns(xp, data[part], windows, group)
+        output = gradient[part].swapaxes(0, 1).reshape(group, features, lowered.shape[2])
+        for each in range(group):
+            if number == 0:
+                xp.matmul(output[each], lowered[each].T, out=result[each])
+            else:
+                result[each] += xp.matmul(output[each], lowered[each].T)
+    if data.shape[0] == 0:
+        made.fill(0)
+    return made
 
 
 def _leading(xp: Any, shape: tuple[int, ...], dtype: Any, out: Array | None) -> Array:
@@ -229,17 +283,12 @@ def _product(xp: Any, left: Array, right: Array, out: Array) -> None:
         xp.matmul(left, right, out=out)
 
 
-def _is_plain(windows: Windows) -> bool:
-    """Whether every window is one element, and every element a window."""
-    return windows.size == windows.count and math.prod(windows.kernel) == 1 and not any(windows.begin)
-
-
 def _blocks(xp: Any, data: Array, windows: Windows, kernels: Array) -> Iterator[slice]:
     """Images in blocks; all at once where their columns are the data itself."""
     batch = data.shape[0]
     each = max(1, data.shape[1] * math.prod(windows.kernel) * math.prod(windows.count))
     most = max(HOST_ELEMENTS if xp is np else DEVICE_ELEMENTS, kernels.size)
-    if _is_plain(windows) and data.swapaxes(0, 1).flags.c_contiguous:
+    if cuda.is_plain(windows) and data.swapaxes(0, 1).flags.c_contiguous:
         most = each * max(batch, 1)
     step = max(1, most // each)
     for first in range(0, batch, step):

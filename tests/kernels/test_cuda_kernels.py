@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 
 import cuda_on_host
-from strict_arrays import own_kernels, to_device, to_host
+import strict_arrays
+from strict_arrays import StrictArray, own_kernels, to_device, to_host
 from weft_graph.ir import Node, Subgraph
+from weft_graph.schema import MemoryOrder, schema_of
 from weft_graph.shapes.windows import Windows
 from weft_kernels import windows as portable
 from weft_kernels.cuda import kernels, module, rules
 from weft_kernels.cuda.fused import run_generated
 from weft_kernels.cuda.module import read_source, sources
-from weft_kernels.kernel import KernelContext
+from weft_kernels.kernel import KernelContext, kernel_of
 from weft_kernels.random import draws as host_draws
 from weft_kernels.rules.lookup import rules as built_in
 
@@ -169,10 +171,71 @@ def test_windows_are_numpys_to_the_bit(xp: Any, dtype: str) -> None:
     assert not kernels.windows_fit(xp, to_device(np.zeros((1, 1, 2, 2, 2, 2))), four)
 
 
+KERNEL = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}
+LAYERS = {
+    "conv": (Node("Conv", "n", ("x", "w"), ("y",), KERNEL), ["x", "w"]),
+    "groups": (Node("Conv", "n", ("x", "w2"), ("y",), {**KERNEL, "group": 2}), ["x", "w2"]),
+    "input": (Node("ConvInputGrad", "n", ("g", "x", "w"), ("y",), KERNEL, "weft"), ["g", "x", "w"]),
+    "weights": (Node("ConvWeightGrad", "n", ("g", "x", "w"), ("y",), KERNEL, "weft"), ["g", "x", "w"]),
+    "groups' weights": (
+        Node("ConvWeightGrad", "n", ("g", "x", "w2"), ("y",), {**KERNEL, "group": 2}, "weft"),
+        ["g", "x", "w2"],
+    ),
+    "points": (Node("Conv", "n", ("x", "w1"), ("y",)), ["x", "w1"]),
+    "points' weights": (Node("ConvWeightGrad", "n", ("g", "x", "w1"), ("y",), {}, "weft"), ["g", "x", "w1"]),
+    "pool": (Node("MaxPool", "n", ("x",), ("y",), {"kernel_shape": (2, 2), "strides": (2, 2)}), ["x"]),
+    "pool's": (
+        Node("MaxPoolGrad", "n", ("half", "x", "pooled"), ("y",), {"kernel_shape": (2, 2), "strides": (2, 2)}, "weft"),
+        ["half", "x", "pooled"],
+    ),
+}
+"""Layers over images of 4 channels, 6 x 6, with 4 features; what they read, by name."""
+COLUMNS = 4 * (4 * 9) * (3 * 36)
+SCRATCH = {"points": [], "points' weights": [], "pool": [], "pool's": [4 * 3 * 4 * 9]}
+"""Bytes that they need beside their inputs and outputs: columns, or which place of each window was the largest."""
+
+
+def _layer_inputs() -> dict[str, Any]:
+    draw = np.random.default_rng(7)
+    shapes = {"x": (3, 4, 6, 6), "g": (3, 4, 6, 6), "w": (4, 4, 3, 3), "w2": (4, 2, 3, 3), "w1": (4, 4, 1, 1)}
+    arrays = {name: draw.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    arrays["pooled"] = arrays["x"].reshape(3, 4, 3, 2, 3, 2).max(axis=(3, 5))
+    return {**arrays, "half": draw.normal(size=(3, 4, 3, 3)).astype(np.float32)}
+
+
+def _lying(array: Any, *, channels_lead: bool) -> Any:
+    return array.swapaxes(0, 1).copy().swapaxes(0, 1) if channels_lead else np.ascontiguousarray(array)
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["rows", "channels lead"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_reads_and_writes_images_where_they_lie(name: str, leads: bool, xp: Any) -> None:
+    """No activation is copied for its order, and what is made lies where the plan has it; the bits are the same."""
+    node, reads = LAYERS[name]
+    arrays, attributes = _layer_inputs(), schema_of(node).attributes_of(node)
+    host = [arrays[each] for each in reads]
+    (expected,) = kernel_of(node)(KernelContext("n", asked=node.outputs), host, attributes)
+    # Gradients come as convolutions make them; what a layer reads may come in rows, from a pooling.
+    turned = [leads or (each == "g" and "pool" not in name) for each in reads]
+    lie = zip(host, turned, reads, strict=True)
+    inputs = [StrictArray(_lying(array, channels_lead=turn and each[0] != "w")) for array, turn, each in lie]
+    if name.startswith("points") and not leads:
+        inputs[reads.index("x")] = StrictArray(_lying(arrays["x"], channels_lead=True))
+    channels_lead = schema_of(node).order is MemoryOrder.CHANNELS or (leads and name == "pool's")
+    place = StrictArray(_lying(np.zeros_like(expected), channels_lead=channels_lead))
+    strict_arrays.allocated.clear()
+    context = KernelContext("n", xp=xp, asked=node.outputs, placed=(place,))
+    (made,) = kernel_of(node)(context, inputs, attributes)
+    assert strict_arrays.allocated == SCRATCH.get(name, [COLUMNS])
+    assert np.shares_memory(to_host(made), to_host(place))
+    assert made.strides == place.strides
+    np.testing.assert_allclose(to_host(made), expected, rtol=2e-5, atol=2e-5)
+
+
 def test_every_kernel_is_launched_by_these_tests(xp: Any) -> None:
     """Which kernels are proven on the CPU is known by name; a new one is added here with its test."""
     proven = {
-        *("im2col", "col2im", "max_pool_choice", "max_pool_spread"),
+        *("im2col", "col2im", "max_pool", "max_pool_choice", "max_pool_spread"),
         *("label_weights", "cross_entropy", "cross_entropy_grad"),
         *("gather_rows", "sum_rows", "merge_rows", "kept"),
         *(name for name, rule in built_in().items() if not rule.whole),

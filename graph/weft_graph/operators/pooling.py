@@ -6,7 +6,7 @@ from weft_graph.attributes import as_int, as_ints
 from weft_graph.dimensions import agree, settled
 from weft_graph.formals import FLOATS, INT64, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
-from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype, infer_like
 from weft_graph.shapes.flops import boxes, boxes_gradient, moved, reduced, windowed, windowed_gradient
 from weft_graph.shapes.gradients import apply, given_attributes, incoming, scalar
@@ -56,6 +56,7 @@ MAX_POOL_GRAD = OpSchema(
     infer=infer_like(1),
     attributes={**WINDOW_ATTRIBUTES, "ceil_mode": Attribute(int, default=0)},
     domain=WEFT_DOMAIN,
+    order=MemoryOrder.INPUT,
     flops=windowed_gradient,
 )
 """MaxPoolGrad(gradient, input, output): each window's gradient at its first largest element; MaxPool's attributes."""

@@ -168,60 +168,84 @@ def windows_fit(xp: Any, array: Array, windows: Windows) -> bool:
 
 
 def columns(xp: Any, array: Array, windows: Windows, groups: int) -> Array:
-    """As `weft_kernels.windows.columns`."""
+    """As `weft_kernels.windows.columns`; a view where they are the array itself."""
     batch, channels = array.shape[:2]
     rows, width = channels * math.prod(windows.kernel), batch * math.prod(windows.count)
+    turned = array.swapaxes(0, 1)
+    if is_plain(windows) and turned.flags.c_contiguous:
+        view: Array = turned.reshape(groups, rows // groups, width)
+        return view
     result: Array = xp.empty((groups, rows // groups, width), dtype=array.dtype)
-    data = xp.ascontiguousarray(array)
-    launch(
-        xp,
-        _WINDOWS_FILE,
-        "im2col",
-        result.size,
-        data,
-        result,
-        batch,
-        channels,
-        *_numbers(windows),
-        types=(array.dtype,),
-        reach=_reach(windows),
-    )
+    data, *steps = _images(xp, array)
+    _launch(xp, "im2col", result.size, data, result, batch, channels, *steps, windows=windows, dtype=array.dtype)
     return result
 
 
-def scattered(xp: Any, array: Array, windows: Windows) -> Array:
-    """As `weft_kernels.windows.scattered`."""
+def scattered(xp: Any, array: Array, windows: Windows, out: Array | None = None) -> Array:
+    """As `weft_kernels.windows.scattered`, in `out` or a new array whose channels lead in memory."""
     channels, batch = array.shape[0], array.shape[1 + len(windows.size)]
-    result: Array = xp.empty((batch, channels, *windows.size), dtype=array.dtype)
+    result = _place(out, (batch, channels, *windows.size), array.dtype)
+    if result is None:
+        result = xp.empty((channels, batch, *windows.size), dtype=array.dtype).swapaxes(0, 1)
+    data, *steps = _images(xp, result)
     lowered = xp.ascontiguousarray(array)
-    launch(
-        xp,
-        _WINDOWS_FILE,
-        "col2im",
-        result.size,
-        lowered,
-        result,
-        batch,
-        channels,
-        *_numbers(windows),
-        types=(array.dtype,),
-        reach=_reach(windows),
-    )
+    _launch(xp, "col2im", result.size, lowered, data, batch, channels, *steps, windows=windows, dtype=array.dtype)
     return result
 
 
-def max_pool_grad(xp: Any, gradient: Array, data: Array, output: Array, windows: Windows) -> Array:
-    """The gradient of the input `data` (batch, channels, spatial ...), a new array."""
-    images, types = math.prod(data.shape[:2]), (data.dtype,)
-    data, output, gradient = (xp.ascontiguousarray(array) for array in (data, output, gradient))
+def max_pool(xp: Any, data: Array, windows: Windows, out: Array | None = None) -> Array:
+    """The largest element of each window (batch, channels, windows ...), in `out` or a new array."""
+    batch, channels = data.shape[:2]
+    shape = (batch, channels, *windows.count)
+    result = _place(out, shape, data.dtype)
+    result = xp.empty(shape, dtype=data.dtype) if result is None else result
+    (given, *read), (made, *written) = _images(xp, data), _images(xp, result)
+    numbers = (batch, channels, *read, *written)
+    _launch(xp, "max_pool", result.size, given, made, *numbers, windows=windows, dtype=data.dtype)
+    return result
+
+
+def max_pool_grad(
+    xp: Any, gradient: Array, data: Array, output: Array, windows: Windows, *, out: Array | None = None
+) -> Array:
+    """The gradient of the input `data` (batch, channels, spatial ...), in `out` or a new array that lies as `data`."""
+    batch, channels = data.shape[:2]
     chosen = xp.empty(output.shape, dtype=xp.int32)
-    result: Array = xp.empty(data.shape, dtype=gradient.dtype)
-    numbers, reach = (images, *_numbers(windows)), _reach(windows)
-    launch(xp, _WINDOWS_FILE, "max_pool_choice", chosen.size, data, output, chosen, *numbers, types=types, reach=reach)
-    launch(
-        xp, _WINDOWS_FILE, "max_pool_spread", result.size, gradient, chosen, result, *numbers, types=types, reach=reach
-    )
+    result = _place(out, data.shape, gradient.dtype)
+    result = xp.empty_like(data, dtype=gradient.dtype) if result is None else result
+    (given, *read), (largest, *compared) = _images(xp, data), _images(xp, output)
+    (shares, *taken), (made, *written) = _images(xp, gradient), _images(xp, result)
+    numbers = (batch, channels, *read, *compared)
+    _launch(xp, "max_pool_choice", chosen.size, given, largest, chosen, *numbers, windows=windows, dtype=data.dtype)
+    numbers = (batch, channels, *taken, *written)
+    _launch(xp, "max_pool_spread", result.size, shares, chosen, made, *numbers, windows=windows, dtype=data.dtype)
     return result
+
+
+def is_plain(windows: Windows) -> bool:
+    """Whether every window is one element, and every element a window."""
+    return windows.size == windows.count and math.prod(windows.kernel) == 1 and not any(windows.begin)
+
+
+def _images(xp: Any, array: Array) -> tuple[Array, int, int]:
+    """(the array, elements from one sample to the next, from one channel to the next): as it lies in rows or with its
+    channels leading, and a copy in rows of any other."""
+    batch, channels = array.shape[:2]
+    each, turned = math.prod(array.shape[2:]), array.swapaxes(0, 1)
+    if turned.flags.c_contiguous and not array.flags.c_contiguous:
+        return turned, each, batch * each
+    return xp.ascontiguousarray(array), channels * each, each
+
+
+def _place(out: Array | None, shape: tuple[int, ...], dtype: Any) -> Array | None:
+    """`out`, where a kernel may write such images to it."""
+    if out is None or tuple(out.shape) != tuple(shape) or out.dtype != dtype:
+        return None
+    return out if out.flags.c_contiguous or out.swapaxes(0, 1).flags.c_contiguous else None
+
+
+def _launch(xp: Any, kernel: str, count: int, *args: Array | int, windows: Windows, dtype: Any) -> None:
+    launch(xp, _WINDOWS_FILE, kernel, count, *args, *_numbers(windows), types=(dtype,), reach=_reach(windows))
 
 
 def _reach(windows: Windows) -> int:

@@ -129,7 +129,8 @@ def conv_weight_grad(context: KernelContext, inputs: Inputs, attributes: Attribu
     """Gradient of a convolution's weights: one matrix product for each group."""
     gradient, data, weights = required(inputs)
     windows = windows_of(data.shape[2:], attributes.get, weights.shape[2:])
-    return (weights_gradient(context.xp, gradient, data, weights.shape, windows, group=as_int(attributes["group"])),)
+    group, out = as_int(attributes["group"]), context.out(0)
+    return (weights_gradient(context.xp, gradient, data, weights.shape, windows, group=group, out=out),)
 
 
 @kernel("ConvTranspose", in_float32=())

@@ -232,11 +232,14 @@ def max_pool(context: KernelContext, inputs: Inputs, attributes: Attributes) -> 
     """The largest element of each window; where several are, the first in row-major order is the one."""
     (data,) = required(inputs)
     windows = windows_of(data.shape[2:], attributes.get)
-    around = padded(context.xp, data, windows, _lowest(data))
     largest: Array | None = None
-    for _, part in places(windows):
-        here = around[part]
-        largest = here.copy() if largest is None else context.xp.maximum(largest, here, out=largest)
+    if cuda.windows_fit(context.xp, data, windows):
+        largest = cuda.max_pool(context.xp, data, windows, context.out(0))
+    else:
+        around = padded(context.xp, data, windows, _lowest(data))
+        for _, part in places(windows):
+            here = around[part]
+            largest = here.copy() if largest is None else context.xp.maximum(largest, here, out=largest)
     assert largest is not None, "a kernel has at least one place"
     if not context.asks(1):
         return (largest,)
@@ -275,7 +278,7 @@ def max_pool_grad(context: KernelContext, inputs: Inputs, attributes: Attributes
     gradient, data, output = required(inputs)
     windows = windows_of(data.shape[2:], attributes.get)
     if cuda.windows_fit(xp, data, windows):
-        return (cuda.max_pool_grad(xp, gradient, data, output, windows),)
+        return (cuda.max_pool_grad(xp, gradient, data, output, windows, out=context.out(0)),)
     around = padded(xp, data, windows, -math.inf)
     rank, turns = len(windows.size), xp is np and windows.count[-1] < SHORT_ROW
     if turns:
