@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -165,6 +167,25 @@ def renamed(job: Job, name: str, **changes: object) -> WorkerAllocation:
 
 def endless(job: Job, name: str) -> WorkerAllocation:
     return renamed(job, name, steps=10_000_000)
+
+
+IMPORTED_LATE = """
+import socket, sys
+from weft_worker import worker_child
+worker_child.prepare()
+known = set(sys.modules)
+ours, its = socket.socketpair()
+ours.sendall(sys.stdin.buffer.read())
+worker_child.main(its)
+print(*sorted(set(sys.modules) - known), [json for json in ours.recv(1 << 16).splitlines() if b'"done"' in json])
+"""
+
+
+def test_a_child_has_all_modules_that_a_small_job_needs_from_its_fork_on(served, job):
+    task = {"name": "w", "server": served.url, "token": TOKEN, "data_roots": None, "settings": {}}
+    line = json.dumps({**task, "allocation": renamed(job, "a").model_dump(mode="json")}).encode() + b"\n"
+    said = subprocess.run([sys.executable, "-c", IMPORTED_LATE], input=line, capture_output=True, check=True)
+    assert said.stdout == b"""[b'{"report": {"event": "done"}}']\n"""
 
 
 def test_a_worker_registers_under_its_name(served):

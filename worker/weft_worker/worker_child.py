@@ -7,6 +7,7 @@ daemon's end of the channel closes.
 
 from __future__ import annotations
 
+import codecs
 import json
 import socket
 import threading
@@ -61,6 +62,8 @@ def prepare() -> None:
     rules()
     httpx.Client().close()  # It imports most of what it needs when the first one is made.
     draws((0, 0), 0, 1)
+    for encoding in ("ascii", "cp437", "idna"):  # of /proc, of NumPy's archives, of hosts
+        codecs.lookup(encoding)
     number = TensorType(DType.FLOAT32, (1,))
     body = Subgraph(("x",), (), (Node("Neg", "first", ("x",), ("y",)),), ("y",))
     Session(body, {"x": number, "y": number}, threads=1)

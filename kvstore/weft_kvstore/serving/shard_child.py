@@ -8,6 +8,7 @@ the daemon's end of the channel closes.
 
 from __future__ import annotations
 
+import codecs
 import logging
 import socket
 import threading
@@ -90,6 +91,7 @@ def prepare() -> None:
     """What would be found late, and in each child anew."""
     rules()
     draws((0, 0), 0, 1)
+    codecs.lookup("ascii")
 
 
 def main(channel: socket.socket) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +94,41 @@ def test_a_child_serves_its_job_tells_its_statistics_and_ends(forkserver: Forkse
     assert (statistics.jobs, statistics.links, statistics.per_job[0].job) == (1, 1, "job")
     client.close()
     stop(child, said)
+
+
+IMPORTED_LATE = """
+import socket, sys, threading
+from weft_kvstore.serving import shard_child
+shard_child.prepare()
+known = set(sys.modules)
+ours, its = socket.socketpair()
+ours.sendall(sys.stdin.buffer.readline())
+def talk():
+    sys.stdout.buffer.write(ours.makefile("rb").readline())
+    sys.stdout.buffer.flush()
+    sys.stdin.buffer.read()
+    ours.shutdown(socket.SHUT_WR)
+threading.Thread(target=talk).start()
+shard_child.main(its)
+print(*sorted(set(sys.modules) - known))
+"""
+
+
+def test_a_child_has_all_modules_that_a_small_job_needs_from_its_fork_on() -> None:
+    store = json.loads(msgspec.json.encode(described()))
+    task = msgspec.json.encode(ShardTask("shard-0", store, 0, ANY))
+    command = [sys.executable, "-c", IMPORTED_LATE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(task + b"\n")
+        process.stdin.flush()
+        client = connected(described(), json.loads(process.stdout.readline())["report"]["endpoint"])
+        client.push("w", 0, np.ones(300, np.float32)).result(WAIT_S)
+        assert client.pull("w", 1).result(WAIT_S).shape == (300,)
+        client.close()
+        process.stdin.close()
+        assert process.stdout.read() == b"\n"
 
 
 @pytest.mark.parametrize(
