@@ -1,15 +1,18 @@
 """Small jobs one after the other, and many at once: how long each takes from submit to its end, and what stays behind.
 
-    python benchmarks/jobs.py [--jobs 100] [--at-once 16]
+    python benchmarks/jobs.py [--jobs 100] [--at-once 16] [--rounds 8]
 
 A cluster of this machine's runs them; each has one pass of 20 small steps, two workers where they run one after the
-other, and one worker each where they run at once. What stays is counted below the cluster's processes before the first
-measured job and after the last one: processes, descriptors, mappings and resident memory.
+other, and one worker each where they run at once. Before the first job that is measured, every agent has had one. What
+stays is counted below the cluster's processes before it and after the last one: processes, descriptors, mappings and
+resident memory. The processor's time is that of all these processes, the jobs' own included.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import statistics
 import tempfile
 import time
@@ -22,7 +25,8 @@ import weft
 from weft import nn
 
 STEPS, BATCH, FEATURES, CLASSES = 20, 32, 8, 4
-WARM_UP = 10
+WARM_UP = 3
+"""Rounds in which every agent gets a job."""
 DEADLINE_S = 300.0
 SETTLED_S = 10.0
 """For processes that end to be gone."""
@@ -32,8 +36,9 @@ def processes(pid: int) -> Iterator[int]:
     """A process and all below it."""
     yield pid
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in path.read_text().split():
-            yield from processes(int(child))
+        with contextlib.suppress(OSError):  # it has ended
+            for child in path.read_text().split():
+                yield from processes(int(child))
 
 
 def held(cluster: weft.Cluster) -> tuple[int, int, int, int]:
@@ -45,12 +50,22 @@ def held(cluster: weft.Cluster) -> tuple[int, int, int, int]:
     return len(found), descriptors, mappings, resident
 
 
+def processor_s(cluster: weft.Cluster) -> float:
+    """Seconds of the processor that the cluster's processes have had so far, with all that have ended below them."""
+    ticks = 0
+    for pid in [pid for process in cluster.processes for pid in processes(process.pid)]:
+        ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def settled(cluster: weft.Cluster, processes_before: int) -> tuple[int, int, int, int]:
     """The same once processes that end are gone."""
     until = time.monotonic() + SETTLED_S
-    while (found := held(cluster))[0] > processes_before and time.monotonic() < until:
+    while sum(1 for each in cluster.processes for _ in processes(each.pid)) > processes_before:
+        if time.monotonic() >= until:
+            raise RuntimeError(f"there are more than {processes_before} processes {SETTLED_S:g} s after the last job")
         time.sleep(0.05)
-    return found
+    return held(cluster)
 
 
 def submit(client: weft.Client, workers: int) -> weft.JobHandle:
@@ -77,39 +92,46 @@ def seconds(handle: weft.JobHandle) -> float:
     return (job.ended_at - job.created_at).total_seconds()
 
 
-def told(what: str, took: list[float], before: tuple[int, ...], after: tuple[int, ...]) -> str:
+def at_once(client: weft.Client, count: int, workers: int) -> list[float]:
+    return [seconds(one) for one in [submit(client, workers) for _ in range(count)]]
+
+
+def measure(cluster: weft.Cluster, workers: int, count: int, rounds: int) -> str:
+    """What `rounds` times `count` jobs at once take, each with so many workers, and what stays of them."""
+    with cluster.client() as client:
+        for _ in range(WARM_UP):
+            at_once(client, count, workers)
+        idle = 2 * len(cluster.processes) - 1  # Every agent has a forkserver.
+        before, had_s = settled(cluster, idle), processor_s(cluster)
+        took = sorted(second for _ in range(rounds) for second in at_once(client, count, workers))
+        after, cost_s = settled(cluster, before[0]), (processor_s(cluster) - had_s) / len(took)
     stays = ", ".join(
         f"{later - earlier:+d} {name}"
         for name, earlier, later in zip(("processes", "descriptors", "mappings"), before, after, strict=False)
     )
-    median, worst = statistics.median(took), sorted(took)[int(0.9 * (len(took) - 1))]
-    memory = (after[3] - before[3]) / 2**20
-    return f"{what}: median {median:.2f} s, 90 % within {worst:.2f} s; stays: {stays}, {memory:+.1f} MiB"
+    median, worst = statistics.median(took), took[int(0.9 * (len(took) - 1))]
+    times = f"median {median:.2f} s, 90 % within {worst:.2f} s, {cost_s:.2f} s of the processor each"
+    return f"{times}; stays: {stays}, {(after[3] - before[3]) / 2**20:+.1f} MiB"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=100, help="one after the other")
     parser.add_argument("--at-once", type=int, default=16, help="at once, each with a worker")
+    parser.add_argument("--rounds", type=int, default=8, help="of those at once")
     given = parser.parse_args()
     draw = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         rows = STEPS * BATCH
         x = draw.normal(size=(rows, FEATURES)).astype(np.float32)
         np.savez(Path(folder) / "points.npz", x=x, y=draw.integers(0, CLASSES, rows))
-        for workers, count, what in ((2, given.jobs, "one after the other"), (given.at_once, given.at_once, "at once")):
-            if not count:
-                continue
-            with weft.Cluster(workers=workers, shards=2, data_root=folder) as cluster, cluster.client() as client:
-                for _ in range(WARM_UP):
-                    seconds(submit(client, min(workers, 2)))
-                idle = 2 * len(cluster.processes) - 1  # Every agent has a forkserver.
-                before = settled(cluster, idle)
-                if what == "at once":
-                    took = [seconds(one) for one in [submit(client, 1) for _ in range(count)]]
-                else:
-                    took = [seconds(submit(client, 2)) for _ in range(count)]
-                print(told(f"{count} {what}", took, before, settled(cluster, before[0])), flush=True)
+        if given.jobs:
+            with weft.Cluster(workers=2, shards=2, data_root=folder) as cluster:
+                print(f"{given.jobs} one after the other: {measure(cluster, 2, 1, given.jobs)}", flush=True)
+        if given.at_once:
+            with weft.Cluster(workers=given.at_once, shards=2, data_root=folder) as cluster:
+                told = measure(cluster, 1, given.at_once, given.rounds)
+                print(f"{given.rounds} times {given.at_once} at once: {told}", flush=True)
 
 
 if __name__ == "__main__":

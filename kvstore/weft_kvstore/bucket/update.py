@@ -409,7 +409,8 @@ class BucketUpdate:
         where = self._spec.named(first)
         if last != first:
             where = f"{where} to {self._spec.named(last)}"
-        return RuleFailedError(f"rule {self._spec.rule.name!r} failed on {where}, step {step}: {error}")
+        told = str(error) or type(error).__name__  # A MemoryError has no words.
+        return RuleFailedError(f"rule {self._spec.rule.name!r} failed on {where}, step {step}: {told}")
 
     def _elements_of(self, total: Segment, elements: Array | None, first: int, stop: int) -> Array:
         """Of the elements of a total's slices those of some of them."""

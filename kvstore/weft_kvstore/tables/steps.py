@@ -81,8 +81,8 @@ class KeyRules:
         try:
             yield
         except RULE_ERRORS as error:
-            told = f"rule {self.rule.name!r} failed on {self.at_step(step)}: {error}"
-            raise RuleFailedError(told) from error
+            told = str(error) or type(error).__name__  # A MemoryError has no words.
+            raise RuleFailedError(f"rule {self.rule.name!r} failed on {self.at_step(step)}: {told}") from error
 
 
 @dataclass(frozen=True, slots=True)
