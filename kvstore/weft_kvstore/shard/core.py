@@ -489,13 +489,22 @@ class ShardCore:
     def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
         """A table's answer to a pull."""
         peer: Peer = wait.link
-        if not self._may_queue(peer):
+        outbox = peer.outbox
+        few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
+        if not few and not self._may_queue(peer):
             return
-        for _ in peer.answer(wait, unit):
+        for part in unit.answers(wait):
+            if part is not None:
+                peer.put(wait, part)
+                continue
             self.links.due(peer)
             yield
-        if not wait.dropped:
-            self.links.due(peer)
+            if wait.dropped:
+                return
+        wait.open_units.discard(unit.spec.bucket)
+        if wait.is_answered:
+            peer.forget(wait)
+        self.links.due(peer)
 
     def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
         """What slices of a bucket answer to a pull: one that has them open, or that has just come."""

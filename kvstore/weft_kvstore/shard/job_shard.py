@@ -47,8 +47,9 @@ class Taken(NamedTuple):
 def rows_of(table: TableState, run: Run) -> Rows:
     """A run of rows, to be written. They are copied where the payload is no place for them. Raises ProtocolError."""
     rows = unpacked_rows(run, table.cut, table.shard, table.spec.key)
-    ((ids, values),) = rows.parts
-    if values.flags.writeable and values.flags.aligned and ids.flags.aligned:
+    ids, values = rows.parts[0]
+    flags = values.flags
+    if flags.writeable and flags.aligned and ids.flags.aligned:
         return rows
     return Rows(ids.copy(), values.copy())
 

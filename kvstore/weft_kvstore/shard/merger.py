@@ -245,6 +245,8 @@ class Merger:
         try:
             while (yield from one.merging()):
                 self._answer_waiting(one)
+                if not one.steps.holds:
+                    return
                 if len(one.todo) > 1:  # Who waits behind must not wait for as long as gradients come.
                     self._put([one])
                     return

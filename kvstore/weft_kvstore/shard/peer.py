@@ -16,7 +16,6 @@ from weft_kvstore.same_host.layout import PeerMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.statistics import SharedBytes
-from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import encode
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
@@ -130,20 +129,6 @@ class Peer:
         self.parked: list[Peer] = []
         self._answers: dict[int, dict[int, OutRun[AnswerEntry, Pin]]] = {}
         """The runs of each request that wait in the outbox, by their number there."""
-
-    def answer(self, wait: PullWait, one: TableState) -> Iterator[None]:
-        """Hands an answer over to the outbox, and stops after each piece; its bytes are kept as they are until they
-        are acknowledged."""
-        for part in one.answers(wait):
-            if part is not None:
-                self.put(wait, part)
-                continue
-            yield
-            if wait.dropped:
-                return
-        wait.open_units.discard(one.spec.bucket)
-        if wait.is_answered:
-            self.forget(wait)
 
     def receipts(self) -> Iterator[list[Buffer]]:
         """Says what was taken in since the last time; that frames have arrived is said by a frame, or last of all."""

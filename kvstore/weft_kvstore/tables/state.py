@@ -14,6 +14,7 @@ import numpy as np
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.bucket.bucket import PIECE_BYTES, PIECE_ELEMENTS, Answer, PullWait, Work
+from weft_kvstore.bucket.update import RULE_ERRORS
 from weft_kvstore.description.records import Mode, Sparse
 from weft_kvstore.rows.arrays import RowHistory
 from weft_kvstore.rows.memory import TablePlace
@@ -259,8 +260,9 @@ class TableState(Work):
 
         True if `merging` may now have something to do. What was in before changes nothing: exactly once holds.
         """
-        gradient = None if gradient is None else self._own(gradient)
-        self._waiting_bytes += gradient.nbytes if gradient is not None else 0
+        if gradient is not None:
+            gradient = self._own(gradient)
+            self._waiting_bytes += gradient.nbytes
         return self.steps.accept(slot, step, gradient)
 
     def accept_run(self, slot: int, step: int, run: ChunkRun, chunks: int) -> bool:
@@ -325,18 +327,19 @@ class TableState(Work):
         """Has a unit that nobody has pushed to begin at a version, after so many updates. Steps are of all slots."""
         self.updates = updates
         if self.spec.slots:
-            self.steps.counts.begin_at(version, 0, 1)
+            self.steps.begin_at(version)
 
     def answered_version(self, wait: PullWait) -> int:
         """The version that an answer to a pull tells."""
-        return max(self.steps.seen(wait.slot, settled=wait.settled), wait.version)
+        return max(self.steps.seen(wait.slot, settled=wait.reading is Reading.SETTLED), wait.version)
 
     def can_answer(self, wait: PullWait) -> bool:
-        if self._changing or not self.steps.is_at(wait.version, wait.slot, settled=wait.settled):
+        settled = wait.reading is Reading.SETTLED
+        if self._changing or not self.steps.is_at(wait.version, wait.slot, settled=settled):
             return False
         if wait.reading is Reading.EXACT and self.version != wait.version and self.spec.slots:
             return False
-        return not self.lacks(wait)
+        return not (self.spec.given and self.lacks(wait))
 
     def passed(self, wait: PullWait) -> str | None:
         """Why a pull of an exact version can never be answered, once it is beyond it."""
@@ -399,24 +402,27 @@ class TableState(Work):
         return Rows.of([(ids.view(wanted), values) for ids, values in rows.parts])
 
     def answers(self, wait: PullWait) -> Iterator[Answer | None]:
-        """What answers a pull that can be answered; None after each piece."""
+        """What answers a pull that can be answered; None between two pieces."""
         places = np.zeros(0, self.cut.id_dtype) if wait.ids is None else wait.ids
-        a_chunk, a_piece = self.cut.rows_down, self.a_piece
+        a_chunk, a_piece, has_begun = self.cut.rows_down, self.a_piece, False
         together = max(a_piece // a_chunk, 1) * a_chunk
         version = self.answered_version(wait)
         read = partial(self._reading, of=len(places))
         for number, name in enumerate(self.spec.state if wait.state else (None,)):
             for low in range(0, max(len(places), 1), together):
+                if has_begun:
+                    yield None
+                has_begun = True
                 some = places[low : low + together]
                 if len(some) <= a_piece:
                     array = yield from read(some, name)
-                    yield None
                 else:
                     array = np.empty((len(some), self.cut.width), self.cut.dtype)
                     for begin in range(0, len(some), a_piece):
+                        if begin:
+                            yield None
                         piece = slice(begin, begin + a_piece)
                         array[piece] = yield from read(some[piece], name)
-                        yield None
                 chunks = np.arange(chunks_of(len(some), a_chunk) + 1)
                 bounds = np.minimum(chunks * a_chunk * self.cut.row_bytes, array.nbytes)
                 source, first = OneBuffer(bytes_of(array)), low // a_chunk
@@ -427,7 +433,9 @@ class TableState(Work):
         if wait.ids is None:
             return True
         arrays = len(self.spec.state) if wait.state else 1
-        return len(wait.ids) * arrays <= self.a_piece and not self.is_long(wait.ids)
+        if len(wait.ids) * arrays > self.a_piece:
+            return False
+        return self.rows.history is None or not self.is_long(wait.ids)
 
     def is_long(self, places: Array) -> bool:
         """Whether reading these rows takes more than a piece of work, for they have missed too many updates."""
@@ -531,9 +539,13 @@ class TableState(Work):
         return self.rows.bring(ids, moment, None if self.spec.given else self._made), gradient
 
     def _update(self, numbers: Array, gradient: Array, step: int) -> None:
-        with self.spec.rule_runs(step):
-            hyper = self.spec.hyper.at(step)
-            self.rows.arrays.apply(self.spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper)
+        spec = self.spec
+        try:
+            hyper = spec.hyper.constant
+            hyper = spec.hyper.at(step) if hyper is None else hyper
+            self.rows.arrays.apply(spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper)
+        except RULE_ERRORS as error:
+            raise spec.failed(step, error) from error
 
     def _updating(
         self, history: RowHistory, parts: Sequence[tuple[Array, Array]], step: int, moment: int

@@ -81,8 +81,12 @@ class KeyRules:
         try:
             yield
         except RULE_ERRORS as error:
-            told = str(error) or type(error).__name__  # A MemoryError has no words.
-            raise RuleFailedError(f"rule {self.rule.name!r} failed on {self.at_step(step)}: {told}") from error
+            raise self.failed(step, error) from error
+
+    def failed(self, step: int, error: Exception) -> RuleFailedError:
+        """What the rule's own call of a step has raised, in words."""
+        told = str(error) or type(error).__name__  # A MemoryError has no words.
+        return RuleFailedError(f"rule {self.rule.name!r} failed on {self.at_step(step)}: {told}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,8 @@ class TableSteps:
     ) -> None:
         """`staleness`: how many steps a slot may see of its own that others are not through with; None: any number."""
         self.counts = BucketSteps(slots, 1, together=together)
+        self.version = 0
+        """How many steps every slot is through with."""
         self._together = together
         self._by_slot = merge is Merge.SLOT
         self._staleness = staleness
@@ -118,10 +124,15 @@ class TableSteps:
         self._merged = 0
         self._total: Rows | None = None
 
+    def begin_at(self, version: int) -> None:
+        """Where nobody has said anything, steps begin at a version."""
+        self.counts.begin_at(version, 0, 1)
+        self.version = version
+
     @property
-    def version(self) -> int:
-        """How many steps every slot is through with."""
-        return int(self.counts.version[0])
+    def holds(self) -> bool:
+        """Whether anything has come that is not applied."""
+        return bool(self._waiting or self._merged)
 
     @property
     def newest(self) -> int:
@@ -196,11 +207,12 @@ class TableSteps:
         if self._together:
             self._merged, self._total = 0, None
             counts.version += 1
+            self.version += 1
             return
         place, step = self._arrived.popleft()
         del self._waiting[place, step]
         counts.through[place] = step + 1
-        counts.version[0] = counts.through.min()
+        self.version = counts.version[0] = int(counts.through.min())
 
     def replace(self, slot: int, *, keep_due: bool = False) -> None:
         """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten. `keep_due`: the
@@ -431,7 +443,7 @@ class RowPushes:
         if push is not None and push.chunks != chunks:
             raise PushRefusedError(f"{where}: a push of {push.chunks} parts before and of {chunks} now")
         before = push.runs if push is not None else []
-        new = self._missing(before, run)
+        new = self._missing(before, run) if before else [run]
         for one in new:
             wrong = self._out_of_order(before, one)
             if wrong is not None:
