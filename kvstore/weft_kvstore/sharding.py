@@ -114,7 +114,7 @@ class RowCut:
             return (None,)
         shards = self.shards_of(ids)
         if self.shards <= FEW_SHARDS:
-            return [np.flatnonzero(shards == shard) for shard in range(self.shards)]
+            return [(shards == shard).nonzero()[0] for shard in range(self.shards)]
         order = np.argsort(shards.astype(np.uint16 if self.shards <= 1 << 16 else np.int64), kind="stable")
         return np.split(order, np.cumsum(np.bincount(shards, minlength=self.shards))[:-1])
 

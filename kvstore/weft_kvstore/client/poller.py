@@ -567,10 +567,12 @@ class Poller:
         """How long the thread has nothing to do; 0 where it is to lead."""
         sockets, is_led = self._sockets, self._leading.locked()
         # While a caller is at work, who takes the interpreter from him delays him and himself.
-        batch_s = 0.0 if is_led or sockets.is_held else self._batch_s()
+        is_held = not is_led and sockets.is_held
+        batch_s = 0.0 if is_led or is_held else self._batch_s()
         if batch_s > 0 and (sockets.submitted or sockets.has_more):
             return batch_s
-        pause_s = self._spare_poller.pause_s(self._leads, is_led=is_led, is_due=sockets.is_due or sockets.has_more)
+        is_due = is_held or bool(sockets.submitted) or sockets.has_more
+        pause_s = self._spare_poller.pause_s(self._leads, is_led=is_led, is_due=is_due)
         if pause_s is not None:
             return pause_s
         if batch_s > 0:

@@ -120,11 +120,12 @@ class PullRowsOperation(PullOperation):
 
     def make(self, link: Link) -> None:
         """After a broken connection all ids are sent again, for what came of them is forgotten."""
-        super().make(link)
-        link.withdraw(self._runs.get(link.shard, ()))
-        self._runs[link.shard] = self._cut_ids(link.shard)
-        for run in self._runs[link.shard]:
-            link.outbox.put(run)
+        link.new_pulls.append(self)
+        if (before := self._runs.get(link.shard)) is not None:
+            link.withdraw(before)
+        run = self._cut_ids(link.shard)
+        self._runs[link.shard] = [run]
+        link.outbox.put(run)
 
     def give_up(self, link: Link) -> None:
         link.withdraw(self._runs.get(link.shard, ()))
@@ -203,13 +204,13 @@ class PullRowsOperation(PullOperation):
         what = "pull" if self.names is None else "pull of the state"
         return f"{what} of rows of key {self._key.key!r}, version {self.version}"
 
-    def _cut_ids(self, shard: int) -> list[SentRun]:
+    def _cut_ids(self, shard: int) -> SentRun:
         chunks = chunks_of(len(self.ids[shard]), self._cut.ids_up)
         entry = SentEntry(PayloadKind.IDS, self.number, self._bucket, self.version, chunks)
         base = bytes_of(self.ids[shard])
         bounds = _bounds(entry.chunks, self._cut.ids_up * ID_BYTES, base.nbytes)
         priority = self._key.priority - self.priority * CALL_PRIORITY
-        return [OutRun(entry, 0, bounds, OneBuffer(base), priority=priority, owner=self)]
+        return OutRun(entry, 0, bounds, OneBuffer(base), priority=priority, owner=self)
 
 
 def _bounds(chunks: int, a_chunk: int, nbytes: int) -> Array:

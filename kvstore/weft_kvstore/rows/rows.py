@@ -92,50 +92,46 @@ class Rows:
     (`merged`). `ids` and `values` join them once somebody wants them as one array.
     """
 
-    __slots__ = ("_parts",)
+    __slots__ = ("parts",)
 
     def __init__(self, ids: Array, values: Array) -> None:
-        self._parts = [(ids, values)]
+        self.parts = [(ids, values)]
+        """Ids and values, where they lie."""
 
     @classmethod
     def of(cls, parts: Sequence[tuple[Array, Array]]) -> Rows:
         """Rows of parts (ids, values), at least one."""
         found = cls.__new__(cls)
-        found._parts = list(parts)
+        found.parts = list(parts)
         return found
 
     @property
-    def parts(self) -> Sequence[tuple[Array, Array]]:
-        """Ids and values, where they lie."""
-        return self._parts
-
-    @property
     def ids(self) -> Array:
-        if len(self._parts) > 1:
+        if len(self.parts) > 1:
             self._join()
-        return self._parts[0][0]
+        return self.parts[0][0]
 
     @property
     def values(self) -> Array:
-        if len(self._parts) > 1:
+        if len(self.parts) > 1:
             self._join()
-        return self._parts[0][1]
+        return self.parts[0][1]
 
     def __len__(self) -> int:
-        return sum([len(ids) for ids, _ in self._parts])
+        return sum([len(ids) for ids, _ in self.parts])
 
     @property
     def size(self) -> int:
         """Elements of the values."""
-        return sum([values.size for _, values in self._parts])
+        return sum([values.size for _, values in self.parts])
 
     @property
     def nbytes(self) -> int:
-        return sum([ids.nbytes + values.nbytes for ids, values in self._parts])
+        return sum([ids.nbytes + values.nbytes for ids, values in self.parts])
 
     def pieces(self, most: int) -> Iterator[tuple[Array, Array]]:
         """Ids and values of so many rows at most at a time, where they lie."""
-        for ids, values in self._parts:
+        for ids, values in self.parts:
             if len(ids) <= most:
                 yield ids, values
                 continue
@@ -143,8 +139,8 @@ class Rows:
                 yield ids[low : low + most], values[low : low + most]
 
     def _join(self) -> None:
-        ids, values = zip(*self._parts, strict=True)
-        self._parts = [(np.concatenate(ids), np.concatenate(values))]
+        ids, values = zip(*self.parts, strict=True)
+        self.parts = [(np.concatenate(ids), np.concatenate(values))]
 
 
 def summed_rows(ids: Array, values: Array, count: int | None) -> Rows:

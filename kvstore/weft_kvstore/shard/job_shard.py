@@ -144,7 +144,8 @@ class JobPulls:
         places = wait.places
         if wait.chunks > 1 and not is_ascending(places):  # Those of one chunk do.
             raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
-        return Taken(self.rows(wait, run.bucket, places), pull=wait)
+        wait.ids = places
+        return Taken([table], pull=wait)
 
     def rows(self, wait: PullWait, bucket: int, places: Array) -> list[TableState]:
         """Takes in a pull of rows by their places. Returns as `ask` does."""
@@ -255,8 +256,8 @@ class JobShard:
     def accept_chunks(self, slot: int, run: Run) -> Taken:
         """Takes in a run of chunks of a push of rows. Raises ProtocolError for a run that this shard does not have, and
         PushRefusedError where the push contradicts what is there."""
-        table = self.parts.table(run.bucket)
-        came = ChunkRun(run.first, run.stop, rows_of(table, run))
+        table = self.parts.units.get(run.bucket) or self.parts.table(run.bucket)
+        came = ChunkRun(run.first, run.first + run.count, rows_of(table, run))
         return Taken([table]) if table.accept_run(slot, run.step, came, run.chunks) else Taken()
 
     def accept_rows(self, slot: int, bucket: int, step: int, rows: Rows) -> Taken:

@@ -146,7 +146,8 @@ class TableSteps:
 
     def check(self, slot: int, step: int, where: str, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradient, or its word that it has none, contradicts what is there."""
-        place = self.counts.place_of(slot, where)
+        place = self.counts.places.get(slot)
+        place = self.counts.place_of(slot, where) if place is None else place
         self.counts.check(place, step, 0, 1, pushes=pushes, where=lambda _: where)
         if (place, step) in self._waiting and (self._waiting[place, step] is not None) != pushes:  # It came early.
             raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")

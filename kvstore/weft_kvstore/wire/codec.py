@@ -261,8 +261,9 @@ def check_chunks(rows: int, a_chunk: int, chunks: int, key: str) -> None:
 
 
 def _check_sizes(run: Run, rows: int, a_chunk: int, row: int, key: str) -> None:
-    chunks, stop = run.chunks, run.stop
-    check_chunks(rows, a_chunk, chunks, key)
+    chunks, stop = run.chunks, run.first + run.count
+    if not 1 <= chunks <= max(-(-rows // a_chunk), 1):
+        check_chunks(rows, a_chunk, chunks, key)
     if stop > chunks:
         raise ProtocolError(f"Push.first: chunks {run.first} to {stop - 1} of key {key!r}, there are {chunks}")
     full = a_chunk * row

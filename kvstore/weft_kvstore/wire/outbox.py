@@ -254,8 +254,9 @@ class LinkRate:
             self.round_trip_s, self._seen = trip, True
         whole = self._bytes >= WINDOW_CREDITS * credit
         if whole or (not self._under_way and self._bytes >= LEAST_WINDOW_BYTES):
+            before = self.bytes_per_s
             self._end(now, says_all=whole and not self._starved)
-            return True
+            return news or self.bytes_per_s != before
         return news
 
     def passed_by(self) -> None:
