@@ -95,10 +95,11 @@ def _some_outside(xp: Any, ids: Array, low: int, count: int) -> bool:
     return any_of(xp, (ids < low) | (ids >= count))
 
 
-def taken(xp: Any, table: Array, index: Array) -> Array:
-    """The rows of `table` that `index` names, zeros where it is -1: see `checked_indices`."""
+def taken(xp: Any, table: Array, index: Array, out: Array | None = None) -> Array:
+    """The rows of `table` that `index` names, zeros where it is -1: see `checked_indices`. A device may write them to
+    `out`."""
     if cuda.rows_fit(xp, table):
-        return cuda.gather_rows(xp, table, index.reshape(-1)).reshape(*index.shape, *table.shape[1:])
+        return cuda.gather_rows(xp, table, index, out)
     padding = index < 0
     if not any_of(xp, padding):
         return xp.take(table, index, axis=0)  # type: ignore[no-any-return]  # xp is Any

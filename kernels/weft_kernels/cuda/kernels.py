@@ -58,13 +58,16 @@ def label_weights(
     return result
 
 
-def cross_entropy(xp: Any, scores: Array, labels: Array, weights: Array) -> tuple[Array, Array]:
-    """(log-probabilities like `scores` (batch, classes, ...), losses like `labels` (batch, ...)), both new.
+def cross_entropy(
+    xp: Any, scores: Array, labels: Array, weights: Array, out: Array | None = None
+) -> tuple[Array, Array]:
+    """(log-probabilities like `scores` (batch, classes, ...), losses like `labels` (batch, ...)): the first in `out` or
+    a new array, the second new.
 
     `weights` are those of `label_weights`; nothing is waited for.
     """
     scores, labels = xp.ascontiguousarray(scores), xp.ascontiguousarray(labels)
-    log_prob, losses = xp.empty_like(scores), xp.empty(labels.shape, dtype=scores.dtype)
+    log_prob, losses = _rows_like(xp, scores, out), xp.empty(labels.shape, dtype=scores.dtype)
     inner = math.prod(labels.shape[1:])
     # Neighbouring threads read neighbouring numbers: of one row where its classes lie together, of many rows else.
     block = (1, _THREADS) if inner == 1 else (_THREADS, 1)
@@ -83,10 +86,17 @@ def cross_entropy(xp: Any, scores: Array, labels: Array, weights: Array) -> tupl
     return log_prob, losses
 
 
-def cross_entropy_grad(xp: Any, log_prob: Array, labels: Array, scale: Array) -> Array:
-    """scale * (softmax - one-hot label), like `log_prob` (batch, classes, ...); `scale` is like `labels`."""
+def _rows_like(xp: Any, array: Array, out: Array | None) -> Array:
+    """`out` where it is as the array, in rows; else a new one."""
+    fits = out is not None and out.shape == array.shape and out.dtype == array.dtype and out.flags.c_contiguous
+    return out if out is not None and fits else xp.empty(array.shape, dtype=array.dtype)
+
+
+def cross_entropy_grad(xp: Any, log_prob: Array, labels: Array, scale: Array, out: Array | None = None) -> Array:
+    """scale * (softmax - one-hot label), like `log_prob` (batch, classes, ...), in `out` or a new array; `scale` is
+    like `labels`."""
     log_prob, labels, scale = (xp.ascontiguousarray(array) for array in (log_prob, labels, scale))
-    result: Array = xp.empty_like(log_prob)
+    result = _rows_like(xp, log_prob, out)
     numbers = (labels.size, log_prob.shape[1], math.prod(labels.shape[1:]))
     types = (log_prob.dtype, labels.dtype)
     launch(xp, _FILE, "cross_entropy_grad", log_prob.size, log_prob, labels, scale, result, *numbers, types=types)
@@ -99,9 +109,9 @@ def cross_entropy_grad(xp: Any, log_prob: Array, labels: Array, scale: Array) ->
 _DRAWS_FILE: Final = "draws.cu"
 
 
-def kept(xp: Any, key: Key, start: int, shape: tuple[int, ...], threshold: int) -> Array:
-    """Whether draw `start` + e of the stream is `threshold` or more, bool, of that shape."""
-    result: Array = xp.empty(shape, dtype=bool)
+def kept(xp: Any, key: Key, start: int, shape: tuple[int, ...], threshold: int, *, out: Array | None = None) -> Array:
+    """Whether draw `start` + e of the stream is `threshold` or more, bool, of that shape; in `out` or a new array."""
+    result = xp.empty(shape, dtype=bool) if out is None or not out.flags.c_contiguous else out
     words = (np.uint64(key[0]), np.uint64(key[1]), np.int64(start), result.size, np.uint64(threshold))
     launch(xp, _DRAWS_FILE, "kept", result.size, result, *words)
     return result
@@ -118,10 +128,12 @@ def rows_fit(xp: Any, rows: Array) -> bool:
     return has_kernels(xp) and rows.dtype.kind == "f"
 
 
-def gather_rows(xp: Any, table: Array, ids: Array) -> Array:
-    """Rows `ids` (n,) int64 of `table` (rows, ...), a new array (n, ...); zeros where an id is negative."""
+def gather_rows(xp: Any, table: Array, ids: Array, out: Array | None = None) -> Array:
+    """Rows `ids` int64 of `table` (rows, ...), (*ids.shape, ...), in `out` or a new array; zeros where an id is
+    negative."""
     table, ids = xp.ascontiguousarray(table), xp.ascontiguousarray(ids)
-    result: Array = xp.empty((ids.size, *table.shape[1:]), dtype=table.dtype)
+    fits = out is not None and out.dtype == table.dtype and out.flags.c_contiguous
+    result = out if out is not None and fits else xp.empty((*ids.shape, *table.shape[1:]), dtype=table.dtype)
     width = result.size // max(ids.size, 1)
     launch(xp, _ROWS_FILE, "gather_rows", result.size, table, ids, result, ids.size, width, types=(table.dtype,))
     return result

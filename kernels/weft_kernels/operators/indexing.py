@@ -58,7 +58,7 @@ def embedding(context: KernelContext, inputs: Inputs, attributes: Attributes) ->
     table, ids = required(inputs)
     padding = as_int(attributes["padding_id"]) if "padding_id" in attributes else None
     index = checked_indices(context.xp, ids, table.shape[0], wraps=False, padding_id=padding)
-    return (taken(context.xp, table, index),)
+    return (taken(context.xp, table, index, context.out(0)),)
 
 
 @kernel("GatherElements", waits=True)

@@ -336,7 +336,9 @@ def average_pool(context: KernelContext, inputs: Inputs, attributes: Attributes)
     (data,) = required(inputs)
     windows = windows_of(data.shape[2:], attributes.get)
     around = padded(xp, data, windows, 0)
-    total = xp.zeros((*data.shape[:2], *windows.count), dtype=data.dtype)
+    total = context.out(0, data.dtype)
+    total = xp.empty((*data.shape[:2], *windows.count), dtype=data.dtype) if total is None else total
+    total[...] = 0
     for _, part in places(windows):
         total += around[part]
     total *= weights(xp, windows, data.dtype, include_pad=bool(as_int(attributes["count_include_pad"])))
@@ -388,7 +390,8 @@ def lp_pool_grad(context: KernelContext, inputs: Inputs, attributes: Attributes)
 def global_average_pool(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The mean over all spatial dimensions."""
     (data,) = required(inputs)
-    return (context.xp.mean(data, axis=tuple(range(2, data.ndim)), keepdims=True, dtype=data.dtype),)
+    axes, out = tuple(range(2, data.ndim)), context.out(0, data.dtype)
+    return (context.xp.mean(data, axis=axes, keepdims=True, dtype=data.dtype, out=out),)
 
 
 @kernel("GlobalLpPool")

@@ -48,7 +48,7 @@ def kept(context: KernelContext, data: Array, ratio: float, seed: int | None) ->
     # A draw is below ratio * 2^64 with probability `ratio`; the product is exact.
     threshold = int(ratio * 2.0**64)
     if has_kernels(context.xp):
-        return cuda.kept(context.xp, key, start, data.shape, threshold)
+        return cuda.kept(context.xp, key, start, data.shape, threshold, out=context.out(1, np.bool_))
     mask = draws(key, start, data.size) >= np.uint64(threshold)
     return context.xp.asarray(mask.reshape(data.shape))  # type: ignore[no-any-return]  # xp is Any
 
@@ -185,7 +185,9 @@ def dropout(context: KernelContext, inputs: Inputs, attributes: Attributes) -> O
     if ratio == 0:
         return data, xp.ones(data.shape, dtype=bool)
     mask = kept(context, data, ratio, as_int(attributes["seed"]) if "seed" in attributes else None)
-    return data * mask * data.dtype.type(1 / (1 - ratio)), mask
+    result = context.xp.multiply(data, mask, out=context.out(0, data.dtype))
+    result *= data.dtype.type(1 / (1 - ratio))
+    return result, mask
 
 
 @kernel("DropoutGrad", domain=WEFT_DOMAIN, host_inputs=(2, 3), in_float32=("float16", "bfloat16"))
@@ -195,4 +197,6 @@ def dropout_grad(context: KernelContext, inputs: Inputs, attributes: Attributes)
     ratio = ratio_in_force(optional(inputs, 2), optional(inputs, 3))
     if ratio == 0:
         return (gradient,)
-    return (gradient * mask * gradient.dtype.type(1 / (1 - ratio)),)
+    result = context.xp.multiply(gradient, mask, out=context.out(0, gradient.dtype))
+    result *= gradient.dtype.type(1 / (1 - ratio))
+    return (result,)

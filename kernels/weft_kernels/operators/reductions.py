@@ -131,7 +131,12 @@ def sum_to(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Ou
     axes = (*range(lead), *stretched)
     if not axes:
         return (data,)
-    return (context.xp.sum(data, axis=axes, dtype=data.dtype).reshape(like.shape),)
+    made = context.out(0, data.dtype)
+    if made is None or not made.flags.c_contiguous:
+        return (context.xp.sum(data, axis=axes, dtype=data.dtype).reshape(like.shape),)
+    left = tuple(size for axis, size in enumerate(data.shape) if axis not in axes)
+    context.xp.sum(data, axis=axes, dtype=data.dtype, out=made.reshape(left))
+    return (made,)
 
 
 @kernel("CumSum", host_inputs=(1,), in_float32=("float16", "bfloat16"))

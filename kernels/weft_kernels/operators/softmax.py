@@ -19,11 +19,11 @@ from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Output
 # --- Softmax and its logarithm along an axis, and what labels weigh in a loss -----------------------------------------
 
 
-def log_softmax_along(xp: Any, scores: Array, axis: int) -> Array:
-    """ln softmax, a new array; scores are shifted by their largest first, so that nothing overflows."""
+def log_softmax_along(xp: Any, scores: Array, axis: int, out: Array | None = None) -> Array:
+    """ln softmax, in `out` or a new array; scores are shifted by their largest first, so that nothing overflows."""
     if scores.size == 0:
         return xp.empty_like(scores)  # type: ignore[no-any-return]  # xp is Any; max of none would raise
-    shifted = scores - scores.max(axis=axis, keepdims=True)
+    shifted = xp.subtract(scores, scores.max(axis=axis, keepdims=True), out=out)
     shifted -= xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True, dtype=scores.dtype))
     return shifted  # type: ignore[no-any-return]  # xp is Any
 
@@ -78,16 +78,22 @@ def ignored_label(attributes: Mapping[str, AttributeValue]) -> int | None:
 
 
 def log_likelihoods(
-    xp: Any, scores: Array, labels: Array, *, weights: Array | None, ignored: int | None
+    xp: Any,
+    scores: Array,
+    labels: Array,
+    *,
+    weights: Array | None,
+    ignored: int | None,
+    out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """(ln softmax of the scores (batch, classes, ...), loss of each label, weight of each label); see `label_weights`.
 
-    A label's loss is its negative log-likelihood times its weight.
+    A label's loss is its negative log-likelihood times its weight. The first is written to `out`.
     """
     safe, weighed = label_weights(xp, labels, scores.shape[1], weights=weights, ignored=ignored, dtype=scores.dtype)
     if cuda.cross_entropy_fits(xp, scores.dtype, safe):
-        return *cuda.cross_entropy(xp, scores, safe, weighed), weighed
-    log_prob = log_softmax_along(xp, scores, axis=1)
+        return *cuda.cross_entropy(xp, scores, safe, weighed, out), weighed
+    log_prob = log_softmax_along(xp, scores, axis=1, out=out)
     if log_prob.ndim == 2:
         likelihood = log_prob[xp.arange(len(safe)), safe]
     else:
@@ -95,11 +101,11 @@ def log_likelihoods(
     return log_prob, -likelihood * weighed, weighed
 
 
-def scores_gradient(xp: Any, log_prob: Array, safe: Array, scale: Array) -> Array:
-    """scale * (softmax - one-hot label), a new array like `log_prob`; `scale` is like the labels `safe`."""
+def scores_gradient(xp: Any, log_prob: Array, safe: Array, scale: Array, out: Array | None = None) -> Array:
+    """scale * (softmax - one-hot label), like `log_prob`, in `out` or a new array; `scale` is like `safe`."""
     if cuda.cross_entropy_fits(xp, log_prob.dtype, safe):
-        return cuda.cross_entropy_grad(xp, log_prob, safe, scale)
-    result: Array = xp.exp(log_prob)
+        return cuda.cross_entropy_grad(xp, log_prob, safe, scale, out)
+    result: Array = xp.exp(log_prob, out=out)
     scale, index = xp.expand_dims(scale, 1), xp.expand_dims(safe, 1)
     result *= scale
     xp.put_along_axis(result, index, xp.take_along_axis(result, index, axis=1) - scale, axis=1)
@@ -127,7 +133,7 @@ def softmax_grad(context: KernelContext, inputs: Inputs, attributes: Attributes)
 def log_softmax_(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The logarithm of the softmax along an axis."""
     (scores,) = required(inputs)
-    return (log_softmax_along(context.xp, scores, as_int(attributes["axis"])),)
+    return (log_softmax_along(context.xp, scores, as_int(attributes["axis"]), context.out(0, scores.dtype)),)
 
 
 @kernel("LogSoftmaxGrad", domain=WEFT_DOMAIN, in_float32=("float16", "bfloat16"))
@@ -194,16 +200,18 @@ def softmax_cross_entropy_loss(context: KernelContext, inputs: Inputs, attribute
     """Mean, sum or each of the negative log-likelihoods of labels; also the log-probabilities themselves."""
     xp = context.xp
     scores, labels = required(inputs, 2)
+    out, ignored = context.out(0, scores.dtype), ignored_label(attributes)
     log_prob, losses, weights = log_likelihoods(
-        xp, scores, labels, weights=optional(inputs, 2), ignored=ignored_label(attributes)
+        xp, scores, labels, weights=optional(inputs, 2), ignored=ignored, out=context.out(1, scores.dtype)
     )
     match as_str(attributes["reduction"]):
         case "none":
             loss = losses
         case "sum":
-            loss = xp.sum(losses, dtype=scores.dtype)
+            loss = xp.sum(losses, dtype=scores.dtype, out=out)
         case _:
-            loss = xp.sum(losses, dtype=scores.dtype) / xp.sum(weights, dtype=scores.dtype)
+            total = xp.sum(losses, dtype=scores.dtype, out=out)
+            loss = xp.divide(total, xp.sum(weights, dtype=scores.dtype), out=out)
     return loss, log_prob
 
 
@@ -212,9 +220,10 @@ def softmax_cross_entropy_loss_grad(context: KernelContext, inputs: Inputs, attr
     """Gradient of the scores: softmax less the one-hot label, weighted and scaled as the loss was reduced."""
     xp = context.xp
     log_prob, labels = required(inputs[1:3])
-    result = xp.zeros_like(log_prob)
     gradient = optional(inputs, 0)
-    if gradient is not None:
+    if gradient is None:
+        result = xp.zeros_like(log_prob)
+    else:
         safe, scale = label_weights(
             xp,
             labels,
@@ -228,7 +237,7 @@ def softmax_cross_entropy_loss_grad(context: KernelContext, inputs: Inputs, attr
             # Where every label is ignored the loss is 0 / 0, and its gradient is taken as 0: nothing is learnt from it.
             total = xp.sum(scale, dtype=scale.dtype)
             scale = scale / xp.where(total == 0, total.dtype.type(1), total)
-        result = scores_gradient(xp, log_prob, safe, scale * gradient)
+        result = scores_gradient(xp, log_prob, safe, scale * gradient, context.out(0, log_prob.dtype))
     through = optional(inputs, 4)
     if through is not None:
         result += through - xp.exp(log_prob) * xp.sum(through, axis=1, keepdims=True, dtype=through.dtype)
