@@ -71,12 +71,13 @@ class Context:
                 ) from error
 
 
-def _context(request: Request) -> Context:
+# FastAPI calls a plain function on another thread, at each request.
+async def _context(request: Request) -> Context:
     context: Context = request.app.state.context
     return context
 
 
-def _user(request: Request) -> User:
+async def _user(request: Request) -> User:
     found: User = request.scope.get(USER, ANYONE)
     return found
 
