@@ -79,19 +79,20 @@ class RowCut:
     id_dtype: np.dtype[Any] = field(init=False)
     row_bytes: int = field(init=False)
     chunk_bytes: int = field(init=False)
+    rows_on: tuple[int, ...] = field(init=False)
+    """How many rows each shard has; of a growing table, how many one call may name there."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id_dtype", np.dtype(np.int64 if self.growth is None else np.uint64))
         object.__setattr__(self, "row_bytes", self.width * self.dtype.itemsize)
         object.__setattr__(self, "chunk_bytes", self.rows_up * (ID_BYTES + self.row_bytes))
-
-    def rows_on(self, shard: int) -> int:
-        """How many rows a shard has; of a growing table, how many one call may name there."""
-        return MOST_ROWS_A_CALL if self.growth is not None else len(range(shard, self.rows, self.shards))
+        grows, shards = self.growth is not None, range(self.shards)
+        counts = [MOST_ROWS_A_CALL if grows else len(range(shard, self.rows, self.shards)) for shard in shards]
+        object.__setattr__(self, "rows_on", tuple(counts))
 
     def bytes_on(self, shard: int) -> int:
         """Bytes of as many rows; with none there is nothing to send the shard."""
-        return self.rows_on(shard) * self.row_bytes
+        return self.rows_on[shard] * self.row_bytes
 
     def shards_of(self, ids: Array) -> Array:
         """The shards (n) int64 of ids (n)."""
@@ -352,7 +353,7 @@ def holdings(description: StoreDescription) -> list[list[Holding]]:
         cut, table = routing.cuts[place], routing.tables.get(place)
         for shard, held in enumerate(found):
             if table is not None:
-                count = table.rows_on(shard)
+                count = table.rows_on[shard]
                 parts, nbytes = f"{count:,} rows" if count else "", table.bytes_on(shard)
             else:
                 run = routing.runs[place].get(shard, range(0))

@@ -10,7 +10,8 @@ import numpy as np
 from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array, bytes_of
-from weft_kvstore.client.operation import CALLS, AskOperation, Link, PullOperation, SendOperation, SentRun
+from weft_kvstore.client.connection import LinkState
+from weft_kvstore.client.operation import CALLS, Link, PullOperation, SendOperation, SentRun
 from weft_kvstore.client.plan import TableKey
 from weft_kvstore.rows.rows import Rows, Wanted
 from weft_kvstore.sharding import Routing, chunks_of
@@ -32,24 +33,25 @@ class PushRowsOperation(SendOperation):
             self.sets = (table.place,)
         self.given = given
         self._key = table.key
-        self.rows_pushed = len(given.ids)
+        self.rows_pushed = len(given)
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in."""
         cut = routing.tables[self.place]
         ids, values = self.given.ids.view(cut.id_dtype), self.given.values
+        bucket, priority = routing.bucket_of[self.place], self._key.priority - self.priority * CALL_PRIORITY
+        pending: dict[int, int] = {}
         for shard, mine in enumerate(cut.dealt(ids)):
-            if not cut.bytes_on(shard):
+            if not cut.rows_on[shard] * cut.row_bytes:
                 continue
             rows = RowSource(ids, values, cut, mine)
             if self.payload_kind is PayloadKind.VALUE and not rows.count:
                 continue
-            bucket, chunks = routing.bucket_of[self.place], chunks_of(rows.count, cut.rows_up)
+            chunks = pending[shard] = chunks_of(rows.count, cut.rows_up)
             entry = SentEntry(self.payload_kind, self.number, bucket, self.step, chunks)
-            bounds = _bounds(entry.chunks, cut.chunk_bytes, rows.nbytes)
-            priority = self._key.priority - self.priority * CALL_PRIORITY
+            bounds = _bounds(chunks, cut.chunk_bytes, rows.nbytes)
             self.runs[shard] = [OutRun(entry, 0, bounds, rows, priority=priority, owner=self)]
-        return {shard: run.count for shard, (run,) in self.runs.items()}
+        return pending
 
     def __str__(self) -> str:
         call, step = CALLS[self.payload_kind]
@@ -92,6 +94,8 @@ class PullRowsOperation(PullOperation):
         self.ids: dict[int, Array] = {}
         """What each shard is asked for: distinct and ascending."""
         self._places: dict[int, Array | None] = {}
+        self._chunks: dict[int, int] = {}
+        """Chunks of each array that each shard answers with."""
         self._runs: dict[int, list[SentRun]] = {}
         self._seen: dict[tuple[int, int], Array] = {}
         self._bucket = 0
@@ -104,19 +108,22 @@ class PullRowsOperation(PullOperation):
             else:
                 self.ids[shard] = own.take(mine)
                 self._places[shard] = mine if wanted.places is None else wanted.places.take(mine)
+            self._chunks[shard] = chunks_of(len(self.ids[shard]), cut.rows_down)
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         self._bucket = routing.bucket_of[self._place]
         arrays = len(self._arrays)
         if not arrays or not self._cut.row_bytes:
             return {}
-        return {shard: chunks_of(len(ids), self._cut.rows_down) * arrays for shard, ids in self.ids.items()}
+        return dict(self._chunks) if arrays == 1 else {shard: n * arrays for shard, n in self._chunks.items()}
 
     def asks(self, shard: int) -> list[tuple[int, int, int, int]]:
         return [(self._bucket, 0, 0, chunks_of(len(self.ids[shard]), self._cut.ids_up))]
 
     def begin(self, link: Link) -> None:
-        AskOperation.begin(self, link)
+        link.requests[self.number] = self
+        if link.connection.state is LinkState.OPEN:
+            self.make(link)
 
     def make(self, link: Link) -> None:
         """After a broken connection all ids are sent again, for what came of them is forgotten."""
@@ -138,7 +145,8 @@ class PullRowsOperation(PullOperation):
         self._runs = {}
 
     def write(self, shard: int, came: ValueRun) -> int:
-        self.check_version(came.version)
+        if came.version != self.version:
+            self.check_version(came.version)
         if came.compressed:
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
         if came.payload is None:
@@ -148,7 +156,11 @@ class PullRowsOperation(PullOperation):
         self._put(shard, came, came.payload)
         seen = self._seen.get((shard, came.array))
         if seen is None:
-            seen = self._seen[shard, came.array] = np.zeros(self._chunks_from(shard), np.bool_)
+            total = self._chunks[shard]
+            if came.count == total:
+                self._seen[shard, came.array] = np.ones(total, np.bool_)
+                return total
+            seen = self._seen[shard, came.array] = np.zeros(total, np.bool_)
         some = seen[came.first : came.stop]
         fresh = came.count - int(np.count_nonzero(some))
         some[:] = True
@@ -157,8 +169,8 @@ class PullRowsOperation(PullOperation):
     def _put(self, shard: int, came: ValueRun, payload: memoryview) -> None:
         """Copies adjacent chunks into place; those that are a whole array, and large, are that array from now on.
         Raises ProtocolError where they are not of this pull."""
-        array, first, stop = came.array, came.first, came.stop
-        total = self._chunks_from(shard)
+        array, first = came.array, came.first
+        stop, total = first + came.count, self._chunks.get(shard, 0)
         if array >= len(self._flat) or stop > total:
             raise ProtocolError(
                 f"Values.first: chunks {first} to {stop - 1} of array {array}; {self} has {total} chunks "
@@ -189,10 +201,6 @@ class PullRowsOperation(PullOperation):
         else:
             put_rows(self._flat[array], mine, rows)
 
-    def _chunks_from(self, shard: int) -> int:
-        """Chunks of each array that a shard answers with."""
-        return chunks_of(len(self.ids[shard]), self._cut.rows_down) if shard in self.ids else 0
-
     def result(self) -> Any:
         wanted = self._wanted
         if wanted.copies.size:
@@ -208,7 +216,7 @@ class PullRowsOperation(PullOperation):
         chunks = chunks_of(len(self.ids[shard]), self._cut.ids_up)
         entry = SentEntry(PayloadKind.IDS, self.number, self._bucket, self.version, chunks)
         base = bytes_of(self.ids[shard])
-        bounds = _bounds(entry.chunks, self._cut.ids_up * ID_BYTES, base.nbytes)
+        bounds = _bounds(chunks, self._cut.ids_up * ID_BYTES, base.nbytes)
         priority = self._key.priority - self.priority * CALL_PRIORITY
         return OutRun(entry, 0, bounds, OneBuffer(base), priority=priority, owner=self)
 

@@ -132,11 +132,11 @@ class RowArrays:
         """Updates rows (n), distinct, by a gradient (n, width) that may be written. Raises what the rule raises."""
         if self.written is not None:
             self.written(rows)
-        begin = 0
-        for some in self._pieces(rows):
+        begin, weight = 0, self._arrays[None]
+        for some in self._on_all_disks(rows) if self._on_disk else (rows,):
             part = gradient[begin : begin + len(some)]
-            state = {name: self._arrays[name].array for name in self._start}
-            apply_to_rows(rule, self._arrays[None].array, part, state, some, step=step, hyper=hyper)
+            state = {name: self._arrays[name].array for name in self._start} if self._start else {}
+            apply_to_rows(rule, weight.array, part, state, some, step=step, hyper=hyper)
             begin += len(some)
 
     def close(self) -> None:

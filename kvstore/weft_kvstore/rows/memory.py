@@ -75,7 +75,7 @@ class HugeBlocks:
     """Counts the small pages with rows of arrays that all have as many bytes. Invariant: `_count` is -1 of blocks that
     were full, and `_begun` (pages, bool) true of pages that were counted."""
 
-    __slots__ = ("_begun", "_count", "_mapped", "_row_bytes", "_waiting")
+    __slots__ = ("_begun", "_count", "_mapped", "_row_bytes", "waiting")
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         """`arrays` (rows, width) of `zeros_on_demand`."""
@@ -86,11 +86,8 @@ class HugeBlocks:
         fits = 0 < self._row_bytes <= LARGEST_ROW_BYTES and len(mapped) == len(self._mapped) and _is_wanted()
         self._count = np.zeros(blocks if fits else 0, np.int64)
         self._begun = np.zeros(len(self._count) * (HUGE_PAGE_BYTES // PAGE_BYTES), np.bool_)
-        self._waiting: deque[int] = deque()
-
-    def __bool__(self) -> bool:
-        """Whether `advance` has something to do."""
-        return bool(self._waiting)
+        self.waiting: deque[int] = deque()
+        """What `advance` has to do."""
 
     def came(self, rows: Array) -> None:
         """Rows (n) int64, distinct, that come into being."""
@@ -105,12 +102,12 @@ class HugeBlocks:
         count += np.where(count < 0, 0, np.bincount(blocks, minlength=len(count)))
         full = np.flatnonzero(count >= FULL)
         count[full] = -1
-        self._waiting.extend(full.tolist())
+        self.waiting.extend(full.tolist())
 
     def advance(self) -> None:
         """Brings some blocks there. What the kernel will not do is not asked for again."""
-        for _ in range(min(BLOCKS_AT_ONCE, len(self._waiting))):
-            place = self._waiting.popleft() * HUGE_PAGE_BYTES
+        for _ in range(min(BLOCKS_AT_ONCE, len(self.waiting))):
+            place = self.waiting.popleft() * HUGE_PAGE_BYTES
             try:
                 for mapped, begin in self._mapped:
                     mapped.madvise(mmap.MADV_HUGEPAGE, begin + place, HUGE_PAGE_BYTES)
@@ -118,7 +115,7 @@ class HugeBlocks:
             except OSError as error:
                 if error.errno == errno.EINVAL:  # A kernel that cannot.
                     self._count, self._begun = self._count[:0], self._begun[:0]
-                    self._waiting.clear()
+                    self.waiting.clear()
                     return
 
 

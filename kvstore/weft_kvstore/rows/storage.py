@@ -368,7 +368,7 @@ class FixedRows(HeldRows):
                 self.history.begin(new)
             if self._huge is not None:
                 self._huge.came(new)
-        if self._huge:
+        if self._huge is not None and self._huge.waiting:
             self._huge.advance()
         return places
 

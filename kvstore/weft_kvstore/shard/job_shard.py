@@ -119,7 +119,7 @@ class JobPulls:
         """
         unit = self._parts.units.get(bucket)
         if unit is not None:
-            check_chunks(unit.cut.rows_on(self._shard), unit.cut.ids_up, chunks, unit.spec.key)
+            check_chunks(unit.cut.rows_on[self._shard], unit.cut.ids_up, chunks, unit.spec.key)
             if wait.open or wait.open_units:
                 raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
             wait.expect(bucket, chunks)
@@ -141,7 +141,7 @@ class JobPulls:
         ids = unpacked_ids(run, table.cut, self._shard, table.spec.key)
         if not wait.add_ids(run.first, ids):
             return Taken(pull=wait)
-        places = wait.places
+        places = ids[0] if wait.chunks == 1 else wait.places
         if wait.chunks > 1 and not is_ascending(places):  # Those of one chunk do.
             raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
         wait.ids = places

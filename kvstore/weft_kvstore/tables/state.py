@@ -18,7 +18,7 @@ from weft_kvstore.bucket.update import RULE_ERRORS
 from weft_kvstore.description.records import Mode, Sparse
 from weft_kvstore.rows.arrays import RowHistory
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.rows.rows import Rows
+from weft_kvstore.rows.rows import Rows, is_ascending
 from weft_kvstore.rows.storage import Draw, FixedRows, GrowingRows, HeldRows
 from weft_kvstore.sharding import RowCut, chunks_of
 from weft_kvstore.tables.steps import (
@@ -222,7 +222,7 @@ class TableState(Work):
         self._waiting_bytes = 0
         self._first = FirstMade(first) if cut.growth is None else first
         start = {name: spec.rule.state[name] for name in spec.state}
-        count = cut.rows_on(shard) if cut.growth is None else None
+        count = cut.rows_on[shard] if cut.growth is None else None
         history = RowHistory(spec.rule, cut.dtype, count) if sparse is Sparse.STANDARD and spec.slots else None
         self.rows: HeldRows
         if count is not None:
@@ -241,7 +241,7 @@ class TableState(Work):
     @property
     def piece_bytes(self) -> int:
         is_long = self._changing or len(self.todo) > int(self.merge_is_due)  # beside a merge there are long answers
-        return PIECE_BYTES if is_long else min(self.nbytes, PIECE_BYTES)
+        return PIECE_BYTES if is_long else min(self._waiting_bytes, PIECE_BYTES)
 
     def begun(self) -> tuple[int, str]:
         """The first step of which nothing has come, nor of a later one; and in words what has of the one before it."""
@@ -268,13 +268,19 @@ class TableState(Work):
     def accept_run(self, slot: int, step: int, run: ChunkRun, chunks: int) -> bool:
         """Takes in a run of a push of so many chunks, as `accept` does: the slot is in when all its chunks are. Raises
         PushRefusedError where it contradicts what is there, or itself."""
+        rows = run.rows
+        if run.stop - run.first == chunks and self._pushes.is_empty and is_ascending(rows.parts[0][0]):
+            is_due = self.steps.take_next(slot, step, rows)  # As nearly all are: whole, and in order.
+            if is_due is not None:
+                self._waiting_bytes += rows.nbytes
+                return is_due
         where = self.spec.where(slot, step)
         self.steps.check(slot, step, where, pushes=True)
         new = self._pushes.fitting(slot, step, run, chunks, where)
         if self.steps.is_over(slot, step):
             return False
-        rows = self._pushes.add(slot, step, new, chunks)
-        return rows is not None and self.accept(slot, step, rows)
+        whole = self._pushes.add(slot, step, new, chunks)
+        return whole is not None and self.accept(slot, step, whole)
 
     def accept_set(self, version: int, value: Rows, origin: Hashable) -> bool:
         """Takes in what `sets.check` lets pass, once. True if pulls or a merge may have waited for it."""
@@ -290,7 +296,7 @@ class TableState(Work):
             if size >= PIECE_ELEMENTS:
                 yield
         complete = self.steps.due()
-        if complete is None or self._lacks_for(complete.total):
+        if complete is None or (self.spec.given and self._lacks_for(complete.total)):
             return False
         if self.spec.hold is not None and self.spec.hold.holds(complete.step):
             return False
@@ -300,7 +306,7 @@ class TableState(Work):
                 return False
             complete = judged
         self._changing = True
-        self.sets.reached = self.version + 1 if self.spec.mode is Mode.SYNC else 0
+        self.sets.reached = self.steps.version + 1 if self.spec.mode is Mode.SYNC else 0
         if complete.total is not None:
             yield from self._apply(complete.step, complete.total)
             self.updates += 1
@@ -516,27 +522,25 @@ class TableState(Work):
         moment, history = self._moment(step), self.rows.history
         piece = min(max(self.spec.a_piece // max(self.cut.width, 1), 1), self.a_piece)
         behind: list[tuple[Array, Array]] = []
-        for ids, given in rows.pieces(piece):
-            numbers, gradient = self._touched(ids, given, moment)
+        is_long = len(rows) > piece
+        first = None if self.spec.given else self._made
+        for ids, gradient in rows.pieces(piece):
+            admitted = self.rows.admitted(ids, moment)
+            if admitted is not None and not admitted.all():
+                self.dropped += len(ids) - int(np.count_nonzero(admitted))
+                ids, gradient = ids[admitted], gradient[admitted]  # noqa: PLW2901  # the others are not looked at
+            numbers = self.rows.bring(ids, moment, first)
             if history is None:
                 self._update(numbers, gradient, step)
             else:
                 with self.spec.rule_runs(step):
                     yield from history.catching_up(self.rows.arrays, numbers)
                 behind.append((numbers, gradient))
-            if len(rows) > piece:
+            if is_long:
                 yield
         if history is not None:
             yield from self._updating(history, behind, step, moment)
         yield from self.rows.boundary(moment + 1)
-
-    def _touched(self, ids: Array, gradient: Array, moment: int) -> tuple[Array, Array]:
-        """The numbers of rows that a gradient is for, which come into being, and their part of it."""
-        admitted = self.rows.admitted(ids, moment)
-        if admitted is not None and not admitted.all():
-            self.dropped += len(ids) - int(np.count_nonzero(admitted))
-            ids, gradient = ids[admitted], gradient[admitted]
-        return self.rows.bring(ids, moment, None if self.spec.given else self._made), gradient
 
     def _update(self, numbers: Array, gradient: Array, step: int) -> None:
         spec = self.spec

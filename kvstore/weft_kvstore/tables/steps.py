@@ -152,6 +152,20 @@ class TableSteps:
         if (place, step) in self._waiting and (self._waiting[place, step] is not None) != pushes:  # It came early.
             raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
 
+    def take_next(self, slot: int, step: int, gradient: Rows) -> bool | None:
+        """Takes in a slot's gradient where it is of the slot's next step, and nothing of a later one waits: what
+        `accept` says. None where it is any other: nothing has changed then."""
+        place = self.counts.places.get(slot)
+        if place is None or (place, step) in self._waiting or (place, step + 1) in self._waiting:
+            return None
+        if not self.counts.take_next(place, step, 0, 1):
+            return None
+        self._waiting[place, step] = gradient
+        if self._together:
+            return step == self.version
+        self._arrived.append((place, step))
+        return True
+
     def is_over(self, slot: int, step: int) -> bool:
         """Whether what the slot may still say of this step changes nothing."""
         place = self.counts.places[slot]
@@ -431,6 +445,11 @@ class RowPushes:
     def __init__(self, a_chunk: int) -> None:
         self._a_chunk = a_chunk
         self._open: dict[tuple[int, int], _Push] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no push has come in part."""
+        return not self._open
 
     def check_nothing(self, slot: int, step: int, where: str) -> None:
         """Raises PushRefusedError where the slot declares nothing and has pushed."""

@@ -195,7 +195,7 @@ class RowSource:
     """The bytes of the chunks that leave for a shard: of all rows, or of those at positions `picked` (m) int64. What
     leaves together is [ids][values]. It is copied when it leaves, so the arrays stay as they are until then."""
 
-    __slots__ = ("_cut", "_ids", "_picked", "_values", "count")
+    __slots__ = ("_cut", "_ids", "_picked", "_values", "count", "nbytes")
 
     def __init__(self, ids: Array, values: Array, cut: RowCut, picked: Array | None = None) -> None:
         self.count = len(ids) if picked is None else len(picked)
@@ -203,10 +203,7 @@ class RowSource:
         self._values = np.ascontiguousarray(values).reshape(len(ids), cut.width)
         self._cut = cut
         self._picked = picked
-
-    @property
-    def nbytes(self) -> int:
-        return self.count * (ID_BYTES + self._cut.row_bytes)
+        self.nbytes = self.count * (ID_BYTES + cut.row_bytes)
 
     def cut(self, start: int, stop: int) -> Sequence[Buffer]:
         """Bytes `start` to `stop`, which are whole chunks."""
@@ -232,7 +229,7 @@ def unpacked_rows(run: Run, cut: RowCut, shard: int, key: str) -> Rows:
     """The rows of a run of a push to a shard: places there, which ascend within each chunk, and values, which lie in
     the payload; `key` is the key's name. Raises ProtocolError, naming the field."""
     row = ID_BYTES + cut.row_bytes
-    _check_sizes(run, cut.rows_on(shard), cut.rows_up, row, key)
+    _check_sizes(run, cut.rows_on[shard], cut.rows_up, row, key)
     count = run.payload.nbytes // row
     ids: Array = np.frombuffer(run.payload, cut.id_dtype, count)
     values: Array = np.frombuffer(run.payload, cut.dtype, count * cut.width, count * ID_BYTES)
@@ -248,7 +245,7 @@ def chunks_apart(rows: Rows, a_chunk: int) -> Iterator[Rows]:
 
 def unpacked_ids(run: Run, cut: RowCut, shard: int, key: str) -> list[Array]:
     """The chunks of a run of a pull's ids, as places on the shard. Raises ProtocolError, naming the field."""
-    _check_sizes(run, cut.rows_on(shard), cut.ids_up, ID_BYTES, key)
+    _check_sizes(run, cut.rows_on[shard], cut.ids_up, ID_BYTES, key)
     ids = np.frombuffer(run.payload, cut.id_dtype).copy()  # As above.
     places = _places(ids, cut.ids_up, cut, shard, key)
     return [places[begin : begin + cut.ids_up] for begin in range(0, max(len(ids), 1), cut.ids_up)]

@@ -48,15 +48,15 @@ def test_a_block_is_brought_once_when_seven_eighths_of_its_pages_have_rows(monke
     blocks.came(np.arange(10))
     blocks.came(rows[: FULL - 1])
     blocks.came(rows[: FULL - 1] // A_PAGE * A_PAGE)  # Others of the same pages.
-    assert not blocks
+    assert not blocks.waiting
     blocks.came(np.array([*rows[FULL - 1 : FULL], 3 * A_BLOCK - 1, 3 * A_BLOCK]))
-    assert blocks
+    assert blocks.waiting
     blocks.advance()
-    assert not blocks
+    assert not blocks.waiting
     place = 4096 + HUGE_PAGE_BYTES
     assert weight.asked == state.asked == [(mmap.MADV_HUGEPAGE, place, HUGE_PAGE_BYTES), (25, place, HUGE_PAGE_BYTES)]
     blocks.came(rows[FULL:])
-    assert not blocks
+    assert not blocks.waiting
 
 
 def test_some_blocks_are_brought_at_a_time_and_the_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,10 +65,10 @@ def test_some_blocks_are_brought_at_a_time_and_the_others_wait(monkeypatch: pyte
     blocks.came(np.arange((BLOCKS_AT_ONCE + 2) * A_BLOCK))
     blocks.advance()
     assert len(mapping.asked) == 2 * BLOCKS_AT_ONCE
-    assert blocks
+    assert blocks.waiting
     blocks.advance()
     assert len(mapping.asked) == 2 * (BLOCKS_AT_ONCE + 2)
-    assert not blocks
+    assert not blocks.waiting
 
 
 @pytest.mark.parametrize(("code", "asked"), [(errno.EINVAL, 1), (errno.EAGAIN, 2), (errno.ENOMEM, 2)])
@@ -80,16 +80,16 @@ def test_a_kernel_that_cannot_is_not_asked_again_and_one_that_has_none_goes_on(
     blocks.came(np.arange(2 * A_BLOCK))
     blocks.advance()
     assert len(mapping.asked) == asked
-    assert not blocks
+    assert not blocks.waiting
     blocks.came(np.arange(2 * A_BLOCK))
-    assert not blocks
+    assert not blocks.waiting
 
 
 @pytest.mark.parametrize("array", [np.zeros((9, 4), np.float32), zeros_on_demand((1 << 20, 0), "float32")])
 def test_an_array_that_has_no_blocks_is_left_alone(array: Any) -> None:
     blocks = HugeBlocks([array])
     blocks.came(np.arange(5))
-    assert not blocks
+    assert not blocks.waiting
 
 
 def test_no_value_changes() -> None:

@@ -19,13 +19,22 @@ from store_cluster import key_of, store_of
 from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.bucket import PIECE_ELEMENTS, PullWait
 from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.description.records import CommitDescription, KeyDescription, LossScaling, Mode
+from weft_kvstore.description.records import CommitDescription, KeyDescription, LossScaling, Merge, Mode
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.rows import Rows, is_ascending
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables import steps as tables_steps
 from weft_kvstore.tables.state import LEAST_WAITS, WaitingPulls
-from weft_kvstore.tables.steps import ChunkRun, Complete, KeyRules, RowPushes, RowsAhead, TableGate, TableSets
+from weft_kvstore.tables.steps import (
+    ChunkRun,
+    Complete,
+    KeyRules,
+    RowPushes,
+    RowsAhead,
+    TableGate,
+    TableSets,
+    TableSteps,
+)
 from weft_kvstore.wire.messages import Reading
 
 RUNS = 1024
@@ -56,6 +65,36 @@ def test_a_run_is_put_in_its_place_without_a_look_at_all_others(order: np.ndarra
     assert np.array_equal(whole.ids, 3 * np.arange(RUNS))
     assert np.array_equal(whole.values[:, 0], np.arange(RUNS))
     assert Counted.looks < 20 * RUNS * np.log2(RUNS)
+
+
+def test_a_gradient_of_a_slots_next_step_is_taken_in_at_once_and_no_other() -> None:
+    """As `accept` would: both ways lead to the same sums, and what is not next is left to it."""
+    ways = [TableSteps((3, 5), Merge.SLOT) for _ in range(2)]
+    rows = [Rows(np.array([number]), np.full((1, 2), number, np.float32)) for number in range(4)]
+    said = [(3, 0, 0), (5, 1, 1), (5, 0, 2), (3, 0, 3), (4, 0, 3)]
+    at_once, as_others = ways
+    assert [at_once.take_next(slot, step, rows[number]) for slot, step, number in said] == [
+        True,
+        None,
+        True,
+        None,
+        None,
+    ], "in order, early, in order, again, and of a slot that does not contribute"
+    for slot, step, number in ((3, 0, 0), (5, 0, 2), (3, 0, 3)):
+        as_others.accept(slot, step, rows[number])
+    for steps in ways:
+        while steps.merge_next() is not None:
+            pass
+        due = steps.due()
+        assert due is not None
+        assert due.total is not None
+        assert due.total.ids.tolist() == [0, 2]
+        steps.advance()
+        assert (steps.version, steps.holds) == (1, False)
+    early = TableSteps((3,), Merge.SLOT)
+    early.accept(3, 1, rows[1])
+    assert early.take_next(3, 0, rows[0]) is None, "what came early follows it"
+    assert early.holds
 
 
 ROWS, WIDTH, A_PIECE = 40, 2, 7
