@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,8 @@ WARM_UP = 3
 DEADLINE_S = 300.0
 SETTLED_S = 10.0
 """For processes that end to be gone."""
+CONNECTION_S = 6.0
+"""For an HTTP connection that nobody uses to be closed: it is after 5 s."""
 
 
 def processes(pid: int) -> Iterator[int]:
@@ -41,13 +44,25 @@ def processes(pid: int) -> Iterator[int]:
                 yield from processes(int(child))
 
 
-def held(cluster: weft.Cluster) -> tuple[int, int, int, int]:
-    """Processes below the cluster's, with their descriptors, mappings and resident bytes."""
-    found = [pid for process in cluster.processes for pid in processes(process.pid)]
-    descriptors = sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in found)
-    mappings = sum(Path(f"/proc/{pid}/maps").read_text().count("\n") for pid in found)
-    resident = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in found) * 4096
-    return len(found), descriptors, mappings, resident
+class Held(NamedTuple):
+    """What a cluster's processes and all below them hold together."""
+
+    processes: int
+    descriptors: int
+    mappings: int
+    resident_bytes: int
+
+
+def held(cluster: weft.Cluster) -> Held:
+    """What they hold now; what ends meanwhile is left out."""
+    found = []
+    for pid in [pid for process in cluster.processes for pid in processes(process.pid)]:
+        with contextlib.suppress(OSError):
+            process = Path(f"/proc/{pid}")
+            descriptors, mappings = len(os.listdir(process / "fd")), (process / "maps").read_text().count("\n")
+            resident = int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            found.append(Held(1, descriptors, mappings, resident))
+    return Held(*map(sum, zip(*found, strict=True)))
 
 
 def processor_s(cluster: weft.Cluster) -> float:
@@ -58,14 +73,23 @@ def processor_s(cluster: weft.Cluster) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def settled(cluster: weft.Cluster, processes_before: int) -> tuple[int, int, int, int]:
-    """The same once processes that end are gone."""
+def settled(cluster: weft.Cluster) -> Held:
+    """The same once processes that end are gone, and connections closed over which nothing was said lately."""
+    idle = 2 * len(cluster.processes) - 1  # Every agent has a forkserver.
     until = time.monotonic() + SETTLED_S
-    while sum(1 for each in cluster.processes for _ in processes(each.pid)) > processes_before:
+    while sum(1 for each in cluster.processes for _ in processes(each.pid)) > idle:
         if time.monotonic() >= until:
-            raise RuntimeError(f"there are more than {processes_before} processes {SETTLED_S:g} s after the last job")
+            raise RuntimeError(f"there are more than {idle} processes {SETTLED_S:g} s after the last job")
         time.sleep(0.05)
+    time.sleep(CONNECTION_S)
     return held(cluster)
+
+
+def write_data(folder: Path) -> None:
+    """What the jobs train on."""
+    draw, rows = np.random.default_rng(0), STEPS * BATCH
+    x = draw.normal(size=(rows, FEATURES)).astype(np.float32)
+    np.savez(folder / "points.npz", x=x, y=draw.integers(0, CLASSES, rows))
 
 
 def submit(client: weft.Client, workers: int) -> weft.JobHandle:
@@ -93,6 +117,7 @@ def seconds(handle: weft.JobHandle) -> float:
 
 
 def at_once(client: weft.Client, count: int, workers: int) -> list[float]:
+    """What each of so many jobs takes."""
     return [seconds(one) for one in [submit(client, workers) for _ in range(count)]]
 
 
@@ -101,17 +126,14 @@ def measure(cluster: weft.Cluster, workers: int, count: int, rounds: int) -> str
     with cluster.client() as client:
         for _ in range(WARM_UP):
             at_once(client, count, workers)
-        idle = 2 * len(cluster.processes) - 1  # Every agent has a forkserver.
-        before, had_s = settled(cluster, idle), processor_s(cluster)
+        before, had_s = settled(cluster), processor_s(cluster)
         took = sorted(second for _ in range(rounds) for second in at_once(client, count, workers))
-        after, cost_s = settled(cluster, before[0]), (processor_s(cluster) - had_s) / len(took)
-    stays = ", ".join(
-        f"{later - earlier:+d} {name}"
-        for name, earlier, later in zip(("processes", "descriptors", "mappings"), before, after, strict=False)
-    )
+        cost_s, after = (processor_s(cluster) - had_s) / len(took), settled(cluster)
+    counts = [f"{now - was:+d} {name}" for name, now, was in zip(Held._fields[:3], after, before, strict=False)]
+    grown = after.resident_bytes - before.resident_bytes
     median, worst = statistics.median(took), took[int(0.9 * (len(took) - 1))]
     times = f"median {median:.2f} s, 90 % within {worst:.2f} s, {cost_s:.2f} s of the processor each"
-    return f"{times}; stays: {stays}, {(after[3] - before[3]) / 2**20:+.1f} MiB"
+    return f"{times}; stays: {', '.join(counts)}, {grown / 2**20:+.1f} MiB"
 
 
 def main() -> None:
@@ -120,11 +142,8 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=16, help="at once, each with a worker")
     parser.add_argument("--rounds", type=int, default=8, help="of those at once")
     given = parser.parse_args()
-    draw = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        rows = STEPS * BATCH
-        x = draw.normal(size=(rows, FEATURES)).astype(np.float32)
-        np.savez(Path(folder) / "points.npz", x=x, y=draw.integers(0, CLASSES, rows))
+        write_data(Path(folder))
         if given.jobs:
             with weft.Cluster(workers=2, shards=2, data_root=folder) as cluster:
                 print(f"{given.jobs} one after the other: {measure(cluster, 2, 1, given.jobs)}", flush=True)

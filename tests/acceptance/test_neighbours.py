@@ -8,7 +8,7 @@ import numpy as np
 
 import weft
 from acceptance_place import Place
-from acceptance_processes import await_that
+from acceptance_processes import await_that, load_script
 from weft import custom_optimizer, nn, ops
 from weft.api.lifecycle import AgentState, JobState
 
@@ -35,3 +35,26 @@ def test_a_rule_that_keeps_a_shard_busy_for_ever_costs_another_job_nothing(place
     assert {agent.state for agent in client.agents()} == {AgentState.ALIVE}
     hog.cancel()
     await_that(lambda: not any(agent.jobs for agent in client.agents()), "its processes to end", 60)
+
+
+def test_of_jobs_one_after_the_other_and_at_once_nothing_stays(place: Place, client: weft.Client) -> None:
+    """No process and no descriptor. A mapping or 200 kB of each job would be over the bounds, which are for the
+    server's threads and for what memory is first used for."""
+    jobs = load_script("benchmarks/jobs.py")
+    jobs.write_data(place.folder)
+
+    def run(rounds: int) -> None:
+        for _ in range(rounds):
+            jobs.at_once(client, 1, 2)
+            jobs.at_once(client, 2, 1)
+
+    run(4)  # Every agent has had a job then.
+    before = jobs.held(place.cluster)
+    run(14)
+
+    def nothing_stays() -> bool:
+        now = jobs.held(place.cluster)
+        counted = now.processes <= before.processes and now.descriptors <= before.descriptors
+        return counted and now.mappings < before.mappings + 42 and now.resident_bytes < before.resident_bytes + 8.4e6
+
+    await_that(nothing_stays, f"no more than {before} to be left of 42 jobs", 60)
