@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from weft_graph.attributes import as_float, as_int, as_str
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.shapes.einsum import parsed
@@ -14,6 +16,8 @@ from weft_kernels.products import as_matrices, contracted, flat_rows, product, p
 def matmul(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The product of matrices or of stacks of them."""
     left, right = required(inputs)
+    if context.xp is np:
+        return (np.matmul(left, right, out=context.out(0)),)
     return (product(context.xp, left, right, context.out(0)),)
 
 
@@ -23,7 +27,7 @@ def matmul_left_grad(context: KernelContext, inputs: Inputs, attributes: Attribu
     gradient, left, right = required(inputs)
     wide_gradient, wide_left, wide_right = as_matrices(gradient, left, right)
     made = product(context.xp, wide_gradient, wide_right.swapaxes(-1, -2), context.out(0, left.dtype))
-    return (sum_stack(context.xp, made, wide_left.shape).reshape(left.shape),)
+    return (made if made.shape == left.shape else sum_stack(context.xp, made, wide_left.shape).reshape(left.shape),)
 
 
 @kernel("MatMulRightGrad", domain=WEFT_DOMAIN, in_float32=())
@@ -37,7 +41,7 @@ def matmul_right_grad(context: KernelContext, inputs: Inputs, attributes: Attrib
     else:
         across, along = wide_left.swapaxes(-1, -2), wide_gradient
     made = product(context.xp, across, along, context.out(0, right.dtype))
-    return (sum_stack(context.xp, made, wide_right.shape).reshape(right.shape),)
+    return (made if made.shape == right.shape else sum_stack(context.xp, made, wide_right.shape).reshape(right.shape),)
 
 
 @kernel("Gemm", in_float32=())

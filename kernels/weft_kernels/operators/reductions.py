@@ -134,8 +134,10 @@ def sum_to(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Ou
     made = context.out(0, data.dtype)
     if made is None or not made.flags.c_contiguous:
         return (context.xp.sum(data, axis=axes, dtype=data.dtype).reshape(like.shape),)
-    left = tuple(size for axis, size in enumerate(data.shape) if axis not in axes)
-    context.xp.sum(data, axis=axes, dtype=data.dtype, out=made.reshape(left))
+    out = made
+    if len(axes) > lead:
+        out = made.reshape(tuple(size for axis, size in enumerate(data.shape) if axis not in axes))
+    context.xp.sum(data, axis=axes, dtype=data.dtype, out=out)
     return (made,)
 
 
