@@ -419,14 +419,19 @@ class Service:
 
     async def report(self, allocation: str, report: Report) -> None:
         """Takes facts; when it returns, a crash does not lose them. Raises a RefusalError."""
-        lease = self.controller.lease_of(allocation)
+        if report.trace is not None:  # Before the event of the same report, which may end the job.
+            await self._add_trace(allocation, report.term, report.trace)
         await self._written(self.controller.report(allocation, report, self.clock()))
-        if report.trace is not None:
-            told = report.trace.model_copy(update={"kind": lease.kind, "place": lease.place})
-            try:
-                await self.threads.write(self.files.add_trace, lease.job, told.model_dump_json())
-            except OSError as error:
-                _log.warning("a part of the trace of job %s is lost: %s", lease.job, error)
+
+    async def _add_trace(self, allocation: str, term: int, trace: ProcessTrace) -> None:
+        """Raises a RefusalError."""
+        self.controller.plan_of(allocation, term)
+        lease = self.controller.lease_of(allocation)
+        told = trace.model_copy(update={"kind": lease.kind, "place": lease.place})
+        try:
+            await self.threads.write(self.files.add_trace, lease.job, told.model_dump_json())
+        except OSError as error:
+            _log.warning("a part of the trace of job %s is lost: %s", lease.job, error)
 
     async def trace(self, job: str) -> JobTrace:
         """What the job's processes have told of their traced steps. Raises UnknownError, WrongStateError where that is

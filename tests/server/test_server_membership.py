@@ -20,6 +20,7 @@ from weft.agent.membership import Membership
 from weft.agent.reporter import MOST_LINES, Reporter, UploadError
 from weft.api.agent import AgentKind, Heartbeat, LogReport, MetricReport, Orders, Registration, SetDone, SnapshotDone
 from weft.api.lifecycle import AllocationEvent
+from weft.api.trace import ProcessTrace, Span
 from weft_server.control.clock import ProcessClock
 from weft_server.control.limits import Limits
 from weft_server.service import Service
@@ -260,6 +261,30 @@ def test_what_somebody_waits_for_goes_at_once_and_takes_along_what_nobody_does(
     assert [body["step"] for body in play.bodies("/reports")] == [None, 1]
 
 
+def traced(step: int) -> ProcessTrace:
+    spans = [Span("compute", 0, 0, step, -1, 0, 1)]
+    return ProcessTrace(
+        kind="worker", place=0, host="h", pid=1, start_us=1, peak_bytes=1, names=["s"], threads=["t"], spans=spans
+    )
+
+
+def test_a_part_of_a_trace_goes_with_the_next_report_each_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.agent.reporter.INTERVAL_S", 1e6)
+    play = Play()
+    each = reporter(play)
+    each.report(event=AllocationEvent.READY)
+    assert each.flush(DEADLINE_S)
+    each.report(trace=traced(1))
+    each.report(trace=traced(2))
+    each.report(step=2)
+    each.report(event=AllocationEvent.DONE)
+    assert each.flush(DEADLINE_S)
+    each.close()
+    _, first, second = play.bodies("/reports")
+    assert [body["trace"]["spans"][0][3] for body in (first, second)] == [1, 2]
+    assert [(body["step"], body["event"]) for body in (first, second)] == [(None, None), (2, "done")]
+
+
 def test_a_report_is_sent_until_it_is_taken_always_the_same() -> None:
     answers = iter([500, 503, 401, 429])
 
@@ -362,8 +387,11 @@ def test_reports_of_a_run_reach_the_servers_log(tmp_path: Path) -> None:
         (mine,) = worker.reporters.values()
         mine.report(step=3, logs=[LogReport(level="warning", message="slow")])
         mine.upload(parameters(3), 3, False)
+        mine.report(trace=traced(3))
         mine.report(event=AllocationEvent.FAILED, reason="enough")
         eventually(lambda: state(client, job) == "failed", "the job fails")
+        (told,) = client.get(f"/v1/jobs/{job}/trace").json()["processes"]
+        assert told == traced(3).model_dump(mode="json")
         shown = client.get(f"/v1/jobs/{job}/events", params={"format": "json"}).json()["events"]
         assert shown[-1]["body"]["reason"] == "worker-0 (worker 0) failed at step 4 of 6: enough"
         lines = [each["body"] for each in shown if each["body"]["kind"] == "log"]

@@ -40,8 +40,8 @@ MOST_WAITING_LOGS = 10_000
 
 @dataclass
 class _Part:
-    """Facts that go in one report. An event ends it, and so does what became of a snapshot, or a trace: what is
-    reported later goes into the next part."""
+    """Facts that go in one report. An event ends it, and so does what became of a snapshot: what is reported later goes
+    into the next part."""
 
     event: AllocationEvent | None = None
     reason: str | None = None
@@ -59,7 +59,7 @@ class _Part:
     def is_full(self) -> bool:
         lines = len(self.metrics) >= MOST_LINES or len(self.logs) >= MOST_LINES or len(self.sets) >= MOST_SETS
         characters = sum(len(line.message) for line in self.logs)
-        ends = self.event is not None or self.snapshot is not None or self.trace is not None
+        ends = self.event is not None or self.snapshot is not None
         return lines or characters >= MOST_CHARACTERS or ends
 
     @property
@@ -111,7 +111,7 @@ class Reporter:
         with self._changed:
             if self._closed.is_set():
                 return
-            if not self._parts or self._parts[-1].is_full:
+            if not self._parts or self._parts[-1].is_full or (trace is not None and self._parts[-1].trace is not None):
                 self._parts.append(_Part())
             part = self._parts[-1]
             part.step = step if step is not None else part.step
@@ -120,7 +120,7 @@ class Reporter:
             part.traffic = traffic if traffic is not None else part.traffic
             part.sets += sets
             part.event, part.reason, part.lost, part.endpoint = event, reason, lost, endpoint
-            part.snapshot, part.trace = snapshot, trace
+            part.snapshot, part.trace = snapshot, trace or part.trace
             self._bound_logs()
             self._changed.notify_all()
 
