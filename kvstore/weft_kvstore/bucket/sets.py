@@ -54,7 +54,7 @@ class BucketSets:
 
     def check(self, slot: int, version: int, first: int, stop: int, origin: Hashable) -> None:
         """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
-        if self._holds_at_once:
+        if self._spec.holds_at_once:
             return
         for low, high in self.new(first, stop, origin):
             now = self._version[low:high]
@@ -79,7 +79,7 @@ class BucketSets:
         pending, changed = PendingSegments(self._values.bounds), []
         for low, high in self.new(segment.first, segment.stop, origin):
             now = self._version[low:high]
-            if not self._holds_at_once:
+            if not self._spec.holds_at_once:
                 at_once, later = now == version, now < version
             else:
                 later = np.zeros(high - low, np.bool_)
@@ -109,11 +109,6 @@ class BucketSets:
             self._put(segment)
         if not ahead:
             del self.ahead[version]
-
-    @property
-    def _holds_at_once(self) -> bool:
-        """Whether a value that is set waits for no step: slots go on by themselves, or nobody contributes."""
-        return not self._spec.together or not self._spec.slots
 
     def _open(self, first: int, stop: int) -> Array:
         """At which slices version 0 can be set where steps go on by themselves (stop - first) bool: a first value is

@@ -187,24 +187,16 @@ class EncodedValues:
             self.changed[first:stop] = False
 
 
-# --- What all slices of a plain bucket on a shard have in common ------------------------------------------------------
+# --- How what a shard has of a bucket is merged and updated -----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class BucketSpec:
-    """Bucket `number` with what this shard has of it.
-
-    `keys` by place in the description. `a_piece`: elements that the rule updates at once, of `slices_a_piece` slices at
-    most. `gate`: what holds each step until the slots have agreed on it, where they do. `computing` carries out what
-    can be cut. `hold`: what holds a step whose hyper-parameters are being changed; `own` has those of keys, by place,
-    that were changed for them alone. `is_whole`: the bucket is one key that is updated at once, when all its slices are
-    merged; slices are how it travels. `pushed` and `pulled` say how gradients travel, and values; None as they are.
-    `keeps_previous`: each slice keeps its value of the version before, for a new incarnation of a slot.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateSpec:
+    """Of bucket `number`, whether its keys are dense or a table. `a_piece`: elements that the rule updates at once.
+    `gate`: what holds each step until the slots have agreed on it, where they do. `hold`: what holds a step whose
+    hyper-parameters are being changed."""
 
     number: int
-    part: BucketPart
-    keys: tuple[KeyDescription, ...]
     slots: tuple[int, ...]
     update: Update
     merge: Merge
@@ -213,15 +205,8 @@ class BucketSpec:
     rule: Rule
     hyper: KeyHyper
     a_piece: int
-    slices_a_piece: int
     gate: StepGate | None
-    computing: Computing
-    pushed: Choice | None = None
-    pulled: Choice | None = None
-    hold: HyperAgreement | None = None
-    is_whole: bool = False
-    keeps_previous: bool = False
-    own: dict[int, KeyHyper] = field(default_factory=dict)
+    hold: HyperAgreement | None
     together: bool = field(init=False)
     """Whether a step applies once all slots are in, not each slot's by itself."""
 
@@ -232,6 +217,38 @@ class BucketSpec:
     def state(self) -> tuple[str, ...]:
         """The names of the state arrays."""
         return tuple(self.rule.state) if self.update is Update.RULE else ()
+
+    @property
+    def is_ruled(self) -> bool:
+        """Whether a rule ever updates it."""
+        return self.update is Update.RULE and bool(self.slots)
+
+    @property
+    def holds_at_once(self) -> bool:
+        """Whether a value that is set waits for no step: slots go on by themselves, or nobody contributes."""
+        return not self.together or not self.slots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketSpec(UpdateSpec):
+    """What all slices of dense keys have in common.
+
+    `part` is what this shard has; `keys` by place in the description. Of a piece `slices_a_piece` slices at most.
+    `computing` carries out what can be cut. `own` has the hyper-parameters of keys, by place, that were changed for
+    them alone. `is_whole`: the bucket is one key that is updated at once, when all its slices are merged; slices are
+    how it travels. `pushed` and `pulled` say how gradients travel, and values; None as they are. `keeps_previous`: each
+    slice keeps its value of the version before, for a new incarnation of a slot.
+    """
+
+    part: BucketPart
+    keys: tuple[KeyDescription, ...]
+    slices_a_piece: int
+    computing: Computing
+    pushed: Choice | None
+    pulled: Choice | None
+    is_whole: bool
+    keeps_previous: bool
+    own: dict[int, KeyHyper] = field(default_factory=dict)
 
     def numbers(self, step: int, first: int, stop: int) -> Iterator[tuple[int, int, Hyper]]:
         """The hyper-parameters of a step for slices, by ranges of them: those of keys that have their own apart."""

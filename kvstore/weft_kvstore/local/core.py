@@ -239,7 +239,7 @@ class LocalCore:
                     return
                 continue
             self._write(wait, part)
-        wait.open_units.discard(unit.spec.bucket)
+        wait.open_units.discard(unit.spec.number)
         self._look(wait)
 
     def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:

@@ -501,7 +501,7 @@ class ShardCore:
             yield
             if wait.dropped:
                 return
-        wait.open_units.discard(unit.spec.bucket)
+        wait.open_units.discard(unit.spec.number)
         if wait.is_answered:
             peer.forget(wait)
         self.links.due(peer)

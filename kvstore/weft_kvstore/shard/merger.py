@@ -235,7 +235,7 @@ class Merger:
 
     def _answer_units(self, wait: PullWait, units: Sequence[TableState]) -> None:
         for one in units:
-            wait.open_units.add(one.spec.bucket)
+            wait.open_units.add(one.spec.number)
         for one in units:
             if not wait.dropped:
                 self._answer_or_wait(wait, one)

@@ -31,7 +31,7 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.sharding import BucketKind, Routing
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import KeyRules
+from weft_kvstore.tables.steps import TableSpec
 from weft_kvstore.wire.codec import ProtocolError
 
 # --- A shard's hyper-parameters, of all its buckets and units, and their changes while the job runs -------------------
@@ -136,9 +136,9 @@ class LiveHyper:
     def _begun(self, bucket: int, place: int | None) -> tuple[int, str]:
         unit = self._units.get(bucket)
         if unit is not None:
-            return unit.begun() if _is_ruled(unit.spec) else NOTHING
+            return unit.begun() if unit.spec.is_ruled else NOTHING
         plain = self._buckets.get(bucket)
-        if plain is None or not _is_ruled(plain.state.spec):
+        if plain is None or not plain.state.spec.is_ruled:
             return NOTHING
         if place is None:
             return plain.state.begun(0, len(plain.state))
@@ -149,12 +149,8 @@ class LiveHyper:
 
     def _least(self) -> int:
         """The first step that is not applied somewhere: none before it is asked for any more."""
-        in_buckets = [int(one.state.steps.version.min()) for one in self._buckets.values() if _is_ruled(one.state.spec)]
-        return min(in_buckets + [one.version for one in self._units.values() if _is_ruled(one.spec)], default=0)
-
-
-def _is_ruled(spec: BucketSpec | KeyRules) -> bool:
-    return spec.update is Update.RULE and bool(spec.slots)
+        in_buckets = [int(one.state.steps.version.min()) for one in self._buckets.values() if one.state.spec.is_ruled]
+        return min(in_buckets + [one.version for one in self._units.values() if one.spec.is_ruled], default=0)
 
 
 # --- How a shard's buckets and units are updated, read off the job's description --------------------------------------
@@ -193,56 +189,47 @@ class Specs:
         part = bucket.parts[self._shard]
         by_slice = key.update is Update.RULE and bucket.kind is BucketKind.PLAIN and not rule.anywhere
         return BucketSpec(
-            number,
-            part,
-            description.keys,
-            key.slots,
-            key.update,
-            description.merge,
-            description.mode,
-            self._staleness(key),
-            rule,
-            self._hyper(key),
+            **self._common(number, key),
+            part=part,
+            keys=description.keys,
             a_piece=BUCKET_PIECES * a_piece(description.rule),
             slices_a_piece=PIECE_CALLS * PIECE_NODES // nodes_of(description.rule) if by_slice else len(part),
-            gate=self._gate,
             computing=self._computing,
             pushed=bucket.pushed,
             pulled=bucket.pulled,
-            hold=self._live.agreement,
             is_whole=bucket.kind is BucketKind.WHOLE,
             keeps_previous=self._keeps_previous,
         )
 
-    def of_unit(self, number: int) -> KeyRules:
-        """Of a table."""
-        description, bucket = self._description, self._routing.buckets[number]
-        key = description.keys[bucket.keys[0]]
-        return KeyRules(
-            key.key,
-            number,
-            key.priority,
-            key.slots,
-            key.update,
-            description.merge,
-            description.mode,
-            self._staleness(key),
-            self._rule_of(key),
-            self._hyper(key),
+    def of_table(self, number: int) -> TableSpec:
+        description = self._description
+        key = description.keys[self._routing.buckets[number].keys[0]]
+        return TableSpec(
+            **self._common(number, key),
+            key=key.key,
+            priority=key.priority,
             given=is_given(key),
             a_piece=a_piece(description.rule if key.rule is None else key.rule),
-            gate=self._gate,
-            hold=self._live.agreement,
         )
 
-    def _staleness(self, key: KeyDescription) -> int:
-        return self._description.staleness if key.staleness is None else key.staleness
+    def _common(self, number: int, key: KeyDescription) -> dict[str, Any]:
+        """What `UpdateSpec` says, but for the size of a piece."""
+        description, rule = self._description, self._rule_of(key)
+        return {
+            "number": number,
+            "slots": key.slots,
+            "update": key.update,
+            "merge": description.merge,
+            "mode": description.mode,
+            "staleness": description.staleness if key.staleness is None else key.staleness,
+            "rule": rule,
+            "hyper": self._live.numbers(key, rule),
+            "gate": self._gate,
+            "hold": self._live.agreement,
+        }
 
     def _rule_of(self, key: KeyDescription) -> Rule:
         return self._rule if key.rule is None and key.hyper is None else rule_of(self._description, key)
-
-    def _hyper(self, key: KeyDescription) -> KeyHyper:
-        return self._live.numbers(key, self._rule_of(key))
 
 
 def a_piece(rule: str | Mapping[str, Any]) -> int:
@@ -325,7 +312,7 @@ class ShardParts:
         make = partial(first_table_rows, key, seed, cut.width)
         if not is_given(key):
             make(np.zeros(0, np.int64))  # An initializer that there is not is found out now.
-        spec, draw = specs.of_unit(number), partial(uniform_of_ids, seed, CHANCE, key.key)
+        spec, draw = specs.of_table(number), partial(uniform_of_ids, seed, CHANCE, key.key)
         try:
             return TableState(spec, cut, self._shard, make, sparse=key.sparse, draw=draw, place=rows_at)
         except OSError as error:

@@ -23,11 +23,11 @@ from weft_kvstore.rows.storage import Draw, FixedRows, GrowingRows, HeldRows
 from weft_kvstore.sharding import RowCut, chunks_of
 from weft_kvstore.tables.steps import (
     ChunkRun,
-    KeyRules,
     RowPushes,
     RowsAhead,
     TableGate,
     TableSets,
+    TableSpec,
     TableSteps,
 )
 from weft_kvstore.wire.messages import Reading
@@ -187,7 +187,7 @@ class TableState(Work):
 
     def __init__(
         self,
-        spec: KeyRules,
+        spec: TableSpec,
         cut: RowCut,
         shard: int,
         first: MakeRows,
@@ -205,7 +205,7 @@ class TableState(Work):
         self.cut = cut
         self.shard = shard
         staleness = spec.staleness if spec.mode is Mode.STALE else None
-        self.steps = TableSteps(spec.slots, spec.merge, together=spec.mode is Mode.SYNC, staleness=staleness)
+        self.steps = TableSteps(spec.slots, spec.merge, together=spec.together, staleness=staleness)
         self.a_piece = max(PIECE_ELEMENTS // max(cut.width, 1), 1)
         ahead = partial(RowsAhead, cut.width, cut.dtype, cut.id_dtype, a_piece=self.a_piece)
         self.sets = TableSets(spec, self.steps, self, ahead)
@@ -306,7 +306,7 @@ class TableState(Work):
                 return False
             complete = judged
         self._changing = True
-        self.sets.reached = self.steps.version + 1 if self.spec.mode is Mode.SYNC else 0
+        self.sets.reached = self.steps.version + 1 if self.spec.together else 0
         if complete.total is not None:
             yield from self._apply(complete.step, complete.total)
             self.updates += 1
@@ -360,7 +360,7 @@ class TableState(Work):
     def wait_for(self, wait: PullWait) -> None:
         """A pull that cannot be answered now."""
         slots = self.spec.slots
-        counts = slots and (self.spec.mode is Mode.SYNC or wait.settled or wait.slot in slots)
+        counts = slots and (self.spec.together or wait.settled or wait.slot in slots)
         self.waits.add(wait, wait.version if counts else 0)  # Others see what there is.
 
     def replace(self, slot: int) -> None:
@@ -432,7 +432,7 @@ class TableState(Work):
                 chunks = np.arange(chunks_of(len(some), a_chunk) + 1)
                 bounds = np.minimum(chunks * a_chunk * self.cut.row_bytes, array.nbytes)
                 source, first = OneBuffer(bytes_of(array)), low // a_chunk
-                yield Answer(number, self.spec.bucket, version, first, bounds, source, None, self.spec.priority)
+                yield Answer(number, self.spec.number, version, first, bounds, source, None, self.spec.priority)
 
     def is_one_piece(self, wait: PullWait) -> bool:
         """Whether the answer is small enough to be given in one go."""
@@ -577,7 +577,7 @@ class TableState(Work):
 
     def _moment(self, step: int) -> int:
         """What a row's age is told by: the step, or in async, where each slot has its own, the updates so far."""
-        return step if self.spec.mode is Mode.SYNC else self.updates
+        return step if self.spec.together else self.updates
 
     def close(self) -> None:
         """Gives back what lies on disk."""

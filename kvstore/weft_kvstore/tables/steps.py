@@ -15,16 +15,13 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from weft_graph.program import Update
-from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array, exact_sum
 from weft_kvstore.bucket.bucket import PIECE_ELEMENTS
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.state import BucketSteps, contradiction
-from weft_kvstore.bucket.update import RULE_ERRORS, RuleFailedError
-from weft_kvstore.description.records import Merge, Mode
+from weft_kvstore.bucket.update import RULE_ERRORS, RuleFailedError, UpdateSpec
+from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.hyper import HyperAgreement, KeyHyper
 from weft_kvstore.rows.index import IdIndex
 from weft_kvstore.rows.memory import GrowingArray
 from weft_kvstore.rows.rows import Rows, is_ascending, merged
@@ -33,39 +30,13 @@ from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
 # --- How a table is merged and updated --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRules:
-    """How the key is merged and updated.
-
-    `bucket` is its number; `given` says that there is no first value: it is set. `a_piece`: elements that the rule
-    updates at once. `gate`: what all units of the shard wait for before they apply a step, where steps are committed.
-    `hold`: what holds a step whose hyper-parameters are being changed.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpec(UpdateSpec):
+    """`given` says that there is no first value: it is set."""
 
     key: str
-    bucket: int
     priority: int
-    slots: tuple[int, ...]
-    update: Update
-    merge: Merge
-    mode: Mode
-    staleness: int
-    rule: Rule
-    hyper: KeyHyper
-    given: bool = False
-    a_piece: int = PIECE_ELEMENTS
-    gate: StepGate | None = None
-    hold: HyperAgreement | None = None
-
-    @property
-    def state(self) -> tuple[str, ...]:
-        """The names of the key's state arrays."""
-        return tuple(self.rule.state) if self.update is Update.RULE else ()
-
-    @property
-    def holds_at_once(self) -> bool:
-        """Whether a value that is set waits for no step: slots go on by themselves, or nobody contributes."""
-        return self.mode is not Mode.SYNC or not self.slots
+    given: bool
 
     def where(self, slot: int, step: int) -> str:
         """The words by which an error names a slot, the key and a step."""
@@ -333,7 +304,7 @@ class TableSets:
     __slots__ = ("_ahead", "_is_ending", "_late", "_nothing_ahead", "_spec", "_steps", "_table", "_taken", "reached")
 
     def __init__(
-        self, spec: KeyRules, steps: TableSteps, table: SetRows, nothing_ahead: Callable[[], RowsAhead]
+        self, spec: TableSpec, steps: TableSteps, table: SetRows, nothing_ahead: Callable[[], RowsAhead]
     ) -> None:
         """`nothing_ahead` makes the place where values of one version wait."""
         self._spec = spec
@@ -373,7 +344,7 @@ class TableSets:
             return False
         self._taken.append(origin)
         spec, at_once = self._spec, self._spec.holds_at_once
-        is_first = version == 0 and spec.given and spec.mode is not Mode.SYNC and bool(spec.slots)
+        is_first = version == 0 and spec.given and not spec.together and bool(spec.slots)
         if is_first or (version < self._passed and not at_once):
             self._table.fill(value)  # Given once: a process that starts anew does not undo what was learned.
             return True

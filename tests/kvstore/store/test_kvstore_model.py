@@ -471,7 +471,7 @@ class Logs:
             for bucket in job.shard.buckets.values():
                 bucket.state.applied = self._of_slices(shard, bucket.state.spec.number)
             for unit in job.shard.units:
-                unit.applied = self._of_unit(shard, unit.spec.bucket)
+                unit.applied = self._of_unit(shard, unit.spec.number)
 
     def _of_slices(self, shard: int, bucket: int) -> Any:
         def applied(slot: int, step: int, first: int, stop: int) -> None:
@@ -507,7 +507,7 @@ def replayed(program: Program, simulation: Simulation, logs: Logs) -> PlainStore
                     plain.replay(keys[place], slot, step, slice(16 * index, 16 * index + 16))
         for unit in job.shard.units:
             key = program.key(unit.spec.key)
-            applied = logs.applied.get((shard, unit.spec.bucket, 0), [])
+            applied = logs.applied.get((shard, unit.spec.number, 0), [])
             logs.check_order(program, key, applied)
             here = np.arange(unit.shard, key.shape[0], unit.cut.shards) if isinstance(unit, TableState) else slice(None)
             for slot, step in applied:

@@ -28,11 +28,11 @@ from weft_kvstore.tables.state import LEAST_WAITS, WaitingPulls
 from weft_kvstore.tables.steps import (
     ChunkRun,
     Complete,
-    KeyRules,
     RowPushes,
     RowsAhead,
     TableGate,
     TableSets,
+    TableSpec,
     TableSteps,
 )
 from weft_kvstore.wire.messages import Reading
@@ -187,7 +187,7 @@ class Unit:
         return self.put[before:]
 
 
-def rules_of(key: KeyDescription, mode: Mode) -> KeyRules:
+def rules_of(key: KeyDescription, mode: Mode) -> TableSpec:
     table = msgspec.structs.replace(key, rows=True, shape=(1, 1))
     (unit,) = JobShard(store_of([table], slots=2, shards=1, mode=mode), 0).units
     return unit.spec

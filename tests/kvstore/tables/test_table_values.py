@@ -21,7 +21,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables import state as tables_state
 from weft_kvstore.tables.state import FirstMade, TableState
-from weft_kvstore.tables.steps import KeyRules
+from weft_kvstore.tables.steps import TableSpec
 
 ROWS, WIDTH = 12, 2
 
@@ -212,7 +212,7 @@ def test_a_rule_that_fails_is_told_with_its_key_and_step(sparse: Sparse, monkeyp
         table.apply(3)
 
 
-def rules() -> KeyRules:
+def rules() -> TableSpec:
     (unit,) = JobShard(store_of([a_table()], slots=1, shards=1, rule="adagrad"), 0).units
     return unit.spec
 
