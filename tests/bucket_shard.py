@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from weft_kvstore.client.arguments import Arguments
 from weft_kvstore.client.calls import StoreCalls, end_futures
 from weft_kvstore.client.core import ClientCore, Sender
 from weft_kvstore.description.records import StoreDescription
@@ -175,7 +174,8 @@ class BucketCluster:
             endpoints=description.shards,
             now=self.now,
         )
-        self.store = StoreCalls(Arguments(description, 0), lambda operation: self.core.begin(operation, self.now))
+        self.store = StoreCalls(description, 0)
+        self.store.hand_to(lambda operation: self.core.begin(operation, self.now))
 
     def step(self) -> bool:
         """Delivers one message; False if there is none."""

@@ -11,7 +11,6 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-from weft_kvstore.client.arguments import Arguments
 from weft_kvstore.client.calls import StoreCalls, end_futures
 from weft_kvstore.client.core import ClientCore, Sender
 from weft_kvstore.description.records import StoreDescription
@@ -85,9 +84,8 @@ class Simulation:
         self.clients[slot] = client
         for shard in range(len(self.shards)):
             self.connections.pop((slot, shard), None)
-        self.stores[slot] = StoreCalls(
-            Arguments(self.description, slot), lambda operation: client.begin(operation, self.now)
-        )
+        self.stores[slot] = StoreCalls(self.description, slot)
+        self.stores[slot].hand_to(lambda operation: client.begin(operation, self.now))
         return self.stores[slot]
 
     def cut(self, slot: int, shard: int) -> None:

@@ -15,6 +15,9 @@ MAX_ROW_BYTES: Final = 1 << 22
 MAX_FRAME_BYTES: Final = 1 << 25
 """The largest payload of a frame; a peer that sends more is cut off by ZeroMQ before it is read."""
 
+MAX_STEP: Final = 1 << 62
+"""Steps and versions are below it."""
+
 STEPS_AHEAD: Final = 2
 """How far beyond the first step that is not applied a slot may push; bounds what waits past a gap."""
 

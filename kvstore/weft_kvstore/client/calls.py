@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
+from operator import index
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.arguments import Arguments
+from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation
+from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.operation import Gives, KeyPull, Operation, PushOperation, PushPull
-from weft_kvstore.client.plan import KeySet, TableKey
+from weft_kvstore.client.plan import KeySet, KnownKeys, TableKey
 from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
-from weft_kvstore.errors import StoreError, StorePassedError, StoreTimeoutError
+from weft_kvstore.description.check import check_description
+from weft_kvstore.description.records import Mode, StoreDescription
+from weft_kvstore.errors import StoreError, StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import Driver, StoreFuture, joined, on_end
+from weft_kvstore.hyper import checked_numbers
 from weft_kvstore.process import OwnProcess
-from weft_kvstore.rows.rows import Rows, wanted_rows
+from weft_kvstore.rows.rows import Rows, check_ids, last_rows, summed_rows, wanted_rows
+from weft_kvstore.settings import MAX_STEP
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import BufferStore, Pulled, Store, joined_pulls
 from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading
+
+MAX_PULLED_ROWS: Final = 1 << 22
+"""Rows of one call, at most: a shard holds the ids of what is asked until it can be answered."""
+
+_WORDS: Final = {
+    PayloadKind.GRADIENT: ("push", "step", "gradient"),
+    PayloadKind.VALUE: ("set", "version", "value"),
+    PayloadKind.RESTORED: ("restore", "version", "array"),
+}
 
 _READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
 
@@ -30,34 +46,61 @@ class StoreCalls(Store, BufferStore):
 
     `priority` of a call, within `MAX_CALL_PRIORITY`: what a higher one sends goes first, in both directions. Described
     priorities order what is left equal. Every call raises StoreError in a child of the process that made the store.
+    What does not fit the description fails the future, with StoreRefusedError, before anything is begun."""
 
-    `submit` is called with each operation that is in order, on the caller's thread; it must not wait, and ends the
-    operation's future where nothing can be begun any more. `driver` brings futures to their end, or says who must not
-    wait for one."""
+    _submit: Callable[[Operation], None]
+    _driver: Driver | None
 
-    def __init__(self, arguments: Arguments, submit: Callable[[Operation], None], driver: Driver | None = None) -> None:
-        self._arguments = arguments
+    def __init__(self, description: StoreDescription, slot: int) -> None:
+        """Has to be told who carries out its calls: `hand_to`. Raises DescriptionError, ValueError for a slot that
+        there is not."""
+        check_description(description)
+        if not 0 <= slot < description.slots:
+            raise ValueError(f"slot {slot} is not within 0 to {description.slots - 1}")
+        self._description = description
+        self._slot = slot
+        self._keys = KnownKeys(description, slot)
+        self._memory = ClientMemory(description.keys, None)
         self._process = OwnProcess()
+
+    def hand_to(self, submit: Callable[[Operation], None], driver: Driver | None = None) -> None:
+        """`submit` is called with each operation that is in order, on the caller's thread; it must not wait, and ends
+        the operation's future where nothing can be begun any more. `driver` brings futures to their end, or says who
+        must not wait for one."""
         self._submit = submit
         self._driver = driver
+
+    def gradient_buffer(self, key: str) -> Array:
+        self._process.check()  # In a child it is the parent's memory, and so may its locks be.
+        return self._memory.gradient(self._keys.one(key, "buffer").places[0])
+
+    def value_buffer(self, key: str) -> Array:
+        self._process.check()
+        return self._memory.value(self._keys.one(key, "buffer").places[0])
 
     def push(
         self, keys: str | Sequence[str], step: int, gradients: Array | Sequence[Array], *, priority: int = 0
     ) -> Future[None]:
         """See `Store.push`; of several keys a gradient each, in their order."""
-        return self._begin(
-            lambda future: self._arguments.push(future, keys, step, gradients, payload_kind=PayloadKind.GRADIENT),
-            priority,
-        )
+        return self._begin(lambda future: self._push(future, keys, step, gradients, PayloadKind.GRADIENT), priority)
 
     def restore(self, key: str, version: int, array: Array, number: int) -> Future[None]:
         """Make this what a key was at a version: with number 0 its value, and the key is at that version then; else
         state array `number` of its rule, from 1. Only of keys that nobody has pushed. Kept, as by `push`."""
-        return self._begin(lambda future: self._arguments.restore(future, key, version, array, number))
+
+        def make(future: Future[Any]) -> PushOperation:
+            operation = self._push(future, key, version, array, PayloadKind.RESTORED)
+            if self._description.commit is not None:
+                raise StoreRefusedError(f"slot {self._slot}: {operation}: steps are committed, and begin at 0")
+            operation.array = number
+            return operation
+
+        return self._begin(make)
 
     def key_set(self, keys: Sequence[str]) -> KeySet:
-        """These keys, looked up once for `push_keys`, `pull_keys` and `pushpull`. Raises StoreRefusedError."""
-        return self._arguments.key_set(keys)
+        """These keys, which the slot pushes, looked up once for `push_keys`, `pull_keys` and `pushpull`. Raises
+        StoreRefusedError."""
+        return self._keys.many(keys, "pushpull")
 
     def push_keys(self, keys: KeySet, step: int, gradients: Sequence[Array], *, priority: int = 0) -> Future[None]:
         """`push` of a `key_set`. Arrays fit already, as by `pushpull`."""
@@ -106,7 +149,7 @@ class StoreCalls(Store, BufferStore):
 
     def table(self, key: str) -> TableKey:
         """A table, looked up once for `push_table` and `pull_table`. Raises StoreRefusedError."""
-        return self._arguments.table(key)
+        return self._keys.table(key, "push")
 
     def push_table(
         self, table: TableKey, step: int, ids: Array, rows: Array, count: int, *, priority: int = 0
@@ -131,19 +174,16 @@ class StoreCalls(Store, BufferStore):
 
     def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
         return self._begin(
-            lambda future: self._arguments.push_rows(future, key, step, ids, rows, payload_kind=PayloadKind.GRADIENT),
-            priority,
+            lambda future: self._push_rows(future, key, step, ids, rows, payload_kind=PayloadKind.GRADIENT), priority
         )
 
     def set(self, keys: str | Sequence[str], version: int, values: Array | Sequence[Array]) -> Future[None]:
         """See `Store.set`; of several keys a value each."""
-        return self._begin(
-            lambda future: self._arguments.push(future, keys, version, values, payload_kind=PayloadKind.VALUE)
-        )
+        return self._begin(lambda future: self._push(future, keys, version, values, PayloadKind.VALUE))
 
     def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
         return self._begin(
-            lambda future: self._arguments.push_rows(future, key, version, ids, rows, payload_kind=PayloadKind.VALUE)
+            lambda future: self._push_rows(future, key, version, ids, rows, payload_kind=PayloadKind.VALUE)
         )
 
     def pull(
@@ -164,7 +204,7 @@ class StoreCalls(Store, BufferStore):
         newer; it fails where a key has passed the version. In mode sync alone.
         """
         reading = Reading.EXACT if exact else _READING[settled]
-        return self._pull(keys, out, priority, _one_behind_the_other, version=version, reading=reading)
+        return self._pulled(keys, out, priority, _one_behind_the_other, version=version, reading=reading)
 
     def pull_versions(
         self,
@@ -177,15 +217,15 @@ class StoreCalls(Store, BufferStore):
     ) -> Future[Pulled]:
         """The keys' values, and which versions they are at; as by `pull`."""
         how = {"version": version, "reading": _READING[settled], "gives": Gives.VERSIONS}
-        return self._pull(keys, out, priority, joined_pulls, **how)
+        return self._pulled(keys, out, priority, joined_pulls, **how)
 
-    def _pull(
+    def _pulled(
         self, keys: str | Sequence[str], out: Any, priority: int, join: Callable[[list[Any]], Any], **how: Any
     ) -> Future[Any]:
-        """A pull of more keys than one message may name is several. `how` is of `Arguments.pull`."""
+        """A pull of more keys than one message may name is several. `how` is of `_pull`."""
 
         def pull(keys: str | Sequence[str], out: Any) -> Future[Any]:
-            return self._begin(lambda future: self._arguments.pull(future, keys, out=out, **how), priority)
+            return self._begin(lambda future: self._pull(future, keys, out=out, **how), priority)
 
         if isinstance(keys, str) or len(keys) <= MAX_RUNS:
             return pull(keys, out)
@@ -197,36 +237,41 @@ class StoreCalls(Store, BufferStore):
         mode sync alone. Fails with StorePassedError where keys have passed every version that was tried."""
         self._process.check()
         try:
-            read = ConsistentRead(self, keys, self._arguments.moving(keys), self._driver)
+            known = self._keys.many(keys, "read")
+            self._check_sync(f"read of {known} at one version")
         except StoreError as error:
             return _failed(error)
+        read = ConsistentRead(self, keys, known.moving, self._driver)
         read.begin()
         return read.future
 
     def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
-        reading = _READING[settled]
-        return self._begin(lambda future: self._arguments.pull_state(future, key, version, reading=reading))
+        def make(future: Future[Any]) -> KeyPull:
+            keys = self._keys.one(key, "pull")
+            at = self._checked_step(version, f"pull of {keys}")
+            names = self._keys.state_of(self._description.keys[keys.places[0]])
+            return KeyPull(future, keys, at, reading=_READING[settled], gives=Gives.STATE, names=names)
+
+        return self._begin(make)
 
     def pull_kept(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
         """The key's value as its shard has it, however it travels else; as by `pull`."""
         reading = _READING[settled]
-        return self._begin(lambda future: self._arguments.pull(future, key, version, reading=reading, gives=Gives.KEPT))
+        return self._begin(lambda future: self._pull(future, key, version, reading=reading, gives=Gives.KEPT))
 
     def pull_rows(
         self, key: str, ids: Array, version: int, *, settled: bool = False, priority: int = 0
     ) -> Future[Array]:
         reading = _READING[settled]
         return self._begin(
-            lambda future: self._arguments.pull_rows(future, key, ids, version, state=False, reading=reading), priority
+            lambda future: self._pull_rows(future, key, ids, version, state=False, reading=reading), priority
         )
 
     def pull_state_rows(
         self, key: str, ids: Array, version: int, *, settled: bool = False
     ) -> Future[Mapping[str, Array]]:
         reading = _READING[settled]
-        return self._begin(
-            lambda future: self._arguments.pull_rows(future, key, ids, version, state=True, reading=reading)
-        )
+        return self._begin(lambda future: self._pull_rows(future, key, ids, version, state=True, reading=reading))
 
     def set_hyper(
         self, changes: Mapping[str, float], *, step: int | None = None, key: str | None = None
@@ -240,10 +285,32 @@ class StoreCalls(Store, BufferStore):
         own, so is the step here. After a StoreTimeoutError or a StoreLostError it may hold or not, but on all shards
         alike.
         """
-        return self._begin(lambda future: self._arguments.set_hyper(future, changes, step, key))
+
+        def make(future: Future[Any]) -> HyperOperation:
+            known = None if key is None else self._keys.known(key, "set_hyper")
+            try:
+                numbers = checked_numbers(self._description, known, changes)
+            except ValueError as error:
+                where = f"slot {self._slot}: set_hyper{'' if key is None else f' of key {key!r}'}"
+                raise StoreRefusedError(f"{where}: {error}") from None
+            first = None if step is None else self._checked_step(step, "set_hyper")
+            place = None if key is None else self._keys.places[key]
+            return HyperOperation(future, Change(numbers, first, place, key), lambda: os.urandom(16))
+
+        return self._begin(make)
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
-        return self._begin(lambda future: self._arguments.barrier(future, step, nothing))
+        def make(future: Future[Any]) -> BarrierOperation:
+            number = self._checked_step(step, "barrier")
+            for name in nothing:
+                key = self._keys.known(name, "barrier")
+                if self._slot not in key.slots:
+                    told = f"slot {self._slot}: barrier of step {number}: key {name!r}"
+                    raise StoreRefusedError(f"{told}: only slots {list(key.slots)} contribute to it")
+            kind = BarrierOperation if self._description.commit is None else CommitOperation
+            return kind(future, number, [self._keys.places[name] for name in nothing])
+
+        return self._begin(make)
 
     def _begin(self, make: Callable[[Future[Any]], Operation], priority: int = 0) -> Future[Any]:
         self._process.check()
@@ -258,6 +325,128 @@ class StoreCalls(Store, BufferStore):
         except MemoryError as error:
             future.set_exception(StoreError(f"there is no memory for what is asked: {error}"))
         return future
+
+    def _push(
+        self, future: Future[Any], names: str | Sequence[str], step: int, arrays: Any, payload_kind: PayloadKind
+    ) -> PushOperation:
+        """One key's array, or several keys'. Raises StoreRefusedError for keys, a step or arrays that do not fit."""
+        call, count, what = _WORDS[payload_kind]
+        keys = self._set_of(names, call)
+        given: list[Array] = [arrays] if isinstance(names, str) else list(arrays)
+        if type(step) is not int or not 0 <= step < MAX_STEP:
+            step = self._checked_step(step, f"{call} of {keys}")
+        if payload_kind is PayloadKind.GRADIENT and keys.others:
+            where = f"slot {self._slot}: {call} of key {keys.others[0].key!r}, {count} {step}"
+            raise StoreRefusedError(f"{where}: only slots {list(keys.others[0].slots)} contribute to it")
+        self._check_arrays(keys, given, call, f"{count} {step}", what)
+        return PushOperation(future, payload_kind, keys, step, given)
+
+    def _push_rows(
+        self, future: Future[Any], name: str, step: int, ids: Array, rows: Array, *, payload_kind: PayloadKind
+    ) -> PushRowsOperation:
+        """Raises StoreRefusedError for a key, step, ids or rows that do not fit."""
+        table, step, where = self._sent_to(name, step, payload_kind)
+        key, count = table.key, check_ids(ids, table.key, where)
+        wanted = (len(ids), *key.shape[1:])
+        if rows.dtype != np.dtype(key.dtype) or rows.shape != wanted:
+            raise StoreRefusedError(
+                f"{where}: the rows are {rows.dtype}{list(rows.shape)}, for {len(ids)} ids {key.dtype}{list(wanted)}"
+            )
+        flat = rows.reshape(len(ids), table.cut.width)
+        given = summed_rows(ids, flat, count) if payload_kind is PayloadKind.GRADIENT else last_rows(ids, flat)
+        return PushRowsOperation(future, table, payload_kind, step, given)
+
+    def _pull(
+        self,
+        future: Future[Any],
+        names: str | Sequence[str],
+        version: int,
+        *,
+        reading: Reading,
+        gives: Gives | None = None,
+        out: Any = None,
+    ) -> KeyPull:
+        """One key's value, or several keys', unless `gives` says otherwise. Raises StoreRefusedError for keys, a
+        version or arrays that do not fit."""
+        single = isinstance(names, str)
+        gives = gives or (Gives.VALUE if single else Gives.VALUES)
+        keys = self._set_of(names, "pull")
+        outs: list[Array] | None = None if out is None else [out] if single else list(out)
+        if type(version) is not int or not 0 <= version < MAX_STEP:
+            version = self._checked_step(version, f"pull of {keys}")
+        if reading is Reading.EXACT:
+            self._check_sync(f"pull of {keys}, version {version} exactly")
+        if outs is not None:
+            self._check_arrays(keys, outs, "pull", f"version {version}", "array for it")
+            for name, array in zip(keys.names, outs, strict=True):
+                if not array.flags.writeable:
+                    where = f"slot {self._slot}: pull of key {name!r}, version {version}"
+                    raise StoreRefusedError(f"{where}: the array for it is read-only")
+        return KeyPull(future, keys, version, reading=reading, gives=gives, out=outs)
+
+    def _pull_rows(
+        self, future: Future[Any], name: str, ids: Array, version: int, *, state: bool, reading: Reading
+    ) -> PullRowsOperation:
+        """Raises StoreRefusedError for a key, version or ids that do not fit, MemoryError."""
+        table = self._keys.table(name, "pull")
+        version = self._checked_step(version, f"pull of rows of key {name!r}")
+        where = f"slot {self._slot}: pull of rows of key {name!r}"
+        count = check_ids(ids, table.key, where)
+        if len(ids) > MAX_PULLED_ROWS:
+            raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may ask for {MAX_PULLED_ROWS}")
+        names = self._keys.state_of(table.key) if state else None
+        return PullRowsOperation(future, table, version, reading, wanted_rows(ids, count), rows=len(ids), names=names)
+
+    def _set_of(self, names: str | Sequence[str], call: str) -> KeySet:
+        return self._keys.one(names, call) if isinstance(names, str) else self._keys.many(names, call)
+
+    def _check_arrays(self, keys: KeySet, arrays: Sequence[Array], call: str, when: str, what: str) -> None:
+        """Raises StoreRefusedError for an array that does not fit, naming its key."""
+        if len(arrays) != len(keys):
+            raise StoreRefusedError(f"slot {self._slot}: {call} of {keys}, {when}: {len(arrays)} arrays")
+        for number, array in enumerate(arrays):
+            if (
+                isinstance(array, np.ndarray)
+                and array.dtype == keys.dtypes[number]
+                and array.shape == keys.shapes[number]
+                and array.flags.c_contiguous
+            ):
+                continue
+            where = f"slot {self._slot}: {call} of key {keys.names[number]!r}, {when}: the {what} is"
+            if not isinstance(array, np.ndarray):
+                raise StoreRefusedError(f"{where} a {type(array).__name__}, no NumPy array")
+            if array.flags.c_contiguous:
+                own, found = keys.described(number), f"{array.dtype}{list(array.shape)}"
+                raise StoreRefusedError(f"{where} {found}, the key {own}")
+            raise StoreRefusedError(f"{where} not C-contiguous")
+
+    def _sent_to(self, name: str, step: int, payload_kind: PayloadKind) -> tuple[TableKey, int, str]:
+        call, count, _ = _WORDS[payload_kind]
+        table = self._keys.table(name, call)
+        step = self._checked_step(step, f"{call} of key {name!r}")
+        where = f"slot {self._slot}: {call} of key {name!r}, {count} {step}"
+        slots = table.key.slots
+        if payload_kind is PayloadKind.GRADIENT and self._slot not in slots:
+            raise StoreRefusedError(f"{where}: only slots {list(slots)} contribute to it")
+        return table, step, where
+
+    def _check_sync(self, what: str) -> None:
+        mode = self._description.mode
+        if mode is not Mode.SYNC:
+            raise StoreRefusedError(
+                f"slot {self._slot}: {what}: in mode {mode.value} each slot has versions of its own"
+            )
+
+    def _checked_step(self, step: int, what: str) -> int:
+        """The step, or version, as the number that it stands for."""
+        try:
+            number = index(step)
+        except TypeError:
+            told = f"step or version {step!r} is no whole number"
+            raise StoreRefusedError(f"slot {self._slot}: {what}: {told}") from None
+        if not 0 <= number < MAX_STEP:
+            raise StoreRefusedError(f"slot {self._slot}: {what}: step or version {number} is not within 0 to 2**62")
+        return number
 
 
 def _one_behind_the_other(parts: list[list[Array]]) -> list[Array]:

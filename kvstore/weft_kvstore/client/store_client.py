@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.arguments import Arguments
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.core import ClientCore, Sender
@@ -119,14 +118,12 @@ class StoreClient(StoreCalls):
         curve_keys: CurveKeys | None = None,
     ) -> None:
         keys = _keys_for(description, curve_keys)
-        arguments = Arguments(description, slot)
-        self._slot = slot
+        super().__init__(description, slot)
         self._slots = {key.key: key.slots for key in description.keys}
         self._endpoints = tuple(description.shards if endpoints is None else endpoints)
         if len(self._endpoints) != len(description.shards):
             raise ValueError(f"{len(self._endpoints)} endpoints for {len(description.shards)} shards")
-        routing = routing_of(description)
-        layout = shared_layout(routing) if settings.same_host else None
+        layout = shared_layout(routing_of(description)) if settings.same_host else None
         self._memory = ClientMemory(description.keys, layout)
         self._core = ClientCore(
             description,
@@ -138,19 +135,11 @@ class StoreClient(StoreCalls):
         )
         self._sockets = ClientSockets(self._core, self._memory, self._endpoints, keys)
         self._poller = Poller(self._sockets, f"weft-store-slot-{slot}")
-        super().__init__(arguments, self._poller.submit, self._poller)
+        self.hand_to(self._poller.submit, self._poller)
 
     def close(self) -> None:
         if self._process.is_here:  # Else the sockets and the thread are the parent's.
             self._poller.close()
-
-    def gradient_buffer(self, key: str) -> Array:
-        self._process.check()  # In a child it is the parent's memory, and so may its locks be.
-        return self._memory.gradient(self._arguments.place_of(key))
-
-    def value_buffer(self, key: str) -> Array:
-        self._process.check()
-        return self._memory.value(self._arguments.place_of(key))
 
     def __enter__(self) -> StoreClient:
         return self

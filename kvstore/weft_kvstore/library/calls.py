@@ -15,8 +15,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.arguments import MAX_PULLED_ROWS
-from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.calls import MAX_PULLED_ROWS, StoreCalls
 from weft_kvstore.client.plan import KeySet, TableKey
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import KeyDescription, StoreDescription

@@ -174,9 +174,6 @@ class KeyRegistry:
         return f"there are {', '.join(map(repr, names[:8]))}{', ...' if len(names) > 8 else ''}" if names else "none"
 
 
-MAX_STEP: Final = 1 << 62
-"""Steps and versions are below it."""
-
 # --- Which step a slot is at, key by key, so that its user need not say it --------------------------------------------
 
 

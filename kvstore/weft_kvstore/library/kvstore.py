@@ -24,12 +24,11 @@ from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.encryption.key_files import read_curve_keys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.library.calls import SlotCalls
-from weft_kvstore.library.key_registry import MAX_STEP
 from weft_kvstore.library.steps import await_shards
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.settings import LinkSettings
+from weft_kvstore.settings import MAX_STEP, LinkSettings
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY

@@ -26,7 +26,8 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import StoreFuture, joined, then
 from weft_kvstore.library.arrays import ArrayTraffic
-from weft_kvstore.library.key_registry import MAX_STEP, KeyRegistry, StepCounts
+from weft_kvstore.library.key_registry import KeyRegistry, StepCounts
+from weft_kvstore.settings import MAX_STEP
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 # --- What became of a slot's pushes, key by key: which are under way, and which have to be pushed again ---------------

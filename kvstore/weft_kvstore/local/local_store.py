@@ -13,8 +13,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from weft_kvstore.arrays import Array
-from weft_kvstore.client.arguments import Arguments
 from weft_kvstore.client.calls import StoreCalls, end_futures
 from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.operation import Operation
@@ -36,18 +34,10 @@ class _AtSlot(StoreCalls):
     """A local store as one of its slots sees it; closing it closes nothing."""
 
     def __init__(self, store: LocalStore, description: StoreDescription, slot: int) -> None:
-        super().__init__(Arguments(description, slot), lambda operation: store._hand_over(slot, operation), store)
-        self._memory = store._memories.setdefault(slot, ClientMemory(description.keys, None))
+        super().__init__(description, slot)
+        self._memory = store._memories.setdefault(slot, self._memory)
+        self.hand_to(lambda operation: store._hand_over(slot, operation), store)
         self._store = store
-        self._slot = slot
-
-    def gradient_buffer(self, key: str) -> Array:
-        self._process.check()
-        return self._memory.gradient(self._arguments.place_of(key))
-
-    def value_buffer(self, key: str) -> Array:
-        self._process.check()
-        return self._memory.value(self._arguments.place_of(key))
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; nothing passes a socket, and `operations` are those of all slots."""
