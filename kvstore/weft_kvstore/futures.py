@@ -223,7 +223,7 @@ class Deadlines:
                 found.append(number)
         return found
 
-    def forgive(self, stall_s: float) -> None:
+    def after_stall(self, stall_s: float) -> None:
         """The process stood still for so long: all are due as much later."""
         self.waiting = deque((due + stall_s, number) for due, number in self.waiting)
 

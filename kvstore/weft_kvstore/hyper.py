@@ -332,7 +332,7 @@ class HyperAgreement:
             raise ProtocolError(f"HyperSettle.version: {version}, this shard has {self.version} changes")
         self._settled(proposal, version)
 
-    def forgive(self, stall_s: float) -> None:
+    def after_stall(self, stall_s: float) -> None:
         """The shard stood still for so long: it could not hear the proposer."""
         if self.held is not None:
             self.held = replace(self.held, since=self.held.since + stall_s)

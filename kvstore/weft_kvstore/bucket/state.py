@@ -311,7 +311,7 @@ class BucketState:
         """Has slices that nobody has pushed begin at a version: with a value, the rule's arrays by name, the number of
         updates made of each slice (slices) int64, and what compression owes to all workers (elements)."""
         if owed is not None:
-            self.update.owed(value.first, value.stop)[...] = owed
+            self.update.residual(value.first, value.stop)[...] = owed
         self.sets.restore(value, None, is_value=True)
         for name, segment in state.items():
             self.update.restore(name, segment)

@@ -326,11 +326,11 @@ class BucketUpdate:
             values.changed = self.encoded.changed
 
     @property
-    def owes(self) -> bool:
+    def has_residual(self) -> bool:
         """Whether compression of merged gradients keeps a residual."""
         return self.encoded is not None and self.encoded.residual is not None
 
-    def owed(self, first: int, stop: int) -> Array:
+    def residual(self, first: int, stop: int) -> Array:
         """What it has left out of slices so far, to be read or written: (elements)."""
         assert self.encoded is not None
         assert self.encoded.residual is not None

@@ -185,7 +185,7 @@ class Connection:
         self._broken_off = 0 if key is None else self._broken_off + 1
         self._misfit = told if self._broken_off >= HANDSHAKES else None
 
-    def forgive(self, stall_s: float) -> None:
+    def after_stall(self, stall_s: float) -> None:
         """This process stood still for so long: it could not hear the shard."""
         self.heard += stall_s
         self._opened += stall_s

@@ -442,7 +442,7 @@ class ClientCore:
         if late_s < 0:
             return
         if late_s > STALL_S:
-            self._forgive(late_s)
+            self._after_stall(late_s)
         for link in self.links:
             if link.tick(now):
                 self._fail_all(link)
@@ -461,11 +461,11 @@ class ClientCore:
             *[link.connection.next_tick() for link in self.links],
         )
 
-    def _forgive(self, stall_s: float) -> None:
+    def _after_stall(self, stall_s: float) -> None:
         for link in self.links:
-            link.connection.forgive(stall_s)
+            link.connection.after_stall(stall_s)
         for deadlines in (self._to_ask, self._to_end):
-            deadlines.forgive(stall_s)
+            deadlines.after_stall(stall_s)
 
     def close(self, reason: str) -> None:
         """Fails what is open, for that reason, and says good-bye."""

@@ -122,9 +122,9 @@ class LocalCore:
             waits, _ = shard.waits_for(wait) if isinstance(wait, PullWait) else shard.step_waits_for(wait.link.step)
             self._end(number, StoreTimeoutError(f"{_told(wait)} took over {self._timeout_s:g} s: {waits}"))
 
-    def forgive(self, stall_s: float) -> None:
+    def after_stall(self, stall_s: float) -> None:
         """The process stood still for so long: nothing is late by that time."""
-        self._deadlines.forgive(stall_s)
+        self._deadlines.after_stall(stall_s)
 
     def next_tick(self) -> float:
         """When `tick` has something to do again."""

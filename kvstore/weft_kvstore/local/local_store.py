@@ -167,7 +167,7 @@ class LocalStore(_AtSlot):
         busy = self._core.work_once()
         now = time.monotonic()
         if now - self._look_at > STALL_S:
-            self._core.forgive(now - self._look_at)
+            self._core.after_stall(now - self._look_at)
         self._core.tick(now)
         end_futures(self._core)
         self._look_at = now

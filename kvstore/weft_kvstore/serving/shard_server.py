@@ -512,7 +512,7 @@ class ShardServer:
         late_s = now - self._next_tick
         self._next_tick = now + self._settings.ping_s / 2
         if late_s > STALL_S:
-            self._core.forgive(late_s, now)
+            self._core.after_stall(late_s, now)
         self._core.tick(now)
         if self._listener is not None:
             self._listener.tick(now)

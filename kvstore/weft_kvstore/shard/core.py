@@ -446,7 +446,7 @@ class ShardCore:
         ProtocolError."""
         shard, buckets = peer.job.shard, peer.job.shard.buckets
         asked: list[PullWait] = []
-        at_once = not peer.parked
+        at_once = not peer.broken
         for request, version, state, reading, compressed, place, runs in pull.asks:
             if request in peer.pulls:
                 raise ProtocolError(f"Pull.request: {request} is open already")
@@ -478,7 +478,7 @@ class ShardCore:
                 else:
                     at_once = False  # Nor are the others, most probably: they are all looked at then.
                     wait.want(number, first, first + count)
-        if peer.parked:
+        if peer.broken:
             peer.answer_again(asked)
         for wait in asked:
             if wait.open:
@@ -562,12 +562,12 @@ class ShardCore:
             if peer.acknowledge:
                 outgoing += [(identity, parts) for parts in peer.late_receipts()]
 
-    def forgive(self, stall_s: float, now: float) -> None:
+    def after_stall(self, stall_s: float, now: float) -> None:
         """This process stood still for so long: it could not hear anybody."""
         for peer in self.peers.values():
             peer.heard = min(now, peer.heard + stall_s)
         if self.links.job is not None:
-            self.links.job.forgive(stall_s, now)
+            self.links.job.after_stall(stall_s, now)
 
     def tick(self, now: float) -> None:
         """Forgets silent connections, and fails what waits for absent slots. To be called every ping or so."""

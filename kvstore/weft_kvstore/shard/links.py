@@ -154,7 +154,7 @@ class Links:
             self.lose(before.identity)
         job.come(hello, now)
         peer = Peer(identity, hello, job, self._settings, now)
-        peer.parked = job.parked_of(hello.slot, hello.process)
+        peer.broken = job.take_broken(hello.slot, hello.process)
         peer.shared = self.counts.shared
         self.peers[identity] = job.links[hello.slot] = peer
         listener = self.arenas.begin(peer)
@@ -190,12 +190,12 @@ class Links:
         job = peer.job
         is_slots = job.links.get(peer.slot) is peer
         if is_slots:
-            peer.park()
+            peer.disconnect()
         else:
             peer.close()
         self.arenas.lose(peer)
         if is_slots:
-            job.parked[peer.slot] = peer
+            job.broken[peer.slot] = peer
             del job.links[peer.slot]
 
     def drop(self, job: Job, reason: str) -> None:

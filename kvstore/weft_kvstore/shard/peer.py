@@ -57,7 +57,7 @@ class AnswerEntry(NamedTuple):
 Frame: TypeAlias = OutFrame[AnswerEntry, Pin]
 
 
-class Owed:
+class Undelivered:
     """Answers, by request, that a broken connection has not brought. The slot's later steps may have changed the values
     since, so whoever asks again gets the same bytes. Of those that had `left` nobody may write the bytes."""
 
@@ -71,7 +71,7 @@ class Owed:
         self._runs.setdefault(run.entry.request, []).append((run, left))
 
     def take(self, request: int) -> list[OutRun[AnswerEntry, Pin]]:
-        """What is owed to it, from now on no more."""
+        """What has not been delivered to it, from now on no more."""
         return [run for run, _ in self._runs.pop(request, ())]
 
     def __bool__(self) -> bool:
@@ -92,8 +92,9 @@ class Peer:
 
     Of a client on this host, `memory` is its arena, while it has brought one for `ticket`; `holds` counts the frames
     that are read there, `released` are those that are not any more, which it is told once no `earlier` connection of
-    its slot has any. What passes through it is added to `shared`. `parked` are
-    connections of the same process that broke; `owed` is what this one has not brought, once it is parked itself.
+    its slot has any. What passes through it is added to `shared`. `broken` are
+    earlier connections of the same process that broke; `undelivered` is what this one has not brought, once it has
+    broken itself.
     """
 
     def __init__(self, identity: bytes, hello: Hello, job: Job, settings: LinkSettings, now: float) -> None:
@@ -125,8 +126,8 @@ class Peer:
         self.done: list[int] = []
         self.measures: dict[int, int] = {}
         self.shared = SharedBytes()
-        self.owed = Owed()
-        self.parked: list[Peer] = []
+        self.undelivered = Undelivered()
+        self.broken: list[Peer] = []
         self._answers: dict[int, dict[int, OutRun[AnswerEntry, Pin]]] = {}
         """The runs of each request that wait in the outbox, by their number there."""
 
@@ -252,8 +253,8 @@ class Peer:
     def answer_again(self, waits: Iterable[PullWait]) -> None:
         """Sends what the process's earlier connections owe these pulls of slices; the rest of them stays open."""
         for wait in waits:
-            for earlier in self.parked if not wait.chunks else ():
-                for run in earlier._owed_to(wait.request):
+            for earlier in self.broken if not wait.chunks else ():
+                for run in earlier._undelivered_to(wait.request):
                     asked = wait.open.get(run.entry.bucket)
                     if asked is not None and not wait.state:
                         for low, high in asked.overlaps(run.first, run.first + run.count):
@@ -261,23 +262,23 @@ class Peer:
                         self.outbox.put(run)
                         self._answers.setdefault(wait.request, {})[run.seq] = run
 
-    def _owed_to(self, request: int) -> list[OutRun[AnswerEntry, Pin]]:
+    def _undelivered_to(self, request: int) -> list[OutRun[AnswerEntry, Pin]]:
         """What a pull of a connection that broke has been answered, from now on no more."""
         wait = self.pulls.get(request)
         if wait is not None:
             wait.drop()
             self.forget(wait)
-        owed = self.owed.take(request)
+        found = self.undelivered.take(request)
         for run in self._answers.pop(request, {}).values():
             again = run.part(run.sent, run.waiting)
             again.owner = run.owner.part(run.sent)
             self.outbox.cancel(run)
-            owed.append(again)
-        return owed
+            found.append(again)
+        return found
 
-    def park(self) -> None:
+    def disconnect(self) -> None:
         """The connection is gone. Its open pulls of slices are answered all the same, each at its version: the process
-        asks for them again on its next connection. `owed` has the answers that were not brought."""
+        asks for them again on its next connection. `undelivered` has the answers that were not brought."""
         for wait in [*self.pulls.values()]:
             if not wait.open:
                 wait.drop()
@@ -291,7 +292,7 @@ class Peer:
         for pieces, left in zip(self.outbox.clear(skip=self._copied), (True, False), strict=True):
             for piece in pieces:
                 if piece.run.owner.held is not None:
-                    self.owed.add(piece, piece.run.source, piece.run.owner.part(piece.first), left=left)
+                    self.undelivered.add(piece, piece.run.source, piece.run.owner.part(piece.first), left=left)
         self._copied.clear()
 
     def close(self) -> None:
@@ -303,18 +304,18 @@ class Peer:
         _, waiting = self.outbox.clear()
         for piece in waiting:
             piece.run.owner.give_back(piece.first, piece.count)
-        self.owed.release()
-        for earlier in self.parked:
+        self.undelivered.release()
+        for earlier in self.broken:
             earlier.close()
-        self.parked = []
+        self.broken = []
 
     @property
-    def owes(self) -> bool:
+    def has_undelivered(self) -> bool:
         """Whether a connection that broke has anything for the next one."""
-        return bool(self.owed or self.pulls or self._answers)
+        return bool(self.undelivered or self.pulls or self._answers)
 
     def _keep_copies(self, frame: Frame, memory: PeerMemory, at: int | None, payload: bytes) -> None:
-        """What of a frame was copied is owed from there: the values themselves may have changed."""
+        """What of a frame was copied is delivered from there: the values themselves may have changed."""
         in_places = [bool(piece.run.entry.place and memory.places) for piece in frame.pieces]
         if at is not None:
             sizes = [piece.stop - piece.start for piece in frame.pieces]
@@ -328,7 +329,7 @@ class Peer:
             else:
                 bytes_ = payload[begin : begin + nbytes]
                 begin += nbytes
-            self.owed.add(piece, OneBuffer(memoryview(bytes_)), Pin(None, 0, 0), left=True, start=piece.start)
+            self.undelivered.add(piece, OneBuffer(memoryview(bytes_)), Pin(None, 0, 0), left=True, start=piece.start)
 
 
 # --- Whom a job's steps wait for: from when a step's gradients came, slot by slot -------------------------------------
@@ -401,7 +402,7 @@ MAX_QUEUED_TABLES: Final = 2
 @dataclass(slots=True)
 class Job:
     """The job of this shard. By slot: the newest incarnation, when it was last heard, its connection while it has one.
-    `left` has those that have said good-bye since, and when: they are not heard then. `parked`: a slot's last
+    `left` has those that have said good-bye since, and when: they are not heard then. `broken`: a slot's last
     connection, which broke."""
 
     shard: JobShard
@@ -409,7 +410,7 @@ class Job:
     heard: dict[int, float] = field(default_factory=dict)
     left: dict[int, float] = field(default_factory=dict)
     links: dict[int, Peer] = field(default_factory=dict)
-    parked: dict[int, Peer] = field(default_factory=dict)
+    broken: dict[int, Peer] = field(default_factory=dict)
     digest: bytes = field(init=False)
     stragglers: Stragglers = field(init=False)
     most_queued: int = field(init=False)
@@ -428,20 +429,20 @@ class Job:
 
     def leave(self, slot: int, now: float) -> None:
         """The slot has said good-bye."""
-        self.parked_of(slot, b"")
+        self.take_broken(slot, b"")
         self.heard.pop(slot, None)
         self.left[slot] = now
 
-    def parked_of(self, slot: int, process: bytes) -> list[Peer]:
+    def take_broken(self, slot: int, process: bytes) -> list[Peer]:
         """The connections of the slot's process that broke, which comes back with another one; none of another's."""
-        last = self.parked.pop(slot, None)
+        last = self.broken.pop(slot, None)
         if last is None:
             return []
         if last.hello.process != process:
             last.close()
             return []
-        earlier, last.parked = last.parked, []
-        return [each for each in (*earlier, last) if each.owes]
+        earlier, last.broken = last.broken, []
+        return [each for each in (*earlier, last) if each.has_undelivered]
 
     def come(self, hello: Hello, now: float) -> None:
         """The slot is here, for the first time or again; what an older incarnation has pushed and is not merged is
@@ -454,11 +455,11 @@ class Job:
         self.left.pop(slot, None)
         self.heard[slot] = now
 
-    def forgive(self, stall_s: float, now: float) -> None:
+    def after_stall(self, stall_s: float, now: float) -> None:
         """The shard stood still for so long: it could not hear anybody."""
         for times in (self.heard, self.left):
             times.update({slot: min(now, at + stall_s) for slot, at in times.items()})
-        self.shard.live.agreement.forgive(stall_s)
+        self.shard.live.agreement.after_stall(stall_s)
 
     def absent(self, now: float, silence_s: float) -> dict[int, str]:
         """The slots that have not been here for so long, each with the words that say so."""

@@ -116,7 +116,7 @@ class Capture:
             for span in spans_of(self._shard, bucket):
                 if span.key in self._without:
                     continue
-                owed = (OWED,) if bucket.state.update.owes else ()
+                owed = (OWED,) if bucket.state.update.has_residual else ()
                 for array in (VALUE, *bucket.state.spec.state, *owed):
                     pieces = list(_cut(bucket, captured, array, span))
                     count = sum(len(piece) for piece in pieces)
@@ -186,8 +186,8 @@ class Capture:
                 start = values.bounds[low - part]
                 found.append(held.array[values.bounds[low] - start : values.bounds[high] - start])
                 self._pins.append((Pin(held, part, high - low), high - low))
-        if update.owes:
-            views[OWED] = [update.owed(first, stop).copy()]
+        if update.has_residual:
+            views[OWED] = [update.residual(first, stop).copy()]
         self._taken.setdefault(number, []).append(_Captured(first, views, update.updates[first:stop].copy()))
         self._left -= stop - first
 
@@ -385,7 +385,7 @@ def _restore_bucket(shard: JobShard, bucket: PlainBucket, step: int, reader: Sna
         last = span.number + span.stop - span.first
         updates = reader.read(UPDATES, span.key, span.number, last, np.dtype(np.int64))
         owed = None
-        if state.update.owes and OWED in reader.arrays(span.key):
+        if state.update.has_residual and OWED in reader.arrays(span.key):
             owed = reader.read(OWED, span.key, span.start, stop, dtype)
         state.begin_at(step, arrays.pop(VALUE), arrays, updates, owed)
 

@@ -52,9 +52,9 @@ def test_what_a_process_does_not_come_back_for_is_kept_no_longer_than_its_slot()
         simulation.step(choose)
     job = simulation.shards[0].job
     simulation.shards[0].links.lose(job.links[0].identity)
-    assert list(job.parked) == [0]
-    last = job.parked[0]
+    assert list(job.broken) == [0]
+    last = job.broken[0]
     simulation.join(0, incarnation=2)
     simulation.settle(choose)
-    assert not job.parked
-    assert not last.owes
+    assert not job.broken
+    assert not last.has_undelivered
