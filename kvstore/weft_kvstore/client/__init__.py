@@ -9,6 +9,6 @@ Read in the order of a call. `calls` (the calls, checked and on their way to a t
 `encoders` (where keys lie on the shards, their bytes and encodings), `operation` (what all operations are, and those of
 dense keys), `row_operation` (of rows), `agreement` (barriers, commits, hyper-parameters). Then the state machines,
 without sockets, threads or clocks: `connection` (the life of a connection), `link` (what is under way on it and is sent
-again), `core` (what comes back, the order of calls, and all of it together). Last what drives them: `memory` (arrays
-shared with shards of the same host), `sockets`, `poller` and `store_client`, which puts a client together.
+again), `core` (what comes back, the order of calls, and all of it together). Last what drives them: `sockets`,
+`poller` and `store_client`, which puts a client together.
 """

@@ -12,7 +12,6 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation
-from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.operation import Gives, KeyPull, Operation, PushOperation, PushPull
 from weft_kvstore.client.plan import KeySet, KnownKeys, TableKey
 from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
@@ -23,6 +22,7 @@ from weft_kvstore.futures import Driver, StoreFuture, joined, on_end
 from weft_kvstore.hyper import checked_numbers
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.rows import Rows, check_ids, last_rows, summed_rows, wanted_rows
+from weft_kvstore.same_host.memory import ClientMemory
 from weft_kvstore.settings import MAX_STEP
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import BufferStore, Pulled, Store, joined_pulls

@@ -16,13 +16,12 @@ from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.connection import HandshakeFailure
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.link import ClientLink
-from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.encryption.curve_keys import LinkKeys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.process import Wakeup
 from weft_kvstore.same_host.handover import Handover, HandoverState
-from weft_kvstore.same_host.memory import Arena, ArenaError
+from weft_kvstore.same_host.memory import Arena, ArenaError, ClientMemory
 from weft_kvstore.settings import MAX_FRAME_BYTES
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 

@@ -14,7 +14,6 @@ from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.core import ClientCore, Sender
 from weft_kvstore.client.encoders import GradientEncoders
-from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.operation import (
     Link,
     Operation,
@@ -26,6 +25,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys, LinkKeys
 from weft_kvstore.encryption.key_files import check_pair, new_curve_keys
 from weft_kvstore.same_host.layout import shared_layout
+from weft_kvstore.same_host.memory import ClientMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.sharding import Routing, routing_of

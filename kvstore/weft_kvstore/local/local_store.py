@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from weft_kvstore.client.calls import StoreCalls, end_futures
-from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
@@ -22,6 +21,7 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread, StoreFuture
 from weft_kvstore.local.core import LocalCore
 from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.same_host.memory import ClientMemory
 from weft_kvstore.settings import STALL_S, LinkSettings
 from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.snapshot_files import Snapshot

@@ -5,6 +5,6 @@ A client process has one *arena*: sealed anonymous memory with fixed *places* fo
 socket whose name the shard tells in its Welcome: the *listener*. From then on a message may say where in the arena its
 payload is.
 
-Read `layout` (where payloads lie, and how links and shards lay and read them; pure), `memory` (the mapped memory, and
-what is checked of another's) and `handover` (how the arena gets to a shard).
+Read `layout` (where payloads lie, and how links and shards lay and read them; pure), `memory` (the mapped memory, what
+is checked of another's, and the arrays that a client gives out) and `handover` (how the arena gets to a shard).
 """

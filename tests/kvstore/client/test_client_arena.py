@@ -11,12 +11,11 @@ import pytest
 
 from same_host_children import wait_until
 from store_cluster import WAIT_S, key_of, served, store_of, wait_until_shared
-from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
 from weft_kvstore.same_host.layout import shared_layout
-from weft_kvstore.same_host.memory import Arena, ArenaError
+from weft_kvstore.same_host.memory import Arena, ArenaError, ClientMemory
 from weft_kvstore.sharding import routing_of
 
 

@@ -12,11 +12,19 @@ import pytest
 
 from same_host_children import arena_maps, open_files, wait_until
 from store_cluster import key_of, store_of
-from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.same_host import memory as arena_module
 from weft_kvstore.same_host.layout import lay_out, shared_layout
-from weft_kvstore.same_host.memory import Arena, ArenaError, Mapping, check_sealed, free_memory, reserve, sealed_memory
+from weft_kvstore.same_host.memory import (
+    Arena,
+    ArenaError,
+    ClientMemory,
+    Mapping,
+    check_sealed,
+    free_memory,
+    reserve,
+    sealed_memory,
+)
 from weft_kvstore.sharding import routing_of
 
 PAGE = mmap.PAGESIZE
