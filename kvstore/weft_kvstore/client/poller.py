@@ -208,44 +208,39 @@ LONGEST_PAUSE_S: Final = 60.0
 
 
 class SparePoller:
-    """`leads` counts the times that a caller has led: where it has changed, one has led since the last look.
+    """`leads` counts the times that a caller has led: where it has changed, one has led since the last look. `looks`
+    counts the looks since then that found nothing to do; from `LOOKS` on the thread leads by itself."""
 
-    `_looks` counts the looks since then that found nobody who leads; from `LOOKS` on the thread leads by itself.
-    """
-
-    __slots__ = ("_looks", "_pause_s", "_seen")
+    __slots__ = ("_pause_s", "_seen", "looks")
 
     def __init__(self) -> None:
+        self.looks = LOOKS
         self._seen = 0
-        self._looks = LOOKS
         self._pause_s = GRACE_S
 
-    def pause_s(self, leads: int, *, is_led: bool, is_due: bool) -> float | None:
-        """How long the thread has nothing to do; 0 where it is to lead. None where no caller leads or has led since the
-        last look: then it is `idle_pause_s`."""
-        seen, self._seen = self._seen, leads
-        if is_led:
-            self._looks = 0
-            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) if seen == leads else GRACE_S
+    def pause_s(self, leads: int, *, is_led: bool, is_due: bool, is_open: bool = False, batch_s: float = 0.0) -> float:
+        """How long the thread has nothing to do; 0 where it is to lead. `is_open`: an answer may come that nobody waits
+        for. `batch_s`: how long operations may still be submitted that are begun together."""
+        has_led, self._seen = leads != self._seen, leads
+        if is_led:  # Beside one leader pauses double.
+            self.looks, self._pause_s = 0, GRACE_S if has_led else min(2 * self._pause_s, LONGEST_PAUSE_S)
             return self._pause_s
         self._pause_s = GRACE_S
         if is_due:
             return 0.0
-        if seen != leads:
-            self._looks = 0
+        if has_led:  # It will lead again, most probably.
+            self.looks = 0
             return GRACE_S
-        return None
-
-    def idle_pause_s(self, *, is_open: bool) -> float:
-        """The same, where callers do other things; `is_open`: an answer may come that nobody waits for."""
-        if self._looks < LOOKS and not is_open:
-            self._looks += 1
+        if batch_s > 0:
+            return batch_s
+        if self.looks < LOOKS and not is_open:
+            self.looks += 1
             return GRACE_S
         return 0.0
 
     def woken(self, leads: int) -> None:
         """Somebody has left work behind: the thread is to lead."""
-        self._looks = LOOKS
+        self.looks = LOOKS
         self._seen = leads
 
 
@@ -571,15 +566,13 @@ class Poller:
         batch_s = 0.0 if is_led or is_held else self._batch_s()
         if batch_s > 0 and (sockets.submitted or sockets.has_more):
             return batch_s
-        is_due = is_held or bool(sockets.submitted) or sockets.has_more
-        pause_s = self._spare_poller.pause_s(self._leads, is_led=is_led, is_due=is_due)
-        if pause_s is not None:
-            return pause_s
-        if batch_s > 0:
-            return batch_s
-        if sockets.owes_receipts and self._working.acquire(blocking=False):
+        is_due, is_open = is_held or bool(sockets.submitted) or sockets.has_more, bool(sockets.core.open)
+        spare = self._spare_poller
+        pause_s = spare.pause_s(self._leads, is_led=is_led, is_due=is_due, is_open=is_open, batch_s=batch_s)
+        # Callers do other things: receipts do not wait for them.
+        if pause_s and spare.looks and batch_s <= 0 and sockets.owes_receipts and self._working.acquire(blocking=False):
             self._work(self._send)
-        return self._spare_poller.idle_pause_s(is_open=bool(sockets.core.open))
+        return pause_s
 
     def _stand_by(self, pause_s: float) -> None:
         own, led = self._own, self._leading.locked()

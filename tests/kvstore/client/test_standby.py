@@ -9,11 +9,10 @@ from weft_kvstore.client.poller import GRACE_S, LONGEST_PAUSE_S, LOOKS, SparePol
 
 def looked(spare_poller: SparePoller, leads: int, *, is_open: bool = False) -> float:
     """A look that finds no caller who leads, and nothing that is due."""
-    pause_s = spare_poller.pause_s(leads, is_led=False, is_due=False)
-    return spare_poller.idle_pause_s(is_open=is_open) if pause_s is None else pause_s
+    return spare_poller.pause_s(leads, is_led=False, is_due=False, is_open=is_open)
 
 
-def led(spare_poller: SparePoller, leads: int) -> float | None:
+def led(spare_poller: SparePoller, leads: int) -> float:
     return spare_poller.pause_s(leads, is_led=True, is_due=False)
 
 
@@ -44,6 +43,12 @@ def test_a_caller_that_leads_meanwhile_begins_the_looks_anew() -> None:
 def test_an_answer_that_nobody_waits_for_is_not_left_alone_longer_than_one_look() -> None:
     spare_poller = SparePoller()
     assert [looked(spare_poller, 1, is_open=True), looked(spare_poller, 1, is_open=True)] == [GRACE_S, 0.0]
+
+
+def test_what_may_be_begun_with_the_next_call_is_waited_for_once_nobody_has_led() -> None:
+    spare_poller = SparePoller()
+    found = [spare_poller.pause_s(1, is_led=False, is_due=False, batch_s=GRACE_S / 8) for _ in range(2)]
+    assert (found, spare_poller.looks) == ([GRACE_S, GRACE_S / 8], 0)
 
 
 def test_pauses_beside_one_leader_double_up_to_a_bound_and_are_short_again_for_the_next() -> None:
