@@ -14,8 +14,7 @@ from weakref import WeakSet
 
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.arguments import MAX_PULLED_ROWS
-from weft_kvstore.client.calls import StoreCalls
+from weft_kvstore.client.calls import MAX_PULLED_ROWS, StoreCalls
 from weft_kvstore.client.plan import KeySet, TableKey
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import UserKey, read_description
