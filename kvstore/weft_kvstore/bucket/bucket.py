@@ -27,7 +27,7 @@ from weft_kvstore.wire.outbox import OneBuffer, Pinnable
 
 class PullWait:
     """A pull on this shard by `slot`; `link` is whoever asked. `open` has, by bucket, the slices that are not answered;
-    `open_units` the buckets that answer as one and have not. `compressed`: values may be encoded for it.
+    `open_tables` the buckets that answer as one and have not. `compressed`: values may be encoded for it.
 
     Of a table, `ids` are the places (n) of the rows on this shard, once all `chunks` of them have come.
     """
@@ -42,7 +42,7 @@ class PullWait:
         "ids_bytes",
         "link",
         "open",
-        "open_units",
+        "open_tables",
         "place",
         "priority",
         "reading",
@@ -81,7 +81,7 @@ class PullWait:
         self.ids_bytes = 0
         self.chunks = 0
         self.open: dict[int, Ranges] = {}
-        self.open_units: set[int] = set()
+        self.open_tables: set[int] = set()
         self.dropped = False
         self._parts: dict[int, Array] = {}
 
@@ -92,13 +92,13 @@ class PullWait:
 
     @property
     def is_answered(self) -> bool:
-        return not self.open and not self.open_units
+        return not self.open and not self.open_tables
 
     def drop(self) -> None:
         """It was given up: nothing is kept for it."""
         self.dropped = True
         self.open = {}
-        self.open_units = set()
+        self.open_tables = set()
         self.ids = None
         self._parts = {}
 
@@ -115,7 +115,7 @@ class PullWait:
         ranges = self.open[bucket]
         if ranges.remove(first, stop):
             del self.open[bucket]
-        return not self.open and not self.open_units
+        return not self.open and not self.open_tables
 
     @property
     def places(self) -> Array:
@@ -126,7 +126,7 @@ class PullWait:
     def expect(self, bucket: int, chunks: int) -> None:
         """So many chunks of ids will come, and then the table can answer."""
         self.chunks = chunks
-        self.open_units.add(bucket)
+        self.open_tables.add(bucket)
 
     def add_ids(self, first: int, chunks: list[Array]) -> bool:
         """Takes in chunks of ids, each once. True when these were the last that were missing."""

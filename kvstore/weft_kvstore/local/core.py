@@ -24,7 +24,7 @@ from weft_kvstore.hyper import ChangeRefusedError, Proposal
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.job_shard import JobShard, Taken
+from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.snapshot import Captures, Held, MissedError, restore
 from weft_kvstore.sharding import routing_of
@@ -191,11 +191,11 @@ class LocalCore:
             what = (entry.payload_kind, request, entry.bucket, entry.step, out.first, out.count, entry.chunks)
             run = Run(*what, memoryview(copy))
             if entry.payload_kind is PayloadKind.RESTORED:
-                self._merger.take(self._shard.sets.restored(slot, run, request))
+                self._merger.take(self._shard.restore(slot, run, request))
             elif entry.payload_kind is PayloadKind.GRADIENT:
                 self._merger.push(self._shard, slot, run)
             else:
-                self._merger.take(self._shard.sets.slices(slot, run, request))
+                self._merger.take(self._shard.set_slices(slot, run, request))
 
     def _send_rows(self, slot: int, send: PushRowsOperation) -> None:
         rows = Rows(send.given.ids.copy(), send.given.values.copy())
@@ -206,7 +206,7 @@ class LocalCore:
         if send.payload_kind is PayloadKind.GRADIENT:
             self._merger.take(self._shard.accept_rows(slot, bucket, send.step, rows))
         else:
-            self._merger.take(self._shard.sets.rows(slot, bucket, send.step, rows, self._next()))
+            self._merger.take(self._shard.set_rows(slot, bucket, send.step, rows, self._next()))
 
     def _pull(self, slot: int, pull: PullOperation, now: float) -> None:
         rows = pull.ids.get(0) if isinstance(pull, PullRowsOperation) else None
@@ -224,22 +224,22 @@ class LocalCore:
         wait = PullWait(pull, self._next(), pull.version, slot=slot, state=pull.names is not None, reading=pull.reading)
         self._await(wait.request, wait, now)
         if rows is not None:
-            self._merger.take(Taken(self._shard.pulls.rows(wait, pull.asks(0)[0][0], rows), pull=wait))
+            self._merger.take(self._shard.ask_rows(wait, pull.asks(0)[0][0], rows))
             return
         for bucket, first, count, _ in pull.asks(0):
-            self._shard.pulls.ask(wait, bucket, first, count, 0)
+            self._shard.ask(wait, bucket, first, count, 0)
         self._merger.ask(wait, self._shard)
 
-    def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
+    def answer(self, wait: PullWait, table: TableState) -> Iterator[None]:
         """See `Answering`."""
-        for part in unit.answers(wait):
+        for part in table.answers(wait):
             if part is None:
                 yield
                 if wait.dropped:
                     return
                 continue
             self._write(wait, part)
-        wait.open_units.discard(unit.spec.number)
+        wait.open_tables.discard(table.spec.number)
         self._look(wait)
 
     def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:

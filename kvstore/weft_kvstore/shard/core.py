@@ -419,9 +419,9 @@ class ShardCore:
             return self._ids(peer, run)
         origin = (peer.hello.process, run.request)
         if kind == PayloadKind.VALUE:
-            return (shard.sets.chunks if run.chunks else shard.sets.slices)(peer.slot, run, origin)
+            return (shard.set_chunks if run.chunks else shard.set_slices)(peer.slot, run, origin)
         if kind == PayloadKind.RESTORED:
-            return shard.sets.restored(peer.slot, run, origin)
+            return shard.restore(peer.slot, run, origin)
         raise ProtocolError(f"Push.payload_kind: {kind} is none that there is")
 
     def _ids(self, peer: Peer, run: Run) -> Taken:
@@ -429,7 +429,7 @@ class ShardCore:
         if wait is None:
             return Taken()  # It was given up meanwhile.
         before = wait.ids_bytes
-        taken = peer.job.shard.pulls.ids(wait, run)
+        taken = peer.job.shard.ask_ids(wait, run)
         peer.ids_bytes += wait.ids_bytes - before
         if peer.ids_bytes > MAX_IDS_BYTES:
             raise ProtocolError(f"Push.request: {peer.ids_bytes} bytes of ids wait already")
@@ -470,7 +470,7 @@ class ShardCore:
             for number, first, count, chunks in runs:
                 bucket = buckets.get(number)
                 if bucket is None or chunks or wait.chunks or not 0 < count <= bucket.state.count - first:
-                    shard.pulls.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
+                    shard.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
                 elif at_once and bucket.pulls.there(wait, first, first + count) == [(first, first + count)]:
                     self.answer_range(wait, bucket, first, first + count)
                     if peer.is_lost:  # It has asked for too much.
@@ -483,17 +483,17 @@ class ShardCore:
         for wait in asked:
             if wait.open:
                 self.work.ask(wait, shard)
-            elif not wait.open_units:
+            elif not wait.open_tables:
                 peer.forget(wait)
 
-    def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
+    def answer(self, wait: PullWait, table: TableState) -> Iterator[None]:
         """A table's answer to a pull."""
         peer: Peer = wait.link
         outbox = peer.outbox
         few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
         if not few and not self._may_queue(peer):
             return
-        for part in unit.answers(wait):
+        for part in table.answers(wait):
             if part is not None:
                 peer.put(wait, part)
                 continue
@@ -501,7 +501,7 @@ class ShardCore:
             yield
             if wait.dropped:
                 return
-        wait.open_units.discard(unit.spec.number)
+        wait.open_tables.discard(table.spec.number)
         if wait.is_answered:
             peer.forget(wait)
         self.links.due(peer)

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from functools import cached_property, partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from weft_kernels.id_draws import uniform_of_ids
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array, Range, Ranges, Segment
-from weft_kvstore.bucket.bucket import PlainBucket, PullWait
+from weft_kvstore.bucket.bucket import PlainBucket, PullWait, plain_bucket
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.state import Arrival
 from weft_kvstore.bucket.update import Computing, InTurn
-from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.description.records import StoreDescription, first_table_rows, is_given
 from weft_kvstore.errors import StoreError
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows, is_ascending
+from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.same_host.layout import ShardPlaces, shard_places
-from weft_kvstore.shard.parts import LiveHyper, ShardParts, Specs
-from weft_kvstore.sharding import KeySlices, routing_of
+from weft_kvstore.shard.specs import LiveHyper, Specs
+from weft_kvstore.sharding import BucketKind, KeySlices, routing_of
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import ChunkRun
+from weft_kvstore.tables.steps import ChunkRun, TableSpec
 from weft_kvstore.wire.codec import ProtocolError, Run, check_chunks, chunks_apart, unpacked_ids, unpacked_rows
 from weft_kvstore.wire.messages import PayloadKind
 
@@ -30,11 +32,11 @@ from weft_kvstore.wire.messages import PayloadKind
 
 
 class Taken(NamedTuple):
-    """What follows from something that came: `units` may now merge, and so may `arrivals` of buckets. Where values were
-    set, units have `changed` or ranges of buckets have, and pulls may have waited for it; where the last ids of a
-    `pull` came, units can answer it instead."""
+    """What follows from something that came: `tables` may now merge, and so may `arrivals` of buckets. Where values
+    were set, tables have `changed` or ranges of buckets have, and pulls may have waited for it; where the last ids of a
+    `pull` came, tables can answer it instead."""
 
-    units: Sequence[TableState] = ()
+    tables: Sequence[TableState] = ()
     arrivals: Sequence[tuple[PlainBucket, Arrival]] = ()
     changed: bool = False
     ranges: Sequence[tuple[PlainBucket, Range]] = ()
@@ -52,105 +54,6 @@ def rows_of(table: TableState, run: Run) -> Rows:
     if flags.writeable and flags.aligned and ids.flags.aligned:
         return rows
     return Rows(ids.copy(), values.copy())
-
-
-# --- Values that clients set on a shard, in order with what is pushed: slices, and rows of tables ---------------------
-
-
-class JobSets:
-    """Those of one job. `origin` tells the parts of one set from those of another, so that each is taken in once. All
-    raise ProtocolError for what this shard does not have, PushRefusedError where it contradicts what is there; what is
-    refused changes nothing."""
-
-    def __init__(self, parts: ShardParts) -> None:
-        self._parts = parts
-
-    @property
-    def waiting(self) -> int:
-        """Parts that were set for versions that are still to come; may be asked on any thread."""
-        in_buckets = sum(one.state.sets.waiting for one in list(self._parts.buckets.values()))
-        return in_buckets + sum(one.sets.waiting for one in list(self._parts.units.values()))
-
-    def slices(self, slot: int, run: Run, origin: Hashable) -> Taken:
-        """Sets a run of slices."""
-        bucket = self._parts.plain(run.bucket)
-        segment = bucket.segment_of(run)
-        bucket.state.sets.check(slot, run.step, segment.first, segment.stop, origin)
-        changed = bucket.state.sets.accept(run.step, segment, origin)
-        return Taken(changed=True, ranges=[(bucket, one) for one in changed])
-
-    def restored(self, slot: int, run: Run, origin: Hashable) -> Taken:
-        """Restores a run of slices: their value, or a state array of the rule."""
-        bucket = self._parts.plain(run.bucket)
-        segment = bucket.segment_of(run)
-        changed = bucket.state.restore(slot, run.step, run.chunks, segment, origin)
-        return Taken(changed=True, ranges=[(bucket, one) for one in changed])
-
-    def chunks(self, slot: int, run: Run, origin: Hashable) -> Taken:
-        """Sets rows of a table, each chunk by itself."""
-        table = self._parts.table(run.bucket)
-        chunks = list(enumerate(chunks_apart(rows_of(table, run), table.cut.rows_up), run.first))
-        for index, _ in chunks:  # all before any
-            table.sets.check(slot, run.step, (origin, index))
-        changed = [table.accept_set(run.step, part, (origin, index)) for index, part in chunks]
-        return Taken([table] if any(changed) else [], changed=True)
-
-    def rows(self, slot: int, bucket: int, version: int, rows: Rows, origin: Hashable) -> Taken:
-        """Sets rows by their places, where there is one shard."""
-        table = self._parts.table(bucket)
-        table.sets.check(slot, version, origin)
-        return Taken([table] if table.accept_set(version, rows, origin) else [], changed=True)
-
-
-# --- What clients ask of a job on a shard, entry by entry, with the ids of rows that they want ------------------------
-
-
-class JobPulls:
-    """Takes in what is asked of one job. All raise ProtocolError for what this shard does not have."""
-
-    def __init__(self, parts: ShardParts, shard: int) -> None:
-        self._parts = parts
-        self._shard = shard
-
-    def ask(self, wait: PullWait, bucket: int, first: int, count: int, chunks: int) -> None:
-        """Takes in an entry of a pull: slices of plain buckets are open in it then.
-
-        A pull of a table waits for `chunks` chunks of ids first; no other pull has any.
-        """
-        unit = self._parts.units.get(bucket)
-        if unit is not None:
-            check_chunks(unit.cut.rows_on[self._shard], unit.cut.ids_up, chunks, unit.spec.key)
-            if wait.open or wait.open_units:
-                raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
-            wait.expect(bucket, chunks)
-            return
-        if chunks:
-            raise ProtocolError(f"Pull.chunks: {chunks} of bucket {bucket}, which is no table")
-        if wait.chunks:
-            raise ProtocolError(f"Pull.bucket: {bucket} is asked for beside a table")
-        (self._parts.buckets.get(bucket) or self._parts.plain(bucket)).check_range(first, count, "Pull.first")
-        wait.want(bucket, first, first + count)
-
-    def ids(self, wait: PullWait, run: Run) -> Taken:
-        """Takes in a run of the ids of a pull."""
-        table = self._parts.units.get(run.bucket)
-        if not isinstance(table, TableState) or run.bucket not in wait.open_units or run.chunks != wait.chunks:
-            raise ProtocolError(
-                f"Push.request: {wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
-            )
-        ids = unpacked_ids(run, table.cut, self._shard, table.spec.key)
-        if not wait.add_ids(run.first, ids):
-            return Taken(pull=wait)
-        places = ids[0] if wait.chunks == 1 else wait.places
-        if wait.chunks > 1 and not is_ascending(places):  # Those of one chunk do.
-            raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
-        wait.ids = places
-        return Taken([table], pull=wait)
-
-    def rows(self, wait: PullWait, bucket: int, places: Array) -> list[TableState]:
-        """Takes in a pull of rows by their places. Returns as `ask` does."""
-        wait.ids = places
-        return [self._parts.table(bucket)]
 
 
 # --- Who waits for whom on a shard, in words: what a pull lacks, and a step that is not measured ----------------------
@@ -197,14 +100,10 @@ class JobShard:
         self.gate = StepGate(description.commit, description.slots) if description.commit is not None else None
         """What holds each step until the slots have agreed on it, where they do."""
         self._routing = routing_of(description)
-        self.parts = ShardParts(description, self._routing, shard)
-        self.buckets: Mapping[int, PlainBucket] = self.parts.buckets
-        self.live = LiveHyper(description, self._routing, shard, self.parts.buckets, self.parts.units)
+        self.buckets: dict[int, PlainBucket] = {}
+        self.tables: dict[int, TableState] = {}
+        self.live = LiveHyper(description, self._routing, shard, self.buckets, self.tables)
         """The hyper-parameters, which may be changed."""
-        self.sets = JobSets(self.parts)
-        """What takes in values that are set."""
-        self.pulls = JobPulls(self.parts, shard)
-        """What takes in what is asked for."""
 
         def wanted(key: str) -> None:
             if stopped():
@@ -220,13 +119,21 @@ class JobShard:
             rule=rule,
             keeps_previous=keeps_previous,
         )
-        self.parts.make(specs, tables, wanted)
+        for bucket in self._routing.buckets:
+            if bucket.kind is BucketKind.TABLE:
+                if self._routing.tables[bucket.keys[0]].bytes_on(shard):
+                    self.tables[bucket.number] = self._made_table(specs.of_table(bucket.number), bucket.keys[0], tables)
+            elif shard in bucket.parts:
+                spec = specs.of_bucket(bucket.number)
+                self.buckets[bucket.number] = plain_bucket(description, self._routing, spec, shard, wanted)
         if self.gate is not None:
-            self.gate.expect(self.parts.contributed)
+            slices = sum(len(one.state) for one in self.buckets.values() if one.state.spec.slots)
+            self.gate.expect(slices + sum(1 for one in self.tables.values() if one.spec.slots))
 
     def close(self) -> None:
         """Gives back what tables have on disk. Nothing else is to be called then."""
-        self.parts.close()
+        for table in self.tables.values():
+            table.close()
 
     @cached_property
     def places(self) -> ShardPlaces:
@@ -246,54 +153,163 @@ class JobShard:
     @property
     def nbytes(self) -> int:
         """Bytes of the values that this shard has, tables left out."""
-        return self.parts.nbytes
+        return sum(one.state.nbytes for one in self.buckets.values())
 
     @property
-    def units(self) -> Iterable[TableState]:
-        """What merges as one here."""
-        return self.parts.units.values()
+    def table_bytes(self) -> int:
+        """Bytes of the tables' values, were every row touched."""
+        return sum(one.capacity_bytes for one in self.tables.values())
+
+    @property
+    def waiting_sets(self) -> int:
+        """Parts that were set for versions that are still to come; may be asked on any thread."""
+        in_buckets = sum(one.state.sets.waiting for one in list(self.buckets.values()))
+        return in_buckets + sum(one.sets.waiting for one in list(self.tables.values()))
+
+    def plain(self, number: int) -> PlainBucket:
+        """A bucket of dense keys. Raises ProtocolError, as the others do, where it is none that is here."""
+        found = self.buckets.get(number)
+        if found is None:
+            raise ProtocolError(f"bucket: {number} has no slice on shard {self.shard}")
+        return found
+
+    def table(self, number: int) -> TableState:
+        found = self.tables.get(number)
+        if found is None:
+            raise ProtocolError(f"bucket: {number} has no rows on shard {self.shard}")
+        return found
+
+    def _made_table(self, spec: TableSpec, place: int, rows_at: TablePlace | None) -> TableState:
+        """Raises ValueError for an initializer that there is not, StoreError where its rows have no place."""
+        key, cut, seed = self.description.keys[place], self._routing.tables[place], self.description.seed
+        make = partial(first_table_rows, key, seed, cut.width)
+        if not is_given(key):
+            make(np.zeros(0, np.int64))  # An initializer that there is not is found out now.
+        draw = partial(uniform_of_ids, seed, CHANCE, key.key)
+        try:
+            return TableState(spec, cut, self.shard, make, sparse=key.sparse, draw=draw, place=rows_at)
+        except OSError as error:
+            raise StoreError(f"key {key.key!r}: there is no place for its rows: {error}") from error
+
+    # --- Values that clients set, in order with what is pushed. `origin` tells the parts of one set from those of
+    # another, so that each is taken in once. All raise ProtocolError for what this shard does not have, and
+    # PushRefusedError where it contradicts what is there; what is refused changes nothing.
+
+    def set_slices(self, slot: int, run: Run, origin: Hashable) -> Taken:
+        """Sets a run of slices."""
+        bucket = self.plain(run.bucket)
+        segment = bucket.segment_of(run)
+        bucket.state.sets.check(slot, run.step, segment.first, segment.stop, origin)
+        changed = bucket.state.sets.accept(run.step, segment, origin)
+        return Taken(changed=True, ranges=[(bucket, one) for one in changed])
+
+    def restore(self, slot: int, run: Run, origin: Hashable) -> Taken:
+        """Restores a run of slices: their value, or a state array of the rule."""
+        bucket = self.plain(run.bucket)
+        segment = bucket.segment_of(run)
+        changed = bucket.state.restore(slot, run.step, run.chunks, segment, origin)
+        return Taken(changed=True, ranges=[(bucket, one) for one in changed])
+
+    def set_chunks(self, slot: int, run: Run, origin: Hashable) -> Taken:
+        """Sets rows of a table, each chunk by itself."""
+        table = self.table(run.bucket)
+        chunks = list(enumerate(chunks_apart(rows_of(table, run), table.cut.rows_up), run.first))
+        for index, _ in chunks:  # all before any
+            table.sets.check(slot, run.step, (origin, index))
+        changed = [table.accept_set(run.step, part, (origin, index)) for index, part in chunks]
+        return Taken([table] if any(changed) else [], changed=True)
+
+    def set_rows(self, slot: int, bucket: int, version: int, rows: Rows, origin: Hashable) -> Taken:
+        """Sets rows by their places, where there is one shard."""
+        table = self.table(bucket)
+        table.sets.check(slot, version, origin)
+        return Taken([table] if table.accept_set(version, rows, origin) else [], changed=True)
+
+    # --- Pulls, with the ids of rows that they want. All raise ProtocolError for what this shard does not have.
+
+    def ask(self, wait: PullWait, bucket: int, first: int, count: int, chunks: int) -> None:
+        """Takes in an entry of a pull: slices of plain buckets are open in it then.
+
+        A pull of a table waits for `chunks` chunks of ids first; no other pull has any.
+        """
+        table = self.tables.get(bucket)
+        if table is not None:
+            check_chunks(table.cut.rows_on[self.shard], table.cut.ids_up, chunks, table.spec.key)
+            if wait.open or wait.open_tables:
+                raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
+            wait.expect(bucket, chunks)
+            return
+        if chunks:
+            raise ProtocolError(f"Pull.chunks: {chunks} of bucket {bucket}, which is no table")
+        if wait.chunks:
+            raise ProtocolError(f"Pull.bucket: {bucket} is asked for beside a table")
+        self.plain(bucket).check_range(first, count, "Pull.first")
+        wait.want(bucket, first, first + count)
+
+    def ask_ids(self, wait: PullWait, run: Run) -> Taken:
+        """Takes in a run of the ids of a pull."""
+        table = self.tables.get(run.bucket)
+        if table is None or run.bucket not in wait.open_tables or run.chunks != wait.chunks:
+            raise ProtocolError(
+                f"Push.request: {wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
+            )
+        ids = unpacked_ids(run, table.cut, self.shard, table.spec.key)
+        if not wait.add_ids(run.first, ids):
+            return Taken(pull=wait)
+        places = ids[0] if wait.chunks == 1 else wait.places
+        if wait.chunks > 1 and not is_ascending(places):  # Those of one chunk do.
+            raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
+        wait.ids = places
+        return Taken([table], pull=wait)
+
+    def ask_rows(self, wait: PullWait, bucket: int, places: Array) -> Taken:
+        """Takes in all rows of a pull, by their places."""
+        wait.ids = places
+        return Taken([self.table(bucket)], pull=wait)
+
+    # --- Steps
 
     def accept_chunks(self, slot: int, run: Run) -> Taken:
         """Takes in a run of chunks of a push of rows. Raises ProtocolError for a run that this shard does not have, and
         PushRefusedError where the push contradicts what is there."""
-        table = self.parts.units.get(run.bucket) or self.parts.table(run.bucket)
+        table = self.tables.get(run.bucket) or self.table(run.bucket)
         came = ChunkRun(run.first, run.first + run.count, rows_of(table, run))
         return Taken([table]) if table.accept_run(slot, run.step, came, run.chunks) else Taken()
 
     def accept_rows(self, slot: int, bucket: int, step: int, rows: Rows) -> Taken:
         """Takes over all rows of a push, where there is one shard. Raises as `accept_chunks` does."""
-        table = self.parts.table(bucket)
+        table = self.table(bucket)
         table.check(slot, step, pushes=True)
         return Taken([table]) if table.accept(slot, step, rows) else Taken()
 
     def declare_nothing(self, slot: int, step: int, keys: Iterable[int]) -> Taken:
         """The slot has nothing for these keys in this step. Raises as `accept_chunks` does."""
-        units, ranges = self._contributed(keys)
-        for unit in units:  # all before any: what is refused changes nothing
-            unit.check(slot, step, pushes=False)
+        tables, ranges = self._contributed(keys)
+        for table in tables:  # all before any: what is refused changes nothing
+            table.check(slot, step, pushes=False)
         runs = [(self.buckets[number], first, stop) for number, some in ranges.items() for first, stop in some]
         for bucket, first, stop in runs:
             bucket.state.check(slot, step, first, stop, pushes=False)
-        ready = [unit for unit in units if unit.accept(slot, step, None)]
+        ready = [table for table in tables if table.accept(slot, step, None)]
         nothing = [
             (bucket, bucket.state.accept(slot, step, Segment(first, stop, None))) for bucket, first, stop in runs
         ]
         return Taken(ready, [(bucket, one) for bucket, arrivals in nothing for one in arrivals])
 
     def _contributed(self, keys: Iterable[int]) -> tuple[list[TableState], dict[int, Ranges]]:
-        """What this shard has of these keys: units, and slices by bucket. Raises ProtocolError."""
-        units: list[TableState] = []
+        """What this shard has of these keys: tables, and slices by bucket. Raises ProtocolError."""
+        tables: list[TableState] = []
         ranges: dict[int, Ranges] = {}
         for key in keys:
             if not key < len(self.description.keys):
                 raise ProtocolError(f"Barrier.nothing: key {key}, there are {len(self.description.keys)}")
             number = self._routing.bucket_of[key]
-            if number in self.parts.units:
-                units.append(self.parts.units[number])
+            if number in self.tables:
+                tables.append(self.tables[number])
             elif self.shard in self._routing.runs[key]:
                 first = self._routing.first_in_bucket[key][self.shard]
                 ranges.setdefault(number, Ranges()).add(first, first + len(self._routing.runs[key][self.shard]))
-        return units, ranges
+        return tables, ranges
 
     def arrive(self, slot: int, step: int) -> None:
         """The slot's barrier of a step is whole. Raises ProtocolError where steps are not committed, PushRefusedError
@@ -311,8 +327,8 @@ class JobShard:
             self.gate.replace(slot)
         for bucket in self.buckets.values():
             bucket.state.replace(slot)
-        for unit in self.units:
-            unit.replace(slot)
+        for table in self.tables.values():
+            table.replace(slot)
 
     def waits_for(self, wait: PullWait) -> Reason:
         """What an open pull waits for; no slot is missing where all was answered."""
@@ -320,12 +336,12 @@ class JobShard:
             text, missing = self.buckets[number].pulls.waits_for(wait)
             if missing:
                 return text, missing
-        for number in sorted(wait.open_units):
-            unit = self.parts.units[number]
+        for number in sorted(wait.open_tables):
+            table = self.tables[number]
             if wait.ids is None:
-                return f"the ids of key {unit.spec.key!r} have not all come", []
-            if not unit.can_answer(wait):
-                return unit.waits_for(wait)
+                return f"the ids of key {table.spec.key!r} have not all come", []
+            if not table.can_answer(wait):
+                return table.waits_for(wait)
         for number in wait.open:
             return self.buckets[number].pulls.waits_for(wait)
         return "every slice was answered", []
@@ -341,10 +357,10 @@ class JobShard:
                 text, missing = bucket.pulls.waits_for(wait)
                 if lost := _both(missing, absent):
                     return text, lost
-        for number in wait.open_units:
-            unit = self.parts.units[number]
-            if (every or _both(unit.spec.slots, absent)) and wait.ids is not None:
-                text, missing = unit.waits_for(wait)
+        for number in wait.open_tables:
+            table = self.tables[number]
+            if (every or _both(table.spec.slots, absent)) and wait.ids is not None:
+                text, missing = table.waits_for(wait)
                 if lost := _both(missing, absent):
                     return text, lost
         return None
@@ -354,11 +370,11 @@ class JobShard:
         text, missing = self._gate("Measure").missing(step)
         if missing:
             return text, missing
-        for unit in self.units:
-            if unit.spec.slots and unit.version <= step:
-                behind = unit.steps.missing(step + 1, 0, settled=True)
+        for table in self.tables.values():
+            if table.spec.slots and table.version <= step:
+                behind = table.steps.missing(step + 1, 0, settled=True)
                 if behind[1]:
-                    return f"key {unit.spec.key!r} {behind[0]}", behind[1]
+                    return f"key {table.spec.key!r} {behind[0]}", behind[1]
         for bucket in self.buckets.values():
             steps = bucket.state.steps
             late = steps.came.min(axis=0) <= step if steps.slots else np.zeros(0, np.bool_)

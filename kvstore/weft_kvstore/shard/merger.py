@@ -21,8 +21,8 @@ from weft_kvstore.wire.messages import Reading
 class Answering(Protocol):
     """What becomes of pulls, and of a job that fails."""
 
-    def answer(self, wait: PullWait, unit: TableState) -> Iterator[None]:
-        """A unit's answer to a pull; stops after each piece of it."""
+    def answer(self, wait: PullWait, table: TableState) -> Iterator[None]:
+        """A table's answer to a pull; stops after each piece of it."""
 
     def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
         """What slices of a bucket, which are ready, answer to a pull."""
@@ -50,7 +50,7 @@ WorkStage = Literal["merge", "answer"]
 
 
 class Merger:
-    """Units and buckets of a job. What overflows is the user's to see in the values: whoever calls this has NumPy say
+    """Tables and buckets of a job. What overflows is the user's to see in the values: whoever calls this has NumPy say
     nothing of it. `queue` has the work that waits, the most urgent first, of equals what came first; a
     work is in it once: `Work.queued`."""
 
@@ -87,7 +87,7 @@ class Merger:
         Raises ProtocolError for a run that the shard does not have, and PushRefusedError where the push contradicts
         what is there.
         """
-        bucket = shard.buckets.get(run.bucket) or shard.parts.plain(run.bucket)
+        bucket = shard.buckets.get(run.bucket) or shard.plain(run.bucket)
         segment = (
             bucket.segment_in_places(run, shard.places.gradients[run.bucket]) if run.place else bucket.segment_of(run)
         )
@@ -97,15 +97,15 @@ class Merger:
     def take(self, taken: Taken) -> None:
         """Goes on with what follows from something that came."""
         if taken.pull is not None:
-            self._answer_units(taken.pull, taken.units)
+            self._answer_tables(taken.pull, taken.tables)
             return
-        if taken.units:
-            self._put(taken.units)
+        if taken.tables:
+            self._put(taken.tables)
         for bucket, arrival in taken.arrivals:
             segment = arrival.segment
             self.merge(bucket, segment.first, segment.stop, arrival)
         if taken.changed:
-            for one in taken.units:
+            for one in taken.tables:
                 self._answer_waiting(one)
             for bucket, (first, stop) in taken.ranges:
                 self._answer_range(bucket, first, stop)
@@ -113,7 +113,7 @@ class Merger:
 
     def go_on(self, shard: JobShard) -> None:
         """A step was committed: what holds it goes on."""
-        self._put([one for one in shard.units if one.spec.slots])
+        self._put([one for one in shard.tables.values() if one.spec.slots])
         for bucket in shard.buckets.values():
             if bucket.state.spec.slots:
                 self.merge(bucket, 0, bucket.state.count)
@@ -226,17 +226,17 @@ class Merger:
             if passed is not None:
                 self._handler.refuse(wait, passed)
 
-    def _put(self, units: Iterable[TableState]) -> None:
+    def _put(self, tables: Iterable[TableState]) -> None:
         """These may have something to merge."""
-        for one in units:
+        for one in tables:
             if not one.merge_is_due:
                 one.merge_is_due = True
                 self._add(one, self._merging(one))
 
-    def _answer_units(self, wait: PullWait, units: Sequence[TableState]) -> None:
-        for one in units:
-            wait.open_units.add(one.spec.number)
-        for one in units:
+    def _answer_tables(self, wait: PullWait, tables: Sequence[TableState]) -> None:
+        for one in tables:
+            wait.open_tables.add(one.spec.number)
+        for one in tables:
             if not wait.dropped:
                 self._answer_or_wait(wait, one)
 

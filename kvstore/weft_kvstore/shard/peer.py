@@ -417,7 +417,7 @@ class Job:
     """Bytes of values that may wait for one connection."""
 
     def __post_init__(self) -> None:
-        self.most_queued = MAX_QUEUED_COPIES * self.shard.nbytes + MAX_QUEUED_TABLES * self.shard.parts.table_bytes
+        self.most_queued = MAX_QUEUED_COPIES * self.shard.nbytes + MAX_QUEUED_TABLES * self.shard.table_bytes
         self.digest = digest(self.shard.description)
         description = self.shard.description
         together = {slot for key in description.keys for slot in key.slots} if description.mode is Mode.SYNC else ()

@@ -68,7 +68,7 @@ class Capture:
         without: Collection[str] = (),
         since: int | None = None,
     ) -> None:
-        knows = bool(shard.parts.units) and all(unit.rows.changes.knows(since) for unit in shard.units)
+        knows = bool(shard.tables) and all(unit.rows.changes.knows(since) for unit in shard.tables.values())
         self.since = since if knows else None
         self.step = step
         self._shard = shard
@@ -79,8 +79,8 @@ class Capture:
         self._taken: dict[int, list[_Captured]] = {}
         self._pins: list[tuple[Pin, int]] = []
         self._tables: dict[int, TableCapture] = {}
-        self._left = sum(len(bucket.state) for bucket in shard.buckets.values()) + len(shard.parts.units)
-        for unit in shard.units:
+        self._left = sum(len(bucket.state) for bucket in shard.buckets.values()) + len(shard.tables)
+        for unit in shard.tables.values():
             if unit.passed_version(step):
                 raise MissedError(f"key {unit.spec.key!r} is at version {unit.version} already, or changes")
         for bucket in shard.buckets.values():
@@ -94,7 +94,7 @@ class Capture:
             there = bucket.state.steps.version == step if bucket.state.spec.slots else np.ones(len(bucket.state), bool)
             for first, stop in ranges_where(there, 0):
                 self._take(number, bucket, first, stop)
-        for number, unit in shard.parts.units.items():
+        for number, unit in shard.tables.items():
             if unit.is_quiet_at(step):
                 self._take_table(number, unit)
             else:
@@ -124,7 +124,7 @@ class Capture:
                 updates = np.concatenate([one.updates for one in captured])[span.first : span.stop]
                 found.append(Part(UPDATES, span.key, span.number, len(updates), "int64", [updates]))
         for number, table in self._tables.items():
-            found += _table_parts(self._shard.parts.units[number], table, there)
+            found += _table_parts(self._shard.tables[number], table, there)
         return found
 
     def held(self, there: OtherThread) -> Held:
@@ -135,7 +135,7 @@ class Capture:
         """Gives everything back, complete or not."""
         self._end()
         for number, table in self._tables.items():
-            self._shard.parts.units[number].rows.release(table.rows)
+            self._shard.tables[number].rows.release(table.rows)
         self._tables.clear()
         for pin, count in self._pins:
             pin.give_back(0, count)
@@ -152,7 +152,7 @@ class Capture:
     def _end(self) -> None:
         for bucket in self._shard.buckets.values():
             bucket.state.reached = None
-        for unit in self._shard.units:
+        for unit in self._shard.tables.values():
             unit.reached = None
 
     def _reached(self, number: int, bucket: PlainBucket) -> Callable[[int, int, int], None]:
@@ -367,7 +367,7 @@ def restore(shard: JobShard, snapshot: Snapshot) -> None:
     with SnapshotReader(snapshot) as reader:
         for bucket in shard.buckets.values():
             _restore_bucket(shard, bucket, step, reader)
-        for unit in shard.units:
+        for unit in shard.tables.values():
             _restore_table(unit, step, reader)
     if shard.gate is not None:
         shard.gate.begin_at(step, loss_scale_of(snapshot))

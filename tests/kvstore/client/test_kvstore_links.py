@@ -92,7 +92,7 @@ def test_a_newer_incarnation_replaces_rows_of_which_only_some_had_come() -> None
     ended(simulation, simulation.stores[0].pull_rows("t", np.arange(1), 0))
     old = simulation.stores[0].push_rows("t", 0, np.arange(90), ones(90, 6))
     shard = simulation.shards[0]
-    (unit,) = shard.job.shard.units
+    (unit,) = shard.job.shard.tables.values()
     while not unit._pushes._open:
         assert simulation.step(ANY)
     ((_, half),) = unit._pushes._open.items()
@@ -152,7 +152,7 @@ def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None
     ended(simulation, store.pull("w", 0))
     futures = [store.set("w", 1, 5 * ones(4)), store.set_rows("t", 1, np.array([3]), 7 * ones(1, 2))]
     there = simulation.shards[0].job.shard
-    bucket, (rows_there,) = there.buckets[0].state, there.units
+    bucket, (rows_there,) = there.buckets[0].state, there.tables.values()
     while not (bucket.sets._taken and rows_there.sets._taken):
         assert simulation.step(ANY)
     push = store.push("w", 0, ones(4))

@@ -30,7 +30,7 @@ from weft_kvstore.library.key_registry import CHANGES_KEPT, KeyRegistry
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.parts import LiveHyper
+from weft_kvstore.shard.specs import LiveHyper
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import (
     Hyper,

@@ -66,7 +66,7 @@ class Ends:
             self.merger.push(self.shard, slot, run)
 
     def pull(self, wait: PullWait) -> None:
-        self.shard.pulls.ask(wait, 0, 0, 1, 0)
+        self.shard.ask(wait, 0, 0, 1, 0)
         self.merger.ask(wait, self.shard)
 
     def work(self) -> None:
@@ -178,4 +178,4 @@ def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
     with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
         shard.accept_rows(0, 0, 0, rows)
     with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
-        shard.sets.rows(0, 0, 1, rows, "origin")
+        shard.set_rows(0, 0, 1, rows, "origin")

@@ -26,7 +26,7 @@ from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.parts import a_piece
+from weft_kvstore.shard.specs import a_piece
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables.steps import RowsAhead
 from weft_kvstore.wire.codec import RowSource, decode_reply, encode
@@ -301,7 +301,7 @@ def test_a_refused_run_of_chunks_changes_nothing(payload_kind: int) -> None:
     values = np.ones((4, 4), np.float32)
     payload = np.concatenate([first, second]).astype(np.int64).tobytes() + 2 * values.tobytes()
     if payload_kind:
-        held = shard.job.parts.table(0)
+        held = shard.job.table(0)
         check = held.sets.check
         refused = PushRefusedError("the second chunk")
 
@@ -318,7 +318,7 @@ def test_a_refused_run_of_chunks_changes_nothing(payload_kind: int) -> None:
     else:
         shard.say(push_of(0, [len(payload)], count=2, chunks=3), payload)
         assert "rows of chunk 1 are not between those beside it" in str(shard.heard)
-        assert not shard.job.parts.table(0)._pushes._open
+        assert not shard.job.table(0)._pushes._open
     assert [message for message, _ in shard.heard if isinstance(message, PushRefused)]
 
 

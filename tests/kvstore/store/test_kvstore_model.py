@@ -470,7 +470,7 @@ class Logs:
             job = core.job
             for bucket in job.shard.buckets.values():
                 bucket.state.applied = self._of_slices(shard, bucket.state.spec.number)
-            for unit in job.shard.units:
+            for unit in job.shard.tables.values():
                 unit.applied = self._of_unit(shard, unit.spec.number)
 
     def _of_slices(self, shard: int, bucket: int) -> Any:
@@ -505,7 +505,7 @@ def replayed(program: Program, simulation: Simulation, logs: Logs) -> PlainStore
                 logs.check_order(program, keys[place], applied)
                 for slot, step in applied:
                     plain.replay(keys[place], slot, step, slice(16 * index, 16 * index + 16))
-        for unit in job.shard.units:
+        for unit in job.shard.tables.values():
             key = program.key(unit.spec.key)
             applied = logs.applied.get((shard, unit.spec.number, 0), [])
             logs.check_order(program, key, applied)

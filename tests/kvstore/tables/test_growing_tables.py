@@ -60,7 +60,7 @@ def momentum_of(table: TableState) -> float:
 
 
 def table_in(job: JobShard) -> TableState:
-    (table,) = (unit for unit in job.units if isinstance(unit, TableState))
+    (table,) = job.tables.values()
     return table
 
 
@@ -318,7 +318,7 @@ def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int,
     wait.expect(0, chunks)
     run = Run(PayloadKind.IDS, 1, 0, 0, first, 1, chunks, memoryview(payload.tobytes()))
     with pytest.raises(ProtocolError, match=told):
-        job.pulls.ids(wait, run)
+        job.ask_ids(wait, run)
     row = np.zeros((len(payload), WIDTH), np.float32)
     values = payload.tobytes() + row.tobytes()
     with pytest.raises(ProtocolError, match=told):

@@ -57,7 +57,7 @@ class Store:
     @property
     def tables(self) -> list[TableState]:
         jobs = [job for core in self.simulation.shards for job in [core.job]]
-        return [unit for job in jobs for unit in job.shard.units if isinstance(unit, TableState)]
+        return [table for job in jobs for table in job.shard.tables.values()]
 
 
 class Dense:

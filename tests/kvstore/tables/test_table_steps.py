@@ -189,7 +189,7 @@ class Unit:
 
 def rules_of(key: KeyDescription, mode: Mode) -> TableSpec:
     table = msgspec.structs.replace(key, rows=True, shape=(1, 1))
-    (unit,) = JobShard(store_of([table], slots=2, shards=1, mode=mode), 0).units
+    (unit,) = JobShard(store_of([table], slots=2, shards=1, mode=mode), 0).tables.values()
     return unit.spec
 
 

@@ -118,7 +118,7 @@ class Table:
 
     def __init__(self, key: KeyDescription, *, a_piece: int = 100, sparse: Sparse = Sparse.LAZY) -> None:
         description = store_of([key], slots=1, shards=1, rule="momentum", hyper={"lr": RATE, "momentum": 0.5})
-        (unit,) = JobShard(description, 0).units
+        (unit,) = JobShard(description, 0).tables.values()
         self.made: list[int] = []
         cut = routing_of(description).tables[0]
         self.state = TableState(unit.spec, cut, 0, self._first, sparse=sparse, salt=1)
@@ -213,7 +213,7 @@ def test_a_rule_that_fails_is_told_with_its_key_and_step(sparse: Sparse, monkeyp
 
 
 def rules() -> TableSpec:
-    (unit,) = JobShard(store_of([a_table()], slots=1, shards=1, rule="adagrad"), 0).units
+    (unit,) = JobShard(store_of([a_table()], slots=1, shards=1, rule="adagrad"), 0).tables.values()
     return unit.spec
 
 

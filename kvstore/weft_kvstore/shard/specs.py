@@ -1,17 +1,13 @@
-"""What one shard has of a job's keys: buckets, tables, their updates, hyper-parameters and first values. Pure."""
+"""How what a shard has of a job is updated: by bucket, and with hyper-parameters that change. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from weft_graph.program import Update
 from weft_kernels.blocks import VECTOR_BLOCK
-from weft_kernels.id_draws import uniform_of_ids
 from weft_kernels.rules.record import Rule
 from weft_kvstore.bucket.bucket import (
     BUCKET_PIECES,
@@ -19,29 +15,25 @@ from weft_kvstore.bucket.bucket import (
     PIECE_ELEMENTS,
     PIECE_NODES,
     PlainBucket,
-    plain_bucket,
 )
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.update import BucketSpec, Computing
 from weft_kvstore.description.check import hyper_of, is_ruled, rule_of
-from weft_kvstore.description.records import KeyDescription, StoreDescription, first_table_rows, is_given
-from weft_kvstore.errors import StoreError
+from weft_kvstore.description.records import KeyDescription, StoreDescription, is_given
 from weft_kvstore.hyper import HyperAgreement, HyperTimeline, KeyHyper, Least, check_range, range_of
-from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.sharding import BucketKind, Routing
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.tables.steps import TableSpec
 from weft_kvstore.wire.codec import ProtocolError
 
-# --- A shard's hyper-parameters, of all its buckets and units, and their changes while the job runs -------------------
+# --- A shard's hyper-parameters, of all its buckets and tables, and their changes while the job runs ------------------
 
 
 NOTHING = (0, "nobody has begun")
 
 
 class LiveHyper:
-    """`buckets` and `units`, by number of the bucket, are those of the shard, once it has them."""
+    """`buckets` and `tables`, by number of the bucket, are those of the shard, once it has them."""
 
     def __init__(
         self,
@@ -49,14 +41,14 @@ class LiveHyper:
         routing: Routing,
         shard: int,
         buckets: Mapping[int, PlainBucket],
-        units: Mapping[int, TableState],
+        tables: Mapping[int, TableState],
     ) -> None:
         self.agreement = HyperAgreement(self, decides=shard == 0)
         self._description = description
         self._routing = routing
         self._shard = shard
         self._buckets = buckets
-        self._units = units
+        self._tables = tables
         self._job = HyperTimeline()
         self._made: list[KeyHyper] = []
         self._ranges: dict[str, Least] = {}
@@ -92,7 +84,7 @@ class LiveHyper:
         """See `Changed`."""
         if place is not None:
             return self._begun(self._routing.bucket_of[place], place)
-        return max((self._begun(bucket, None) for bucket in (*self._buckets, *self._units)), default=NOTHING)
+        return max((self._begun(bucket, None) for bucket in (*self._buckets, *self._tables)), default=NOTHING)
 
     def waiting(self, place: int | None) -> int:
         """See `Changed`."""
@@ -121,8 +113,8 @@ class LiveHyper:
     def _own(self, place: int, *, make: bool) -> HyperTimeline | None:
         """What is changed for one key; None where it has nothing here, or nothing was and none is to be made."""
         bucket = self._routing.bucket_of[place]
-        if bucket in self._units:
-            return self._units[bucket].spec.hyper.own
+        if bucket in self._tables:
+            return self._tables[bucket].spec.hyper.own
         plain = self._buckets.get(bucket)
         if plain is None or self._shard not in self._routing.runs[place]:
             return None
@@ -134,9 +126,9 @@ class LiveHyper:
         return spec.own[place].own
 
     def _begun(self, bucket: int, place: int | None) -> tuple[int, str]:
-        unit = self._units.get(bucket)
-        if unit is not None:
-            return unit.begun() if unit.spec.is_ruled else NOTHING
+        table = self._tables.get(bucket)
+        if table is not None:
+            return table.begun() if table.spec.is_ruled else NOTHING
         plain = self._buckets.get(bucket)
         if plain is None or not plain.state.spec.is_ruled:
             return NOTHING
@@ -150,10 +142,10 @@ class LiveHyper:
     def _least(self) -> int:
         """The first step that is not applied somewhere: none before it is asked for any more."""
         in_buckets = [int(one.state.steps.version.min()) for one in self._buckets.values() if one.state.spec.is_ruled]
-        return min(in_buckets + [one.version for one in self._units.values() if one.spec.is_ruled], default=0)
+        return min(in_buckets + [one.version for one in self._tables.values() if one.spec.is_ruled], default=0)
 
 
-# --- How a shard's buckets and units are updated, read off the job's description --------------------------------------
+# --- How a shard's buckets and tables are updated, read off the job's description -------------------------------------
 
 
 class Specs:
@@ -241,79 +233,3 @@ def nodes_of(rule: str | Mapping[str, Any]) -> int:
     """Of a user's rule; `PIECE_NODES` where it has fewer, and for a built-in one."""
     nodes = () if isinstance(rule, str) or "graph" not in rule else rule["graph"]["nodes"]
     return max(len(nodes), PIECE_NODES)
-
-
-# --- What one shard has of a job's keys: its buckets of dense keys and its tables, with their first values ------------
-
-
-class ShardParts:
-    """By number of the bucket: `buckets` are dense keys, `units` are tables. Both are empty until `make`."""
-
-    def __init__(self, description: StoreDescription, routing: Routing, shard: int) -> None:
-        self.buckets: dict[int, PlainBucket] = {}
-        self.units: dict[int, TableState] = {}
-        self._description = description
-        self._routing = routing
-        self._shard = shard
-
-    def make(self, specs: Specs, place: TablePlace | None, wanted: Callable[[str], None]) -> None:
-        """Makes the first values; `wanted` is asked meanwhile, with a key's name, whether that is still to be, and
-        raises where it is not. Raises ValueError for an initializer that there is not, StoreError where rows of a
-        table have no `place`."""
-        for bucket in self._routing.buckets:
-            first = bucket.keys[0]
-            if bucket.kind is BucketKind.TABLE:
-                if self._routing.tables[first].bytes_on(self._shard):
-                    self.units[bucket.number] = self._made_table(bucket.number, first, specs, place)
-            elif self._shard in bucket.parts:
-                spec = specs.of_bucket(bucket.number)
-                self.buckets[bucket.number] = plain_bucket(self._description, self._routing, spec, self._shard, wanted)
-
-    def close(self) -> None:
-        """Gives back what tables have on disk."""
-        for unit in self.tables:
-            unit.close()
-
-    @property
-    def tables(self) -> list[TableState]:
-        return list(self.units.values())
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values, tables left out."""
-        return sum(one.state.nbytes for one in self.buckets.values())
-
-    @property
-    def table_bytes(self) -> int:
-        """Bytes of the tables' values, were every row touched."""
-        return sum(one.capacity_bytes for one in self.tables)
-
-    @property
-    def contributed(self) -> int:
-        """Slices and units to which slots contribute."""
-        slices = sum(len(one.state) for one in self.buckets.values() if one.state.spec.slots)
-        return slices + sum(1 for one in self.units.values() if one.spec.slots)
-
-    def plain(self, bucket: int) -> PlainBucket:
-        """A plain bucket. Raises ProtocolError, as the others do, where it is none that is here."""
-        found = self.buckets.get(bucket)
-        if found is None:
-            raise ProtocolError(f"bucket: {bucket} has no slice on shard {self._shard}")
-        return found
-
-    def table(self, bucket: int) -> TableState:
-        found = self.units.get(bucket)
-        if found is None:
-            raise ProtocolError(f"bucket: {bucket} has no rows on shard {self._shard}")
-        return found
-
-    def _made_table(self, number: int, place: int, specs: Specs, rows_at: TablePlace | None) -> TableState:
-        key, cut, seed = self._description.keys[place], self._routing.tables[place], self._description.seed
-        make = partial(first_table_rows, key, seed, cut.width)
-        if not is_given(key):
-            make(np.zeros(0, np.int64))  # An initializer that there is not is found out now.
-        spec, draw = specs.of_table(number), partial(uniform_of_ids, seed, CHANCE, key.key)
-        try:
-            return TableState(spec, cut, self._shard, make, sparse=key.sparse, draw=draw, place=rows_at)
-        except OSError as error:
-            raise StoreError(f"key {key.key!r}: there is no place for its rows: {error}") from error
