@@ -83,6 +83,10 @@ class StrictArray:
     def __init__(self, held: Any) -> None:
         self.held = np.asarray(held)
 
+    @property
+    def data(self) -> Any:
+        return types.SimpleNamespace(ptr=self.held.__array_interface__["data"][0])
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or not hasattr(_cupy().ndarray, name):
             raise AttributeError(f"CuPy's array has no {name!r}")

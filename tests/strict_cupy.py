@@ -150,14 +150,14 @@ class Stream:
 
 @dataclass(eq=False)
 class Graph:
-    """What was captured. It is launched on the current stream."""
+    """What was captured."""
 
     cupy: StrictCupy
     work: list[Callable[[], None]]
 
-    def launch(self) -> None:
-        stream = current_stream()
-        assert stream is not None
+    def launch(self, stream: Stream) -> None:
+        assert stream.captured is None
+        assert not stream.is_lazy
         self.cupy.note("graph", stream)
         with np.errstate(all="ignore"):
             for work in self.work:
@@ -178,7 +178,7 @@ class StrictCupy(StrictModule):
             alloc_pinned_memory=lambda nbytes: bytearray([GARBAGE]) * nbytes,
             get_default_memory_pool=lambda: SimpleNamespace(used_bytes=lambda: 0),
             runtime=SimpleNamespace(CUDARuntimeError=CUDARuntimeError),
-            MemoryPool=lambda: SimpleNamespace(malloc=None),
+            MemoryPool=lambda: SimpleNamespace(malloc=None, total_bytes=lambda: 0),
             using_allocator=lambda malloc: nullcontext(),
         )
 
@@ -215,9 +215,12 @@ class StrictCupy(StrictModule):
 
     def asarray(self, value: Any, dtype: Any = None) -> StrictArray:  # type: ignore[override]
         stream = current_stream()
-        if not isinstance(value, StrictArray) and stream is not None:
+        if isinstance(value, StrictArray):
+            held = value.held
+            return StrictArray(self.carry_out("asarray", lambda: np.asarray(held, dtype=dtype)))
+        if stream is not None:
             stream.invalidate("asarray")
-        if isinstance(value, StrictArray) or stream is None or not stream.is_lazy:
+        if stream is None or not stream.is_lazy:
             return StrictModule.asarray(value, dtype)
         staged = np.array(value, dtype=dtype)  # CuPy's own pinned memory.
         made = StrictArray(np.frombuffer(bytes([GARBAGE]) * staged.nbytes, staged.dtype).reshape(staged.shape).copy())
@@ -225,7 +228,8 @@ class StrictCupy(StrictModule):
         stream.put(lambda: np.copyto(made.held, staged))
         return made
 
-    array = asarray
+    def array(self, value: Any, dtype: Any = None) -> StrictArray:  # type: ignore[override]
+        return self.asarray(value.copy() if isinstance(value, StrictArray) else value, dtype)
 
 
 def _address(array: Any) -> Any:

@@ -45,6 +45,45 @@ def test_gpu_takes_and_gives_every_type(gpu: CudaDevice) -> None:
             np.testing.assert_array_equal(back, array)
 
 
+def test_gpu_kernels_read_what_was_uploaded_and_memory_is_not_given_away(gpu: CudaDevice) -> None:
+    """Also while the stream of kernels is far behind."""
+    xp: Any = gpu.xp
+    slow = xp.ones((1 << 12, 1 << 12), dtype=xp.float32)
+    for number in range(50):
+        xp.matmul(slow, slow)
+        upload = gpu.upload(np.full(1 << 18, number, np.float32))
+        (found,) = gpu.bring([upload.land() + 1]).result(60)
+        assert np.all(found == number + 1)
+
+
+def test_gpu_launches_what_was_captured_on_the_same_arrays(gpu: CudaDevice) -> None:
+    """With a product, whose library has memory of its own, and an array that is made on the way."""
+    xp: Any = gpu.xp
+    x, weight, out = (xp.ones((64, 64), dtype=xp.float32) for _ in range(3))
+
+    def work() -> None:
+        xp.multiply(xp.matmul(x, weight), 2, out=out)
+
+    work()
+    out.fill(0)
+    launch = gpu.capture(work)
+    assert launch is not None
+    assert float(gpu.to_host(out.sum())) == 0, "nothing has run yet"
+    for number in range(3):
+        x.fill(number)
+        launch()
+        xp.full((64, 64), -1.0, dtype=xp.float32)
+        assert np.all(gpu.to_host(out) == 128 * number)
+
+
+def test_gpu_says_what_cannot_be_captured_and_goes_on(gpu: CudaDevice) -> None:
+    xp: Any = gpu.xp
+    x = xp.ones(8, dtype=xp.float32)
+    with pytest.raises(xp.cuda.runtime.CUDARuntimeError):
+        gpu.capture(lambda: gpu.xp.asnumpy(x + 1))
+    assert np.all(gpu.to_host(x + 1) == 2)
+
+
 @pytest.mark.parametrize("example", ["digits.py", "source_lines.py"])
 @pytest.mark.timeout(300)
 def test_gpu_trains_a_demo(gpu: CudaDevice, example: str) -> None:

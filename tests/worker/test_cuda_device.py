@@ -18,12 +18,14 @@ from weft_graph.ir import Graph, Input, Node
 from weft_graph.program import Programs
 from weft_graph.types import BATCH, DType, TensorType
 from weft_kvstore.local.local_store import LocalStore
+from weft_worker.bind import bind
 from weft_worker.cuda_device import CudaDevice
 from weft_worker.device import CpuDevice, Device
+from weft_worker.graphs import may_capture, stretches
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
 from weft_worker.task import Task
-from worker_graphs import FEATURES, mlp, parameter
+from worker_graphs import FEATURES, HIDDEN, mlp, parameter
 from worker_jobs import WAIT_S, Clock, Job, Records, programs_of, save_data
 
 pytest.importorskip("cupy", reason="the stand-in has CuPy's names; weft[cuda-compile] installs it")
@@ -199,7 +201,8 @@ def test_the_next_step_is_started_before_the_steps_loss_is_on_the_host(
     monkeypatch.setattr(strict_cupy.Event, "synchronize", slow)
     monkeypatch.setattr(cupy, "note", noting)
     monkeypatch.setattr(cupy, "asnumpy", slow_too)
-    assert records_of(job_of(tmp_path, deep(), columns={"x": "x"}), device, own=True).last == (DONE, None)
+    job = job_of(tmp_path, deep(), columns={"x": "x"})
+    assert records_of(job, device, own=True, cuda_graphs=False).last == (DONE, None)
     assert seen
     assert all(seen)
     assert products(cupy) == STEPS * PRODUCTS
@@ -238,3 +241,128 @@ def test_a_kernel_that_failed_ends_the_run_at_its_step(
     assert event == FAILED
     assert "step 1" in str(reason)
     assert "device 'cuda:0': cudaErrorIllegalAddress" in str(reason)
+
+
+# --- CUDA graphs ------------------------------------------------------------------------------------------------------
+
+
+def count(cupy: StrictCupy, what: str) -> int:
+    return sum(each.what == what for each in cupy.started)
+
+
+@pytest.mark.parametrize("name", ["deep", "labels", "async", "parts"])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_steps_kernels_are_captured_once_and_launched_as_a_whole_with_the_same_bits(
+    name: str, own: bool, made: Made, tmp_path: Path
+) -> None:
+    steps = 8
+    options = {"async": {"mode": "async"}, "parts": {"accumulate": 3}}.get(name, {})
+    columns = {} if name == "labels" else {"columns": {"x": "x"}}
+    job = job_of(tmp_path, None if name == "labels" else deep(), steps, **columns, **options)
+    device, plain = made()
+    expected = records_of(job, device, own=own, cuda_graphs=False)
+    device, cupy = made()
+    records = records_of(job, device, own=own)
+    assert (expected.last, records.last) == ((DONE, None), (DONE, None))
+    assert load_bytes(records) == load_bytes(expected)
+    assert [each.sums for each in records.metrics] == [each.sums for each in expected.metrics]
+    assert count(plain, "capture") == count(plain, "graph") == 0
+    assert count(cupy, "capture") >= 1
+    assert count(cupy, "graph") >= 3 * count(cupy, "capture"), "each is launched in most steps"
+    assert count(cupy, "matmul") <= count(plain, "matmul") / 2
+    last = max(number for number, each in enumerate(cupy.started) if each.what == "capture")
+    assert all(each.what != "matmul" for each in cupy.started[last:]), "nothing is captured again, or started by itself"
+
+
+def load_bytes(records: Records) -> dict[str, bytes]:
+    return {key: value.tobytes() for key, value in load(records.uploads[-1][0]).items()}
+
+
+def test_values_that_lie_elsewhere_in_each_step_are_read_where_they_lie(made: Made, tmp_path: Path) -> None:
+    """Of keys that the worker updates itself, each step has a copy of its own."""
+    job = job_of(tmp_path, deep(), 8, columns={"x": "x"}, local=True)
+    device, _ = made()
+    expected = records_of(job, device, cuda_graphs=False)
+    device, _ = made()
+    records = records_of(job, device)
+    assert (expected.last, records.last) == ((DONE, None), (DONE, None))
+    assert load_bytes(records) == load_bytes(expected)
+
+
+@pytest.mark.parametrize("fails", ["begin_capture", "end_capture", "work"])
+def test_what_cannot_be_captured_is_started_kernel_by_kernel(
+    fails: str, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> Any:
+        raise CUDARuntimeError("cudaErrorStreamCaptureUnsupported")
+
+    end = strict_cupy.Stream.end_capture
+
+    def invalid(stream: strict_cupy.Stream) -> Any:
+        stream.is_invalid = True
+        return end(stream)
+
+    name = "capture" if fails == "work" else fails
+    monkeypatch.setattr(strict_cupy.Stream, name, invalid if name == "end_capture" else broken)
+    device, cupy = made()
+    job = job_of(tmp_path, deep(), columns={"x": "x"})
+    records = records_of(job, device)
+    assert_as_on_the_cpu(records, job)
+    assert count(cupy, "graph") == 0
+    told = [each.getMessage() for each in caplog.records if "CUDA graph" in each.getMessage()]
+    assert len(told) == 1, "it is tried once"
+    assert "cudaErrorStreamCapture" in told[0]
+
+
+def test_what_draws_or_is_looked_at_or_has_no_fixed_size_is_not_captured() -> None:
+    """Dropout draws other numbers in each step; labels are looked at by the host."""
+    plan = bind(programs_of(mlp(DType.FLOAT32, dropout=0.5)).train, {"batch": 4})
+    kernels = [bound for bound in plan.nodes if bound.kernel is not None]
+    refused = {bound.node.op_type for bound in kernels if not may_capture(bound, plan.types, plan.constants)}
+    assert refused == {"Dropout", "SoftmaxCrossEntropyLoss"}
+    parts = stretches(kernels, plan.types, plan.constants)
+    assert [bound for part in parts for bound in part.nodes] == kernels
+    for part in parts:
+        assert part.is_graph == (len(part.nodes) > 1 and refused.isdisjoint(each.node.op_type for each in part.nodes))
+        assert set(part.reads).isdisjoint(part.makes)
+    sized = next(bound for bound in kernels if bound.node.op_type == "Gemm")
+    (output,) = [place for place in sized.outputs if place is not None]
+    types = list(plan.types)
+    types[output] = TensorType(DType.FLOAT32, ("?", HIDDEN))
+    assert may_capture(sized, plan.types, plan.constants)
+    assert not may_capture(sized, types, plan.constants)
+
+
+def test_nothing_is_captured_while_another_thread_uses_the_device(made: Made) -> None:
+    device, cupy = made()
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with device.use():
+            entered.set()
+            assert leave.wait(WAIT_S)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert entered.wait(WAIT_S)
+    with device.use():
+        assert device.capture(lambda: None) is None
+        leave.set()
+        thread.join(WAIT_S)
+        assert device.capture(lambda: None) is not None
+    assert count(cupy, "capture") == 1
+
+
+def test_another_thread_uses_the_device_once_a_capture_has_ended(made: Made) -> None:
+    device, cupy = made()
+    threads: list[threading.Thread] = []
+
+    def work() -> None:
+        threads.append(threading.Thread(target=device.to_device, args=(np.ones(3, np.float32),)))
+        threads[0].start()
+
+    with device.use():
+        assert device.capture(work) is not None
+    threads[0].join(WAIT_S)
+    assert [each.what for each in cupy.started if each.what in {"capture", "to the device"}] == ["capture"]
+    assert not cupy.streams[0].is_invalid

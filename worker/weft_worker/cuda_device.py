@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -68,11 +68,34 @@ class CudaDevice:
         self._landing: deque[tuple[Array, Any]] = deque()
         """What the stream of kernels copies, and the event behind that: held, as the pool would give its memory to the
         next upload."""
+        self._graph_memory = self._cupy.cuda.MemoryPool()
+        """Of arrays that are made in CUDA graphs: nothing else may have their memory between two launches."""
+        self._copied_last: Any = None
+        """The event behind the last copy to the host."""
+        self._here = threading.local()
+        self._gate = threading.Condition()
+        """Held while `_users` and `_is_capturing` change: what other threads start must not become part of a graph."""
+        self._users = 0
+        self._is_capturing = False
         self._waiting: SimpleQueue[_Copy] = SimpleQueue()
         threading.Thread(target=self._complete, name=f"copies-{self.name}", daemon=True).start()
 
-    def use(self) -> AbstractContextManager[Any]:
-        return self._on(self._stream)
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        depth = getattr(self._here, "depth", 0)
+        if not depth:
+            with self._gate:
+                self._gate.wait_for(lambda: not self._is_capturing)
+                self._users += 1
+        self._here.depth = depth + 1
+        try:
+            with self._on(self._stream):
+                yield
+        finally:
+            self._here.depth = depth
+            if not depth:
+                with self._gate:
+                    self._users -= 1
 
     def to_device(self, array: Array) -> Array:
         with self.use():
@@ -89,10 +112,11 @@ class CudaDevice:
             return Upload(staged.shape, staged.dtype, partial(self._land, staged, self._record(self._uploads)))
 
     def _land(self, staged: Array, arrived: Any, out: Array | None) -> Array:
-        self._stream.wait_event(arrived)
-        landed = self.xp.empty(staged.shape, staged.dtype) if out is None else out
-        landed[...] = staged
-        self._landing.append((staged, self._record(self._stream)))
+        with self.use():
+            self._stream.wait_event(arrived)
+            landed = self.xp.empty(staged.shape, staged.dtype) if out is None else out
+            landed[...] = staged
+            self._landing.append((staged, self._record(self._stream)))
         return landed
 
     def to_host(self, array: Array) -> Array:
@@ -107,13 +131,13 @@ class CudaDevice:
         with self._on(self._copies):
             self._copies.wait_event(computed)
             hosts = [self._copied(source) for source in sources]
-            done = self._record(self._copies)
+            done = self._copied_last = self._record(self._copies)
         self._waiting.put(_Copy(sources, hosts, done, future))
         return future
 
     def synchronize(self) -> None:
         try:
-            with self._device:
+            with self.use():
                 self._stream.synchronize()
                 self._copies.synchronize()
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
@@ -121,7 +145,39 @@ class CudaDevice:
 
     def memory(self) -> int:
         with self._device:
-            return int(self._cupy.get_default_memory_pool().used_bytes())
+            arrays, graphs = self._cupy.get_default_memory_pool().used_bytes(), self._graph_memory.total_bytes()
+        return int(arrays + graphs)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None] | None:
+        with self._gate:
+            if self._users > 1:
+                return None
+            self._is_capturing = True
+        try:
+            with self._cupy.cuda.using_allocator(self._graph_memory.malloc):
+                graph = self._captured(work)
+        finally:
+            with self._gate:
+                self._is_capturing = False
+                self._gate.notify_all()
+        return partial(graph.launch, self._stream)
+
+    def _captured(self, work: Callable[[], None]) -> Any:
+        self._stream.begin_capture()
+        try:
+            work()
+        except BaseException:
+            with suppress(self._cupy.cuda.runtime.CUDARuntimeError):
+                self._stream.end_capture()  # It ends with an error of its own where the capture is invalid.
+            raise
+        return self._stream.end_capture()
+
+    def address(self, array: Array) -> int:
+        return int(array.data.ptr)  # type: ignore[attr-defined]  # CuPy's array has it
+
+    def after_copies(self) -> None:
+        if self._copied_last is not None:
+            self._stream.wait_event(self._copied_last)
 
     def _record(self, stream: Any) -> Any:
         """An event behind what the stream has: who waits for it on the host sleeps, and nobody reads the time of it."""

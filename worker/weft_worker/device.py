@@ -5,11 +5,11 @@ A worker process computes on one device. A run asks its device for everything, s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -61,6 +61,22 @@ class Device(Protocol):
 
     def memory(self) -> int:
         """Bytes of the device's memory that arrays use now; 0 on the CPU, where nobody counts them."""
+
+
+@runtime_checkable
+class CapturingDevice(Protocol):
+    """A device that starts again as a whole what it was once given piece by piece. Within its `use`."""
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None] | None:
+        """What starts again, on the same arrays, all that `work` starts, which has not run yet; arrays that `work`
+        makes are for that alone. None while another thread uses the device. Raises what `work` does, and where it
+        starts what cannot be captured."""
+
+    def address(self, array: Array) -> int:
+        """Where in the device's memory the array begins."""
+
+    def after_copies(self) -> None:
+        """What is started from now on runs once the copies to the host that were begun before have been made."""
 
 
 class CpuDevice:

@@ -33,6 +33,7 @@ from weft_worker.local_keys import AdjacentKeys, LocalKey, hyper_of_key
 from weft_worker.own_tables import OwnTables
 from weft_worker.patience import result_of
 from weft_worker.updating import on_host, updating_on
+from weft_worker.upload import Upload
 
 TIMEOUT_S: Final = 120.0
 """For the first values to be made."""
@@ -94,14 +95,14 @@ class OwnStore:
         if snapshot is not None:
             self._restore(snapshot)
 
-    def value(self, key: str) -> Array:
-        """The key's array itself, on the run's device: to be read before the next `update` alone."""
+    def value(self, key: str) -> Array | Upload:
+        """The key's array itself, on the run's device or on its way there; read before the next `update` alone."""
         value = self._values.get(key)
         if value is None:
             self._begin()
             value = self._others[key] if key in self._others else self._ruled[key].weight
             if key in self._ruled and not self._is_there:
-                return self._device.to_device(value)
+                return self._device.upload(value)
             self._values[key] = value
         return value
 

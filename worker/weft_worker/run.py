@@ -31,7 +31,7 @@ from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
 from weft_worker.checkpointer import Checkpointer
-from weft_worker.device import CPU, Device, open_device
+from weft_worker.device import CPU, CapturingDevice, Device, open_device
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.errors import EngineError
 from weft_worker.engine.serial import SerialEngine
@@ -317,7 +317,8 @@ class Run:
         schedule = schedule_of(task, feeder.rows)
         for size in schedule.training_sizes():
             binder.plan(feeder.dims(size))
-        runtime = Runtime(engine, store, device, device_keys_of(store, device), inline, self._check)
+        capturing = device if self._settings.cuda_graphs and isinstance(device, CapturingDevice) else None
+        runtime = Runtime(engine, store, device, device_keys_of(store, device), inline, self._check, capturing)
         pusher = StepPusher(runtime, arena=self._settings.arena)
         reports = RunReports(self._reporter, self._clock, store.statistics)
         timeout_s = self._settings.wait_timeout_s

@@ -46,6 +46,9 @@ class RunSettings(BaseModel):
     arena: bool = True
     """Whether a step's values share one piece of memory, as planned when its program was bound. Results are the same
     without, to the bit, and memory is then what Python frees in time: for debugging, and to see what it saves."""
+    cuda_graphs: bool = True
+    """Whether a GPU starts runs of kernels that are the same in each step as a whole (CUDA graphs), from the third step
+    on. Results are the same, to the bit."""
     serial: bool = False
     """Run one piece of work after the other, for debugging."""
 

@@ -24,15 +24,22 @@ class ValueTable:
     Who may read a place when is the engine's business: a place is put once, before anybody takes it. `arena` has the
     arrays of an arena that the plan's values lie in, by place; a value that it lacks has memory of its own.
     `arrays` has the values by place, `readers` how many are still to read them; `calls` is kept from run to run
-    together with the arena.
+    together with the arena, and so is `landed`, if there is one: arrays in which values from the host arrive again.
     """
 
-    def __init__(self, plan: Plan, arena: Mapping[int, Array] | None = None, calls: Calls | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        arena: Mapping[int, Array] | None = None,
+        calls: Calls | None = None,
+        landed: dict[int, Array] | None = None,
+    ) -> None:
         self._plan = plan
         self._arena = arena or {}
         self.calls: Calls = {} if calls is None else calls
         self.arrays: list[Array | None] = [None] * len(plan.names)
         self.readers = list(plan.readers)
+        self._landed = landed
         self.uploads: dict[int, Upload] = {}
         """Values that are on their way to the device, by place."""
         self._lock = threading.Lock()
@@ -54,7 +61,10 @@ class ValueTable:
     def land(self, places: Iterable[int | None]) -> None:
         """Has what is started from now on wait for those of these values that are on their way: see `Upload`."""
         for place in self.uploads.keys() & set(places):
-            self.arrays[place] = self.uploads.pop(place).land(self._arena.get(place))
+            landed = self._landed if self._plan.types[place].is_static else None
+            array = self.arrays[place] = self.uploads.pop(place).land(None if landed is None else landed.get(place))
+            if landed is not None:
+                landed[place] = array
 
     def keep_copies(self, places: Iterable[int]) -> None:
         """Of these values, those that lie in memory of others are copied: it is about to be written."""

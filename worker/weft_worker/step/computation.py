@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from weft.api.trace import SpanKind
 from weft_graph.types import BATCH
@@ -10,9 +11,23 @@ from weft_kernels.errors import OutOfRangeError
 from weft_kernels.kernel import KernelContext
 from weft_worker.engine.errors import PartError
 from weft_worker.errors import ValueMismatchError
-from weft_worker.plan import BoundNode, Plan, Segment
+from weft_worker.plan import BoundNode, Piece, Plan, Segment
 from weft_worker.step.run import COMPUTE, StepRun
 from weft_worker.table import described
+
+
+def run_piece(run: StepRun, piece: Piece) -> None:
+    """Runs a piece's nodes, within the device's `use`; raises as `run_nodes`. A traced step has each by itself."""
+    if run.graphs is None or run.context.trace is not None:
+        run_nodes(run, piece.nodes)
+    else:
+        run.graphs.run(run.table, piece.nodes, partial(run_nodes, run))
+
+
+def begin(run: StepRun) -> None:
+    """Called once before the first node of a run, within the device's `use`."""
+    if run.graphs is not None:
+        run.graphs.device.after_copies()  # The run writes where the last one had what is copied.
 
 
 def run_nodes(run: StepRun, nodes: Sequence[BoundNode]) -> None:
@@ -124,11 +139,14 @@ def compute(run: StepRun, segment: Segment) -> None:
     engine = run.runtime.engine
     reads = run.variables_of(segment.reads)
     signals = tuple(run.signal(piece.nodes) for piece in segment.pieces)
+    is_first = segment is next(work for work in run.plan.work if isinstance(work, Segment))
 
     def work() -> None:
         with run.runtime.device.use():
+            if is_first:
+                begin(run)
             for piece, signal in zip(segment.pieces, signals, strict=True):
-                run_nodes(run, piece.nodes)
+                run_piece(run, piece)
                 run.bring(piece, sends=run.part is None)
                 if signal is not signals[-1]:
                     engine.release(signal)

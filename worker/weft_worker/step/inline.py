@@ -20,7 +20,7 @@ from weft_worker.engine.errors import PartError
 from weft_worker.engine.work import Variable
 from weft_worker.own_values import OwnStore
 from weft_worker.plan import BoundNode, Plan, Segment
-from weft_worker.step.computation import run_nodes
+from weft_worker.step.computation import begin, run_piece
 from weft_worker.step.run import COMPUTE, InlineStore, StepRun
 from weft_worker.upload import Upload
 
@@ -42,12 +42,13 @@ def _carry_out(run: StepRun, store: InlineStore) -> None:
     last = pieces[-1] if pieces else None
     is_on_host = run.runtime.device.name == CPU
     with run.runtime.device.use():
+        begin(run)
         for work in run.plan.work:
             if not isinstance(work, Segment):
                 _communicate(run, store, work, is_last=False)
                 continue
             for piece in work.pieces:
-                run_nodes(run, piece.nodes)
+                run_piece(run, piece)
                 if not is_on_host:
                     run.bring(piece, sends=False)
                 if piece.leaving:

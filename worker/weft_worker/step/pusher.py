@@ -12,6 +12,7 @@ from weft_worker.device import CPU
 from weft_worker.engine.serial import SerialEngine
 from weft_worker.engine.work import OnComplete, Variable
 from weft_worker.errors import DeviceError
+from weft_worker.graphs import Graphs
 from weft_worker.pace import Pace
 from weft_worker.plan import BoundNode, Plan, Segment
 from weft_worker.step.accumulation import StepPart
@@ -23,9 +24,9 @@ from weft_worker.step.values import Ending, LateFeed, PushedStep, StepContext
 from weft_worker.table import Calls, ValueTable
 from weft_worker.upload import Upload
 
-_Memory = tuple[dict[int, Array], Calls]
+_Memory = tuple[dict[int, Array], Calls, Graphs | None]
 """The arrays of a plan's values that have a place of their own in every run, and what kernels are told: see
-`ValueTable`."""
+`ValueTable`; and the CUDA graphs that stand on them."""
 
 
 class StepPusher:
@@ -60,9 +61,10 @@ class StepPusher:
         nothing for. A `part` of a step is sent with the others by the last of them. `reads`
         stands in the place of the store where values are read.
         """
-        memory, order = self._memory(plan, context)
-        table, reads = ValueTable(plan, *memory), reads or self._runtime.store
-        run = StepRun(self._runtime, plan, context, table, reads, order, nothing=tuple(nothing), part=part)
+        (arrays, calls, graphs), order = self._memory(plan, context)
+        table = ValueTable(plan, arrays, calls, None if graphs is None else graphs.landed)
+        reads = reads or self._runtime.store
+        run = StepRun(self._runtime, plan, context, table, reads, order, tuple(nothing), part, graphs)
         _feed(run, feeds, late)
         if self._runtime.inline is not None and fetched is None:
             push_inline(run, self._runtime.inline)
@@ -84,7 +86,7 @@ class StepPusher:
         Raises DeviceError, which names the largest of them.
         """
         if self.arenas is None:
-            return ({}, {}), self._order
+            return ({}, {}, None), self._order
         nbytes = plan.placement.layout.arena_bytes
         try:
             memory, order = self.arenas.take(nbytes)
@@ -106,7 +108,9 @@ class StepPusher:
                     arrays |= self._runtime.inline.gradients(plan, device.xp)
                     if isinstance(self.engine, SerialEngine):
                         arrays = self._lasting(plan) | arrays
-                known = self._arrays[id(plan)] = plan, (arrays, {})
+                capturing = self._runtime.capturing
+                graphs = None if capturing is None else Graphs(plan, capturing)
+                known = self._arrays[id(plan)] = plan, (arrays, {}, graphs)
         return known[1]
 
     def _lasting(self, plan: Plan) -> dict[int, Array]:

@@ -11,9 +11,10 @@ from weft_kernels.kernel import Array
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.futures import joined
 from weft_kvstore.store import Readable, Store
-from weft_worker.device import CpuDevice, Device
+from weft_worker.device import CapturingDevice, CpuDevice, Device
 from weft_worker.engine.engine import Engine
 from weft_worker.engine.work import Variable
+from weft_worker.graphs import Graphs
 from weft_worker.plan import BoundNode, Piece, Plan
 from weft_worker.step.accumulation import StepPart
 from weft_worker.step.values import Ending, StepContext
@@ -54,7 +55,8 @@ class InlineStore(Protocol):
 @dataclass(frozen=True, slots=True, eq=False)
 class Runtime:
     """`store` carries out communication, `device` computes; the values of `device_keys` are on the device already.
-    With `inline`, runs of training communicate through it instead.
+    With `inline`, runs of training communicate through it instead. `capturing` is the device where plans' nodes become
+    CUDA graphs.
 
     `checkpoint` is called between the iterations of a graph's loops, and raises once the run is over.
     """
@@ -65,6 +67,7 @@ class Runtime:
     device_keys: DeviceKeys | None = None
     inline: InlineStore | None = None
     checkpoint: Callable[[], None] | None = None
+    capturing: CapturingDevice | None = None
 
     @property
     def many(self) -> StoreCalls | None:
@@ -90,6 +93,7 @@ class StepRun:
     order: Variable
     nothing: tuple[str, ...] = ()
     part: StepPart | None = None
+    graphs: Graphs | None = None
     ending: Ending = field(default_factory=Ending)
     sent: list[Variable] = field(default_factory=list)
     barriers: list[Variable] = field(default_factory=list)
