@@ -164,6 +164,10 @@ class Graph:
                 work()
 
 
+class Device(nullcontext[None]):
+    compute_capability = "80"
+
+
 class StrictCupy(StrictModule):
     """The module."""
 
@@ -172,7 +176,7 @@ class StrictCupy(StrictModule):
         self.started: list[Entry] = []
         self.streams: list[Stream] = []
         self.cuda = SimpleNamespace(
-            Device=lambda number: nullcontext(),
+            Device=lambda number: Device(),
             Stream=self._stream,
             Event=Event,
             alloc_pinned_memory=lambda nbytes: bytearray([GARBAGE]) * nbytes,

@@ -59,6 +59,9 @@ class StrictDevice:
     def synchronize(self) -> None:
         pass
 
+    def allow_tf32(self, allowed: bool) -> None:
+        pass
+
     def memory(self) -> int:
         return 0
 

@@ -93,6 +93,7 @@ class Job:
     snapshot: Snapshot | None = None
     """What the job goes on from."""
     content: str = ""
+    allow_tf32: bool = False
 
     def allocation(self, slot: int) -> WorkerAllocation:
         evaluate = self.evaluate
@@ -121,6 +122,7 @@ class Job:
             keep_state=self.keep_state,
             snapshot=self.snapshot,
             content=self.content,
+            allow_tf32=self.allow_tf32,
         )
 
     def store_spec(self) -> StoreSpec:

@@ -127,6 +127,7 @@ class Client:
         How it trains:
 
         - `precision`: "bfloat16" or "float16" for products. `loss_scale`: settings for float16.
+        - `allow_tf32`: whether GPUs compute products of float32 in TF32, which is faster and less precise.
         - `clip_norm`: limit of the gradient's global norm. `accumulate`: parts that a step is computed in.
         - `recompute`: "cheap" or "segments" saves memory by computing values again in the backward pass.
         - `ema`: averages of the parameters: a decay such as 0.999, or `weft.EMA(0.999, start=1000, evaluate=True)`.

@@ -125,6 +125,7 @@ class TrainingArguments(TypedDict, total=False):
     recovery: Recovery
     recompute: Recompute | str
     precision: Precision | str
+    allow_tf32: bool
     clip_norm: float | None
     loss_scale: LossScalingSpec | Mapping[str, Any] | None
     accumulate: int
@@ -206,6 +207,7 @@ def job_spec(
     workers: int = _DEFAULTS["workers"],
     shards: int | None = None,
     precision: Precision | str = _DEFAULTS["precision"],
+    allow_tf32: bool = _DEFAULTS["allow_tf32"],
     clip_norm: float | None = None,
     accumulate: int = _DEFAULTS["accumulate"],
     recompute: Recompute | str = _DEFAULTS["recompute"],
@@ -262,6 +264,7 @@ def job_spec(
             parallelism=parallelism,
             recompute=recompute,  # type: ignore[arg-type]  # the model makes the word of a text
             precision=precision,  # type: ignore[arg-type]  # likewise
+            allow_tf32=allow_tf32,
             clip_norm=clip_norm,
             loss_scale=loss_scale,  # type: ignore[arg-type]  # a mapping becomes the model
             accumulate=accumulate,

@@ -76,6 +76,19 @@ def test_gpu_launches_what_was_captured_on_the_same_arrays(gpu: CudaDevice) -> N
         assert np.all(gpu.to_host(out) == 128 * number)
 
 
+def test_gpu_computes_products_in_tf32_where_that_is_allowed(gpu: CudaDevice) -> None:
+    """With 11 bits of precision; what is summed has none to spare."""
+    if int(gpu.xp.cuda.Device().compute_capability) < 80:
+        pytest.skip("this GPU has no TF32")
+    x = gpu.xp.full((512, 512), 1 + 2.0**-12, dtype=np.float32)
+    try:
+        gpu.allow_tf32(True)
+        assert np.all(gpu.to_host(x @ gpu.xp.eye(512, dtype=np.float32)) == 1)
+    finally:
+        gpu.allow_tf32(False)
+    assert np.all(gpu.to_host(x @ gpu.xp.eye(512, dtype=np.float32)) == np.float32(1 + 2.0**-12))
+
+
 def test_gpu_says_what_cannot_be_captured_and_goes_on(gpu: CudaDevice) -> None:
     xp: Any = gpu.xp
     x = xp.ones(8, dtype=xp.float32)

@@ -47,6 +47,7 @@ def test_every_option_is_a_keyword(tmp_path: Path) -> None:
     spec = spec_of(
         tmp_path,
         precision="bfloat16",
+        allow_tf32=True,
         clip_norm=1.0,
         loss_scale={"initial": 4.0},
         accumulate=2,
@@ -56,6 +57,7 @@ def test_every_option_is_a_keyword(tmp_path: Path) -> None:
     assert spec.compression is not None
     assert spec.compression.gradients == CompressionSpec(kind="2bit", threshold=0.5)
     assert spec.precision is Precision.BFLOAT16
+    assert spec.allow_tf32
     assert (spec.clip_norm, spec.accumulate, spec.evaluate_ema) == (1.0, 2, True)
     assert spec.loss_scale is not None
     assert (spec.loss_scale.initial, spec.loss_scale.growth_interval) == (4.0, 2000)

@@ -78,6 +78,14 @@ def test_workers_are_told_only_when_every_shard_is_ready(world: World) -> None:
     assert workers[0] in world.ordered
 
 
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_worker_is_told_whether_it_may_compute_in_tf32(world: World, allowed: bool) -> None:
+    world.submit(plan(workers=1, shards=0).model_copy(update={"allow_tf32": allowed}))
+    (told,) = world.orders(world.agent(WORKER, "worker-0")).allocations
+    assert isinstance(told, WorkerAllocation)
+    assert told.allow_tf32 is allowed
+
+
 def test_a_job_without_shards_is_placed_where_there_are_none_and_its_worker_is_told_at_once(world: World) -> None:
     world.submit(plan(workers=1, shards=0))
     assert world.jobs["job"].reason == "needs 1 worker; 0 are registered, 0 are free: start 1 more"

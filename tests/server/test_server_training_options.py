@@ -79,6 +79,11 @@ def test_accumulating_takes_the_memory_of_a_part_and_the_sums(rows: Path) -> Non
     assert two.train_peak_bytes == two.train.peak_bytes + two.parameter_bytes
 
 
+def test_a_plan_has_no_tf32_unless_the_job_allows_it(rows: Path) -> None:
+    assert not planned(rows).allow_tf32
+    assert planned(rows, allow_tf32=True).allow_tf32
+
+
 ASYNC = {"workers": 2, "mode": "async"}
 WORKERS = {"workers": 2, "update": "workers"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -366,3 +367,18 @@ def test_another_thread_uses_the_device_once_a_capture_has_ended(made: Made) -> 
     threads[0].join(WAIT_S)
     assert [each.what for each in cupy.started if each.what in {"capture", "to the device"}] == ["capture"]
     assert not cupy.streams[0].is_invalid
+
+
+@pytest.mark.parametrize(
+    ("allowed", "capability", "kind"), [(False, "90", "DEFAULT"), (True, "80", "TF32"), (True, "75", "DEFAULT")]
+)
+def test_products_are_computed_in_tf32_where_the_job_allows_it_and_the_gpu_can(
+    allowed: bool, capability: str, kind: str, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, _ = made()
+    monkeypatch.setattr(strict_cupy.Device, "compute_capability", capability)
+    products, told = importlib.import_module("cupy._core._routines_linalg"), []
+    monkeypatch.setattr(products, "set_compute_type", lambda *given: told.append(given))
+    job = job_of(tmp_path, deep(), 1, columns={"x": "x"}, allow_tf32=allowed)
+    assert records_of(job, device).last == (DONE, None)
+    assert told == [(np.float32, getattr(products, f"COMPUTE_TYPE_{kind}"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,9 @@ from weft_kernels.cuda.module import import_cupy
 from weft_kernels.kernel import Array
 from weft_worker.errors import DeviceError
 from weft_worker.upload import Upload
+
+TF32_CAPABILITY = 80
+"""Of the GPU, at least: 8.0, Ampere."""
 
 INSTALL = "CuPy is not installed; pip install 'weft[cuda]'"
 
@@ -142,6 +146,14 @@ class CudaDevice:
                 self._copies.synchronize()
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
             raise DeviceError(f"device {self.name!r}: {error}") from error
+
+    def allow_tf32(self, allowed: bool) -> None:
+        # CuPy's public way is CUPY_TF32, which it reads before the first product and nobody can take back.
+        products = importlib.import_module("cupy._core._routines_linalg")
+        kind = products.COMPUTE_TYPE_DEFAULT
+        if allowed and int(self._device.compute_capability) >= TF32_CAPABILITY:
+            kind = products.COMPUTE_TYPE_TF32
+        products.set_compute_type(np.float32, kind)
 
     def memory(self) -> int:
         with self._device:

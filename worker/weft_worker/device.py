@@ -59,6 +59,9 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Waits until all that was started is done. Raises DeviceError where some of it failed."""
 
+    def allow_tf32(self, allowed: bool) -> None:
+        """Whether this process's float32 products may be computed in TF32, where the device can."""
+
     def memory(self) -> int:
         """Bytes of the device's memory that arrays use now; 0 on the CPU, where nobody counts them."""
 
@@ -103,6 +106,9 @@ class CpuDevice:
         return brought
 
     def synchronize(self) -> None:
+        pass
+
+    def allow_tf32(self, allowed: bool) -> None:
         pass
 
     def memory(self) -> int:

@@ -292,6 +292,7 @@ class Run:
         """Opens and binds everything; `stack` closes it, the store first."""
         task = task_of(self._allocation)
         device = self._open_device(self._settings.device)
+        device.allow_tf32(self._allocation.allow_tf32)
         source = open_data(task, self._data_roots, self._warn)
         stack.callback(source.close)
         engine = self._engine(task, source, device)

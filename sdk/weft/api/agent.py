@@ -150,6 +150,8 @@ class WorkerAllocation(Model):
     """Parts in which this slot's samples of a step are computed."""
     keep_state: bool = False
     """Whether the optimizer's state goes with the final parameters."""
+    allow_tf32: bool = False
+    """Whether a GPU may compute products of float32 in TF32."""
     trace: TraceWindow = TraceWindow(steps=0)
     curve: CurvePair | None = None
     """The keys of this job's workers, where the store's links are encrypted."""

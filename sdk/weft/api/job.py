@@ -200,6 +200,9 @@ class JobSpec(Renamed):
     """`cheap` takes about a hundredth more operations, `segments` up to a third. Results are the same to the bit."""
     precision: Precision = Precision.FLOAT32
     """With `float16` the loss is scaled: see `loss_scale`."""
+    allow_tf32: bool = False
+    """Whether GPUs compute products of float32 in TF32: with its range and 11 bits of precision, and several times as
+    fast on GPUs of compute capability 8.0 and higher. CPUs and older GPUs compute in float32."""
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The most that the norm of a step's whole gradient may be; a longer one is shortened. Shards hold each step for it
     until all workers have sent it: one more round trip a step. Sync mode only."""

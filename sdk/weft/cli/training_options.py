@@ -36,6 +36,9 @@ class TrainingOptions:
     """What was said of how a job trains; each field is an option of `weft submit`."""
 
     precision: Annotated[Precision | None, _option("--precision", "Number format of matrix products.")] = None
+    allow_tf32: Annotated[
+        bool, _option("--allow-tf32", "Let GPUs compute float32 products in TF32: faster, less precise.")
+    ] = False
     clip_norm: Annotated[float | None, _option("--clip-norm", "Limit of the norm of the whole gradient.", "NORM")] = (
         None
     )
@@ -74,6 +77,7 @@ class TrainingOptions:
         said: dict[str, Any] = {
             "recompute": self.recompute and self.recompute.value,
             "precision": self.precision and self.precision.value,
+            "allow_tf32": self.allow_tf32 or None,
             "clip_norm": self.clip_norm,
             "accumulate": self.accumulate,
             "ema": None if self.ema is None else _ema(self.ema),

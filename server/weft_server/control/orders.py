@@ -54,6 +54,7 @@ def allocation_of(
         evaluate_average=plan.evaluate_average,
         accumulate=plan.accumulate,
         keep_state=plan.keep_state,
+        allow_tf32=plan.allow_tf32,
         snapshot=snapshot,
         lost_after_s=lost_after_s,
         content=plan.content,

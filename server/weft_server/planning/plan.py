@@ -63,6 +63,7 @@ class JobPlan(Renamed):
     mode: Mode = Mode.SYNC
     update: UpdateBy = UpdateBy.SHARDS
     keep_state: bool = False
+    allow_tf32: bool = False
     trace: TraceWindow = TraceWindow(steps=0)
     accumulate: int = 1
     """Parts in which a worker computes its samples of a step."""
