@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from weft_kvstore.local.local_store import LocalStore
 from weft_worker.bind import bind
 from weft_worker.cuda_device import CudaDevice
 from weft_worker.device import CpuDevice, Device
-from weft_worker.graphs import may_capture, stretches
+from weft_worker.graphs import Graphs, may_capture, stretches
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
 from weft_worker.task import Task
@@ -332,6 +333,15 @@ def test_what_draws_or_is_looked_at_or_has_no_fixed_size_is_not_captured() -> No
     types[output] = TensorType(DType.FLOAT32, ("?", HIDDEN))
     assert may_capture(sized, plan.types, plan.constants)
     assert not may_capture(sized, types, plan.constants)
+
+
+def test_what_is_copied_from_where_it_arrived_arrives_elsewhere_in_the_next_run(made: Made) -> None:
+    device, _ = made()
+    plan = bind(deep().train, {"batch": 4}, device)
+    given = {*plan.inputs.values(), *plan.fetched.values()}
+    assert Graphs(plan, device).landed.keys() == given
+    x = plan.inputs["x"]
+    assert Graphs(replace(plan, outputs={"loss": x}), device).landed.keys() == given - {x}
 
 
 def test_nothing_is_captured_while_another_thread_uses_the_device(made: Made) -> None:

@@ -1,4 +1,4 @@
-"""A GPU: CuPy, one stream for kernels, one for what comes back, and a thread that waits for the latter."""
+"""A GPU: CuPy, streams for kernels, for what comes back and for what goes there, and a thread that waits for copies."""
 
 from __future__ import annotations
 
@@ -72,6 +72,8 @@ class CudaDevice:
         self._landing: deque[tuple[Array, Any]] = deque()
         """What the stream of kernels copies, and the event behind that: held, as the pool would give its memory to the
         next upload."""
+        self._lock = threading.Lock()
+        """Held while what has been copied is taken out of them."""
         self._graph_memory = self._cupy.cuda.MemoryPool()
         """Of arrays that are made in CUDA graphs: nothing else may have their memory between two launches."""
         self._copied_last: Any = None
@@ -110,8 +112,9 @@ class CudaDevice:
         """The value comes to memory of the stream for uploads, and the stream of kernels copies it from there: each
         stream's memory is used in that stream's order, and what is uploaded next waits for no kernel."""
         with self._on(self._uploads):
-            while self._landing and self._landing[0][1].done:
-                self._landing.popleft()
+            with self._lock:
+                while self._landing and self._landing[0][1].done:
+                    self._landing.popleft()
             staged = self.xp.asarray(array)
             return Upload(staged.shape, staged.dtype, partial(self._land, staged, self._record(self._uploads)))
 
@@ -153,7 +156,8 @@ class CudaDevice:
         kind = products.COMPUTE_TYPE_DEFAULT
         if allowed and int(self._device.compute_capability) >= TF32_CAPABILITY:
             kind = products.COMPUTE_TYPE_TF32
-        products.set_compute_type(np.float32, kind)
+        with self._device:
+            products.set_compute_type(np.float32, kind)
 
     def memory(self) -> int:
         with self._device:

@@ -96,12 +96,19 @@ class Graphs:
 
     plan: Plan
     device: CapturingDevice
-    landed: dict[int, Array] = field(default_factory=dict)
-    """By place: see `ValueTable`."""
+    landed: dict[int, Array | None] = field(default_factory=dict)
+    """See `ValueTable`; not what is copied from there to the host, which may be after the next run has begun."""
     _stretches: dict[int, list[Stretch]] = field(default_factory=dict)
     """By the identity of a piece's nodes."""
     _captured: dict[int, _Captured] = field(default_factory=dict)
     """By the identity of a stretch's nodes."""
+
+    def __post_init__(self) -> None:
+        others = [bound for bound in self.plan.nodes if bound.kernel is None]
+        given = [*self.plan.inputs.values(), *(place for bound in others for place in bound.outputs)]
+        brought = {*self.plan.outputs.values(), *(place for bound in others for place in bound.inputs)}
+        types = self.plan.types
+        self.landed = {p: None for p in given if p is not None and p not in brought and types[p].is_static}
 
     def run(
         self, table: ValueTable, nodes: tuple[BoundNode, ...], start: Callable[[Sequence[BoundNode]], None]

@@ -24,7 +24,8 @@ class ValueTable:
     Who may read a place when is the engine's business: a place is put once, before anybody takes it. `arena` has the
     arrays of an arena that the plan's values lie in, by place; a value that it lacks has memory of its own.
     `arrays` has the values by place, `readers` how many are still to read them; `calls` is kept from run to run
-    together with the arena, and so is `landed`, if there is one: arrays in which values from the host arrive again.
+    together with the arena, and so is `landed`: for values from the host that are to lie at the same place in every
+    run, the array in which the last one arrived.
     """
 
     def __init__(
@@ -32,14 +33,14 @@ class ValueTable:
         plan: Plan,
         arena: Mapping[int, Array] | None = None,
         calls: Calls | None = None,
-        landed: dict[int, Array] | None = None,
+        landed: dict[int, Array | None] | None = None,
     ) -> None:
         self._plan = plan
         self._arena = arena or {}
         self.calls: Calls = {} if calls is None else calls
         self.arrays: list[Array | None] = [None] * len(plan.names)
         self.readers = list(plan.readers)
-        self._landed = landed
+        self._landed: dict[int, Array | None] = {} if landed is None else landed
         self.uploads: dict[int, Upload] = {}
         """Values that are on their way to the device, by place."""
         self._lock = threading.Lock()
@@ -61,10 +62,9 @@ class ValueTable:
     def land(self, places: Iterable[int | None]) -> None:
         """Has what is started from now on wait for those of these values that are on their way: see `Upload`."""
         for place in self.uploads.keys() & set(places):
-            landed = self._landed if self._plan.types[place].is_static else None
-            array = self.arrays[place] = self.uploads.pop(place).land(None if landed is None else landed.get(place))
-            if landed is not None:
-                landed[place] = array
+            array = self.arrays[place] = self.uploads.pop(place).land(self._landed.get(place))
+            if place in self._landed:
+                self._landed[place] = array
 
     def keep_copies(self, places: Iterable[int]) -> None:
         """Of these values, those that lie in memory of others are copied: it is about to be written."""

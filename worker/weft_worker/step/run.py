@@ -128,8 +128,8 @@ class StepRun:
         copies, numbers = list[Future[list[Array]]](), list[int]()
         for place in places:
             if place in self.brought:
-                copy, number = self.brought.pop(place)
-            else:  # No kernel has made it, or it is sent twice.
+                copy, number = self.brought[place]
+            else:  # No kernel has made it.
                 copy, number = self.runtime.device.bring([self.table.get(place)]), 0
             copies.append(copy)
             numbers.append(number)
