@@ -11,10 +11,12 @@ from cuda_operator_kernels import every_operator, generated_cases
 from cuda_rules import user_rules
 from onnx_node_cases import node_cases
 from operator_cases import BACKWARD_CASES, NODE_NAMES, differentiated_nodes
+from weft_graph.ir import Node
 from weft_graph.rules.graph import rule_graph_from_json
-from weft_kernels.cuda import kernels, rules
+from weft_graph.schema import schema_of
+from weft_kernels.cuda import kernels, module, rules
 from weft_kernels.cuda.module import launch_generated
-from weft_kernels.kernel import KernelContext
+from weft_kernels.kernel import KernelContext, host_inputs, kernel_of, waits
 from weft_kernels.random import draws as host_draws
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.lookup import rules as built_in
@@ -68,6 +70,53 @@ def test_gpu_backward_is_numpys(xp: Any, op_type: str) -> None:
                 for value, array in zip(node.outputs, outputs, strict=True):
                     if value:
                         _same(xp, array, values[value], f"{name}, {dtype}, {node.op_type}: {value}")
+
+
+@pytest.mark.parametrize("op_type", FORWARD)
+def test_gpu_kernels_that_do_not_wait_run_in_a_cuda_graph(xp: Any, op_type: str) -> None:
+    """What `waits` says is so: a graph of them, launched once its arrays are filled, gives NumPy's results."""
+    stream, pool = xp.cuda.get_current_stream(), xp.cuda.MemoryPool()
+    for name in FORWARD[op_type]:
+        node, tensors = node_cases()[name].node, node_cases()[name].tensors
+        if waits(node) or schema_of(node).random:
+            continue
+        host = [tensors[value] if value else None for value in node.inputs]
+        expected = run_node(KernelContext(""), node, host)
+        on_host, attributes = host_inputs(node), schema_of(node).attributes_of(node)
+        device = [each if each is None or at in on_host else xp.asarray(each) for at, each in enumerate(host)]
+        context = KernelContext(node.name, xp=xp, asked=node.outputs)
+        kept = [each if each is None or at in on_host else each.copy() for at, each in enumerate(device)]
+        with xp.cuda.using_allocator(pool.malloc):
+            kernel_of(node)(context, device, attributes)
+            stream.synchronize()
+            stream.begin_capture()
+            try:
+                outputs = kernel_of(node)(context, device, attributes)
+            finally:
+                graph = stream.end_capture()
+        for each in outputs:
+            each.fill(0)
+        for at, each in enumerate(device):
+            if each is not None and at not in on_host:
+                each[...] = kept[at]
+        graph.launch(stream)
+        for array, wanted in zip(outputs, expected, strict=False):
+            _same(xp, array, wanted, name)
+
+
+@pytest.mark.parametrize("most", [0, module.INDEX_32_ELEMENTS], ids=["64 bits", "32 bits"])
+def test_gpu_kernels_read_and_write_arrays_where_they_lie(xp: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turned, sliced and repeated inputs, and a turned place for the result."""
+    monkeypatch.setattr(module, "INDEX_32_ELEMENTS", most)
+    draw = np.random.default_rng(3)
+    x, y = draw.normal(size=(33, 17)).astype(np.float32), draw.normal(size=(2, 17)).astype(np.float32)
+    whole = xp.asarray(np.repeat(x, 2, axis=1))
+    for given in (xp.asarray(x.T.copy()).T, whole[:, ::2], xp.asarray(x[::-1].copy())[::-1]):
+        place = xp.empty((17, 33), dtype=np.float32).T
+        node = Node("Sub", "n", ("x", "y"), ("z",))
+        (made,) = kernel_of(node)(KernelContext("n", xp=xp, placed=(place,)), [given, xp.asarray(y)[1]], {})
+        assert made is place
+        _same(xp, made, x - y[1], "difference")
 
 
 def test_gpu_runs_are_repeatable(xp: Any) -> None:

@@ -232,10 +232,60 @@ def test_a_layer_reads_and_writes_images_where_they_lie(name: str, leads: bool, 
     np.testing.assert_allclose(to_host(made), expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("leads", [False, True], ids=["rows", "channels lead"])
+def test_a_batch_is_normalized_in_two_passes_where_it_lies(leads: bool, xp: Any) -> None:
+    """One for its statistics, of more elements than a block has threads, and one that writes; no copy is made."""
+    draw = np.random.default_rng(4)
+    x, g = (draw.normal(2, 3, size=(7, 3, 10, 9)).astype(np.float32) for _ in range(2))
+    scale, bias, mean, variance = (draw.uniform(0.5, 2, size=3).astype(np.float32) for _ in range(4))
+    forward = Node("BatchNormalization", "n", ("x", "s", "b", "m", "v"), ("y", "m2", "v2"), {"training_mode": 1})
+    names = ("g", "x", "s", "m", "v")
+    backward = Node("BatchNormalizationGrad", "n", names, ("dx", "ds", "db"), {"training_mode": 1}, "weft")
+    for node, images, rest, kernel in (
+        (forward, [x], [scale, bias, mean, variance], "row_statistics"),
+        (backward, [g, x], [scale, mean, variance], "row_shares"),
+    ):
+        attributes = schema_of(node).attributes_of(node)
+        expected = kernel_of(node)(KernelContext("n", asked=node.outputs), [*images, *rest], attributes)
+        place = StrictArray(_lying(np.zeros_like(x), channels_lead=leads))
+        inputs = [StrictArray(_lying(each, channels_lead=leads)) for each in images] + list(map(to_device, rest))
+        strict_arrays.allocated.clear()
+        strict_arrays.launched.clear()
+        context = KernelContext("n", xp=xp, asked=node.outputs, placed=(place, None, None))
+        made = kernel_of(node)(context, inputs, attributes)
+        assert made[0] is place
+        assert [entry.split("<")[0] for entry in strict_arrays.launched][:3] in (
+            [kernel, "pointwise", "pointwise"],
+            ["row_statistics", kernel, "pointwise"],
+        )
+        assert max(strict_arrays.allocated) == scale.nbytes
+        for one, wanted in zip(made, expected, strict=True):
+            np.testing.assert_allclose(to_host(one), wanted, rtol=1e-4, atol=2e-5)
+
+
+def test_a_layers_gradients_are_summed_over_many_rows(xp: Any) -> None:
+    """More rows than the parts that a column is cut into, and more elements than a block has threads."""
+    draw = np.random.default_rng(6)
+    x, g = (draw.normal(1, 2, size=(150, 300)).astype(np.float32) for _ in range(2))
+    scale, bias = (draw.uniform(0.5, 2, size=300).astype(np.float32) for _ in range(2))
+    forward = Node("LayerNormalization", "n", ("x", "s", "b"), ("y", "mean", "inverse"))
+    backward = Node("LayerNormalizationGrad", "n", ("g", "x", "s", "mean", "inverse"), ("dx", "ds"), {}, "weft")
+    host: list[Any] = [x, scale, bias]
+    for node in (forward, backward):
+        attributes = schema_of(node).attributes_of(node)
+        expected = kernel_of(node)(KernelContext("n", asked=node.outputs), host, attributes)
+        context = KernelContext("n", xp=xp, asked=node.outputs)
+        made = kernel_of(node)(context, list(map(to_device, host)), attributes)
+        for one, wanted in zip(made, expected, strict=True):
+            np.testing.assert_allclose(to_host(one), wanted, rtol=1e-4, atol=1e-4)
+        host = [g, x, scale, *expected[1:]]
+
+
 def test_every_kernel_is_launched_by_these_tests(xp: Any) -> None:
     """Which kernels are proven on the CPU is known by name; a new one is added here with its test."""
     proven = {
         *("im2col", "col2im", "max_pool", "max_pool_choice", "max_pool_spread"),
+        *("row_statistics", "row_shares", "column_shares"),
         *("label_weights", "cross_entropy", "cross_entropy_grad"),
         *("gather_rows", "sum_rows", "merge_rows", "kept"),
         *(name for name, rule in built_in().items() if not rule.whole),

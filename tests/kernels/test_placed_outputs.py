@@ -81,8 +81,12 @@ SUMS = (
     (drawn(4, 5, 6), drawn(5, 1)),
 )
 ON_A_DEVICE = {
-    **{name: case for name, case in NODES.items() if not name.startswith(("conv", "groups", "points", "layer"))},
+    **{name: case for name, case in NODES.items() if not name.startswith(("conv", "groups", "points"))},
     "sum to": SUMS,
+    "batch norm": (
+        Node("BatchNormalization", "n", ("x", "s", "b", "m", "v"), ("y", "m2", "v2"), {"training_mode": 1}),
+        (drawn(4, 3, 5), drawn(3), drawn(3), drawn(3), drawn(3) ** 2),
+    ),
     "embedding": (Node("Embedding", "n", ("t", "ids"), ("y",), {}, "weft"), (drawn(7, 5), np.array([[6, 0], [1, 1]]))),
 }
 

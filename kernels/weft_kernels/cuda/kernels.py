@@ -188,7 +188,7 @@ def columns(xp: Any, array: Array, windows: Windows, groups: int) -> Array:
         view: Array = turned.reshape(groups, rows // groups, width)
         return view
     result: Array = xp.empty((groups, rows // groups, width), dtype=array.dtype)
-    data, *steps = _images(xp, array)
+    data, *steps = images(xp, array)
     _launch(xp, "im2col", result.size, data, result, batch, channels, *steps, windows=windows, dtype=array.dtype)
     return result
 
@@ -199,7 +199,7 @@ def scattered(xp: Any, array: Array, windows: Windows, out: Array | None = None)
     result = _place(out, (batch, channels, *windows.size), array.dtype)
     if result is None:
         result = xp.empty((channels, batch, *windows.size), dtype=array.dtype).swapaxes(0, 1)
-    data, *steps = _images(xp, result)
+    data, *steps = images(xp, result)
     lowered = xp.ascontiguousarray(array)
     _launch(xp, "col2im", result.size, lowered, data, batch, channels, *steps, windows=windows, dtype=array.dtype)
     return result
@@ -211,7 +211,7 @@ def max_pool(xp: Any, data: Array, windows: Windows, out: Array | None = None) -
     shape = (batch, channels, *windows.count)
     result = _place(out, shape, data.dtype)
     result = xp.empty(shape, dtype=data.dtype) if result is None else result
-    (given, *read), (made, *written) = _images(xp, data), _images(xp, result)
+    (given, *read), (made, *written) = images(xp, data), images(xp, result)
     numbers = (batch, channels, *read, *written)
     _launch(xp, "max_pool", result.size, given, made, *numbers, windows=windows, dtype=data.dtype)
     return result
@@ -225,8 +225,8 @@ def max_pool_grad(
     chosen = xp.empty(output.shape, dtype=xp.int32)
     result = _place(out, data.shape, gradient.dtype)
     result = xp.empty_like(data, dtype=gradient.dtype) if result is None else result
-    (given, *read), (largest, *compared) = _images(xp, data), _images(xp, output)
-    (shares, *taken), (made, *written) = _images(xp, gradient), _images(xp, result)
+    (given, *read), (largest, *compared) = images(xp, data), images(xp, output)
+    (shares, *taken), (made, *written) = images(xp, gradient), images(xp, result)
     numbers = (batch, channels, *read, *compared)
     _launch(xp, "max_pool_choice", chosen.size, given, largest, chosen, *numbers, windows=windows, dtype=data.dtype)
     numbers = (batch, channels, *taken, *written)
@@ -239,7 +239,7 @@ def is_plain(windows: Windows) -> bool:
     return windows.size == windows.count and math.prod(windows.kernel) == 1 and not any(windows.begin)
 
 
-def _images(xp: Any, array: Array) -> tuple[Array, int, int]:
+def images(xp: Any, array: Array) -> tuple[Array, int, int]:
     """(the array, elements from one sample to the next, from one channel to the next): as it lies in rows or with its
     channels leading, and a copy in rows of any other."""
     batch, channels = array.shape[:2]

@@ -11,6 +11,7 @@ from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.arguments import optional, required
+from weft_kernels.cuda import normalization as cuda
 from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel
 from weft_kernels.products import sum_stack
@@ -135,6 +136,8 @@ def batch_normalization(context: KernelContext, inputs: Inputs, attributes: Attr
     data, scale, bias, mean, variance = required(inputs)
     dtype = statistics_dtype(xp, data)
     epsilon = as_float(attributes["epsilon"])
+    if cuda.fits(xp, data):
+        return _batch_on_device(context, inputs, attributes)
     if not as_int(attributes["training_mode"]):
         factor = scale.astype(dtype) / xp.sqrt(variance.astype(dtype) + epsilon)
         offset = bias - mean * factor
@@ -151,6 +154,47 @@ def batch_normalization(context: KernelContext, inputs: Inputs, attributes: Attr
         (mean * kept + batch_mean * (1 - kept)).astype(mean.dtype, copy=False),
         (variance * kept + batch_variance * (1 - kept)).astype(variance.dtype, copy=False),
     )
+
+
+_SCALED: Final = "a = Sub x mean; b = Mul a inverse; c = Mul b scale; y = Add c bias"
+_SCALED_ALONE: Final = "a = Sub x mean; b = Mul a inverse; y = Mul b scale"
+_BY_RUNNING: Final = (
+    "v = Add variance epsilon; s = Sqrt v; f = Div scale s; a = Sub x mean; b = Mul a f; y = Add b bias"
+)
+_MOVED: Final = "a = Mul old kept; b = Mul new rest; y = Add a b"
+_OF_ROWS: Final = (
+    "a = Sub x mean; b = Mul a inverse; c = Mul b products; d = Mul g scale; e = Sub d sums; f = Sub e c; "
+    "y = Mul f inverse"
+)
+"""A row's gradient from the means of its sums, with the scale beside its elements or beside all of it."""
+_OF_CHANNELS: Final = (
+    "a = Sub x mean; b = Mul a inverse; c = Mul b products; e = Sub g sums; f = Sub e c; h = Mul scale inverse; "
+    "y = Mul f h"
+)
+
+
+def _batch_on_device(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
+    """BatchNormalization in a pass over the data for its statistics and one that writes it."""
+    xp, epsilon = context.xp, as_float(attributes["epsilon"])
+    data, scale, bias, mean, variance = required(inputs)
+    name, out = data.dtype.name, context.out(0)
+    scaled = [beside(data, each) for each in (scale, bias)]
+    if not as_int(attributes["training_mode"]):
+        running = beside(data, variance), scaled[0], data, beside(data, mean), scaled[1]
+        body = cuda.body(_BY_RUNNING, name, epsilon=epsilon)
+        return cuda.element_by_element(xp, body, running, out), mean, variance
+    batch_mean, batch_variance, inverse = cuda.statistics(xp, cuda.channels(xp, data), epsilon)
+    # From here on the memory of `data` may be the result's.
+    given = (data, beside(data, batch_mean), beside(data, inverse), *scaled)
+    result = cuda.element_by_element(xp, cuda.body(_SCALED, name), given, out)
+    kept = as_float(attributes["momentum"])
+    moved = [
+        cuda.element_by_element(
+            xp, cuda.body(_MOVED, old.dtype.name, kept=kept, rest=1 - kept), (old, new), context.out(at)
+        )
+        for at, old, new in ((1, mean, batch_mean), (2, variance, batch_variance))
+    ]
+    return result, *moved
 
 
 @kernel("BatchNormalizationGrad", domain=WEFT_DOMAIN)
@@ -179,6 +223,15 @@ def _training(context: KernelContext, gradient: Array, data: Array, scale: Array
     """Ioffe and Szegedy, "Batch normalization", 2015, section 3, with both sums taken once."""
     xp = context.xp
     axes, dtype = other_axes(data), statistics_dtype(xp, data)
+    if cuda.fits(xp, data, gradient):
+        rows = cuda.channels(xp, data), cuda.channels(xp, gradient)
+        mean, _, inverse = cuda.statistics(xp, rows[0], epsilon)
+        if rows[0][3] == rows[1][3]:
+            total, product, *means = cuda.shares(xp, rows[1], rows[0], mean, inverse)
+            by_channel = [beside(data, each) for each in (mean, inverse, means[1])]
+            given = (data, *by_channel, gradient, beside(data, means[0]), beside(data, scale))
+            result = cuda.element_by_element(xp, cuda.body(_OF_CHANNELS, data.dtype.name), given, context.out(0))
+            return result, product.astype(scale.dtype, copy=False), total.astype(scale.dtype, copy=False)
     count = max(samples_of(data), 1)
     # From here on the memory of `data` may be the result's.
     normal, _, variance = batch_statistics(xp, data, context.out(0, dtype))
@@ -203,6 +256,16 @@ def layer_normalization(context: KernelContext, inputs: Inputs, attributes: Attr
     xp = context.xp
     data, scale = required(inputs, 2)
     axis = normalised(as_int(attributes["axis"]), data.ndim)
+    shape = (*data.shape[:axis], *(1,) * (data.ndim - axis))
+    given = stash_of(xp, data, as_int(attributes["stash_type"]))
+    if cuda.fits(xp, data):
+        outs = context.out(1), None, context.out(2)
+        mean, _, inverse = cuda.statistics(xp, cuda.layers(xp, data, axis), as_float(attributes["epsilon"]), outs=outs)
+        mean, inverse = mean.reshape(shape), inverse.reshape(shape)
+        arrays = (data, mean, inverse, scale, *(each for each in inputs[2:3] if each is not None))
+        body = cuda.body(_SCALED if len(arrays) > 4 else _SCALED_ALONE, data.dtype.name)
+        result = cuda.element_by_element(xp, body, arrays, context.out(0))
+        return result, mean.astype(given, copy=False), inverse.astype(given, copy=False)
     rows = data.reshape(math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
     normal, mean, inverse = standardized(xp, rows, as_float(attributes["epsilon"]))
     result = normal.reshape(data.shape)
@@ -210,8 +273,6 @@ def layer_normalization(context: KernelContext, inputs: Inputs, attributes: Attr
     bias = optional(inputs, 2)
     if bias is not None:
         result += bias.astype(normal.dtype, copy=False)
-    shape = (*data.shape[:axis], *(1,) * (data.ndim - axis))
-    given = stash_of(xp, data, as_int(attributes["stash_type"]))
     statistics = (array.reshape(shape).astype(given, copy=False) for array in (mean, inverse))
     return result.astype(data.dtype, copy=False), *statistics
 
@@ -224,6 +285,14 @@ def layer_normalization_grad(context: KernelContext, inputs: Inputs, attributes:
     axis = normalised(as_int(attributes["axis"]), data.ndim)
     shape = (math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
     wide = statistics_dtype(xp, data)
+    if cuda.fits(xp, data, gradient) and mean.dtype == wide and scale.size == shape[1]:
+        lying = cuda.layers(xp, gradient, axis), cuda.layers(xp, data, axis)
+        _, _, *means = cuda.shares(xp, *lying, mean, inverse, scale=scale.reshape(-1))
+        by_row = [each.reshape(mean.shape) for each in means]
+        by_scale = cuda.column_sums(xp, *lying, mean, inverse).reshape(scale.shape)
+        arrays = (data, mean, inverse, by_row[1], gradient, scale, by_row[0])
+        result = cuda.element_by_element(xp, cuda.body(_OF_ROWS, data.dtype.name), arrays, context.out(0))
+        return result, by_scale.astype(scale.dtype, copy=False)
     if mean.dtype == wide:
         normal = (data - mean) * inverse
     else:
