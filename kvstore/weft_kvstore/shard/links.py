@@ -132,6 +132,8 @@ class Links:
         self.peers: dict[bytes, Peer] = {}
         self.outgoing: list[Outgoing] = []
         self.waiting: dict[bytes, Peer] = {}
+        self._closed: dict[tuple[str, int], str] = {}
+        """The last job that was dropped, by name and term, and why."""
         self.counts = Counts()
         self.arenas = PeerArenas(let_go)
 
@@ -144,6 +146,8 @@ class Links:
                 self.outgoing.append((identity, encode(known.welcome, None, number)))
             return
         job = admitted(self.job, known, hello)
+        if self.job is None and (hello.job, hello.term) in self._closed:  # It was not connected when that was told.
+            job = Refused(RefusalCode.CLOSED, self._closed[hello.job, hello.term])
         if isinstance(job, Refused):
             self.counts.refused += 1
             self.lose(identity)
@@ -201,8 +205,10 @@ class Links:
     def drop(self, job: Job, reason: str) -> None:
         """The job is gone, and its connections are told and lost."""
         self.job = None
+        reason = reason[:2048]
+        self._closed = {(job.name, job.shard.description.term): reason}
         for peer in list(job.links.values()):
-            self.say(peer.identity, Refused(RefusalCode.CLOSED, reason[:2048]))
+            self.say(peer.identity, Refused(RefusalCode.CLOSED, reason))
             self.lose(peer.identity)
 
     def refuse(self, identity: bytes, error: ProtocolError) -> None:

@@ -359,7 +359,7 @@ def test_a_shard_that_started_anew_has_lost_its_values() -> None:
 def test_a_job_that_is_opened_late_is_waited_for_and_one_that_never_is_is_refused() -> None:
     description = described(zero("w", (4,), 1), slots=1)
     simulation = Simulation(description, LINK)
-    simulation.shards[0].close("not yet")
+    simulation.shards[0] = ShardCore(bytes(16), LINK)
     value = simulation.stores[0].pull("w", 0)
     pass_time(simulation, 2.0)
     assert not value.done()
@@ -367,7 +367,7 @@ def test_a_job_that_is_opened_late_is_waited_for_and_one_that_never_is_is_refuse
     pass_time(simulation, 1.0)
     assert value.result(0).shape == (4,)
     simulation = Simulation(description, LINK)
-    simulation.shards[0].close("never")
+    simulation.shards[0] = ShardCore(bytes(16), LINK)
     value = simulation.stores[0].pull("w", 0)
     pass_time(simulation, 6.0)
     with pytest.raises(StoreRefusedError, match="job 'job', term 1 is not open on this shard"):
@@ -383,6 +383,17 @@ def test_closing_a_job_fails_its_clients() -> None:
     with pytest.raises(StoreLostError, match="was closed on this shard"):
         ended(simulation, value)
     assert (simulation.shards[0].job, simulation.shards[0].peers) == (None, {})
+
+
+def test_a_client_that_was_not_connected_when_a_job_was_closed_hears_why_once_it_is() -> None:
+    simulation = Simulation(described(zero("w", (4,), 1), slots=1), LINK)
+    ended(simulation, simulation.stores[0].pull("w", 0))
+    value = simulation.stores[0].pull("w", 1)
+    simulation.settle(ANY)
+    simulation.cut(0, 0)
+    simulation.shards[0].close("the rule has failed")
+    with pytest.raises(StoreLostError, match="the rule has failed"):
+        ended(simulation, value)
 
 
 @pytest.mark.parametrize(("priorities", "first"), [(True, "b"), (False, "a")])
