@@ -16,7 +16,7 @@ from safetensors.numpy import load
 import strict_arrays
 import weft_worker.segments as segments
 from weft.api.lifecycle import AllocationEvent
-from weft_graph.ir import Graph, Input, Node
+from weft_graph.ir import Constant, Graph, Input, Node
 from weft_graph.program import Programs
 from weft_graph.types import BATCH, DType, TensorType
 from weft_kvstore.local.local_store import LocalStore
@@ -56,11 +56,13 @@ def job_of(folder: Path, programs: Programs | None = None, steps: int = STEPS, *
 
 
 def deep() -> Programs:
-    """Three layers and no labels, which are checked on the host."""
+    """Three layers and no labels, which are checked on the host; a shape is there."""
     nodes = (
         Node("MatMul", "first", ("x", "w0"), ("h0",)),
-        Node("Tanh", "bent", ("h0",), ("a0",)),
-        Node("MatMul", "second", ("a0", "w1"), ("h1",)),
+        Node("Reshape", "shaped", ("h0", "shape"), ("r0",)),
+        Node("Tanh", "bent", ("r0",), ("a0",)),
+        Node("Flatten", "flat", ("a0",), ("f0",)),
+        Node("MatMul", "second", ("f0", "w1"), ("h1",)),
         Node("Tanh", "bent_again", ("h1",), ("a1",)),
         Node("MatMul", "third", ("a1", "w2"), ("h2",)),
         Node("ReduceMean", "mean", ("h2",), ("loss",), {"keepdims": 0}),
@@ -68,7 +70,8 @@ def deep() -> Programs:
     inputs = (Input("x", TensorType(DType.FLOAT32, (BATCH, FEATURES))),)
     sizes = (FEATURES, 8, 5, 2)
     parameters = tuple(parameter(f"w{each}", (sizes[each], sizes[each + 1]), DType.FLOAT32) for each in range(3))
-    return programs_of(Graph("deep", inputs, parameters, nodes, ("loss",)), metrics={})
+    shape = Constant("shape", np.array([-1, 4, 2]))
+    return programs_of(Graph("deep", inputs, parameters, nodes, ("loss",), constants=(shape,)), metrics={})
 
 
 def records_of(job: Job, device: Device, *, own: bool = False, **settings: object) -> Records:

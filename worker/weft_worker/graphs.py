@@ -32,8 +32,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Nodes of a piece that follow each other. `reads` are the places that others write, `releases` all that are read,
-    as often as they are; both are empty where the nodes are started one by one."""
+    """Nodes of a piece that follow each other. `reads` are the places that others write, `makes` those that they
+    write, `releases` all that are read, as often as they are; all are empty where the nodes are started one by one."""
 
     nodes: tuple[BoundNode, ...]
     is_graph: bool
@@ -52,7 +52,7 @@ def stretches(nodes: Sequence[BoundNode], types: Sequence[TensorType], constants
             continue
         makes = dict.fromkeys(place for bound in alike for place in bound.outputs if place is not None)
         releases = tuple(place for bound in alike for place in bound.inputs if place is not None)
-        reads = tuple(place for place in dict.fromkeys(releases) if place not in makes)
+        reads = tuple(place for place in dict.fromkeys(releases) if place not in makes and place not in constants)
         found.append(Stretch(alike, True, reads, tuple(makes), releases))
     return found
 
