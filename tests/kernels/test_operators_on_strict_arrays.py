@@ -32,14 +32,10 @@ ONLY_WITH_KERNELS = {"Gather", "Embedding", "RotaryEmbedding"} | {
     *("GridSample", "DeformConv", "RoiAlign", "MaxRoiPool"),
 }
 """Operators that sum what no array module sums in a fixed order, or whose gradients do."""
-WITH_KERNELS = {
-    "Conv",
-    "MaxPool",
-    "SoftmaxCrossEntropyLoss",
-    "Dropout",
-    "BatchNormalization",
-    "LayerNormalization",
-} | ONLY_WITH_KERNELS
+WITH_KERNELS = ONLY_WITH_KERNELS | {
+    *("Conv", "MaxPool", "SoftmaxCrossEntropyLoss", "Dropout"),
+    *("BatchNormalization", "LayerNormalization", "RMSNormalization"),
+}
 """Operators whose bodies, or whose gradients' bodies, start kernels of this project."""
 
 Mode = str

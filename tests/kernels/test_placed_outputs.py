@@ -83,6 +83,7 @@ SUMS = (
 ON_A_DEVICE = {
     **{name: case for name, case in NODES.items() if not name.startswith(("conv", "groups", "points"))},
     "sum to": SUMS,
+    "root mean square": (Node("RMSNormalization", "n", ("x", "s"), ("y",)), (drawn(4, 5, 6), drawn(6))),
     "batch norm": (
         Node("BatchNormalization", "n", ("x", "s", "b", "m", "v"), ("y", "m2", "v2"), {"training_mode": 1}),
         (drawn(4, 3, 5), drawn(3), drawn(3), drawn(3), drawn(3) ** 2),

@@ -167,6 +167,8 @@ _OF_ROWS: Final = (
     "y = Mul f inverse"
 )
 """A row's gradient from the means of its sums, with the scale beside its elements or beside all of it."""
+_BY_ROOT: Final = "b = Mul x inverse; y = Mul b scale"
+_OF_ROOTS: Final = "b = Mul x inverse; c = Mul b products; d = Mul g scale; f = Sub d c; y = Mul f inverse"
 _OF_CHANNELS: Final = (
     "a = Sub x mean; b = Mul a inverse; c = Mul b products; e = Sub g sums; f = Sub e c; h = Mul scale inverse; "
     "y = Mul f h"
@@ -309,9 +311,14 @@ def layer_normalization_grad(context: KernelContext, inputs: Inputs, attributes:
 def rms_normalization(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Each sample's elements over the root of their mean square, then scaled."""
     data, scale = required(inputs)
-    axis = normalised(as_int(attributes["axis"]), data.ndim)
+    axis, xp = normalised(as_int(attributes["axis"]), data.ndim), context.xp
+    if cuda.fits(xp, data):
+        lying, epsilon = cuda.layers(xp, data, axis), as_float(attributes["epsilon"])
+        inverse = cuda.statistics(xp, lying, epsilon, centred=False)[2]
+        arrays = (data, inverse.reshape(*data.shape[:axis], *(1,) * (data.ndim - axis)), scale)
+        return (cuda.element_by_element(xp, cuda.body(_BY_ROOT, scale.dtype.name), arrays, context.out(0)),)
     rows = data.reshape(math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
-    normal, _ = over_root_mean_square(context.xp, rows, as_float(attributes["epsilon"]))
+    normal, _ = over_root_mean_square(xp, rows, as_float(attributes["epsilon"]))
     result = normal.reshape(data.shape) * scale.astype(normal.dtype, copy=False)
     return (result.astype(scale.dtype, copy=False),)
 
@@ -323,6 +330,15 @@ def rms_normalization_grad(context: KernelContext, inputs: Inputs, attributes: A
     gradient, data, scale = required(inputs)
     axis = normalised(as_int(attributes["axis"]), data.ndim)
     shape = (math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
+    if cuda.fits(xp, data, gradient) and scale.size == shape[1]:
+        lying = cuda.layers(xp, gradient, axis), cuda.layers(xp, data, axis)
+        mean, _, inverse = cuda.statistics(xp, lying[1], as_float(attributes["epsilon"]), centred=False)
+        *_, product = cuda.shares(xp, *lying, mean, inverse, scale=scale.reshape(-1))
+        by_scale = cuda.column_sums(xp, *lying, mean, inverse).reshape(scale.shape)
+        inverse, product = (each.reshape(*data.shape[:axis], *(1,) * (data.ndim - axis)) for each in (inverse, product))
+        arrays = (data, inverse, product, gradient, scale)
+        result = cuda.element_by_element(xp, cuda.body(_OF_ROOTS, data.dtype.name), arrays, context.out(0))
+        return result, by_scale.astype(scale.dtype, copy=False)
     normal, inverse = over_root_mean_square(xp, data.reshape(shape), as_float(attributes["epsilon"]))
     gradient, wide_scale = (array.astype(normal.dtype, copy=False) for array in (gradient, scale))
     by_scale = sum_stack(xp, gradient * normal.reshape(data.shape), scale.shape)
