@@ -27,7 +27,7 @@ from weft_worker.graphs import Graphs, may_capture, stretches
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
 from weft_worker.task import Task
-from worker_graphs import FEATURES, HIDDEN, mlp, parameter
+from worker_graphs import FEATURES, HIDDEN, mlp, normalized, parameter
 from worker_jobs import WAIT_S, Clock, Job, Records, programs_of, save_data
 
 pytest.importorskip("cupy", reason="the stand-in has CuPy's names; weft[cuda-compile] installs it")
@@ -255,15 +255,16 @@ def count(cupy: StrictCupy, what: str) -> int:
     return sum(each.what == what for each in cupy.started)
 
 
-@pytest.mark.parametrize("name", ["deep", "labels", "async", "parts"])
+@pytest.mark.parametrize("name", ["deep", "labels", "normalized", "async", "parts"])
 @pytest.mark.parametrize("own", [False, True])
 def test_a_steps_kernels_are_captured_once_and_launched_as_a_whole_with_the_same_bits(
     name: str, own: bool, made: Made, tmp_path: Path
 ) -> None:
     steps = 8
     options = {"async": {"mode": "async"}, "parts": {"accumulate": 3}}.get(name, {})
-    columns = {} if name == "labels" else {"columns": {"x": "x"}}
-    job = job_of(tmp_path, None if name == "labels" else deep(), steps, **columns, **options)
+    labelled = {"labels": mlp, "normalized": normalized}.get(name)
+    columns = {} if labelled else {"columns": {"x": "x"}}
+    job = job_of(tmp_path, programs_of(labelled(DType.FLOAT32)) if labelled else deep(), steps, **columns, **options)
     device, plain = made()
     expected = records_of(job, device, own=own, cuda_graphs=False)
     device, cupy = made()
