@@ -69,7 +69,8 @@ def processor_s(cluster: weft.Cluster) -> float:
     """Seconds of the processor that the cluster's processes have had so far, with all that have ended below them."""
     ticks = 0
     for pid in [pid for process in cluster.processes for pid in processes(process.pid)]:
-        ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        with contextlib.suppress(OSError):  # it has ended
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
