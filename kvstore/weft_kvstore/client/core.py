@@ -228,6 +228,8 @@ class ClientCore:
         self._encodes = any(bucket.pushed is not None for bucket in self.routing.buckets)
         """Whether any gradients travel encoded."""
         self.outcomes: list[Outcome] = []
+        self.hurries = False
+        """Whether receipts are to leave before a caller goes on: see `_values`."""
         self.memory = memory
         self._settings = settings
         self._slot = sender.slot
@@ -345,7 +347,9 @@ class ClientCore:
             request.because[link.shard] = message.reason
 
     def _values(self, link: ClientLink, values: Values, payload: memoryview, now: float) -> bool:
-        """A frame of values; else as `_take`."""
+        """A frame of values; else as `_take`. Where a pull came in several frames they may be small because the shard
+        holds the link for slow. It hears of the last one at once: what lies here until the next call would seem to have
+        been under way, and the frames would stay small."""
         if values.acknowledge:
             self._arrived(link, values.acknowledge, now)
         shard, arena = link.shard, link.arena
@@ -354,6 +358,7 @@ class ClientCore:
                 link.connection.disconnected(now)
                 return True
             payload = arena.payload_of(values, payload)
+        operation = None
         for request, came in value_runs(values, payload):
             operation = link.requests.get(request)
             if operation is not None:  # Else it was given up meanwhile.
@@ -361,7 +366,10 @@ class ClientCore:
                 if shard not in operation.pending:
                     del link.requests[request]
                 if ended:
+                    self.hurries = self.hurries or operation.came_in_parts
                     self.end(operation, operation.result(), None)
+        if operation is not None and shard in operation.pending:
+            operation.came_in_parts = True
         link.arrived(values)
         return False
 

@@ -216,6 +216,9 @@ class SendOperation(Operation):
 class AskOperation(Operation):
     """What a shard answers: it is asked again on every new connection until it has."""
 
+    came_in_parts = False
+    """Whether a frame of values brought only some of what a shard has for it."""
+
     def begin(self, link: Link) -> None:
         """It is made while there is a connection, and again on each new one."""
         link.requests[self.number] = self

@@ -451,7 +451,8 @@ class Poller:
 
     def _round(self, poll_wait: PollWait, future: StoreFuture[Any] | None) -> bool:
         """Reads what came, then sends, so what is urgent overtakes. Futures end before anything is sent: who waits for
-        one goes on meanwhile; and who has nothing else under way leaves receipts to his next call, or to the thread.
+        one goes on meanwhile; and who has nothing else under way leaves receipts to his next call, or to the thread,
+        unless they are wanted at once.
         `future` is the leader's: once it has ended there is nothing more to do for him. A leader who has just begun
         looks only whether he may sleep, since his call has sent already. Whether he is through, or the client is
         closing."""
@@ -463,6 +464,7 @@ class Poller:
                 end_futures(core)
             if (
                 core.open
+                or core.hurries
                 or sockets.submitted
                 or not (self._closing or (future is not None and self.waited_for is None))
             ):

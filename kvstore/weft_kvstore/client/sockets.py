@@ -265,7 +265,7 @@ class ClientSockets:
         """Begins what was handed over, and sends, to each shard `most` bytes of frames where no slice is larger. Ends
         no future."""
         core = self.core
-        self.has_more = False
+        self.has_more = core.hurries = False
         while self.submitted:
             core.begin(self.submitted.popleft(), now)
         for link in core.links:

@@ -221,7 +221,8 @@ MIN_ELAPSED_S: Final = 1e-5
 
 class LinkRate:
     """The delivery rate of one direction of a link. `bytes_per_s` is None until a first window has ended, and
-    `round_trip_s` is the shortest time ever seen: later ones hold the queue that the credit itself makes.
+    `round_trip_s` is the shortest time ever seen: later ones hold the queue that the credit itself makes. `is_least`:
+    the link has never had more to send than it sent, so that it may be faster.
 
     A window begins when one ends, or when a frame leaves while none is under way.
     """
@@ -229,6 +230,7 @@ class LinkRate:
     def __init__(self) -> None:
         self.bytes_per_s: float | None = None
         self.round_trip_s = 0.0
+        self.is_least = True
         self._windows: deque[float] = deque(maxlen=WINDOWS_KEPT)
         self._under_way = 0
         self._begun = 0.0
@@ -254,9 +256,9 @@ class LinkRate:
             self.round_trip_s, self._seen = trip, True
         whole = self._bytes >= WINDOW_CREDITS * credit
         if whole or (not self._under_way and self._bytes >= LEAST_WINDOW_BYTES):
-            before = self.bytes_per_s
+            before = self.bytes_per_s, self.is_least
             self._end(now, says_all=whole and not self._starved)
-            return news or self.bytes_per_s != before
+            return news or (self.bytes_per_s, self.is_least) != before
         return news
 
     def passed_by(self) -> None:
@@ -265,6 +267,7 @@ class LinkRate:
 
     def _end(self, now: float, *, says_all: bool) -> None:
         sample = self._bytes / max(now - self._begun, MIN_ELAPSED_S)
+        self.is_least = self.is_least and not says_all
         if says_all or self.bytes_per_s is None or sample > self.bytes_per_s:
             last = self._windows[-1] if self._windows else sample
             if self.bytes_per_s is not None and min(last, sample) > GROWTH * self.bytes_per_s:
@@ -297,6 +300,9 @@ it is the processors' time. A frame costs them as much whatever its size, so tha
 them small."""
 LOOPBACK_TIMES: Final = 8
 """How much longer than on other links a frame may take there, at most."""
+UNTRIED_TIMES: Final = 4
+"""The same of a loopback that never had more to send than it sent: nothing waits there to overtake, and processors that
+are busy with other work make it seem slow."""
 LOOPBACK_FRAME_BYTES: Final = 8 << 20
 LOOPBACK_CREDIT_BYTES: Final = 32 << 20
 SHARED_FRAME_BYTES: Final = 8 << 20
@@ -326,21 +332,23 @@ def _credit(measured: LinkRate, *, loopback: bool) -> int:
     if rate is None:
         return FIRST_CREDIT_BYTES
     # Twice the round trip at least: a long link's rate is measured under the credit, and with less never found.
-    times = _times(rate, loopback=loopback)
+    times = _times(rate, measured, loopback=loopback)
     wanted = CREDIT_BASE_BYTES + int(rate * (round_trip_s + max(CREDIT_TIME_S * times, round_trip_s)))
     return min(max(wanted, MIN_CREDIT_BYTES), LOOPBACK_CREDIT_BYTES if loopback else MAX_AUTO_CREDIT_BYTES)
 
 
 def _frame(measured: LinkRate, *, loopback: bool) -> int:
     rate = measured.bytes_per_s
-    wanted = 0 if rate is None else int(rate * FRAME_TIME_S * _times(rate, loopback=loopback))
+    wanted = 0 if rate is None else int(rate * FRAME_TIME_S * _times(rate, measured, loopback=loopback))
     return min(max(wanted, MIN_FRAME_BYTES), LOOPBACK_FRAME_BYTES if loopback else MAX_AUTO_FRAME_BYTES)
 
 
-def _times(rate: float, *, loopback: bool) -> float:
+def _times(rate: float, measured: LinkRate, *, loopback: bool) -> float:
     """How much longer than elsewhere a frame may take: more the faster a loopback is, and little more than once where
     its rate is a slow link's that was measured a little too high."""
-    return min(max((rate / LOOPBACK_RATE) ** 2, 1.0), LOOPBACK_TIMES) if loopback else 1.0
+    if not loopback:
+        return 1.0
+    return min(max((rate / LOOPBACK_RATE) ** 2, UNTRIED_TIMES if measured.is_least else 1.0), LOOPBACK_TIMES)
 
 
 # --- A frame that leaves: what travels in it, and its bytes -----------------------------------------------------------

@@ -419,3 +419,17 @@ def test_the_next_call_acknowledges_what_the_last_one_brought() -> None:
         assert shard.statistics().in_flight_bytes > 0
         client.push("k0", 0, GRADIENT).result(WAIT_S)
         assert shard.statistics().in_flight_bytes == 0
+
+
+def test_values_that_came_in_several_frames_are_acknowledged_before_their_caller_goes_on() -> None:
+    """Their shard may hold the link for slow, and would go on to if it heard of them later."""
+    description = store_of([key_of("k0", [1024], 1)], slots=1, shards=1)
+    with (
+        served(description, LinkSettings(frame_bytes=1024)) as (description, (shard,)),
+        clients_of(description, LinkSettings(same_host=False)) as (client,),
+        without_thread(client),
+    ):
+        client.pull("k0", 0).result(WAIT_S)
+        assert client.statistics().frames_received >= 8
+        assert not client._sockets.owes_receipts
+        wait_until(lambda: shard.statistics().in_flight_bytes == 0)
