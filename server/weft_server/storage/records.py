@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 from sqlalchemy import Engine, Table, bindparam, delete, func, select, update
 from sqlalchemy.dialects.sqlite import insert
@@ -59,6 +59,15 @@ class Submission:
     first: Event
     key: str | None
     digest: str
+
+
+# Made once: making a statement takes longer than SQLite's work for a row.
+_ADD_EVENTS: Final = insert(EventRow).on_conflict_do_nothing()
+_PUT_PARTS: Final = insert(PartRow).on_conflict_do_update(
+    index_elements=["job", "part"], set_={"document": insert(PartRow).excluded.document}
+)
+_PARTS: Final = cast(Table, PartRow.__table__)
+_DROP_PARTS: Final = _PARTS.delete().where(_PARTS.c.job == bindparam("of_job"), _PARTS.c.part == bindparam("of_part"))
 
 
 class Records:
@@ -152,7 +161,7 @@ class Records:
         with Session(self._engine) as session, session.begin():
             if rows:
                 # A commit may have succeeded although it was answered by an error.
-                session.execute(insert(EventRow).on_conflict_do_nothing(), rows)
+                session.execute(_ADD_EVENTS, rows)
             for job in saved.values():
                 values = {"state": job.state.value, "document": job.model_dump(mode="json")}
                 session.execute(update(JobRow).where(JobRow.id == job.id).values(**values))
@@ -338,18 +347,13 @@ def _remember(session: Session, instructions: Sequence[Instruction]) -> None:
             session.merge(AgentRow(id=agent, document=document))
     written = [{"job": job, "part": part, "document": text} for (job, part), text in parts.items() if text is not None]
     if written:
-        put = insert(PartRow)
-        session.execute(
-            put.on_conflict_do_update(index_elements=["job", "part"], set_={"document": put.excluded.document}), written
-        )
+        session.execute(_PUT_PARTS, written)
     dropped: list[dict[str, str]] = []
     for (job, part), text in parts.items():
         if text is None:
             dropped.append({"of_job": job, "of_part": part})
     if dropped:
-        table = cast(Table, PartRow.__table__)
-        gone = table.delete().where(table.c.job == bindparam("of_job"), table.c.part == bindparam("of_part"))
-        session.connection().execute(gone, dropped)
+        session.connection().execute(_DROP_PARTS, dropped)
 
 
 def _parts(session: Session, job: str) -> dict[str, str]:
