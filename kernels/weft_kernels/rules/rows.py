@@ -46,9 +46,10 @@ def apply_to_rows(
         room = [np.empty((min(piece, len(places)), weight.shape[1]), array.dtype) for array in arrays]
         for begin in range(0, len(places), piece):
             some = places[begin : begin + piece]
-            taken = [one[: len(some)] for one in room]
-            for array, one in zip(arrays, taken, strict=True):
-                take_rows(array, some, one)
+            taken: list[Array] = []
+            for array, one in zip(arrays, room, strict=True):
+                taken.append(one[: len(some)])
+                take_rows(array, some, taken[-1])
             update(taken[0], gradient[begin : begin + piece], dict(zip(state, taken[1:], strict=True)), step, hyper)
             for array, one in zip(arrays, taken, strict=True):
                 put_rows(array, some, one)

@@ -268,11 +268,11 @@ class TableState(Work):
     def accept_run(self, slot: int, step: int, run: ChunkRun, chunks: int) -> bool:
         """Takes in a run of a push of so many chunks, as `accept` does: the slot is in when all its chunks are. Raises
         PushRefusedError where it contradicts what is there, or itself."""
-        rows = run.rows
-        if run.stop - run.first == chunks and self._pushes.is_empty and is_ascending(rows.parts[0][0]):
-            is_due = self.steps.take_next(slot, step, rows)  # As nearly all are: whole, and in order.
+        ids, values = run.rows.parts[0]
+        if run.stop - run.first == chunks and self._pushes.is_empty and is_ascending(ids):
+            is_due = self.steps.take_next(slot, step, run.rows)  # As nearly all are: whole, and in order.
             if is_due is not None:
-                self._waiting_bytes += rows.nbytes
+                self._waiting_bytes += ids.nbytes + values.nbytes
                 return is_due
         where = self.spec.where(slot, step)
         self.steps.check(slot, step, where, pushes=True)
@@ -413,7 +413,7 @@ class TableState(Work):
         a_chunk, a_piece, has_begun = self.cut.rows_down, self.a_piece, False
         together = max(a_piece // a_chunk, 1) * a_chunk
         version = self.answered_version(wait)
-        read = partial(self._reading, of=len(places))
+        of, is_plain = len(places), self.rows.history is None
         for number, name in enumerate(self.spec.state if wait.state else (None,)):
             for low in range(0, max(len(places), 1), together):
                 if has_begun:
@@ -421,14 +421,16 @@ class TableState(Work):
                 has_begun = True
                 some = places[low : low + together]
                 if len(some) <= a_piece:
-                    array = yield from read(some, name)
+                    array = (
+                        self._as_they_are(some, name, of) if is_plain else (yield from self._reading(some, name, of=of))
+                    )
                 else:
                     array = np.empty((len(some), self.cut.width), self.cut.dtype)
                     for begin in range(0, len(some), a_piece):
                         if begin:
                             yield None
                         piece = slice(begin, begin + a_piece)
-                        array[piece] = yield from read(some[piece], name)
+                        array[piece] = yield from self._reading(some[piece], name, of=of)
                 chunks = np.arange(chunks_of(len(some), a_chunk) + 1)
                 bounds = np.minimum(chunks * a_chunk * self.cut.row_bytes, array.nbytes)
                 source, first = OneBuffer(bytes_of(array)), low // a_chunk
@@ -490,17 +492,10 @@ class TableState(Work):
 
     def _reading(self, places: Array, name: str | None, *, of: int) -> Generator[None, None, Array]:
         """The same of some rows of a pull of so many. A push of what was pulled may follow. Raises RuleFailedError."""
-        keep = of * self.cut.row_bytes <= KEPT_BYTES
         history, arrays = self.rows.history, self.rows.arrays
         if history is None:
-            found, lacks = self.rows.read(name, places)
-            if lacks is None or not lacks.any():
-                return found
-            if name is not None:
-                found[lacks] = self.spec.rule.state[name]
-            elif not self.spec.given:
-                found[lacks] = self._made(places[lacks], keep=keep)
-            return found
+            return self._as_they_are(places, name, of)
+        keep = of * self.cut.row_bytes <= KEPT_BYTES
         # Updates have passed rows by: those that are here are brought up to date for good.
         with self.spec.rule_runs(self.version):
             numbers = self.rows.find(places)
@@ -515,6 +510,17 @@ class TableState(Work):
                 state = yield from history.aging(first)
                 found[lacks] = first if name is None else state[name]
             return found
+
+    def _as_they_are(self, places: Array, name: str | None, of: int) -> Array:
+        """The same where no updates pass rows by."""
+        found, lacks = self.rows.read(name, places)
+        if lacks is None or not lacks.any():
+            return found
+        if name is not None:
+            found[lacks] = self.spec.rule.state[name]
+        elif not self.spec.given:
+            found[lacks] = self._made(places[lacks], keep=of * self.cut.row_bytes <= KEPT_BYTES)
+        return found
 
     def _apply(self, step: int, rows: Rows) -> Iterator[None]:
         """Makes the table's update, number `updates` + 1; stops after each piece. Raises RuleFailedError,

@@ -176,7 +176,7 @@ def test_a_job_that_fails_in_one_of_its_own_messages_is_told_and_leaves_nothing(
     core = ShardCore(bytes(16), LinkSettings(same_host=False))
     description = store_of([table_of("t", [8, 4], 1)], slots=1, shards=1)
     core.open(JobShard(description, 0))
-    monkeypatch.setattr(TableState, "_reading", none)
+    monkeypatch.setattr(TableState, "_as_they_are", none)
     ids = np.array([1], np.int64).tobytes()
     for message, payload in (
         (Hello("job", 1, 0, 1, bytes(16), 1, digest(description)), None),
