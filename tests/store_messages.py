@@ -74,6 +74,7 @@ REPLIES: dict[str, tuple[m.Reply, bytes | None]] = {
     "refused": (m.Refused(m.RefusalCode.STALE_TERM, "job 'job-1' is in term 3 here, term 2 is over"), None),
     "push-refused": (m.PushRefused(frame=7, run=1, reason="more than 2 steps ahead"), None),
     "values": (m.Values(8, [(11, 0, 1, 1, True, False, 0, 3, 12)]), b"abcdefghijkl"),
+    "values-lent": (m.Values(8, [(11, 0, 1, 1, False, False, 0, 3, 12)], lent=True), None),
     "values-arena": (
         m.Values(
             9,

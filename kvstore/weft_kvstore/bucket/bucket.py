@@ -548,13 +548,23 @@ class PlainBucket:
 
 
 def plain_bucket(
-    description: StoreDescription, routing: Routing, spec: BucketSpec, shard: int, wanted: Wanted
+    description: StoreDescription,
+    routing: Routing,
+    spec: BucketSpec,
+    shard: int,
+    wanted: Wanted,
+    *,
+    memory: Array | None = None,
+    at: int | None = None,
 ) -> PlainBucket:
-    """The bucket with its first values. Raises ValueError for an initializer that there is not."""
+    """The bucket with its first values, in `memory` (bytes) that is lent from `at` on, where there is some. Raises
+    ValueError for an initializer that there is not."""
     keys = description.keys
     places = [place for place in routing.buckets[spec.number].keys if shard in routing.runs[place]]
     dtype = np.dtype(keys[places[0]].dtype)
-    values = np.empty(int(spec.part.bounds[-1]) // dtype.itemsize, dtype)
+    values: Array = (
+        np.empty(int(spec.part.bounds[-1]) // dtype.itemsize, dtype) if memory is None else memory.view(dtype)
+    )
     given, begin = np.zeros(len(spec.part), np.bool_), 0
     for place in places:
         run, cut = routing.runs[place][shard], routing.cuts[place]
@@ -567,7 +577,7 @@ def plain_bucket(
         first = routing.first_in_bucket[place][shard]
         given[first : first + len(run)] = is_given(keys[place])
         begin += stop - start
-    state = BucketState(spec, values, given)
+    state = BucketState(spec, values, given, lent_at=at)
     pushed = None if spec.pushed is None else SliceCodec(spec.pushed.codec, state.bounds)
     return PlainBucket(state, BucketPulls(state), pushed)
 

@@ -210,14 +210,15 @@ class BucketState:
     of each slot. `_early[p, step]` has what came of slot number p before the step before: no more than STEPS_AHEAD
     steps of a slice, and none that is due."""
 
-    def __init__(self, spec: BucketSpec, values: Array, given: Array) -> None:
-        """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later."""
+    def __init__(self, spec: BucketSpec, values: Array, given: Array, *, lent_at: int | None = None) -> None:
+        """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later.
+        `lent_at`: see `OneBuffer`."""
         count = self.count = len(spec.part)
         bounds = spec.part.bounds // values.dtype.itemsize
         self.spec = spec
         self.bounds = bounds
         self.steps = BucketSteps(spec.slots, count, together=spec.together)
-        self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole))
+        self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole, lent_at=lent_at))
         self.sets = BucketSets(spec, self.steps.version, self.update.values, given)
         self.applied: Callable[[int, int, int, int], None] | None = None
         """Told (slot, step, first, stop) of each slot's gradients when they are merged, where somebody asks."""

@@ -77,15 +77,15 @@ class BucketValues:
 
     __slots__ = ("_block_of", "_blocks", "_cuts", "_edges", "bounds", "changed", "dtype")
 
-    def __init__(self, values: Array, bounds: Array, *, in_one: bool = False) -> None:
-        """`in_one`: all of it is one block, for who writes it all at once."""
+    def __init__(self, values: Array, bounds: Array, *, in_one: bool = False, lent_at: int | None = None) -> None:
+        """`in_one`: all of it is one block, for who writes it all at once. `lent_at`: see `OneBuffer`."""
         self.bounds = bounds
         self.changed: Array | None = None
         self.dtype: np.dtype[Any] = values.dtype
         self._cuts: dict[Range, list[Cut]] = {}
         self._edges = np.array([0, len(bounds) - 1]) if in_one else _edges(bounds * self.dtype.itemsize)
         self._block_of = np.repeat(np.arange(len(self._edges) - 1), np.diff(self._edges))
-        source, itemsize = OneBuffer(bytes_of(values)), self.dtype.itemsize
+        source, itemsize = OneBuffer(bytes_of(values), lent_at), self.dtype.itemsize
         starts = bounds[self._edges].tolist()
         self._blocks = [
             Pinnable(values[start:stop], source, start * itemsize, parts)
@@ -108,6 +108,8 @@ class BucketValues:
         found = []
         for low, high, block, part, _, elements in self._cuts.get((first, stop)) or self._cut(first, stop):
             held = self._blocks[block]
+            if held.home is not None:
+                held = self._blocks[block] = held.moved_home()
             if held.pinned[part] if high - low == 1 else held.pinned[part : part + high - low].any():
                 held = self._blocks[block] = held.copied()
             found.append((low, high, held.array[elements]))

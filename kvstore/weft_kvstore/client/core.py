@@ -16,7 +16,7 @@ from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import Deadlines
-from weft_kvstore.same_host.layout import GivenArrays, LinkMemory
+from weft_kvstore.same_host.layout import Bytes, GivenArrays, LinkMemory, OwnPlaces
 from weft_kvstore.settings import STALL_S, LinkSettings
 from weft_kvstore.sharding import Routing, routing_of
 from weft_kvstore.step_outcome import StepOutcome
@@ -353,13 +353,15 @@ class ClientCore:
         if values.acknowledge:
             self._arrived(link, values.acknowledge, now)
         shard, arena = link.shard, link.arena
-        if values.at is not None or any(map(place_of, values.runs)):
+        if values.at is not None or values.lent or any(map(place_of, values.runs)):
             if arena.is_lost:
                 link.connection.disconnected(now)
                 return True
-            payload = arena.payload_of(values, payload)
+            runs = arena.runs_of(values, payload)
+        else:
+            runs = value_runs(values, payload)
         operation = None
-        for request, came in value_runs(values, payload):
+        for request, came in runs:
             operation = link.requests.get(request)
             if operation is not None:  # Else it was given up meanwhile.
                 ended = operation.settle(shard, operation.write(shard, came))
@@ -422,9 +424,12 @@ class ClientCore:
             run.entry = run.entry._replace(request=run.owner.number)
             run.owner.resent(link.shard, run)
 
-    def shares(self, shard: int, *, taken: bool) -> None:
-        """The shard has mapped this client's arena, or has it no more."""
-        self.links[shard].share(LinkMemory(self.memory, shard) if taken and self.memory is not None else None)
+    def shares(self, shard: int, *, taken: bool, lent: Bytes | None = None) -> None:
+        """The shard has mapped this client's arena, and lends its own values, or has it no more."""
+        memory = None
+        if taken and self.memory is not None:
+            memory = LinkMemory(self.memory, shard, lent, OwnPlaces(self.routing, shard) if lent is not None else None)
+        self.links[shard].share(memory)
 
     def disconnected(self, shard: int, now: float) -> None:
         self.tick_at = now

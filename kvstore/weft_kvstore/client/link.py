@@ -14,7 +14,7 @@ from weft_kvstore.client.connection import Connection, Due, LinkState
 from weft_kvstore.client.operation import AskOperation, Operation, PullOperation, SentRun
 from weft_kvstore.same_host.layout import LinkMemory
 from weft_kvstore.settings import LinkSettings, is_loopback
-from weft_kvstore.wire.codec import ProtocolError, encode, payload_bytes
+from weft_kvstore.wire.codec import ProtocolError, ValueRun, encode, lent_runs, payload_bytes, value_runs
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
     Acknowledge,
@@ -116,12 +116,16 @@ class ArenaFrames:
         """Whether the shard had the arena and has it no more: the connection is about to end."""
         return self.had_memory and self.memory is None
 
-    def payload_of(self, values: Values, payload: memoryview) -> memoryview:
-        """Where the payload is of a frame of values that uses the arena. Raises ProtocolError."""
+    def runs_of(self, values: Values, payload: memoryview) -> list[tuple[int, ValueRun]]:
+        """As `value_runs`, of a frame of values that uses shared memory. Raises ProtocolError."""
         if self.memory is None:
-            told = "Values.place: 1" if values.at is None else f"Values.at: {values.at}"
-            raise ProtocolError(f"{told}, the shard has no arena")
-        return payload if values.at is None else self.memory.payload(values.at, payload_bytes(values))
+            told = "lent: true" if values.lent else "place: 1" if values.at is None else f"at: {values.at}"
+            raise ProtocolError(f"Values.{told}, the shard has no arena")
+        if values.lent:
+            return lent_runs(values, self.memory.lent)
+        return value_runs(
+            values, payload if values.at is None else self.memory.payload(values.at, payload_bytes(values))
+        )
 
     def push(
         self, memory: LinkMemory, frame: SentFrame, acknowledge: list[int], pull: Pull | None = None, number: int = 0
@@ -260,7 +264,8 @@ class ClientLink:
         self.frames_received += 1
         self.payload_bytes_received += total
         if self.arena.had_memory:
-            self.arena.bytes_received += total - (payload_bytes(values) if values.at is None else 0)
+            in_message = values.at is None and not values.lent
+            self.arena.bytes_received += total - (payload_bytes(values) if in_message else 0)
         self.acknowledge.append(values.frame)
 
     def released(self, frame: int, now: float) -> Sequence[SentPiece]:

@@ -398,7 +398,7 @@ class ClientSockets:
     def _hear(self, shard: int, handover: Handover) -> None:
         """The shard has mapped the arena, or will not, or is gone."""
         handover.receive()
-        self.core.shares(shard, taken=handover.state is HandoverState.TAKEN)
+        self.core.shares(shard, taken=handover.state is HandoverState.TAKEN, lent=handover.lent)
         if handover.fileno() < 0:
             del self._handovers[shard]
             self.changes += 1

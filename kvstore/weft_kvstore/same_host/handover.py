@@ -15,6 +15,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from weft_kvstore.same_host.layout import Lent
 from weft_kvstore.same_host.memory import Arena, ArenaError, Mapping, check_sealed
 from weft_kvstore.structs import Reader
 
@@ -22,7 +23,7 @@ from weft_kvstore.structs import Reader
 # See `docs/same-host.md`.
 
 
-OFFER_VERSION: Final = 1
+OFFER_VERSION: Final = 2
 NAME_BYTES: Final = 16
 TICKET_BYTES: Final = 16
 MAX_PACKET_BYTES: Final = 4096
@@ -40,10 +41,12 @@ class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="answer"):
-    """The shard has mapped the arena, or says why it has not."""
+    """The shard has mapped the arena, or says why it has not. `lent`: it lends so many bytes of its own, whose
+    descriptor comes with the packet."""
 
     accepted: bool
     reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON)] = ""
+    lent: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -159,6 +162,8 @@ class Handover:
     def __init__(self, name: bytes, ticket: bytes, arena: Callable[[], Arena], *, user: int | None = None) -> None:
         self.state = HandoverState.OFFERED
         self.reason = ""
+        self.lent: Mapping | None = None
+        """What the shard lends, to be read."""
         self._socket: socket.socket | None = None
         try:
             self._offer(name, ticket, arena, os.geteuid() if user is None else user)
@@ -184,10 +189,10 @@ class Handover:
             self._end(self._ended, "the shard closed the connection")
         elif self.state is HandoverState.TAKEN:
             self._end(self._ended, "the shard answered twice")
-        elif answer.accepted:
-            self.state = HandoverState.TAKEN
+        elif answer[0].accepted:
+            self.state, self.lent = HandoverState.TAKEN, answer[1]
         else:
-            self._end(self._ended, answer.reason)
+            self._end(self._ended, answer[0].reason)
 
     def close(self) -> None:
         """The shard is to let the arena go. Idempotent."""
@@ -209,20 +214,31 @@ class Handover:
 
     def _end(self, state: HandoverState, reason: str) -> None:
         self.state, self.reason = state, reason
+        self.lent = None
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
 
-def _answer(one: socket.socket) -> Answer | None:
-    """What the shard says; None at the end."""
+def _answer(one: socket.socket) -> tuple[Answer, Mapping | None] | None:
+    """What the shard says, and what it lends; None at the end."""
     try:
         packet, fds = receive_packet(one)
     except ConnectionResetError:
         # The shard closed without reading the offer; what it said before comes after the error.
         packet, fds = receive_packet(one)
-    close_all(fds)
-    return decode_answer(packet) if packet else None
+    try:
+        if not packet:
+            return None
+        answer = decode_answer(packet)
+        if len(fds) != int(answer.lent > 0):
+            raise ArenaError(f"{len(fds)} descriptors came with an answer that lends {answer.lent} bytes")
+        if not answer.lent:
+            return answer, None
+        check_sealed(fds[0], answer.lent, answer.lent)
+        return answer, Mapping(fds[0], answer.lent, read_only=True)
+    finally:
+        close_all(fds)
 
 
 # --- The shard's end: where clients of its host bring their arenas ----------------------------------------------------
@@ -249,6 +265,7 @@ class _Expected:
     """What a ticket is good for, and what has come for it."""
 
     most_bytes: int
+    lent: Lent | None = None
     guest: _Guest | None = None
     mapping: Mapping | None = None
 
@@ -283,10 +300,10 @@ class ArenaListener:
         """Readable when `receive` has something to do."""
         return self._epoll.fileno()
 
-    def expect(self, most_bytes: int) -> bytes:
-        """A ticket for one arena of at most `most_bytes`."""
+    def expect(self, most_bytes: int, lent: Lent | None = None) -> bytes:
+        """A ticket for one arena of at most `most_bytes`; whoever brings it gets what is `lent`."""
         ticket = os.urandom(TICKET_BYTES)
-        self._expected[ticket] = _Expected(most_bytes)
+        self._expected[ticket] = _Expected(most_bytes, lent)
         return ticket
 
     def forget(self, ticket: bytes) -> None:
@@ -398,7 +415,10 @@ class ArenaListener:
             raise ArenaError(f"{len(fds)} descriptors came with the offer, there must be one")
         check_sealed(fds[0], offer.nbytes, expected.most_bytes)
         mapping = Mapping(fds[0], offer.nbytes)
-        guest.socket.send(encode(Answer(accepted=True)))
+        if (lent := expected.lent) is not None:
+            socket.send_fds(guest.socket, [encode(Answer(accepted=True, lent=lent.nbytes))], [lent.fd])
+        else:
+            guest.socket.send(encode(Answer(accepted=True)))
         guest.ticket = offer.ticket
         expected.guest, expected.mapping = guest, mapping
 

@@ -116,6 +116,31 @@ class ShardPlaces:
     values: Mapping[int, BucketPlaces]
 
 
+class OwnPlaces:
+    """Where a shard has its own values of plain buckets, if it lends them: by number of a bucket, `starts` are where
+    its slices begin in `nbytes` bytes of memory."""
+
+    def __init__(self, routing: Routing, shard: int) -> None:
+        self._bounds = {
+            bucket.number: bucket.parts[shard].bounds
+            for bucket in routing.buckets
+            if bucket.kind is not BucketKind.TABLE and shard in bucket.parts
+        }
+        self.starts: dict[int, int] = {}
+        self.nbytes = 0
+        for number, bounds in self._bounds.items():
+            self.starts[number] = self.nbytes
+            self.nbytes += _whole(int(bounds[-1]), mmap.PAGESIZE)
+
+    def place(self, bucket: int, first: int, count: int) -> Range:
+        """The bytes of adjacent slices. Raises ProtocolError for slices that the shard has not."""
+        bounds = self._bounds.get(bucket)
+        if bounds is None or not 0 <= first < first + count < len(bounds):
+            raise ProtocolError(f"Values.runs: slices {first} to {first + count - 1} of bucket {bucket} cannot be lent")
+        start = self.starts[bucket]
+        return start + int(bounds[first]), start + int(bounds[first + count])
+
+
 def shard_places(routing: Routing, shard: int) -> ShardPlaces:
     """Of one shard of this routing."""
     shared = shared_layout(routing)
@@ -292,13 +317,23 @@ def _laid(memory: Bytes, space: SpareSpace, parts: Sequence[Buffer], nbytes: int
     return offset
 
 
+class Lent(Bytes, Protocol):
+    """Memory of a shard that others may map and read."""
+
+    nbytes: int
+    fd: int
+
+    def close(self) -> None:
+        """Lends it to nobody any more."""
+
+
 class Arenas(Protocol):
     """Where clients of this host bring their arenas, as the shard's core sees it."""
 
     name: bytes
 
-    def expect(self, most_bytes: int) -> bytes:
-        """A ticket for one arena of at most so many bytes."""
+    def expect(self, most_bytes: int, lent: Lent | None = None) -> bytes:
+        """A ticket for one arena of at most so many bytes; whoever brings it gets what is `lent`."""
 
     def forget(self, ticket: bytes) -> None:
         """The link that the ticket was for is lost."""
@@ -310,9 +345,11 @@ class Arenas(Protocol):
 class PeerMemory:
     """Payloads of answers are laid in the shard's window; a piece of it is taken until the frame is acknowledged."""
 
-    __slots__ = ("_window", "memory", "places")
+    __slots__ = ("_window", "lends", "memory", "places")
 
-    def __init__(self, memory: Memory, places: ShardPlaces) -> None:
+    def __init__(self, memory: Memory, places: ShardPlaces, *, lends: bool = False) -> None:
+        """`lends`: the client has mapped the shard's own values."""
+        self.lends = lends
         whole = places.nbytes <= memory.nbytes
         self.memory = memory
         self.places: Mapping[int, BucketPlaces] = places.values if whole else {}
@@ -375,11 +412,16 @@ def are_given(given: Mapping[int, Array], places: Sequence[int], arrays: Sequenc
 class LinkMemory:
     """Payloads for one shard are laid in its stage; a piece of it is taken until the shard reads it no more."""
 
-    __slots__ = ("_memory", "_stage")
+    __slots__ = ("_memory", "_own", "_places", "_stage")
 
-    def __init__(self, memory: GivenArrays, shard: int) -> None:
+    def __init__(
+        self, memory: GivenArrays, shard: int, own: Bytes | None = None, places: OwnPlaces | None = None
+    ) -> None:
+        """`own`: the shard's values, where it lends them, which lie at `places`."""
         self._memory = memory
         self._stage = memory.stages[shard]
+        self._own = own
+        self._places = places
 
     def lay(self, parts: Sequence[Buffer], nbytes: int) -> int | None:
         """Copies parts into the stage, one behind the other; where they are, or None where there is no room."""
@@ -388,6 +430,16 @@ class LinkMemory:
     def give(self, offset: int) -> None:
         """The shard has read what was laid there."""
         self._stage.give(offset)
+
+    def lent(self, bucket: int, first: int, count: int, nbytes: int) -> memoryview:
+        """Values of adjacent slices where the shard has them: they stay as they are until they are acknowledged. Raises
+        ProtocolError for what the shard does not lend."""
+        if self._own is None or self._places is None:
+            raise ProtocolError("Values.lent: the shard has lent nothing")
+        start, stop = self._places.place(bucket, first, count)
+        if stop - start != nbytes:
+            raise ProtocolError(f"Values.nbytes: {nbytes}, slices from {first} of bucket {bucket} have {stop - start}")
+        return memoryview(self._own.bytes_at(start, nbytes))  # type: ignore[arg-type]  # an array is a buffer
 
     def payload(self, offset: int, nbytes: int) -> memoryview:
         """What the shard has laid for this client. Raises ProtocolError for bytes that the arena has not."""

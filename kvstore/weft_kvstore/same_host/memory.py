@@ -78,6 +78,10 @@ NAME: Final = "weft-arena"
 """How /proc/PID/maps calls the mapping."""
 
 
+F_SEAL_FUTURE_WRITE: Final = 0x10
+"""fcntl(2), Linux 5.1: who maps it from now on may only read. The fcntl module has no word for it."""
+
+
 def sealed_memory(nbytes: int) -> int:
     """A descriptor of `nbytes` bytes of memory, zero and sealed, which takes none before `reserve`. Raises
     ArenaError."""
@@ -163,10 +167,11 @@ class Mapping:
     checked before use (ids, lengths) must be copied first, and the copy checked.
     """
 
-    def __init__(self, fd: int, nbytes: int) -> None:
+    def __init__(self, fd: int, nbytes: int, *, read_only: bool = False) -> None:
         self.nbytes = nbytes
+        protection = mmap.PROT_READ if read_only else mmap.PROT_READ | mmap.PROT_WRITE
         try:
-            self._map: mmap.mmap | None = mmap.mmap(fd, nbytes)
+            self._map: mmap.mmap | None = mmap.mmap(fd, nbytes, prot=protection)
         except (OSError, ValueError) as error:
             raise ArenaError(f"an arena of {nbytes} bytes cannot be mapped: {error}") from error
         # Arrays hold the map through this one. Closing it under them raises BufferError, so it is left to the last.
@@ -432,3 +437,38 @@ def _placed(arena: Arena, offset: int, key: KeyDescription) -> Array | None:
         return arena.mapping.array(offset, key.shape, key.dtype)
     except ArenaError:
         return None
+
+
+# --- The memory that a shard lends to the clients of its host ---------------------------------------------------------
+
+
+class LentMemory:
+    """Memory that this process writes, and that whoever gets `fd` may only read. All of it is taken when it is made.
+    Its arrays stay good after `close`. Raises ArenaError where there can be none: values are copied then."""
+
+    def __init__(self, nbytes: int) -> None:
+        free = free_memory()
+        if nbytes <= 0 or (free is not None and nbytes > MOST_OF_FREE_MEMORY * free):
+            raise ArenaError(f"{nbytes} bytes to lend, where {free} bytes of memory are free")
+        self.nbytes = nbytes
+        self.fd = -1
+        try:
+            self.fd = _memfd()
+            os.ftruncate(self.fd, nbytes)
+            reserve(self.fd, 0, nbytes)
+            self.mapping = Mapping(self.fd, nbytes)
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE)
+        except (OSError, OverflowError, AttributeError, ArenaError) as error:
+            self.close()
+            raise ArenaError(f"no memory of {nbytes} bytes to lend: {error}") from error
+
+    def bytes_at(self, offset: int, nbytes: int) -> Array:
+        """As `Mapping.bytes_at`."""
+        return self.mapping.bytes_at(offset, nbytes)
+
+    def close(self) -> None:
+        """Lends it to nobody any more. Idempotent."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)

@@ -30,7 +30,7 @@ from weft_kvstore.futures import OtherThread
 from weft_kvstore.process import Wakeup, resident_bytes
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
-from weft_kvstore.same_host.memory import ArenaError
+from weft_kvstore.same_host.memory import ArenaError, LentMemory
 from weft_kvstore.serving.connections import Strangers
 from weft_kvstore.settings import MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
@@ -339,6 +339,7 @@ class ShardServer:
             computing=self._pool,
             tables=self._tables,
             keeps_previous=keeps_previous,
+            lend=_lent if self._listener is not None else lambda _: None,
             stopped=stopped,
         )
         try:
@@ -604,6 +605,15 @@ class _Tracing:
     def _step(core: ShardCore) -> int:
         """The newest that something has come of, from 1."""
         return 0 if core.job is None else core.job.stragglers.newest + 1
+
+
+def _lent(nbytes: int) -> LentMemory | None:
+    """Memory that clients of this host may read; None where there is none to be had."""
+    try:
+        return LentMemory(nbytes)
+    except ArenaError as error:
+        _log.info("values are copied for clients of this host: %s", error)
+        return None
 
 
 def _listener() -> ArenaListener | None:

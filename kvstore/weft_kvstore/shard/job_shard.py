@@ -20,7 +20,7 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows, is_ascending
 from weft_kvstore.rows.storage import CHANCE
-from weft_kvstore.same_host.layout import ShardPlaces, shard_places
+from weft_kvstore.same_host.layout import Lent, OwnPlaces, ShardPlaces, shard_places
 from weft_kvstore.shard.specs import LiveHyper, Specs
 from weft_kvstore.sharding import BucketKind, KeySlices, routing_of
 from weft_kvstore.tables.state import TableState
@@ -79,6 +79,8 @@ class JobShard:
     """Shard number `shard` of a store. Makes the first values of its slices; their memory is all it holds.
     `keeps_previous`: of dense keys also the values before the last step of each slice, which a pull of that version
     gets. So a process that takes over a slot can do the step again that was under way, and nobody else has to.
+    `lend`: makes memory of so many bytes that clients of this host may read, where the values of dense keys lie then;
+    None where there can be none.
 
     Raises DescriptionError for a rule that there is not, ValueError for an initializer that there is not, and
     OpenStoppedError soon after `stopped` says so.
@@ -93,6 +95,7 @@ class JobShard:
         computing: Computing | None = None,
         tables: TablePlace | None = None,
         keeps_previous: bool = False,
+        lend: Callable[[int], Lent | None] = lambda _: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.description = description
@@ -119,13 +122,22 @@ class JobShard:
             rule=rule,
             keeps_previous=keeps_previous,
         )
+        own = OwnPlaces(self._routing, shard)
+        self.lent = lend(own.nbytes) if own.nbytes else None
+        """Where its values are, if clients of this host may read them."""
         for bucket in self._routing.buckets:
             if bucket.kind is BucketKind.TABLE:
                 if self._routing.tables[bucket.keys[0]].bytes_on(shard):
                     self.tables[bucket.number] = self._made_table(specs.of_table(bucket.number), bucket.keys[0], tables)
             elif shard in bucket.parts:
                 spec = specs.of_bucket(bucket.number)
-                self.buckets[bucket.number] = plain_bucket(description, self._routing, spec, shard, wanted)
+                at = memory = None
+                if self.lent is not None:
+                    at = own.starts[bucket.number]
+                    memory = self.lent.bytes_at(at, int(spec.part.bounds[-1]))
+                self.buckets[bucket.number] = plain_bucket(
+                    description, self._routing, spec, shard, wanted, memory=memory, at=at
+                )
         if self.gate is not None:
             slices = sum(len(one.state) for one in self.buckets.values() if one.state.spec.slots)
             self.gate.expect(slices + sum(1 for one in self.tables.values() if one.spec.slots))
@@ -134,6 +146,8 @@ class JobShard:
         """Gives back what tables have on disk. Nothing else is to be called then."""
         for table in self.tables.values():
             table.close()
+        if self.lent is not None:
+            self.lent.close()
 
     @cached_property
     def places(self) -> ShardPlaces:

@@ -46,7 +46,7 @@ class PeerArenas:
         which is empty where there is none."""
         if self.listener is None:
             return b""
-        peer.ticket = self.listener.expect(peer.job.shard.places.nbytes)
+        peer.ticket = self.listener.expect(peer.job.shard.places.nbytes, peer.job.shard.lent)
         peer.earlier = self._lost.get(peer.slot, [])
         peer.released.append(0)
         return self.listener.name
@@ -66,7 +66,8 @@ class PeerArenas:
         if found is None:
             peer.memory = None
         elif peer.memory is None or peer.memory.memory is not found:
-            peer.memory = PeerMemory(found, peer.job.shard.places)
+            lends = peer.job.shard.lent is not None
+            peer.memory = PeerMemory(found, peer.job.shard.places, lends=lends)
         return peer.memory
 
     def hold(self, peer: Peer, frame: int) -> Array | None:

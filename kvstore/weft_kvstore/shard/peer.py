@@ -165,12 +165,16 @@ class Peer:
                     runs.pop(run.seq, None)
                     if not runs:
                         del self._answers[run.entry.request]
+        lends = False
         if self.memory is not None:
-            return self._shared(frame, self.memory)
+            if not self.memory.lends or not all(_is_lent(piece.run) for piece in frame.pieces):
+                return self._shared(frame, self.memory)
+            lends = True
+            self.shared.sent += frame.nbytes
         receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
         self.sent += 1
-        values = Values(frame.number, frame.rows(placed=False), None, receipts)
-        return encode(values, frame.payload(), self.sent)
+        values = Values(frame.number, frame.rows(placed=False), None, receipts, lends)
+        return encode(values, None if lends else frame.payload(), self.sent)
 
     def _shared(self, frame: OutFrame[AnswerEntry, Pin], memory: PeerMemory) -> list[Buffer]:
         """A frame whose bytes are copied to where the client has them at once; so no array stays lent."""
@@ -468,3 +472,9 @@ class Job:
             if now - at > silence_s:
                 told[slot] = f"has been silent for {now - at:.1f} s"
         return told
+
+
+def _is_lent(run: OutRun[AnswerEntry, Pin]) -> bool:
+    """Whether the client can read it where the shard has it, and does not want it elsewhere."""
+    source = run.source
+    return isinstance(source, OneBuffer) and source.lent_at is not None and not run.entry.place

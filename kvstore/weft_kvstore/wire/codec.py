@@ -7,7 +7,7 @@ in it is executable. Pure.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -21,10 +21,20 @@ from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import MAX_FRAME_BYTES
 from weft_kvstore.sharding import RowCut, chunks_of
 from weft_kvstore.structs import Reader
-from weft_kvstore.wire.messages import Message, PayloadKind, Push, Reply, Request, Values, nbytes_of, place_of
+from weft_kvstore.wire.messages import (
+    Message,
+    PayloadKind,
+    Push,
+    Reply,
+    Request,
+    ValueRow,
+    Values,
+    nbytes_of,
+    place_of,
+)
 
 MAGIC: Final = b"WEFT"
-FORMAT_VERSION: Final = 11
+FORMAT_VERSION: Final = 12
 NUMBER_BYTES: Final = 8
 MAX_HEADER_BYTES: Final = 1 << 20
 
@@ -90,7 +100,10 @@ def _check_payload(message: Push | Values, payload: memoryview, *, whole: bool) 
     name, runs = type(message).__name__, message.runs
     total = sum(map(nbytes_of, runs))
     is_placed = any(map(place_of, runs))
-    if message.at is None and not (is_placed and all(map(place_of, runs))):
+    if isinstance(message, Values) and message.lent:
+        if whole or is_placed or message.at is not None or any(map(_is_made, message.runs)):
+            raise ProtocolError("Values.lent: values as they are, and nothing beside them, can be lent")
+    elif message.at is None and not (is_placed and all(map(place_of, runs))):
         if not whole:
             raise ProtocolError(f"payload: {name} has one, none came")
         told = payload_bytes(message) if is_placed else total
@@ -100,6 +113,12 @@ def _check_payload(message: Push | Values, payload: memoryview, *, whole: bool) 
         raise ProtocolError(f"payload: {name} has it in the arena, {payload.nbytes} bytes came")
     if total > MAX_FRAME_BYTES:
         raise ProtocolError(f"payload: {total} bytes, more than {MAX_FRAME_BYTES}")
+
+
+def _is_made(run: ValueRow) -> bool:
+    """Whether it is an array of the rule's state other than the first, or encoded."""
+    _, array, _, _, compressed, *_ = run
+    return bool(array or compressed)
 
 
 def payload_bytes(message: Push | Values) -> int:
@@ -169,6 +188,15 @@ class ValueRun(NamedTuple):
     @property
     def stop(self) -> int:
         return self.first + self.count
+
+
+def lent_runs(values: Values, lent: Callable[[int, int, int, int], memoryview]) -> list[tuple[int, ValueRun]]:
+    """The runs of a frame that is lent, each with the request that it answers. `lent` gives the bytes of slices: of a
+    bucket, from the first on, so many, with their length."""
+    return [
+        (request, ValueRun(array, bucket, version, first, count, lent(bucket, first, count, nbytes)))
+        for request, array, bucket, version, _, _, first, count, nbytes in values.runs
+    ]
 
 
 def value_runs(values: Values, payload: memoryview) -> list[tuple[int, ValueRun]]:

@@ -284,12 +284,13 @@ class PushRefused(Message, frozen=True, tag="push-refused"):
 class Values(Message, frozen=True, omit_defaults=True, tag="values"):
     """Answers Pulls: each run belongs to its `request`; `array` 0 is the value or the rule's first state array.
     `compressed`: its slices are encoded, as the description says for values of their key. `acknowledge`: as
-    `Acknowledge`, said on the way."""
+    `Acknowledge`, said on the way. `lent`: its bytes are where the shard has the values, in memory that it lends."""
 
     frame: Count
     runs: Annotated[list[ValueRow], msgspec.Meta(min_length=1, max_length=MAX_RUNS)]
     at: Count | None = None
     acknowledge: Column = []
+    lent: bool = False
 
 
 class Done(Message, frozen=True, tag="done"):

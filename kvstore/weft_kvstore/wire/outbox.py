@@ -36,12 +36,13 @@ class Source(Protocol):
 
 
 class OneBuffer:
-    """Bytes that lie in one place."""
+    """Bytes that lie in one place. `lent_at`: from there on in memory that the peer may read; None where it may not."""
 
-    __slots__ = ("base",)
+    __slots__ = ("base", "lent_at")
 
-    def __init__(self, base: memoryview) -> None:
+    def __init__(self, base: memoryview, lent_at: int | None = None) -> None:
         self.base = base
+        self.lent_at = lent_at
 
     def cut(self, start: int, stop: int) -> Sequence[Buffer]:
         return (self.base[start:stop],)
@@ -151,11 +152,13 @@ class OutRun(Generic[E, W]):
 
 class Pinnable:
     """An array in parts, whose bytes may be on their way to a peer: `pinned` (parts) counts how often each is. A part
-    is not written while lent. `source` has the bytes, from `start` on."""
+    is not written while lent. `source` has the bytes, from `start` on. `home` is where they were, and peers may read
+    them."""
 
-    __slots__ = ("array", "pinned", "source", "start")
+    __slots__ = ("array", "home", "pinned", "source", "start")
 
     def __init__(self, array: Array, source: OneBuffer, start: int, parts: int) -> None:
+        self.home: Pinnable | None = None
         self.array = array
         self.source = source
         self.start = start
@@ -163,7 +166,17 @@ class Pinnable:
 
     def copied(self) -> Pinnable:
         """The same elsewhere, lent to nobody."""
-        return lendable(self.array.copy(), len(self.pinned))
+        copy = lendable(self.array.copy(), len(self.pinned))
+        copy.home = self if self.source.lent_at is not None else self.home
+        return copy
+
+    def moved_home(self) -> Pinnable:
+        """The same at home, once nobody reads what was there."""
+        home = self.home
+        if home is None or home.pinned.any():
+            return self
+        np.copyto(home.array, self.array)
+        return home
 
 
 class Pin:

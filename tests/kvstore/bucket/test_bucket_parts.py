@@ -371,3 +371,25 @@ def test_a_mean_of_numbers_that_a_type_has_is_one_that_it_has(
         for store, number in zip(stores, pushed, strict=True):
             store.push("m", 0, np.full(5, number, dtype))
         assert np.all(stores[0].pull("m", 1).result(20) == np.full(5, mean, dtype))
+
+
+def test_a_block_that_was_copied_moves_back_to_where_peers_read_it_once_nobody_does() -> None:
+    bounds = bounds_of([2, 2])
+    shared = np.arange(4, dtype=np.float32)
+    values = BucketValues(shared, bounds, lent_at=0)
+    ((_, _, home, _, _),) = values.pieces(0, 2)
+    first = Pin(home, 0, 2)
+    ((_, _, written),) = values.written(0, 1)
+    written[...] = 10
+    assert shared.tolist() == [0, 1, 2, 3], "it is read there"
+    ((_, _, copy, _, _),) = values.pieces(0, 2)
+    assert copy is not home
+    second = Pin(copy, 0, 2)
+    ((_, _, written),) = values.written(1, 2)
+    written[...] = 20
+    second.give_back(0, 2)
+    first.give_back(0, 2)
+    ((_, _, written),) = values.written(0, 1)
+    written[...] = 30
+    assert shared.tolist() == [30, 30, 20, 20]
+    assert values.pieces(0, 2)[0][2] is home

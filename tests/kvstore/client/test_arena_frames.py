@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from store_cluster import key_of, store_of
 from store_raw import column, values_of
 from weft_kvstore.client.link import UNREAD, ArenaFrames
-from weft_kvstore.same_host.layout import LEAST_SHARED_BYTES, LinkMemory, SpareSpace
+from weft_kvstore.same_host.layout import LEAST_SHARED_BYTES, LinkMemory, OwnPlaces, SpareSpace
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.sharding import routing_of
 from weft_kvstore.wire.codec import ProtocolError, decode_request
 from weft_kvstore.wire.messages import PayloadKind, Push, SentEntry, Values
 from weft_kvstore.wire.outbox import OneBuffer, Outbox, OutFrame, OutRun
@@ -135,7 +137,7 @@ def test_values_in_an_arena_that_the_shard_never_had_are_nonsense(at: int | None
     arena = ArenaFrames(SHARD)
     assert not arena.is_lost
     with pytest.raises(ProtocolError, match=f"{told}, the shard has no arena"):
-        arena.payload_of(values(at, place), memoryview(b""))
+        arena.runs_of(values(at, place), memoryview(b""))
 
 
 def test_values_in_an_arena_that_it_had_are_lost_until_a_new_connection_begins() -> None:
@@ -152,5 +154,29 @@ def test_values_that_are_laid_are_found_and_others_are_in_the_message() -> None:
     link = Link()
     link.bytes[16:24] = 5
     link.arena.share(LinkMemory(link, SHARD))
-    assert bytes(link.arena.payload_of(values(16, []), memoryview(b""))) == b"\5" * 8
-    assert bytes(link.arena.payload_of(values(None, []), memoryview(b"here"))) == b"here"
+    for found, payload, expected in ((values(16, []), b"", b"\5" * 8), (values(None, []), b"in there", b"in there")):
+        ((_, came),) = link.arena.runs_of(found, memoryview(payload))
+        assert came.payload is not None
+        assert bytes(came.payload) == expected
+
+
+def test_what_a_shard_lends_is_where_the_description_says_and_nowhere_else() -> None:
+    link = Link()
+    routing = routing_of(store_of([key_of("a", [3], 1), key_of("b", [2], 1)], slots=1, shards=1, slice_bytes=8))
+    places = OwnPlaces(routing, 0)
+    (start,) = places.starts.values()
+    memory = LinkMemory(link, SHARD, link, places)
+    link.bytes[start + 8 : start + 20] = 9
+    assert bytes(memory.lent(0, 1, 2, 12)) == b"\t" * 12
+    for bucket, first, count, nbytes, told in (
+        (0, 1, 2, 11, "Values.nbytes: 11, slices from 1 of bucket 0 have 12"),
+        (0, 2, 2, 12, "slices 2 to 3 of bucket 0 cannot be lent"),
+        (1, 0, 1, 8, "slices 0 to 0 of bucket 1 cannot be lent"),
+    ):
+        with pytest.raises(ProtocolError, match=told):
+            memory.lent(bucket, first, count, nbytes)
+    with pytest.raises(ProtocolError, match=r"Values\.lent: the shard has lent nothing"):
+        LinkMemory(link, SHARD).lent(0, 0, 1, 8)
+    lent = Values(1, [(1, 0, 0, 1, False, False, 0, 1, 8)], lent=True)
+    with pytest.raises(ProtocolError, match=r"Values\.lent: true, the shard has no arena"):
+        link.arena.runs_of(lent, memoryview(b""))

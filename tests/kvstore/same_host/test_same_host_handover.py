@@ -18,6 +18,7 @@ import pytest
 from same_host_children import Child, arena_maps, arenas_anywhere, open_files, wait_until
 from weft_kvstore.same_host.handover import (
     MAX_WAITING,
+    OFFER_VERSION,
     OFFER_TIMEOUT_S,
     Answer,
     ArenaListener,
@@ -29,7 +30,7 @@ from weft_kvstore.same_host.handover import (
     encode,
 )
 from weft_kvstore.same_host.layout import lay_out
-from weft_kvstore.same_host.memory import Arena, ArenaError, sealed_memory
+from weft_kvstore.same_host.memory import Arena, ArenaError, LentMemory, sealed_memory
 
 MOST = 1 << 20
 
@@ -139,6 +140,42 @@ def test_shards_map_one_arena_so_that_a_key_that_is_cut_over_them_is_one_array()
         assert whole.tolist() == [1] * 1024 + [2] * 1024
         for each in given:
             each.close()
+
+
+def test_who_brings_an_arena_may_read_what_the_shard_lends() -> None:
+    lent = LentMemory(4096)
+    with ArenaListener() as listener, arena_of(4096) as arena:
+        given = Handover(listener.name, listener.expect(MOST, lent), lambda: arena)
+        assert answered(listener, given) == [HandoverState.TAKEN]
+        assert given.lent is not None
+        lent.bytes_at(8, 2)[:] = 5
+        assert given.lent.bytes_at(8, 2).tolist() == [5, 5]
+        given.close()
+        assert given.lent is None
+    lent.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "fds", "told"),
+    [
+        (Answer(accepted=True, lent=4096), 0, "0 descriptors came with an answer that lends 4096 bytes"),
+        (Answer(accepted=True), 1, "1 descriptors came with an answer that lends 0 bytes"),
+        (Answer(accepted=True, lent=8192), 1, "4096 bytes, 8192 were offered"),
+    ],
+)
+def test_what_is_lent_wrongly_is_not_mapped(answer: Answer, fds: int, told: str) -> None:
+    name = os.urandom(16)
+    fd = sealed_memory(4096)
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener, arena_of(4096) as arena:
+        listener.bind(address_of(name))
+        listener.listen()
+        given = Handover(name, bytes(16), lambda: arena)
+        with closing(listener.accept()[0]) as shard:
+            socket.send_fds(shard, [encode(answer)], [fd] * fds)
+            given.receive()
+            assert (given.state, given.lent) == (HandoverState.REFUSED, None)
+            assert told in given.reason
+    os.close(fd)
 
 
 def test_a_killed_client_leaves_nothing(nothing_is_left: int) -> None:
@@ -314,7 +351,7 @@ def raw(listener: ArenaListener, packet: bytes, *fds: int) -> Answer:
 def test_hostile_packets_are_refused_and_their_descriptors_closed() -> None:
     with ArenaListener() as listener:
         ticket = listener.expect(MOST)
-        good = encode(Offer(1, ticket, 4096))
+        good = encode(Offer(OFFER_VERSION, ticket, 4096))
         fd = sealed_memory(4096)
         loose = os.memfd_create("weft-arena", os.MFD_ALLOW_SEALING)
         os.ftruncate(loose, 4096)
@@ -329,9 +366,9 @@ def test_hostile_packets_are_refused_and_their_descriptors_closed() -> None:
                 (good, (loose,), "not sealed against shrinking"),
                 (good, (file,), "not memory that can be sealed"),
                 (good, (read,), "not memory that can be sealed"),
-                (encode(Offer(1, ticket, 8192)), (fd,), "the arena has 4096 bytes, 8192 were offered"),
-                (encode(Offer(2, ticket, 4096)), (fd,), "Offer.version: 2"),
-                (encode(Offer(1, ticket[1:], 4096)), (fd,), "no offer of an arena"),
+                (encode(Offer(OFFER_VERSION, ticket, 8192)), (fd,), "the arena has 4096 bytes, 8192 were offered"),
+                (encode(Offer(1, ticket, 4096)), (fd,), "Offer.version: 1"),
+                (encode(Offer(OFFER_VERSION, ticket[1:], 4096)), (fd,), "no offer of an arena"),
                 (encode(Answer(accepted=True)), (fd,), "no offer of an arena"),
                 (b"\xc1", (fd,), "no offer of an arena"),
                 (good + b"\0", (fd,), "no offer of an arena"),

@@ -98,12 +98,12 @@ def test_a_piece_cannot_come_back_twice() -> None:
 
 PAGE = (Path(__file__).parents[3] / "docs" / "same-host.md").read_text()
 
-OFFER = Offer(1, bytes(range(16)), 8192)
+OFFER = Offer(2, bytes(range(16)), 8192)
 OFFER_BYTES = bytes.fromhex(
-    "84 a4 74797065 a5 6f66666572 a7 76657273696f6e 01 a6 7469636b6574 c4 10 000102030405060708090a0b0c0d0e0f"
+    "84 a4 74797065 a5 6f66666572 a7 76657273696f6e 02 a6 7469636b6574 c4 10 000102030405060708090a0b0c0d0e0f"
     "a6 6e6279746573 cd 2000"
 )
-ANSWER_BYTES = bytes.fromhex("83 a4 74797065 a6 616e73776572 a8 6163636570746564 c3 a6 726561736f6e a0")
+ANSWER_BYTES = bytes.fromhex("84 a4 74797065 a6 616e73776572 a8 6163636570746564 c3 a6 726561736f6e a0 a4 6c656e74 00")
 
 
 def test_the_bytes_are_as_they_were() -> None:

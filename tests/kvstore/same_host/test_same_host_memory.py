@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import mmap
 import os
 from pathlib import Path
@@ -19,6 +20,7 @@ from weft_kvstore.same_host.memory import (
     Arena,
     ArenaError,
     ClientMemory,
+    LentMemory,
     Mapping,
     check_sealed,
     free_memory,
@@ -322,3 +324,38 @@ def test_without_a_thread_pages_are_mapped_as_they_are_touched(monkeypatch: pyte
         arena.reserve(0, arena.nbytes)
         assert resident_bytes(array) == 0
         assert not array.any()
+
+
+def test_what_a_shard_lends_is_seen_by_others_and_written_by_nobody_else() -> None:
+    before = arena_maps(), open_files()
+    lent = LentMemory(2 * PAGE)
+    check_sealed(lent.fd, 2 * PAGE, 2 * PAGE)
+    with pytest.raises(PermissionError):
+        mmap.mmap(lent.fd, 2 * PAGE)
+    with pytest.raises(PermissionError):
+        os.write(lent.fd, b"x")
+    seen = Mapping(lent.fd, 2 * PAGE, read_only=True).bytes_at(PAGE, 4)
+    own = lent.bytes_at(PAGE, 4)
+    lent.close()
+    lent.close()
+    own[...] = 7
+    assert seen.tolist() == [7] * 4
+    with pytest.raises(ValueError, match="read-only"):
+        seen[...] = 1
+    del lent, seen, own
+    gc.collect()
+    assert (arena_maps(), open_files()) == before
+
+
+def test_memory_to_lend_that_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = arena_maps(), open_files()
+    with pytest.raises(ArenaError, match="0 bytes to lend"):
+        LentMemory(0)
+    monkeypatch.setattr(arena_module, "free_memory", lambda: 3 * PAGE)
+    with pytest.raises(ArenaError, match="free"):
+        LentMemory(2 * PAGE)
+    monkeypatch.undo()
+    monkeypatch.setattr(arena_module, "F_SEAL_FUTURE_WRITE", 1 << 30)
+    with pytest.raises(ArenaError, match="no memory of 4096 bytes to lend"):
+        LentMemory(PAGE)
+    assert (arena_maps(), open_files()) == before

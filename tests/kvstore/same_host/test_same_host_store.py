@@ -29,13 +29,16 @@ from store_cluster import (
 from store_processes import shard_processes
 from store_proxies import TcpProxy
 from store_raw import changed_rows, hello_of, push_of, raw_peer
+from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.same_host import layout as same_host_layout
 from weft_kvstore.same_host.handover import Handover, HandoverState
+from weft_kvstore.same_host.layout import PeerMemory
 from weft_kvstore.same_host.memory import Arena
+from weft_kvstore.serving import shard_server
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.wire.messages import Acknowledge, PushRefused, RefusalCode, Refused, Released, Welcome
@@ -110,6 +113,30 @@ def test_bits_are_those_that_come_through_sockets() -> None:
                 shared = link.payload_bytes_sent if same_host else 0
                 assert (link.shared_bytes_sent, link.same_host) == (shared, same_host)
     assert found[1:] == found[:1] * 3
+
+
+@pytest.mark.parametrize("lends", [True, False])
+def test_values_are_read_where_the_shard_has_them_and_copied_where_it_cannot_lend(
+    lends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole keys are lent too; what compression or a table makes for a pull is copied."""
+    copied: list[int] = []
+    lay = PeerMemory.lay
+
+    def counted(memory: PeerMemory, parts: Sequence[Buffer], nbytes: int) -> int | None:
+        copied.append(nbytes)
+        return lay(memory, parts, nbytes)
+
+    monkeypatch.setattr(PeerMemory, "lay", counted)
+    if not lends:
+        monkeypatch.setattr(shard_server, "_lent", lambda _: None)
+    with served(keys_of(2)) as (description, _), clients_of(description, LINK) as clients:
+        wait_until_shared(clients)
+        found = steps_of(clients, description, in_place=False)
+        clients[0].pull_rows("t", np.arange(4), 0).result(WAIT_S)
+        assert copied if not lends else len(copied) == 2, "of each shard one message of rows"
+    with LocalStore(description) as store:
+        assert found == steps_of([store.at_slot(slot) for slot in (0, 1)], description, in_place=False)
 
 
 def test_where_the_stage_is_full_payloads_travel_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +257,7 @@ WORKER = """
 import sys
 import msgspec
 from store_cluster import wait_until_shared
+from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 client = StoreClient(msgspec.json.decode(sys.argv[1], type=StoreDescription), 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -89,8 +90,8 @@ def asked(*ask: object) -> list[bytes]:
         ([b""], "header: begins with b''"),
         ([b"HTTP/1.1"], "header: begins with b'HTTP'"),
         ([MAGIC], "format version None"),
-        ([MAGIC + b"\x03"], "format version 3, this side speaks 11"),
-        ([MAGIC + b"\x0a\x80"], "format version 10, this side speaks 11"),
+        ([MAGIC + b"\x03"], "format version 3, this side speaks 12"),
+        ([MAGIC + b"\x0a\x80"], "format version 10, this side speaks 12"),
         ([PREFIX], "header: "),
         ([PREFIX + b"\x80"], "`type`"),
         ([PREFIX + msgspec.msgpack.encode({"type": "gift"})], "'gift'"),
@@ -117,6 +118,28 @@ def asked(*ask: object) -> list[bytes]:
 def test_what_is_no_message_is_refused_by_part_and_field(parts: list[bytes], told: str) -> None:
     with pytest.raises(ProtocolError, match=told):
         decode_request(parts)
+
+
+@pytest.mark.parametrize(
+    ("changed", "payload"),
+    [
+        ({}, b"abcdefghijkl"),
+        ({"at": 64}, None),
+        ({"array": 1}, None),
+        ({"compressed": True}, None),
+        ({"place": True}, None),
+    ],
+    ids=["payload", "at", "state", "compressed", "place"],
+)
+def test_only_values_as_they_are_are_lent_and_nothing_beside_them(
+    changed: dict[str, Any], payload: bytes | None
+) -> None:
+    row = {"request": 11, "array": 0, "bucket": 0, "version": 1, "compressed": False, "place": False}
+    row |= {name: value for name, value in changed.items() if name != "at"}
+    runs = [(*row.values(), 0, 3, 12)]
+    lent = m.Values(8, runs, changed.get("at"), lent=True)  # type: ignore[arg-type]  # its fields are in their order
+    with pytest.raises(ProtocolError, match=r"Values\.lent: values as they are"):
+        decode_reply(encode(lent, payload))
 
 
 @settings(max_examples=500)
