@@ -238,5 +238,6 @@ def _telling(reply: list[bytes], frames: list[int]) -> list[bytes]:
     """The same message, saying it of these frames alone; nothing where nothing is left of it."""
     said, payload, _ = decode_reply(reply)
     if isinstance(said, Values):
-        return [bytes(part) for part in encode(msgspec.structs.replace(said, acknowledge=frames), payload)]
+        told = msgspec.structs.replace(said, acknowledge=frames)
+        return [bytes(part) for part in encode(told, None if said.lent else payload)]
     return [bytes(part) for part in encode(Acknowledge(frames))] if frames else []

@@ -7,6 +7,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import resource
 import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -443,13 +444,17 @@ def _placed(arena: Arena, offset: int, key: KeyDescription) -> Array | None:
 
 
 class LentMemory:
-    """Memory that this process writes, and that whoever gets `fd` may only read. All of it is taken when it is made.
-    Its arrays stay good after `close`. Raises ArenaError where there can be none: values are copied then."""
+    """Memory that this process writes, and that whoever gets `fd` may only read. All of it is taken when it is made,
+    and counts in what the process may take: the kernel counts no shared memory there. Its arrays stay good after
+    `close`. Raises ArenaError where there can be none: values are copied then."""
 
     def __init__(self, nbytes: int) -> None:
         free = free_memory()
         if nbytes <= 0 or (free is not None and nbytes > MOST_OF_FREE_MEMORY * free):
             raise ArenaError(f"{nbytes} bytes to lend, where {free} bytes of memory are free")
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        if soft != resource.RLIM_INFINITY and nbytes > MOST_OF_FREE_MEMORY * soft:
+            raise ArenaError(f"{nbytes} bytes to lend, where this process may take {soft}")
         self.nbytes = nbytes
         self.fd = -1
         try:
@@ -459,6 +464,8 @@ class LentMemory:
             self.mapping = Mapping(self.fd, nbytes)
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE)
+            if soft != resource.RLIM_INFINITY:
+                resource.setrlimit(resource.RLIMIT_DATA, (soft - nbytes, hard))
         except (OSError, OverflowError, AttributeError, ArenaError) as error:
             self.close()
             raise ArenaError(f"no memory of {nbytes} bytes to lend: {error}") from error

@@ -48,6 +48,7 @@ def exhausted(error: Exception) -> str | None:
         return f"too many open files: {whose}"
     if not isinstance(error, MemoryError) and not isinstance(error.__cause__, MemoryError):
         return None
-    most, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    soft, most = resource.getrlimit(resource.RLIMIT_DATA)  # What it shares with others is taken off the first.
+    most = soft if most == resource.RLIM_INFINITY else most
     bound = "" if most == resource.RLIM_INFINITY else f"; it may take {most} bytes here (--job-memory)"
     return f"out of memory: {str(error) or type(error).__name__}{bound}"

@@ -18,8 +18,8 @@ import pytest
 from same_host_children import Child, arena_maps, arenas_anywhere, open_files, wait_until
 from weft_kvstore.same_host.handover import (
     MAX_WAITING,
-    OFFER_VERSION,
     OFFER_TIMEOUT_S,
+    OFFER_VERSION,
     Answer,
     ArenaListener,
     Handover,

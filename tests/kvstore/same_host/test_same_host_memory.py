@@ -359,3 +359,13 @@ def test_memory_to_lend_that_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ArenaError, match="no memory of 4096 bytes to lend"):
         LentMemory(PAGE)
     assert (arena_maps(), open_files()) == before
+
+
+def test_what_is_lent_counts_in_what_the_process_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(10 * PAGE, 20 * PAGE)]
+    monkeypatch.setattr(arena_module.resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(arena_module.resource, "setrlimit", lambda _, both: limits.append(both))
+    with pytest.raises(ArenaError, match=f"{6 * PAGE} bytes to lend, where this process may take"):
+        LentMemory(6 * PAGE)
+    LentMemory(4 * PAGE).close()
+    assert limits[1:] == [(6 * PAGE, 20 * PAGE)]
