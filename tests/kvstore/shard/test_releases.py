@@ -46,7 +46,7 @@ class Memory:
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     made = Memory()
-    monkeypatch.setattr(links, "PeerMemory", lambda found, places: found)
+    monkeypatch.setattr(links, "PeerMemory", lambda found, places, *, lends: found)
     return made
 
 
