@@ -78,6 +78,8 @@ class CudaDevice:
         """Of arrays that are made in CUDA graphs: nothing else may have their memory between two launches."""
         self._copied_last: Any = None
         """The event behind the last copy to the host."""
+        self._copying = threading.Lock()
+        """Held while copies to the host are started."""
         self._here = threading.local()
         self._gate = threading.Condition()
         """Held while `_users` and `_is_capturing` change: what other threads start must not become part of a graph."""
@@ -135,7 +137,7 @@ class CudaDevice:
         with self.use():
             sources = tuple(array if array.flags.c_contiguous else array.copy("C") for array in arrays)
             computed = self._record(self._stream)
-        with self._on(self._copies):
+        with self._on(self._copies), self._copying:  # The last event is that behind all copies.
             self._copies.wait_event(computed)
             hosts = [self._copied(source) for source in sources]
             done = self._copied_last = self._record(self._copies)

@@ -232,9 +232,8 @@ class LocalUpdateStore:
     def _run(self) -> None:
         reason = "the store was closed"
         try:
-            with self._updating.device.use():
-                while not self._closing:
-                    self._round()
+            while not self._closing:
+                self._round()
         except Exception as error:  # noqa: BLE001  # the thread's outermost frame: whoever waits must hear of it
             reason = f"{self._doing}: {type(error).__name__}: {error}"
             _log.exception("%s", self._doing)
@@ -250,10 +249,12 @@ class LocalUpdateStore:
         try:
             event = self._events.get(timeout=max(pause_s, 0.0))[2]
         except Empty:
-            pass
-        else:
-            event()
-        self._carry_out(self._versions.tick(time.monotonic()))
+            event = None
+        # Not while it waits: what another thread captures as a graph may hold nobody else's work.
+        with self._updating.device.use():
+            if event is not None:
+                event()
+            self._carry_out(self._versions.tick(time.monotonic()))
 
     def _carry_out(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:

@@ -154,7 +154,10 @@ def added_up(xp: Any, frames: Array, step: int, samples: int) -> Array:
     return result
 
 
-@kernel("DFT", host_inputs=(1, 2))
+# CuPy keeps a transform's work area with its plan, and drops plans: no graph may launch it again. So these wait.
+
+
+@kernel("DFT", host_inputs=(1, 2), waits=True)
 def dft(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The transform along one axis, which is the last but one for as long as it takes."""
     xp = context.xp
@@ -180,7 +183,7 @@ def dft_transform_of(
     return along, Transform(count, is_inverse, is_onesided)
 
 
-@kernel("DFTGrad", domain=WEFT_DOMAIN, host_inputs=(2, 3))
+@kernel("DFTGrad", domain=WEFT_DOMAIN, host_inputs=(2, 3), waits=True)
 def dft_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The transform's transpose along its axis."""
     xp = context.xp
@@ -191,7 +194,7 @@ def dft_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> 
     return (xp.moveaxis(back, -2, axis).astype(data.dtype, copy=False),)
 
 
-@kernel("STFT", host_inputs=(1, 3))
+@kernel("STFT", host_inputs=(1, 3), waits=True)
 def stft(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """The transform of each frame times the window."""
     xp = context.xp
@@ -205,7 +208,7 @@ def stft(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outp
     return (transform(xp, frames).astype(signal.dtype, copy=False),)
 
 
-@kernel("STFTGrad", domain=WEFT_DOMAIN, host_inputs=(2, 4))
+@kernel("STFTGrad", domain=WEFT_DOMAIN, host_inputs=(2, 4), waits=True)
 def stft_grad(context: KernelContext, inputs: Inputs, attributes: Attributes) -> Outputs:
     """Each frame's gradient, times the window added up in the signal, times the frame in the window."""
     xp = context.xp

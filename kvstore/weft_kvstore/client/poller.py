@@ -542,9 +542,10 @@ class Poller:
         try:
             while not self._closing:
                 self._call_back()
-                pause_s = self._pause()
+                is_led = self._leading.locked()
+                pause_s = self._pause(is_led=is_led)
                 if pause_s:
-                    self._stand_by(pause_s)
+                    self._stand_by(pause_s, is_led=is_led)
                 else:
                     self._lead_alone()
         except BaseException as error:
@@ -560,9 +561,9 @@ class Poller:
         while self._to_call_back:
             self._to_call_back.popleft().call_back()
 
-    def _pause(self) -> float:
-        """How long the thread has nothing to do; 0 where it is to lead."""
-        sockets, is_led = self._sockets, self._leading.locked()
+    def _pause(self, *, is_led: bool) -> float:
+        """How long the thread has nothing to do; 0 where it is to lead. `is_led`: a caller led a moment ago."""
+        sockets = self._sockets
         # While a caller is at work, who takes the interpreter from him delays him and himself.
         is_held = not is_led and sockets.is_held
         batch_s = 0.0 if is_led or is_held else self._batch_s()
@@ -576,13 +577,14 @@ class Poller:
             self._work(self._send)
         return pause_s
 
-    def _stand_by(self, pause_s: float) -> None:
-        own, led = self._own, self._leading.locked()
+    def _stand_by(self, pause_s: float, *, is_led: bool) -> None:
+        """`is_led` is what `pause_s` was chosen by: who has left since has found nobody asleep."""
+        own = self._own
         own.lie_down(time.monotonic() + pause_s, over_sockets=False)
         # A leader that leaves looks here afterwards, so one of both sees the other.
-        is_over = led and not self._leading.locked()
+        is_over = is_led and not self._leading.locked()
         is_due = self._sockets.is_due or self._sockets.has_more
-        if is_over or self._closing or self._to_call_back or (not led and pause_s > BATCH_S and is_due):
+        if is_over or self._closing or self._to_call_back or (not is_led and pause_s > BATCH_S and is_due):
             own.is_asleep = False
         elif own.sleep(math.inf) and self._batch_s() <= 0:
             self._spare_poller.woken(self._leads)

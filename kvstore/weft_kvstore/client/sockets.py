@@ -200,6 +200,8 @@ class ClientSockets:
         self._taking: Wakeup | None = None
         """While memory is taken that is to be offered; woken once it is there, or will not be."""
         self._took = False
+        self._shares = True
+        """Whether the arena is offered."""
         self._bytes: list[list[int]] = [[0, 0] for _ in self._endpoints]
 
     @property
@@ -352,6 +354,8 @@ class ClientSockets:
         if self._taking is not None and not self._is_over():
             return
         for link in self.core.links:
+            if not self._shares:
+                link.listener = None
             if link.listener is not None:
                 name, ticket = link.listener
                 self._let_go(link.shard)
@@ -398,6 +402,9 @@ class ClientSockets:
     def _hear(self, shard: int, handover: Handover) -> None:
         """The shard has mapped the arena, or will not, or is gone."""
         handover.receive()
+        if handover.is_unclear:  # What the shard says is in shared memory cannot be read: a new link has none.
+            self._shares = False
+            self.core.disconnected(shard, time.monotonic())
         self.core.shares(shard, taken=handover.state is HandoverState.TAKEN, lent=handover.lent)
         if handover.fileno() < 0:
             del self._handovers[shard]

@@ -160,8 +160,9 @@ class PushLog:
         with self._lock:
             self._file()
             for name, step in zip(names, steps, strict=True):
-                if self._open[name].get(step) is not pushed:
-                    continue  # It was pushed again.
+                under_way = self._open.get(name)
+                if under_way is None or under_way.get(step) is not pushed:
+                    continue  # It has failed before it was filed, or was pushed again.
                 del self._open[name][step]
                 if pushed.arrived:
                     continue  # What else the call asked for has failed.

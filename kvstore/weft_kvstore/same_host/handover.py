@@ -164,6 +164,8 @@ class Handover:
         self.reason = ""
         self.lent: Mapping | None = None
         """What the shard lends, to be read."""
+        self.is_unclear = False
+        """Whether the shard may have mapped the arena all the same: its answer could not be used."""
         self._socket: socket.socket | None = None
         try:
             self._offer(name, ticket, arena, os.geteuid() if user is None else user)
@@ -183,6 +185,7 @@ class Handover:
         except BlockingIOError:
             return
         except (OSError, ArenaError) as error:
+            self.is_unclear = True
             self._end(self._ended, str(error))
             return
         if answer is None:

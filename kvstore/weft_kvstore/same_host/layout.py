@@ -439,7 +439,10 @@ class LinkMemory:
         start, stop = self._places.place(bucket, first, count)
         if stop - start != nbytes:
             raise ProtocolError(f"Values.nbytes: {nbytes}, slices from {first} of bucket {bucket} have {stop - start}")
-        return memoryview(self._own.bytes_at(start, nbytes))  # type: ignore[arg-type]  # an array is a buffer
+        try:
+            return memoryview(self._own.bytes_at(start, nbytes))  # type: ignore[arg-type]  # an array is a buffer
+        except StoreError as error:
+            raise ProtocolError(f"Values.lent: {error}") from error
 
     def payload(self, offset: int, nbytes: int) -> memoryview:
         """What the shard has laid for this client. Raises ProtocolError for bytes that the arena has not."""

@@ -457,6 +457,8 @@ class LentMemory:
             raise ArenaError(f"{nbytes} bytes to lend, where this process may take {soft}")
         self.nbytes = nbytes
         self.fd = -1
+        self._counted = 0
+        """Bytes that the process may take less meanwhile."""
         try:
             self.fd = _memfd()
             os.ftruncate(self.fd, nbytes)
@@ -466,6 +468,7 @@ class LentMemory:
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE)
             if soft != resource.RLIM_INFINITY:
                 resource.setrlimit(resource.RLIMIT_DATA, (soft - nbytes, hard))
+                self._counted = nbytes
         except (OSError, OverflowError, AttributeError, ArenaError) as error:
             self.close()
             raise ArenaError(f"no memory of {nbytes} bytes to lend: {error}") from error
@@ -477,5 +480,13 @@ class LentMemory:
     def close(self) -> None:
         """Lends it to nobody any more. Idempotent."""
         fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        if fd < 0:
+            return
+        os.close(fd)
+        if self._counted:
+            soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            resource.setrlimit(resource.RLIMIT_DATA, (min(soft + self._counted, hard), hard))
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            self.close()

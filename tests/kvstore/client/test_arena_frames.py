@@ -12,6 +12,7 @@ from store_cluster import key_of, store_of
 from store_raw import column, values_of
 from weft_kvstore.client.link import UNREAD, ArenaFrames
 from weft_kvstore.same_host.layout import LEAST_SHARED_BYTES, LinkMemory, OwnPlaces, SpareSpace
+from weft_kvstore.same_host.memory import LentMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.wire.codec import ProtocolError, decode_request
@@ -175,6 +176,9 @@ def test_what_a_shard_lends_is_where_the_description_says_and_nowhere_else() -> 
     ):
         with pytest.raises(ProtocolError, match=told):
             memory.lent(bucket, first, count, nbytes)
+    empty = SimpleNamespace(bytes_at=lambda offset, nbytes: LentMemory(0))
+    with pytest.raises(ProtocolError, match=r"Values\.lent: 0 bytes to lend"):
+        LinkMemory(link, SHARD, empty, places).lent(0, 0, 1, 8)  # type: ignore[arg-type]  # it raises
     with pytest.raises(ProtocolError, match=r"Values\.lent: the shard has lent nothing"):
         LinkMemory(link, SHARD).lent(0, 0, 1, 8)
     lent = Values(1, [(1, 0, 0, 1, False, False, 0, 1, 8)], lent=True)

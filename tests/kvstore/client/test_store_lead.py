@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -242,6 +243,14 @@ def test_a_large_push_is_on_its_way_when_the_pull_behind_it_is_asked_for_and_lea
         client._poller._own.wake()  # It may have seen the patched time.
         wait_until(lambda: not link.outbox.queued_bytes)
         alone.result(WAIT_S)
+
+
+def test_who_stands_by_for_a_caller_that_has_left_meanwhile_looks_at_once() -> None:
+    """Who leaves wakes nobody that is awake: the pause was meant for the time that a caller leads."""
+    with two_slots() as (one, _), without_thread(one):
+        assert not one._poller._leading.locked()
+        one._poller._stand_by(WAIT_S, is_led=True)
+        assert one._poller._own.until > time.monotonic() + WAIT_S / 2, "the pause is not over"
 
 
 def test_callbacks_run_on_the_clients_own_thread_and_may_wait() -> None:

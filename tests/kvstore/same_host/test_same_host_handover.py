@@ -173,7 +173,7 @@ def test_what_is_lent_wrongly_is_not_mapped(answer: Answer, fds: int, told: str)
         with closing(listener.accept()[0]) as shard:
             socket.send_fds(shard, [encode(answer)], [fd] * fds)
             given.receive()
-            assert (given.state, given.lent) == (HandoverState.REFUSED, None)
+            assert (given.state, given.lent, given.is_unclear) == (HandoverState.REFUSED, None, True)
             assert told in given.reason
     os.close(fd)
 

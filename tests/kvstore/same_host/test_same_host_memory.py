@@ -367,5 +367,15 @@ def test_what_is_lent_counts_in_what_the_process_may_take(monkeypatch: pytest.Mo
     monkeypatch.setattr(arena_module.resource, "setrlimit", lambda _, both: limits.append(both))
     with pytest.raises(ArenaError, match=f"{6 * PAGE} bytes to lend, where this process may take"):
         LentMemory(6 * PAGE)
-    LentMemory(4 * PAGE).close()
+    lent = LentMemory(4 * PAGE)
     assert limits[1:] == [(6 * PAGE, 20 * PAGE)]
+    lent.close()
+    lent.close()
+    assert limits[2:] == [(10 * PAGE, 20 * PAGE)]
+
+
+def test_what_nobody_has_any_more_is_lent_to_nobody() -> None:
+    before = arena_maps(), open_files()
+    LentMemory(PAGE)
+    gc.collect()
+    assert (arena_maps(), open_files()) == before

@@ -34,10 +34,11 @@ from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.same_host import handover
 from weft_kvstore.same_host import layout as same_host_layout
 from weft_kvstore.same_host.handover import Handover, HandoverState
 from weft_kvstore.same_host.layout import PeerMemory
-from weft_kvstore.same_host.memory import Arena
+from weft_kvstore.same_host.memory import Arena, ArenaError, Mapping
 from weft_kvstore.serving import shard_server
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.sharding import routing_of
@@ -135,6 +136,23 @@ def test_values_are_read_where_the_shard_has_them_and_copied_where_it_cannot_len
         found = steps_of(clients, description, in_place=False)
         clients[0].pull_rows("t", np.arange(4), 0).result(WAIT_S)
         assert copied if not lends else len(copied) == 2, "of each shard one message of rows"
+    with LocalStore(description) as store:
+        assert found == steps_of([store.at_slot(slot) for slot in (0, 1)], description, in_place=False)
+
+
+def test_a_client_that_cannot_map_what_is_lent_has_its_payloads_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unmapped(fd: int, nbytes: int, *, read_only: bool = False) -> Mapping:
+        if read_only:
+            raise ArenaError("no address space")
+        return Mapping(fd, nbytes)
+
+    monkeypatch.setattr(handover, "Mapping", unmapped)
+    with served(keys_of(2)) as (description, _), clients_of(description, LINK) as clients:
+        found = steps_of(clients, description, in_place=False)
+        for client in clients:  # By now each has met every shard's answer.
+            wait_until(lambda client=client: not client._sockets._shares)  # type: ignore[misc]  # mypy: no such lambda
+            client.pull(KEYS, 0 if not found else STEPS).result(WAIT_S)
+            assert not any(link.same_host for link in client.statistics().links)
     with LocalStore(description) as store:
         assert found == steps_of([store.at_slot(slot) for slot in (0, 1)], description, in_place=False)
 
