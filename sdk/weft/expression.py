@@ -19,7 +19,7 @@ from weft.arguments import no_attribute
 from weft.collect import collect
 from weft.declared import element_type
 from weft.records import Array, Label, Record, Value
-from weft_graph.errors import ShapeError
+from weft_graph.errors import DTypeError, ShapeError
 from weft_graph.ir import ONNX_DOMAIN, Graph
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.types import DType
@@ -121,6 +121,12 @@ class Expression(Value):
 
     def __ge__(self, other: Operand) -> Expression:
         return apply("GreaterOrEqual", self, other)
+
+    def __ne__(self, other: object) -> Expression:  # type: ignore[override]  # as NumPy's; a dictionary asks `==` alone
+        """Whether elements differ."""
+        return NotImplemented if other is None else apply("Not", apply("Equal", self, other))  # type: ignore[arg-type]
+
+    __hash__ = object.__hash__
 
     def __and__(self, other: Operand) -> Expression:
         return apply("And", self, other)
@@ -305,6 +311,10 @@ def flat(outputs: Sequence[Expression | Group]) -> Iterator[Expression]:
             raise TypeError(f"an output is an expression, not {type(output).__name__}: {output!r}")
 
 
+_COMPUTED: Final = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "MatMul", "And", "Or", "Xor", "Where"})
+"""Operators of which a Python bool among the operands was most likely to be a comparison."""
+
+
 def apply(op_type: str, *inputs: Operand | None, **attributes: Any) -> Expression:
     """The operator's first output; see `apply_many`."""
     return apply_many(op_type, inputs, attributes, requested=1)[0]
@@ -324,6 +334,9 @@ def apply_many(
     None among the inputs leaves out an optional one, None as an attribute takes the default. A Python number takes the
     element type of the operand beside it. Raises UnknownOperatorError, ShapeError, DTypeError, GraphRefusedError.
     """
+    if op_type in _COMPUTED and any(one is True or one is False for one in inputs):
+        told = "write weft.ops.equal(a, b) for a == b, which says whether both are the same object"
+        raise DTypeError(f"{op_type}: {next(one for one in inputs if isinstance(one, bool))} is no operand; {told}")
     record = application(op_type, inputs, attributes, requested=requested, label=label, domain=domain)
     return tuple(Expression(record, index) for index in range(len(record.types)))
 

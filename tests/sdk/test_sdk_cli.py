@@ -149,6 +149,13 @@ except SystemExit:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("device", ["gpu", "cuda", "cuda:0,cuda:1"])
+def test_up_names_the_devices_that_there_are(device: str) -> None:
+    result = CliRunner().invoke(app, ["up", "--device", device])
+    assert result.exit_code == 2
+    assert "is none of cpu, auto, cuda:0" in " ".join(result.output.replace("│", " ").split())
+
+
 def test_the_version_is_told() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout == f"weft {version('weft')}\n"
 

@@ -202,3 +202,19 @@ def test_a_chain_of_ten_thousand_nodes_is_collected() -> None:
     graph = y.graph()
     assert len(graph.nodes) == 10_000
     assert graph.nodes[-1].name == "neg_10000"
+
+
+def test_elements_that_differ_are_told_and_what_equality_gives_is_no_operand() -> None:
+    """`==` compares identity, so that an expression can be a key: what it gives would be taken for a number."""
+    ids = weft.input("ids", (3,), "int64")
+    fed = {"ids": np.array([0, 1, 2])}
+    assert (ids != 0).eval(fed).tolist() == [False, True, True]
+    assert (ids != ids[::-1]).eval(fed).tolist() == [True, False, True]
+    assert (np.array([0, 1, 1]) != ids).eval(fed).tolist() == [False, False, True]  # type: ignore[attr-defined]
+    masked = weft.ops.cast(ids != 0, "float32") * 2.0
+    assert masked.eval(fed).tolist() == [0, 2, 2]
+    assert {ids: 1}[ids] == 1
+    assert ids in [ids]
+    for wrong in (lambda: ids * (ids == 0), lambda: weft.ops.where(ids == 1, ids, 0), lambda: (ids > 0) & (ids == 1)):
+        with pytest.raises(DTypeError, match=r"False is no operand; write weft\.ops\.equal\(a, b\) for a == b"):
+            wrong()

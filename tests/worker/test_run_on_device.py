@@ -173,7 +173,7 @@ def test_the_cpu_is_a_device_that_copies_nothing() -> None:
     assert open_device(CPU) is cpu
 
 
-def test_a_gpu_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     open_device.cache_clear()
 
     def missing() -> Any:
@@ -186,6 +186,7 @@ def test_a_gpu_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
         ):
             open_device("cuda:0")
         assert open_device("auto").name == CPU
+        assert "computing on the CPU, as no GPU can be used: CuPy is not installed" in caplog.text
     open_device.cache_clear()
 
     class Driver:

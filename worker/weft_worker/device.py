@@ -5,6 +5,7 @@ A worker process computes on one device. A run asks its device for everything, s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +17,8 @@ import numpy as np
 from weft_kernels.kernel import Array
 from weft_worker.errors import DeviceError
 from weft_worker.upload import Upload
+
+_log = logging.getLogger("weft.worker")
 
 CPU: Final = "cpu"
 AUTO: Final = "auto"
@@ -127,7 +130,10 @@ def open_device(name: str) -> Device:
     from weft_worker.cuda_device import CudaDevice, why_not
 
     if name == AUTO:
-        return open_device(CPU) if why_not(0) else open_device("cuda:0")
+        reason = why_not(0)
+        if reason is not None:
+            _log.warning("computing on the CPU, as no GPU can be used: %s", reason)
+        return open_device(CPU if reason is not None else "cuda:0")
     kind, _, number = name.partition(":")
     if kind != "cuda" or not number.isdecimal():
         raise DeviceError(f"device {name!r} is none of cpu, auto, cuda:0, cuda:1, ...")

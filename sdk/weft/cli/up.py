@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -50,6 +51,12 @@ DIRECTORY = Path(".weft")
 Directory = Annotated[Path, typer.Option(help="Where database, parameters and logs are kept.")]
 
 
+def _device(name: str | None) -> str | None:
+    if name is not None and not re.fullmatch(r"cpu|auto|cuda:\d{1,3}", name):
+        raise typer.BadParameter(f"{name!r} is none of cpu, auto, cuda:0, cuda:1, ...")
+    return name
+
+
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command()(up)
@@ -66,7 +73,8 @@ def up(
     directory: Directory = DIRECTORY,
     data_root: Annotated[Path, typer.Option(help="The folder in which jobs may read data.")] = Path(),
     device: Annotated[
-        str | None, typer.Option(help="What workers compute on: cpu, cuda:0, or auto.", show_default=False)
+        str | None,
+        typer.Option(help="What workers compute on: cpu, cuda:0, or auto.", show_default=False, callback=_device),
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Run in the background: return once the cluster serves.")
