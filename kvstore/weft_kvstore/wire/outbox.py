@@ -316,7 +316,7 @@ LOOPBACK_TIMES: Final = 8
 UNTRIED_TIMES: Final = 4
 """The same of a loopback that never had more to send than it sent: nothing waits there to overtake, and processors that
 are busy with other work make it seem slow."""
-LOOPBACK_FRAME_BYTES: Final = 8 << 20
+LOOPBACK_FRAME_BYTES: Final = 4 << 20
 LOOPBACK_CREDIT_BYTES: Final = 32 << 20
 SHARED_FRAME_BYTES: Final = 8 << 20
 SHARED_CREDIT_BYTES: Final = 32 << 20
