@@ -431,6 +431,12 @@ class ClientCore:
             memory = LinkMemory(self.memory, shard, lent, OwnPlaces(self.routing, shard) if lent is not None else None)
         self.links[shard].share(memory)
 
+    def cannot_share(self, shard: int, now: float) -> None:
+        """The shard may have mapped this client's arena, and what it then says is there cannot be read: the connection
+        is lost, and the next one is to do without."""
+        self.links[shard].arena.had_memory = True
+        self.disconnected(shard, now)
+
     def disconnected(self, shard: int, now: float) -> None:
         self.tick_at = now
         self.links[shard].connection.disconnected(now)

@@ -402,10 +402,10 @@ class ClientSockets:
     def _hear(self, shard: int, handover: Handover) -> None:
         """The shard has mapped the arena, or will not, or is gone."""
         handover.receive()
-        if handover.is_unclear:  # What the shard says is in shared memory cannot be read: a new link has none.
-            self._shares = False
-            self.core.disconnected(shard, time.monotonic())
         self.core.shares(shard, taken=handover.state is HandoverState.TAKEN, lent=handover.lent)
+        if handover.is_unclear:
+            self._shares = False
+            self.core.cannot_share(shard, time.monotonic())
         if handover.fileno() < 0:
             del self._handovers[shard]
             self.changes += 1

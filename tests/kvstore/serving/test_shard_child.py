@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -246,6 +247,7 @@ def test_of_sixteen_shards_at_once_nothing_stays(forkserver: Forkserver) -> None
     next(said)
     server = int(Path(f"/proc/{first.process}/stat").read_text().rpartition(")")[2].split()[1])
     stop(first, said)
+    gc.collect()  # What an earlier test has left to the collector would be missing afterwards.
     before = len(os.listdir("/proc/self/fd"))
     shards = [begun(forkserver, described(f"job-{number}")) for number in range(16)]
     endpoints = {ready(said) for _, said in shards}
@@ -256,4 +258,4 @@ def test_of_sixteen_shards_at_once_nothing_stays(forkserver: Forkserver) -> None
     next(said)
     assert Path(f"/proc/{server}/task/{server}/children").read_text().split() == [str(last.process)]
     stop(last, said)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
