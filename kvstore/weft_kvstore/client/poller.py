@@ -387,12 +387,14 @@ class Poller:
             return
         leader, own = self._leader, self._own
         now = self._begun_at = time.monotonic()
+        # A call that asks for values sends all: nothing has to get ahead of its bytes.
+        most = math.inf if self._sockets.submitted and self._sockets.submitted[-1].asks_of else BURST_BYTES
         if leader.is_asleep and leader.over_sockets:
             self._work(self._send)
         elif own.is_asleep and own.over_sockets:
-            self._work(self._send, BURST_BYTES)
+            self._work(self._send, most)
         else:
-            self._work(self._sockets.send, now, BURST_BYTES)
+            self._work(self._sockets.send, now, most)
         self._pass_on()
 
     def _send(self, most: float = math.inf) -> None:
