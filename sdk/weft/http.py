@@ -60,15 +60,17 @@ UPLOAD_CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How a call is repeated: `attempts` in all, the first pause, and the longest, which doubling ends at."""
+    """How a call is repeated: `attempts` in all, the first pause, by what each is longer than the one before it, and the
+    longest."""
 
     attempts: int = 4
     first_s: float = 0.1
     longest_s: float = 2.0
+    growth: float = 2.0
 
     def pause_s(self, failures: int) -> float:
         """The pause after this many failures in a row, counted from 1."""
-        return float(min(self.first_s * 2.0 ** min(failures - 1, 32), self.longest_s))
+        return float(min(self.first_s * self.growth ** min(failures - 1, 32), self.longest_s))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from weft.arguments import checked
 from weft.errors import ArgumentError, JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
 from weft.event_stream import Notice, await_placement, follow, narrate, polled
 from weft.http import Http
-from weft.parameter_file import averages_of, document_of, replacing
+from weft.parameter_file import averages_of, document_of, refuse_parameter_file, replacing
 from weft.trace import StepReport, report_of
 
 if TYPE_CHECKING:
@@ -286,8 +286,9 @@ class JobHandle:
 
         `opset` is ONNX's version; what most runtimes take where left out. `ema` writes the averages of the
         parameters, in a job that keeps them. `training` keeps Dropout and BatchNormalization as they train, for a file
-        to be trained further. Raises OnnxError, OSError too.
+        to be trained further. Raises OnnxError, OSError too, and ArgumentError for a name that ends in .safetensors.
         """
+        refuse_parameter_file(path, "save(path)")
         self.model(outputs, ema=ema).export_onnx(path, opset=opset, training=training)
 
     def programs(self) -> dict[str, Any]:

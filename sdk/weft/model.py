@@ -11,6 +11,7 @@ from weft.errors import ArgumentError
 from weft.evaluation import evaluate
 from weft.expression import Expression
 from weft.model_report import report
+from weft.parameter_file import refuse_parameter_file
 from weft.read_expressions import expressions
 from weft.records import Array
 from weft.trainable import Trainable
@@ -173,8 +174,9 @@ class Model:
 
     def export_onnx(self, path: str | os.PathLike[str], *, opset: int = 0, training: bool = False) -> None:
         """Write the model with its values to an ONNX file for inference. `training` keeps BatchNorm and Dropout
-        in training mode. Raises OnnxError, OSError.
+        in training mode. Raises OnnxError, ArgumentError for a name that ends in .safetensors, OSError.
         """
+        refuse_parameter_file(path, "safetensors.numpy.save_file(dict(model.values), path)")
         from weft.onnx_package import onnx_form
 
         onnx_form("weft_graph.onnx_form.writer").write_file(

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from weft.api.job import ParameterInfo
-from weft.api.values import AVERAGE, STATE, state_key, state_tensor
+from weft.api.values import AVERAGE, SAFETENSORS, STATE, state_key, state_tensor
 from weft.errors import ArgumentError
 
 
@@ -30,6 +30,14 @@ def load(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, np.dtype[Any
         return load_file(path)
     except (SafetensorError, KeyError) as error:  # KeyError: an element type that NumPy has not
         raise ArgumentError(f"{os.fspath(path)} is no safetensors file of NumPy's element types: {error}") from None
+
+
+def refuse_parameter_file(path: str | os.PathLike[str], instead: str) -> None:
+    """Raises ArgumentError where an ONNX file would get the name of a safetensors file."""
+    if os.fspath(path).endswith(SAFETENSORS):
+        raise ArgumentError(
+            f"{os.fspath(path)} would be an ONNX file: end its name in .onnx, or write the parameters alone with {instead}"
+        )
 
 
 def save_values(values: Mapping[str, Any], path: str | os.PathLike[str]) -> None:

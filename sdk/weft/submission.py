@@ -33,6 +33,7 @@ from weft.api.job import (
 )
 from weft.api.optimizer import SGD, OptimizerSpec
 from weft.api.store import AverageSpec, LossScalingSpec
+from weft.api.values import SAFETENSORS
 from weft.arguments import checked, keep_best_of, refuse_unknown, stop_when_of
 from weft.data import numpy_data
 from weft.errors import ArgumentError
@@ -51,8 +52,6 @@ Optimizer: TypeAlias = Union[OptimizerSpec, "CustomOptimizer", str, Mapping[str,
 
 FirstValues: TypeAlias = Union[FromJob, FromUpload, "JobHandle", str, "os.PathLike[str]"]
 """A job's handle or id, an upload, or the path of a safetensors file: a Path, or text with a `/` or `.safetensors`."""
-
-SAFETENSORS = ".safetensors"
 
 
 _DEFAULTS: Mapping[str, Any] = {

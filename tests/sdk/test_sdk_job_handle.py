@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save
 
 import weft
-from sdk_fakes import Script, answers, job, problem, states, unavailable
+from sdk_fakes import FakeTime, Script, answers, job, problem, states, unavailable
 from weft.api.dry_run import Passes
 from weft.api.event import EventPage
 from weft.api.job import ParameterInfo, ParameterList
@@ -30,7 +30,21 @@ def document(arrays: dict[str, np.ndarray] = ARRAYS, step: str | None = "12") ->
 def test_waiting_ends_with_the_job() -> None:
     script = answers(job(), job(state=JobState.FINISHING), job(state=JobState.SUCCEEDED))
     assert handle(script).wait().state is JobState.SUCCEEDED
-    assert script.time.slept == pytest.approx([0.1, 0.2])
+    assert script.time.slept == pytest.approx([0.02, 0.024])
+
+
+def test_waiting_for_a_short_job_is_little_longer_than_the_job_and_for_a_long_one_it_asks_once_a_second() -> None:
+    for length_s in (0.05, 0.35, 1.0, 3.0, 100.0):
+        time = FakeTime()
+
+        def asked(_: httpx.Request, time: FakeTime = time, length_s: float = length_s) -> httpx.Response:
+            state = JobState.SUCCEEDED if time.now >= length_s else JobState.RUNNING
+            return httpx.Response(200, content=job(state=state).model_dump_json())
+
+        script = Script([asked], time=time)
+        handle(script).wait()
+        assert length_s <= script.time.now <= length_s + max(0.025, min(0.2 * length_s, 1.0))
+        assert len(script.requests) <= 22 + length_s
 
 
 def test_waiting_has_a_deadline_and_says_how_far_the_job_is() -> None:
@@ -168,3 +182,10 @@ def test_passes_come_as_text() -> None:
         script = answers(httpx.Response(200, text="both\n"))
         assert handle(script).passes_text(passes) == "both\n"
         assert script.requests[0].url.params["format"] == form
+
+
+def test_an_onnx_file_does_not_get_the_name_of_a_parameter_file() -> None:
+    script = answers(job())
+    with pytest.raises(weft.ArgumentError, match=r"w\.safetensors would be an ONNX file: .* alone with save\(path\)$"):
+        handle(script).export_onnx("w.safetensors")
+    assert not script.requests

@@ -412,6 +412,8 @@ def test_a_file_to_be_trained_further_keeps_its_dropout(tmp_path: Path) -> None:
     read = weft.from_onnx(model(nodes, [floats("x", "N", 3)], ("y",), [weights("w", 3, 4)]))
     read.export_onnx(tmp_path / "served.onnx")
     read.export_onnx(tmp_path / "training.onnx", training=True)
+    with pytest.raises(weft.ArgumentError, match=r"would be an ONNX file: end its name in \.onnx, or write the param"):
+        read.export_onnx(tmp_path / "served.safetensors")
     kinds = [
         {node.op_type for node in weft.from_onnx(tmp_path / name).graph.nodes}
         for name in ("served.onnx", "training.onnx")

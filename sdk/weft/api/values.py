@@ -27,6 +27,8 @@ from weft.api.base import Count, Identifier, Model
 
 STEP_HEADER: Final = "Weft-Step"
 """How many steps were finished when a document's values held."""
+SAFETENSORS: Final = ".safetensors"
+"""What the names of files of parameters end in."""
 STATE: Final = "weft.state/"
 """What the names of a optimizer's state begin with in documents."""
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from weft.api.values import SAFETENSORS
 from weft.cli.model_options import SUFFIX, FileOptions, ModelOptions
 from weft.cli.options import Form, Format, Grouped, JobId, Url, print_json, warn, with_records
 from weft.client import Client
 from weft.errors import ArgumentError, InvalidRequestError
 from weft.job_handle import JobHandle
-from weft.submission import SAFETENSORS as PARAMETERS_SUFFIX
 from weft.terminal import Console
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def export(
     """
     with Client(url) as client:
         job = client.job(id)
-        if file.suffix == PARAMETERS_SUFFIX:
+        if file.suffix == SAFETENSORS:
             job.save(file, ema=ema)
         else:
             job.export_onnx(file, outputs=outputs, opset=opset, ema=ema, training=training)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Never
 
-from weft.arguments import no_attribute
+from weft.arguments import no_attribute, says_its_words
 from weft.ops.activations import (
     celu,
     elu,
@@ -273,7 +273,9 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # where names that are not there are errors already
+if not TYPE_CHECKING:  # where wrong arguments, and names that are not there, are errors already
+    for _name in __all__:
+        globals()[_name] = says_its_words(globals()[_name])
 
     def __getattr__(name: str) -> Never:
         raise AttributeError(no_attribute(__name__, name, () if name.startswith("__") else __all__))
