@@ -60,8 +60,7 @@ UPLOAD_CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How a call is repeated: `attempts` in all, the first pause, by what each is longer than the one before it, and the
-    longest."""
+    """How a call is repeated: `attempts` in all, the first pause, the factor from one to the next, and the longest."""
 
     attempts: int = 4
     first_s: float = 0.1

@@ -35,9 +35,8 @@ def load(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, np.dtype[Any
 def refuse_parameter_file(path: str | os.PathLike[str], instead: str) -> None:
     """Raises ArgumentError where an ONNX file would get the name of a safetensors file."""
     if os.fspath(path).endswith(SAFETENSORS):
-        raise ArgumentError(
-            f"{os.fspath(path)} would be an ONNX file: end its name in .onnx, or write the parameters alone with {instead}"
-        )
+        remedy = f"end its name in .onnx, or write the parameters alone with {instead}"
+        raise ArgumentError(f"{os.fspath(path)} would be an ONNX file: {remedy}")
 
 
 def save_values(values: Mapping[str, Any], path: str | os.PathLike[str]) -> None:

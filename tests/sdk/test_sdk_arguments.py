@@ -201,7 +201,7 @@ def test_words_of_pytorch_and_others_lead_to_weft_s(call: Any, word: str, messag
 def test_an_operator_says_which_arguments_it_has() -> None:
     for call, message in [
         (lambda x: weft.ops.cast(x, to="float32"), "cast has no 'to'; it has x, dtype, name"),
-        (lambda x: weft.ops.cast(x), "cast: missing a required argument: 'dtype'; its arguments are x, dtype, name"),
+        (weft.ops.cast, "cast: missing a required argument: 'dtype'; its arguments are x, dtype, name"),
         (lambda x: weft.ops.reduce_mean(x, axis=0), "reduce_mean has no 'axis'; did you mean 'axes'?"),
     ]:
         with pytest.raises(weft.ArgumentError, match=f"^{re.escape(message)}$"):
