@@ -1,33 +1,42 @@
-"""The store of one process: no shards, no sockets, the same interface and the same results."""
+"""The store of one process: the cores of a shard and of each slot's client, joined without sockets by one thread."""
 
 from __future__ import annotations
 
-import math
+import logging
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from weft_kvstore.client.calls import StoreCalls, end_futures
+from weft_kvstore.client.core import ClientCore, Sender
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread, StoreFuture
-from weft_kvstore.local.core import LocalCore
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.memory import ClientMemory
-from weft_kvstore.settings import STALL_S, LinkSettings
-from weft_kvstore.shard.snapshot import Held, MissedError
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.core import ShardCore
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.snapshot import Captures, Held, MissedError, restore
 from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.statistics import ClientStatistics
 
-LONGEST_SLEEP_S = 60.0
+ENDPOINT: Final = "inproc://local"
+"""What errors call the one shard's endpoint."""
+
+LONGEST_SLEEP_S: Final = 60.0
+
+_log = logging.getLogger("weft.store")
 
 
 class _AtSlot(StoreCalls):
@@ -40,12 +49,11 @@ class _AtSlot(StoreCalls):
         self._store = store
 
     def statistics(self) -> ClientStatistics:
-        """Counts of this moment; nothing passes a socket, and `operations` are those of all slots."""
-        core = self._store._core
+        """Counts of this moment; nothing passes a socket."""
+        client = self._store._clients[self._slot]
+        submitted = sum(slot == self._slot for slot, _ in list(self._store._submitted))
         return ClientStatistics(
-            operations=len(core) + len(self._store._submitted),
-            rows_pushed=core.rows_pushed[self._slot],
-            rows_pulled=core.rows_pulled[self._slot],
+            operations=len(client.open) + submitted, rows_pushed=client.rows_pushed, rows_pulled=client.rows_pulled
         )
 
     def close(self) -> None:
@@ -53,11 +61,13 @@ class _AtSlot(StoreCalls):
 
 
 class LocalStore(_AtSlot):
-    """Slot 0's store; `at_slot` gives the others', for several slots in one process. One thread merges.
+    """Slot 0's store; `at_slot` gives the others', for several slots in one process.
 
     A push ends when the gradient was copied. `tables`: where rows of tables lie; None: in memory. It goes on from a
     `snapshot`, where there is one. Raises DescriptionError for a description that cannot be a store, SnapshotError.
     """
+
+    waited_for: StoreFuture[Any] | None = None
 
     def __init__(
         self,
@@ -68,20 +78,33 @@ class LocalStore(_AtSlot):
         snapshot: Snapshot | None = None,
     ) -> None:
         # Whatever the number of shards, none too, there is one here: rows and slices are all on it. Nothing travels.
-        check_description(msgspec.structs.replace(description, shards=("local",)))
+        check_description(msgspec.structs.replace(description, shards=(ENDPOINT,)))
         keys = tuple(msgspec.structs.replace(key, compression=None) for key in description.keys)
-        self._description = msgspec.structs.replace(description, shards=("local",), keys=keys, compression=None)
+        self._description = msgspec.structs.replace(description, shards=(ENDPOINT,), keys=keys, compression=None)
         self._memories: dict[int, ClientMemory] = {}
         super().__init__(self, self._description, 0)
+        settings = replace(settings, same_host=False)
+        self._job = JobShard(self._description, 0, tables=tables)
+        if snapshot is not None:
+            restore(self._job, snapshot)
+        self._shard = ShardCore(os.urandom(16), settings)
+        self._shard.open(self._job)
+        self._clients = [
+            ClientCore(
+                self._description,
+                Sender(slot, 1, os.urandom(16)),
+                settings=settings,
+                endpoints=self._description.shards,
+                now=time.monotonic(),
+            )
+            for slot in range(description.slots)
+        ]
         self._submitted: deque[tuple[int, Operation]] = deque()
         self._asked: deque[Callable[[], None]] = deque()
         """What other threads want done on the store's."""
         self._closing = False
-        self._look_at = math.inf
-        """When the thread means to look next; it stood still if it looks much later."""
         self._changed = threading.Condition()
-        there = OtherThread(self._soon, lambda: self._closing)
-        self._core = LocalCore(self._description, settings, tables, snapshot, there=there)
+        self._captures = Captures(OtherThread(self._soon, lambda: self._closing))
         self._thread = threading.Thread(target=self._run, name="weft-local-store", daemon=True)
         self._thread.start()
 
@@ -93,9 +116,7 @@ class LocalStore(_AtSlot):
         """Calls `told`, on the store's thread, with all that there is at version `step`, once it is at it; it has to be
         quick. What it is given is to be released. `since`: of tables what has changed since the capture at that step,
         if that is known."""
-        self._soon(lambda: self._core.capture(step, told, since))
-
-    waited_for: StoreFuture[Any] | None = None
+        self._soon(lambda: self._captures.begin(self._job, step, told, since=since))
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
         """Returns when the future has ended, or after that long. Raises StoreError where it could never end: in a
@@ -154,32 +175,57 @@ class LocalStore(_AtSlot):
         finally:
             with self._changed:
                 self._closing = True
-            self._core.close(reason)
             self._begin_submitted()
-            end_futures(self._core)
-            self._core.release()
+            for client in self._clients:
+                client.close(reason)
+                end_futures(client)
+            self._shard.close(reason)
 
     def _round(self) -> None:
-        """Takes in what was handed over, merges the most urgent slice, and looks again."""
-        self._begin_submitted()
+        """Carries messages both ways and merges the most urgent slice; sleeps where nothing was left to do."""
         while self._asked:
             self._asked.popleft()()
-        busy = self._core.work_once()
-        now = time.monotonic()
-        if now - self._look_at > STALL_S:
-            self._core.after_stall(now - self._look_at)
-        self._core.tick(now)
-        end_futures(self._core)
-        self._look_at = now
+        self._begin_submitted()
+        busy = self._exchange()
+        if self._shard.work.work_once():
+            busy = True
         if not busy:
             with self._changed:
-                now = time.monotonic()
-                longest_s = STALL_S if len(self._core) else LONGEST_SLEEP_S  # Else a long stall would look short.
-                timeout_s = min(max(self._core.next_tick() - now, 0.0), longest_s)
-                self._look_at = now + timeout_s
-                self._changed.wait_for(lambda: self._closing or bool(self._submitted or self._asked), timeout_s)
+                left_s = min([client.tick_at for client in self._clients]) - time.monotonic()
+                self._changed.wait_for(
+                    lambda: self._closing or bool(self._submitted or self._asked),
+                    min(max(left_s, 0.0), LONGEST_SLEEP_S),
+                )
 
     def _begin_submitted(self) -> None:
         while self._submitted:
             slot, operation = self._submitted.popleft()
-            self._core.begin(slot, operation, time.monotonic())
+            self._clients[slot].begin(operation, time.monotonic())
+
+    def _exchange(self) -> bool:
+        """Delivers what the clients and the shard have for each other. Whether there was anything."""
+        shard, busy = self._shard, False
+        for slot, client in enumerate(self._clients):
+            (link,), now, identity = client.links, time.monotonic(), bytes([1]) + slot.to_bytes(4)
+            client.tick(now)
+            link.flush(now)
+            link.reopen = False
+            outgoing, link.outgoing = link.outgoing, []
+            for header, *payload in outgoing:
+                busy = True
+                try:
+                    # Arrays are the caller's again once they have arrived.
+                    shard.receive(identity, [header, *map(bytes, payload)], now)
+                except Exception:  # noqa: BLE001  # what fails ends its connection, not the others' service
+                    _log.exception("a message of slot %d failed; its connection is dropped", slot)
+                    shard.links.lose(identity)
+                    client.disconnected(0, now)
+        shard.flush(time.monotonic())
+        answers, shard.links.outgoing = shard.links.outgoing, []
+        for identity, parts in answers:
+            busy = True
+            views = [memoryview(part).toreadonly() for part in parts]
+            self._clients[int.from_bytes(identity[1:])].receive(0, views, time.monotonic())
+        for client in self._clients:
+            end_futures(client)
+        return busy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 
 import msgspec
 import numpy as np
@@ -12,14 +11,9 @@ import pytest
 from store_cluster import key_of, store_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.bucket.bucket import PlainBucket, PullWait
-from weft_kvstore.client.operation import Link, Operation
-from weft_kvstore.futures import OtherThread
-from weft_kvstore.local.core import LocalCore
 from weft_kvstore.rows.rows import Rows
-from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
-from weft_kvstore.sharding import Routing
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import ProtocolError, Run
 from weft_kvstore.wire.messages import Reading
@@ -147,29 +141,6 @@ def test_an_answer_that_loses_a_connection_is_the_last_one_for_it(whole: bool) -
     ends.push_all()
     ends.work()
     assert ends.answered == [1]
-
-
-class Other(Operation):
-    def prepare(self, routing: Routing) -> dict[int, int]:
-        return {}
-
-    def begin(self, link: Link) -> None:
-        pass
-
-    give_up = begin
-
-    def let_go(self) -> None:
-        pass
-
-    def __str__(self) -> str:
-        return "another operation"
-
-
-def test_an_operation_that_the_local_store_does_not_know_is_an_error() -> None:
-    core = LocalCore(DESCRIPTION, LinkSettings(), there=OtherThread(lambda work: work(), lambda: False))
-    core.begin(0, Other(Future()), 0.0)
-    ((_, _, error),) = core.outcomes
-    assert "another operation is no operation" in str(error)
 
 
 def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
