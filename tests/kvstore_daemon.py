@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -105,4 +106,15 @@ class Served:
 
 
 def until_idle(served: Served) -> None:
-    wait_until(lambda: served.daemon.statistics().jobs == 0 and not served.daemon.statistics().per_job)
+    wait_until(lambda: not served.daemon._daemon._carried and not served.daemon.statistics()["jobs"])
+
+
+def jobs_of(served: Served) -> list[str]:
+    """The jobs of which a child has told."""
+    return sorted(name.partition(":")[2] for name in served.daemon.statistics() if name.startswith("job_links:"))
+
+
+def children_of(served: Served) -> list[int]:
+    """The processes of its children, in the order of their start."""
+    listed = Path(f"/proc/{served.forkserver}/task/{served.forkserver}/children").read_text()
+    return [int(process) for process in listed.split()]

@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 from weft_kernels.rules.lookup import rules
 from weft_kernels.rules.record import Rule
-from weft_kvstore.serving import shard_child
+from weft_kvstore.serving import shard_process
 
-main = shard_child.main
+main = shard_process.main
 
 
 def _endless(*_: Any, **__: Any) -> NoReturn:
@@ -29,7 +29,7 @@ def _crashing(*_: Any, **__: Any) -> None:
 
 def prepare() -> None:
     """Adds the rules to the built-in ones, under their names."""
-    shard_child.prepare()
+    shard_process.prepare()
     found: Any = rules()
     for name, apply in (("endless", _endless), ("greedy", _greedy), ("crashing", _crashing)):
         found[name] = Rule(name=name, state={}, hyper={"lr": 0.1, "weight_decay": 0.0}, apply=apply)

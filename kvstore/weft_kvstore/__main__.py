@@ -44,9 +44,10 @@ def main(
         if new_curve_keys is not None:
             _make_keys(new_curve_keys)
         elif check and description is not None:
-            from weft_kvstore.serving.stand_alone import show_holdings  # Daemons do without what it imports.
+            from weft_kvstore.serving.holdings import shown_holdings  # Daemons do without what it imports.
 
-            show_holdings(description, int(given["shard"]) if "shard" in given else None)
+            for line in shown_holdings(description):
+                typer.echo(line)
         else:
             _serve(_settings(given))
     except (ForkError, StoreError, ValueError, OSError, MemoryError) as error:
@@ -55,12 +56,12 @@ def main(
 
 
 def _serve(settings: ShardSettings) -> None:
-    if settings.description is None or settings.shard is None:
+    if settings.description is None:
         serve(settings)
         return
-    from weft_kvstore.serving.stand_alone import serve_alone  # A daemon's children serve, and it does without.
+    from weft_kvstore.serving.shard_process import serve_alone  # A daemon's children serve, and it does without.
 
-    serve_alone(settings.description, settings.shard, settings)
+    serve_alone(settings)
 
 
 def _make_keys(name: Path) -> None:

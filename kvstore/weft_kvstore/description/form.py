@@ -422,11 +422,6 @@ def shown(description: StoreDescription) -> list[KeyDescription]:
     return [key for key in description.keys if key.key != BARRIER_KEY]
 
 
-def shown_key(key: KeyDescription) -> str:
-    """The key as a user would write it: 'w', or 5."""
-    return repr(user_key(key.key))
-
-
 # --- `describe`: a store's description in one Python call -------------------------------------------------------------
 
 
@@ -558,6 +553,15 @@ def read_description(path: str | os.PathLike[str]) -> StoreDescription:
         raise DescriptionError(f"{file}: {error}") from None
     except DescriptionError as error:
         raise DescriptionError(f"{file}: {error}") from None
+    return description
+
+
+def placed_description(path: Path) -> StoreDescription:
+    """The description in a file, as shards can serve it. Raises OSError, and DescriptionError, which says where."""
+    description = read_description(path)
+    if not description.shards:
+        example = 'shards = ["tcp://127.0.0.1:5555"]'
+        raise DescriptionError(f"{path}: shards: none; a store of processes has an endpoint for each, as in {example}")
     return description
 
 

@@ -1,5 +1,6 @@
-"""The shard as a process: its socket and threads, the daemon, metrics.
+"""The shard as a process.
 
-Read `shard_server` (the thread that receives, works and answers, and those that help it with updates), `stand_alone`
-(a shard without a cluster), `daemon` (shards of jobs that a server hands out) and `metrics`.
+Read `connections` (its socket), `shard_server` (the thread that receives, works and answers), `shard_process` (a
+daemon's child, or a shard without a cluster), `daemon` (settings, and a child for each job that a server hands out),
+`metrics`, and `holdings` (what `--check` prints).
 """

@@ -18,9 +18,8 @@ from weft.agent.startup import start_daemon
 from weft.api.base import Name
 from weft_kvstore.description.check import check_port
 from weft_kvstore.rows.memory import LEAST_MEMORY_BYTES, TablePlace
-from weft_kvstore.serving.metrics import metrics_served
+from weft_kvstore.serving.metrics import counted, metrics_served, summed
 from weft_kvstore.settings import LinkSettings, endpoints_of
-from weft_kvstore.statistics import NO_STATISTICS, ShardStatistics, counted, statistics_of, summed
 
 if TYPE_CHECKING:
     from weft.agent.membership import Join
@@ -65,8 +64,6 @@ class ShardSettings(BaseSettings):
     """Where rows of tables lie that have no place in `table_memory`; in memory, all of them, where left out."""
     table_memory: ByteSize | None = None
     """How much memory the rows of one table may take, as 4GiB; more of them lie in `table_directory`."""
-    apply_threads: Annotated[int, Field(ge=0, le=256)] = 0
-    """Threads that help the socket's with updates that can be cut."""
     job_memory: Annotated[ByteSize, Field(ge=1 << 28)] | None = None
     """The most private memory that a job's process may take, as 4GiB; a job that wants more fails. What the machine
     has, or its container may take, where left out."""
@@ -128,11 +125,8 @@ class ShardSettings(BaseSettings):
 # --- One child for each job that a server hands out -------------------------------------------------------------------
 
 
-CHILD: Final = "weft_kvstore.serving.shard_child"
+CHILD: Final = "weft_kvstore.serving.shard_process"
 """What the forkserver imports; the daemon itself does without."""
-
-ANSWER_S: Final = 1.0
-"""For a child to tell its statistics: one that computes without end may keep the interpreter to itself."""
 
 _log = logging.getLogger("weft.shard")
 
@@ -141,20 +135,15 @@ class ShardDaemon:
     """One child for each job's shard. Its metrics are those of all children, also of those that have ended."""
 
     def __init__(self, settings: ShardSettings, *, join: Join | None = None) -> None:
-        from weft.agent.daemon import (
-            AgentDaemon,  # A shard of a store that is used alone does without what they import.
-        )
+        from weft.agent.daemon import AgentDaemon  # A shard of a store that is used alone does without.
         from weft.api.agent import AgentKind, Registration
 
         self._settings = settings
-        self._answered = threading.Condition()
-        self._asked = 0
-        self._waiting: set[Lease] = set()
-        """Of whom no answer to the last question has come."""
-        self._last: dict[Lease, ShardStatistics] = {}
-        """By child that lives, what it has told last."""
-        self._gone = NO_STATISTICS
-        """What was counted by those that have ended."""
+        self._lock = threading.Lock()
+        self._latest: dict[Lease, dict[str, float]] = {}
+        """The newest statistics of each child that lives."""
+        self._ended: dict[str, float] = {}
+        """What those counted that have ended."""
         forkserver = Forkserver(CHILD)
         forkserver.start()
         most = settings.job_memory or memory_bytes()
@@ -165,13 +154,10 @@ class ShardDaemon:
         """Serves until `stop` is set."""
         self._daemon.run(stop)
 
-    def statistics(self) -> ShardStatistics:
-        """All children's together, of this moment; of one that does not answer soon, what it has told last."""
-        with self._answered:
-            self._asked += 1
-            self._waiting = set(self._daemon.ask({"asked": self._asked}))
-            self._answered.wait_for(lambda: not self._waiting, ANSWER_S)
-            return summed([self._gone, *self._last.values()])
+    def statistics(self) -> dict[str, float]:
+        """All children's together, as each has said them last."""
+        with self._lock:
+            return summed([self._ended, *self._latest.values()])
 
     def _task(self, allocation: AnyAllocation) -> dict[str, Any]:
         from weft.api.agent import ShardAllocation
@@ -187,7 +173,6 @@ class ShardDaemon:
             "bind": settings.bind or ANY_PORT,
             "advertise": settings.advertise,
             "link": {**asdict(settings.link), "silence_s": allocation.lost_after_s},
-            "apply_threads": settings.apply_threads,
             "curve": None if allocation.curve is None else allocation.curve.model_dump(),
             "curve_clients": allocation.curve_clients,
             "snapshot": None if allocation.snapshot is None else allocation.snapshot.model_dump(mode="json"),
@@ -199,14 +184,11 @@ class ShardDaemon:
 
     def _heard(self, lease: Lease, line: dict[str, Any] | None) -> None:
         """Statistics of a child; None once it has ended."""
-        with self._answered:
+        with self._lock:
             if line is None:
-                self._gone = summed([self._gone, counted(self._last.pop(lease, NO_STATISTICS))])
-            elif "statistics" in line:
-                self._last[lease] = statistics_of(line)
-            if line is None or line.get("asked") == self._asked:
-                self._waiting.discard(lease)
-                self._answered.notify_all()
+                self._ended = summed([self._ended, counted(self._latest.pop(lease, {}))])
+            else:
+                self._latest[lease] = line["statistics"]
 
 
 def serve(settings: ShardSettings) -> None:

@@ -136,13 +136,6 @@ class AgentDaemon:
         """Called on the membership's thread."""
         self._stimuli.put(Lost())
 
-    def ask(self, question: Mapping[str, Any]) -> list[Lease]:
-        """Says something to all children that live: which. May be called on any thread."""
-        asked = [(lease, one.child) for lease, one in list(self._carried.items()) if one.child is not None]
-        for _, child in asked:
-            child.send(question)
-        return [lease for lease, _ in asked]
-
     def run(self, stop: threading.Event) -> None:
         """Works for the server until `stop` is set and all children have ended, or could not within a few seconds; the
         forkserver takes these with it."""

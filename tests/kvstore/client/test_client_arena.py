@@ -144,7 +144,7 @@ def test_messages_go_on_while_memory_for_shards_is_taken(stages: SlowStages) -> 
         wait_until_shared([client])
         assert a_step(client, 1) == before - 1.0
         assert stages.threads == ["weft-arena"]
-        assert sum(shard.statistics().arena_refusals for shard in shards) == 0
+        assert sum(shard.statistics()["refused_arenas"] for shard in shards) == 0
 
 
 def test_without_memory_for_shards_payloads_travel_as_bytes(stages: SlowStages) -> None:

@@ -46,7 +46,7 @@ from weft_kvstore.description.records import (
     Mode,
     StoreDescription,
 )
-from weft_kvstore.sharding import holdings
+from weft_kvstore.serving.holdings import holdings
 
 TOML = """
 slots = 2
@@ -232,7 +232,7 @@ def test_holdings_add_up_to_what_there_is() -> None:
         assert sum(one.nbytes for one in parts) == key.nbytes
         assert sum(one.state_bytes for one in parts) == (0 if key.key == "n" else 2 * key.nbytes)
     assert [one.parts for one in held if one.key.key == "t"] == ["3 rows", "2 rows", "2 rows"]
-    assert [one.parts for one in held if one.key.key == "b"] == ["all"]
+    assert [one.parts for one in held if one.key.key == "b"] == ["1 of 1 slices"]
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from weft_kvstore import (
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError, StoreRefusedError
 from weft_kvstore.serving.daemon import ShardSettings
+from weft_kvstore.serving.holdings import holdings
 from weft_kvstore.serving.shard_server import ShardServer
-from weft_kvstore.sharding import holdings
 
 MIB = 1 << 20
 HIGH = 2**64 - 1

@@ -82,20 +82,15 @@ def ready(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-def test_a_check_says_what_each_shard_will_hold_and_how_it_is_started(
-    tmp_path: Path, weft_kvstore: Callable[..., Result]
-) -> None:
+def test_a_check_says_what_each_shard_will_hold(tmp_path: Path, weft_kvstore: Callable[..., Result]) -> None:
     path = written(tmp_path)
     told = weft_kvstore("--description", path, "--check")
     assert told.exit_code == 0, told.stderr
     assert "…" not in told.stdout
-    assert re.search(r"'w' +float32\[300, 200\] +rule +slice 0 of 2 +128 KiB +0 B", told.stdout)
-    assert re.search(r"\b5 +float32\[3\] +rule +all +12 B +0 B", told.stdout)
+    assert "'w': float32[300, 200], update rule, 1 of 2 slices, 128 KiB, and 0 B of state" in told.stdout
+    assert "5: float32[3], update rule, 1 of 1 slices, 12 B, and 0 B of state" in told.stdout
     assert "#barrier" not in told.stdout
-    assert f"python -m weft_kvstore --description {path} --shard 1\n" in told.stdout
-    one = weft_kvstore("--description", str(path), "--check", "--shard", "1").stdout
-    assert "shard 1 at tcp://127.0.0.1:" in one
-    assert "shard 0" not in one
+    assert "shard 1 at tcp://127.0.0.1:" in told.stdout
 
 
 @pytest.mark.parametrize(
@@ -104,7 +99,6 @@ def test_a_check_says_what_each_shard_will_hold_and_how_it_is_started(
         (["--check"], 2, "--check needs --description"),
         (["--description", "STORE"], 2, "which file, and which of its shards, from 0"),
         (["--description", "STORE", "--shard", "2"], 1, "shard 2: it has 2, numbered from 0"),
-        (["--description", "STORE", "--check", "--shard", "-1"], 1, "shard -1: it has 2, numbered from 0"),
         (["--description", "STORE", "--shard", "0", "--bind", "nowhere"], 1, "cannot bind nowhere"),
         (["--description", "/nowhere.toml", "--check"], 1, "No such file or directory: '/nowhere.toml'"),
     ],
@@ -118,15 +112,12 @@ def test_a_shard_that_cannot_start_says_what_to_do(
     assert told in " ".join(ended.stderr.replace("│", " ").split())
 
 
-def test_an_endpoint_that_is_not_here_is_told_from_a_wrong_bind(
-    tmp_path: Path, weft_kvstore: Callable[..., Result]
-) -> None:
+def test_an_endpoint_that_is_not_here_is_named(tmp_path: Path, weft_kvstore: Callable[..., Result]) -> None:
     path = tmp_path / "store.toml"
     path.write_text(STORE.format(1, 2).replace("127.0.0.1", "192.0.2.1"))  # RFC 5737: an address for documentation
     ended = weft_kvstore(*shard(path, 0)[2:])
     assert ended.exit_code == 1
     assert "cannot bind tcp://192.0.2.1:1: " in ended.stderr
-    assert "that is its endpoint in the description, and --bind says another" in ended.stderr
 
 
 def test_a_store_without_shards_is_for_one_process(tmp_path: Path, weft_kvstore: Callable[..., Result]) -> None:
@@ -161,9 +152,7 @@ def test_shards_and_workers_start_in_any_order_and_a_shard_ends_at_ctrl_c(tmp_pa
         with pytest.raises(ValueError, match="slot 2 is not within 0 to 1"):
             KVStore.connect(path, 2)
         for number, process in enumerate(shards):
-            assert re.match(
-                rf"ready: shard {number} of 2 of {path} listens at tcp://[\d.]+:\d+ and holds", ready(process)
-            )
+            assert re.match(rf"ready: shard {number} of 2 of {path} listens at tcp://[\d.]+:\d+$", ready(process))
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate(timeout=WAIT_S)
             assert (process.returncode, "Traceback" in errors) == (0, False), errors

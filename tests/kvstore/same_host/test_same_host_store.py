@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -130,7 +131,8 @@ def test_values_are_read_where_the_shard_has_them_and_copied_where_it_cannot_len
 
     monkeypatch.setattr(PeerMemory, "lay", counted)
     if not lends:
-        monkeypatch.setattr(shard_server, "_lent", lambda _: None)
+        refused = Mock(side_effect=ArenaError("no memory"))
+        monkeypatch.setattr(shard_server, "LentMemory", refused)
     with served(keys_of(2)) as (description, _), clients_of(description, LINK) as clients:
         wait_until_shared(clients)
         found = steps_of(clients, description, in_place=False)
@@ -186,7 +188,7 @@ def test_a_push_in_place_ends_when_nobody_reads_it_any_more() -> None:
             buffer[...] = slot + 1
         before = clients[0].pull("cut", 0).result(WAIT_S)
         first = clients[0].push("cut", 0, buffers[0])
-        wait_until(lambda: all(shard.statistics().frames_received for shard in shards))
+        wait_until(lambda: all(shard.statistics()["received_frames"] for shard in shards))
         clients[0].pull("cut", 0).result(WAIT_S)  # Whatever the shards say of the push has come before.
         assert not first.done()
         clients[1].push("cut", 0, buffers[1]).result(WAIT_S)
@@ -257,7 +259,7 @@ def test_what_was_in_place_when_the_connection_broke_counts_once_and_stays_until
         buffer = clients[0].gradient_buffer("cut")
         buffer[...] = 1
         push = clients[0].push("cut", 0, buffer)
-        wait_until(lambda: all(shard.statistics().frames_received for shard in shards))
+        wait_until(lambda: all(shard.statistics()["received_frames"] for shard in shards))
         for proxy in proxies:
             proxy.cut()
             proxy.restore()
@@ -268,7 +270,7 @@ def test_what_was_in_place_when_the_connection_broke_counts_once_and_stays_until
         clients[1].push("cut", 0, np.full((40, 33), 2, np.float32)).result(WAIT_S)
         push.result(WAIT_S)
         assert np.array_equal(clients[0].pull("cut", 1).result(WAIT_S), before - np.float32(1.5))
-        assert all(shard.statistics().arenas == 2 for shard in shards)
+        assert all(shard.statistics()["arenas"] == 2 for shard in shards)
 
 
 WORKER = """
@@ -294,9 +296,9 @@ def test_nothing_is_left_of_a_worker_that_is_killed_and_its_gradient_counts() ->
         mine, before_all = f"{os.getpid()} ", arenas_anywhere()
         with Child(WORKER, msgspec.json.encode(description).decode()) as child:
             assert child.line() == "pushed"
-            wait_until(lambda: all(shard.statistics().arenas == 1 for shard in shards))
+            wait_until(lambda: all(shard.statistics()["arenas"] == 1 for shard in shards))
             child.kill()
-        wait_until(lambda: all(shard.statistics().arenas == 0 for shard in shards))
+        wait_until(lambda: all(shard.statistics()["arenas"] == 0 for shard in shards))
         with StoreClient(description, 1, settings=LINK) as client:
             before = client.pull("cut", 0).result(WAIT_S)
             client.push("cut", 0, np.full((40, 33), 2, np.float32)).result(WAIT_S)
@@ -330,7 +332,7 @@ def test_a_stranger_may_not_speak_of_an_arena_that_it_did_not_bring() -> None:
         assert "not brought" in peer.hear(PushRefused).reason
         peer.say(changed_rows(push_of(0, [512], frame=8), {"place": 1}))
         assert peer.hear(PushRefused).frame == 8
-        assert shards[0].statistics().arenas == 0
+        assert shards[0].statistics()["arenas"] == 0
 
 
 def brought(welcome: Welcome, description: StoreDescription) -> tuple[Arena, Handover]:
@@ -361,7 +363,7 @@ def test_what_points_elsewhere_ends_the_connection_and_nothing_else(changed: dic
             refused = peer.hear(Refused)
             assert refused.code is RefusalCode.MALFORMED
             assert re.search(told, refused.reason), refused.reason
-            wait_until(lambda: shards[0].statistics().arenas == 0)
+            wait_until(lambda: shards[0].statistics()["arenas"] == 0)
             given.close()
     assert shards[0].error is None
 
@@ -382,7 +384,7 @@ def test_frames_may_overlap_and_change_while_they_are_read_and_harm_their_own_jo
             assert sorted(released) == [1, 2, 3]
             given.close()
         assert shards[0].error is None
-        assert shards[0].statistics().malformed == 0
+        assert shards[0].statistics()["malformed_messages"] == 0
 
 
 def test_an_arena_that_goes_while_its_bytes_are_awaited_is_refused_and_not_read() -> None:
@@ -391,9 +393,9 @@ def test_an_arena_that_goes_while_its_bytes_are_awaited_is_refused_and_not_read(
         assert isinstance(welcome, Welcome)
         arena, given = brought(welcome, description)
         with arena:
-            wait_until(lambda: shards[0].statistics().arenas == 1)  # It answers before it counts.
+            wait_until(lambda: shards[0].statistics()["arenas"] == 1)  # It answers before it counts.
             given.close()
-            wait_until(lambda: shards[0].statistics().arenas == 0)
+            wait_until(lambda: shards[0].statistics()["arenas"] == 0)
             peer.say(msgspec.structs.replace(push_of(0, [512]), at=0))
             assert "not brought" in peer.hear(PushRefused).reason
             assert peer.hear(Acknowledge | Released).frame  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import misbehaving_shard_child
-from kvstore_daemon import Served, allocation, until_idle
+from kvstore_daemon import Served, allocation, children_of, until_idle
 from same_host_children import wait_until
 from store_cluster import WAIT_S, key_of, store_of
 from weft.api.lifecycle import AllocationEvent
@@ -104,7 +104,7 @@ def test_of_many_jobs_one_after_the_other_and_at_once_nothing_stays(served: Serv
     many = [described(f"many-{number}") for number in range(16)]
     served.order(*(allocation(one, one.job) for one in many))
     assert {served.heard()[:2] for _ in many} == {(one.job, AllocationEvent.READY) for one in many}
-    assert served.daemon.statistics().jobs == 16
+    wait_until(lambda: served.daemon.statistics()["jobs"] == 16)
     served.order()
     until_idle(served)
     wait_until(lambda: is_as(counted(served), before))
@@ -118,5 +118,4 @@ def is_as(now: tuple[int, int, list[str]], before: tuple[int, int, list[str]]) -
 def counted(served: Served) -> tuple[int, int, list[str]]:
     """Descriptors of this process, children of its forkserver, and threads that belong to children."""
     threads = sorted(one.name for one in threading.enumerate() if one.name.startswith(("child", "stop")))
-    children = Path(f"/proc/{served.forkserver}/task/{served.forkserver}/children").read_text().split()
-    return len(os.listdir("/proc/self/fd")), len(children), threads
+    return len(os.listdir("/proc/self/fd")), len(children_of(served)), threads

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
@@ -23,47 +22,31 @@ from store_cluster import WAIT_S, key_of, store_of, wait_until_shared
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.daemon import ShardSettings
-from weft_kvstore.serving.metrics import METRICS, MOST_JOBS, OTHERS, ShardCollector, metrics_served
-from weft_kvstore.serving.shard_server import ShardServer
+from weft_kvstore.serving.metrics import METRICS, ShardCollector, counted, metrics_served, summed
+from weft_kvstore.serving.shard_server import STAGES, ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.peer import STEPS_KEPT, Stragglers
-from weft_kvstore.statistics import (
-    PRIORITIES,
-    STAGES,
-    ApplyStatistics,
-    JobStatistics,
-    ShardStatistics,
-    counted,
-    depths,
-    group_of,
-    summed,
-)
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
 
 
-def told(statistics: ShardStatistics) -> dict[tuple[str, str], float]:
-    """What Prometheus reads, by the sample's name and its label's value."""
+def told(statistics: dict[str, float]) -> dict[tuple[str, str], float]:
+    """What Prometheus reads, by the sample's name and its labels' values."""
     registry = CollectorRegistry()
     registry.register(ShardCollector(lambda: statistics))
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return {
-        (sample.name, next(iter(sample.labels.values()), "")): sample.value
+        (sample.name, ",".join(sample.labels.values())): sample.value
         for family in families
         for sample in family.samples
     }
 
 
-def job_of(name: str, nbytes: int = 0, term: int = 1, **changed: object) -> JobStatistics:
-    one = JobStatistics(name, term, 7, nbytes, 3, 1, 10, 20, 30, 40, None, 0.0)
-    return JobStatistics(**{**{name: getattr(one, name) for name in one.__slots__}, **changed})  # type: ignore[arg-type]
-
-
 def test_a_shard_that_worked_tells_what_it_did() -> None:
     elements, payload = 1 << 17, 1 << 19
     description = store_of([key_of("w", [elements], 2, priority=3)], slots=2, shards=1, slice_bytes=payload)
-    with ShardServer(apply_threads=1) as server:
+    with ShardServer() as server:
         here = msgspec.structs.replace(description, shards=(server.endpoint,))
         server.open(here, 0)
         with StoreClient(here, 0, settings=LINK) as first, StoreClient(here, 1, settings=LINK) as second:
@@ -74,25 +57,19 @@ def test_a_shard_that_worked_tells_what_it_did() -> None:
                 pushed.result(WAIT_S)
                 first.pull("w", step + 1).result(WAIT_S)
             until = time.monotonic() + WAIT_S
-            while (statistics := server.statistics()).bytes_sent < 6 * payload:  # It counts what has left.
+            while (statistics := server.statistics())["sent_bytes"] < 6 * payload:  # It counts what has left.
                 assert time.monotonic() < until
     found = told(statistics)
     assert found["weft_shard_received_bytes_total", ""] >= 6 * payload
     assert found["weft_shard_sent_bytes_total", ""] >= 6 * payload
     assert found["weft_shard_job_received_bytes_total", "job"] >= 6 * payload
     assert found["weft_shard_job_sent_bytes_total", "job"] >= 6 * payload
-    assert found["weft_shard_job_memory_bytes", "job"] == statistics.per_job[0].memory_bytes >= 1 << 20
-    assert statistics.per_job[0].process == os.getpid()
+    assert found["weft_shard_job_memory_bytes", "job"] >= 1 << 20
     assert (found["weft_shard_jobs", ""], found["weft_shard_links", ""]) == (1, 2)
-    assert found["weft_shard_job_waited_for_slot", "job"] == 1
-    assert found["weft_shard_job_waited_for_seconds", "job"] > 0
+    assert found["weft_shard_job_waited_seconds", "job,1"] > 0
     assert {stage for name, stage in found if name == "weft_shard_stage_seconds_total"} == set(STAGES)
     for stage in STAGES:
         assert found["weft_shard_stage_seconds_total", stage] > 0
-    assert {thread for name, thread in found if name == "weft_shard_apply_pieces_total"} == {"socket", "apply-0"}
-    assert found["weft_shard_apply_seconds_total", "socket"] > 0
-    for name in ("work_queue_pieces", "work_queue_bytes", "send_queue_slices", "send_queue_bytes"):
-        assert {group for one, group in found if one == f"weft_shard_{name}"} == set(PRIORITIES)
 
 
 def test_what_passes_through_shared_memory_is_told_beside_what_passes_the_socket() -> None:
@@ -116,75 +93,44 @@ def test_what_passes_through_shared_memory_is_told_beside_what_passes_the_socket
     assert of_client.links[0].payload_bytes_sent == payload > of_client.bytes_sent > 0
 
 
+def shown_names() -> list[str]:
+    """Of the metrics, as Prometheus shows them."""
+    return [f"weft_shard_{name}{'_total' * (kind.family is CounterMetricFamily)}" for name, kind in METRICS.items()]
+
+
 def test_names_follow_prometheus_conventions() -> None:
-    names = [kind.shown_name for kind in METRICS]
-    assert len(set(names)) == len(names)
-    for kind in METRICS:
-        assert re.fullmatch(r"weft_shard_[a-z]+(_[a-z]+)*", kind.name)
-        assert kind.shown_name.endswith("_total") == kind.counts
-        assert not re.search(r"_(ms|us|kib|mib|count)(_|$)", kind.name)
-        assert set(kind.labels) <= {"job", "priority", "stage", "thread"}
-
-
-def test_labels_are_few_however_many_jobs_there_are() -> None:
-    jobs = [job_of(f"j{number}", nbytes=number) for number in range(3 * MOST_JOBS)]
-    found = told(ShardStatistics(per_job=tuple(jobs)))
-    names = {job for name, job in found if name == "weft_shard_job_memory_bytes"}
-    assert len(names) == MOST_JOBS + 1
-    assert f"j{3 * MOST_JOBS - 1}" in names
-    assert found["weft_shard_job_memory_bytes", OTHERS] == sum(range(2 * MOST_JOBS))
-    assert found["weft_shard_job_received_bytes_total", OTHERS] == 2 * MOST_JOBS * 10
-
-
-def test_terms_of_a_job_are_added_up_and_the_worst_is_told() -> None:
-    jobs = (job_of("a", 5, waited_slot=2, waited_s=1.0), job_of("a", 7, term=2, waited_slot=4, waited_s=3.0))
-    found = told(ShardStatistics(per_job=jobs))
-    assert found["weft_shard_job_memory_bytes", "a"] == 12
-    assert found["weft_shard_job_waited_for_slot", "a"] == 4
-    assert ("weft_shard_job_waited_for_slot", "b") not in told(ShardStatistics(per_job=(job_of("b"),)))
+    assert len(set(shown_names())) == len(METRICS)
+    for name, kind in METRICS.items():
+        assert re.fullmatch(r"[a-z]+(_[a-z]+)*", name)
+        assert not re.search(r"_(ms|us|kib|mib|count|total)(_|$)", name)
+        assert set(kind.labels) <= {"job", "slot", "stage"}
 
 
 def test_a_jobs_name_cannot_break_the_lines() -> None:
-    name = 'a"b\\c\nweft_shard_jobs 99'
-    found = told(ShardStatistics(per_job=(job_of(name, 5),), apply_threads=(ApplyStatistics("socket", 1, 2.0),)))
+    name = 'a:"b\\c\nweft_shard_jobs 99'
+    found = told({"jobs": 0.0, f"job_memory_bytes:{name}": 5.0, f"job_waited_seconds:3:{name}": 2.5})
     assert found["weft_shard_job_memory_bytes", name] == 5
+    assert found["weft_shard_job_waited_seconds", f"{name},3"] == 2.5
     assert found["weft_shard_jobs", ""] == 0
 
 
 def test_the_page_names_every_metric_as_the_code_does() -> None:
     rows = re.findall(r"^\| `(weft_\w+)` \| (.*?) ?\| (.*) \|$", PAGE, re.M)
-    wanted = [(kind.shown_name, ", ".join(f"`{label}`" for label in kind.labels), kind.told) for kind in METRICS]
-    assert rows == wanted
-    for word in (*STAGES, *PRIORITIES, OTHERS):
-        assert f"`{word}`" in PAGE
-    assert f"the {MOST_JOBS} jobs" in PAGE
-    for name in set(re.findall(r"weft_shard_\w+", PAGE)):
-        assert name in {kind.shown_name for kind in METRICS}
+    labels = [", ".join(f"`{label}`" for label in kind.labels) for kind in METRICS.values()]
+    assert rows == list(zip(shown_names(), labels, [kind.text for kind in METRICS.values()], strict=True))
+    for stage in STAGES:
+        assert f"`{stage}`" in PAGE
+    assert set(re.findall(r"weft_shard_\w+", PAGE)) <= set(shown_names())
 
 
 def test_shards_together_tell_their_sums_and_one_that_has_ended_what_it_counted() -> None:
-    threads = (ApplyStatistics("socket", 1, 2.0),)
-    queues = depths([(0, 5)], [])
-    one = ShardStatistics(bytes_sent=1, links=2, jobs=1, stages={"merge": 1.0}, apply_threads=threads, queues=queues)
-    one = replace(one, per_job=(job_of("a"),))
-    both = summed([one, replace(one, per_job=(job_of("b"),))])
-    assert (both.bytes_sent, both.links, both.jobs, both.stages["merge"]) == (2, 4, 2, 2.0)
-    assert both.apply_threads == (ApplyStatistics("socket", 2, 4.0),)
-    assert [job.job for job in both.per_job] == ["a", "b"]
-    assert (both.queues[1].pieces, both.queues[1].piece_bytes) == (2, 10)
+    one = {"sent_bytes": 1.0, "links": 2.0, "stage_seconds:merge": 1.0, "job_sent_bytes:a": 1.0}
+    both = summed([one, one | {"job_links:b": 1.0}])
+    assert both.items() >= {"sent_bytes": 2, "links": 4, "stage_seconds:merge": 2, "job_sent_bytes:a": 2}.items()
     ended = counted(both)
-    assert (ended.bytes_sent, ended.links, ended.jobs, ended.per_job, ended.queues) == (2, 0, 0, (), ())
-    assert (ended.stages, ended.apply_threads) == (both.stages, both.apply_threads)
+    assert ended.items() >= {"sent_bytes": 2, "stage_seconds:merge": 2}.items()
+    assert not ended.keys() & {"links", "job_sent_bytes:a", "job_links:b"}
     assert set(told(summed([]))) >= {("weft_shard_jobs", ""), ("weft_shard_sent_bytes_total", "")}
-
-
-def test_priorities_fall_into_groups() -> None:
-    cases = [(-7, 0), (-1, 0), (0, 1), (1, 2), (9, 2), (10, 3), (99, 3), (100, 4), (999, 4), (1000, 5), (1 << 40, 5)]
-    assert [(priority, group_of(priority)) for priority, _ in cases] == cases
-    found = depths([(0, 5), (3, 7), (4, 1)], [(-2, 3, 30), (2000, 1, 10)])
-    assert [one.priority for one in found] == list(PRIORITIES)
-    assert (found[2].pieces, found[2].piece_bytes) == (2, 8)
-    assert (found[0].slices, found[0].slice_bytes, found[5].slices) == (3, 30, 1)
 
 
 def test_the_slot_that_is_waited_for_most_is_told_with_the_seconds() -> None:
@@ -234,7 +180,7 @@ def test_a_process_says_where_its_metrics_are_and_ends_with_its_parent(tmp_path:
     path = tmp_path / "store.json"
     description = store_of([key_of("w", (300,), 1)], slots=1, shards=1)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(description, shards=("tcp://127.0.0.1:0",))))
-    options = ["--shard", "0", "--exit-with-parent", "--metrics-port", "0", "--apply-threads", "2"]
+    options = ["--shard", "0", "--exit-with-parent", "--metrics-port", "0"]
     command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), *options, "--job-memory", "4GiB"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
@@ -249,7 +195,6 @@ def test_a_process_says_where_its_metrics_are_and_ends_with_its_parent(tmp_path:
             process.kill()
     assert (rest, "ready" in log, "listening" in log, "metrics at" in log) == ("", False, False, False)
     assert 'weft_shard_job_links{job="job"} 0.0' in lines
-    assert 'weft_shard_apply_pieces_total{thread="apply-1"} 0.0' in lines
     assert process.returncode == 0
 
 
@@ -274,7 +219,7 @@ def test_a_process_that_cannot_serve_as_told_says_why(
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("metrics_port", 70000), ("metrics_port", -1), ("job_memory", "1MiB"), ("apply_threads", 1000)],
+    [("metrics_port", 70000), ("metrics_port", -1), ("job_memory", "1MiB")],
 )
 def test_settings_that_cannot_be_are_refused_by_name(setting: str, value: object) -> None:
     with pytest.raises(ValidationError, match=setting):

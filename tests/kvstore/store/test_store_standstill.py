@@ -92,7 +92,7 @@ def test_a_shard_that_stood_still_gives_no_slot_up(monkeypatch: pytest.MonkeyPat
                 waiting = first.pull("k", 1)
                 first.pull("k", 0).result(WAIT_S)
             until = time.monotonic() + WAIT_S
-            while server.statistics().links > 1:  # The shard has heard of its leave before its clock jumps.
+            while server.statistics()["links"] > 1:  # The shard has heard of its leave before its clock jumps.
                 assert time.monotonic() < until
                 first.pull("k", 0).result(WAIT_S)
             stood_s[0] = STILL_S

@@ -1,0 +1,65 @@
+"""What each shard of a description will hold, to be read before anything starts: `--check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from weft_graph.program import Update
+from weft_graph.program_text.listing import size_text
+from weft_graph.rules.built_in import rule_name
+from weft_kvstore.description.check import digest, rule_of
+from weft_kvstore.description.form import BARRIER_KEY, placed_description, user_key
+from weft_kvstore.description.records import KeyDescription, StoreDescription
+from weft_kvstore.shard.links import SHOWN_DIGITS
+from weft_kvstore.sharding import routing_of
+
+
+class Holding(NamedTuple):
+    """A shard's part of one key. `parts` says which, in words; `nbytes` of values, `state_bytes` of the rule's state.
+
+    Of a table, they are those of all its rows: memory is taken only for rows that were pushed or set.
+    """
+
+    key: KeyDescription
+    parts: str
+    nbytes: int
+    state_bytes: int
+
+
+def holdings(description: StoreDescription) -> list[list[Holding]]:
+    """For each shard, what it holds of each of the user's keys, in their order. The description is a legal one."""
+    routing = routing_of(description)
+    found: list[list[Holding]] = [[] for _ in description.shards]
+    for number, key in enumerate(description.keys):
+        if key.key == BARRIER_KEY:
+            continue
+        states = len(rule_of(description, key).state) if key.update is Update.RULE and key.slots else 0
+        cut, table = routing.cuts[number], routing.tables.get(number)
+        for shard, held in enumerate(found):
+            if table is not None:
+                count, parts, nbytes = table.rows_on[shard], f"{table.rows_on[shard]:,} rows", table.bytes_on(shard)
+            else:
+                run = routing.runs[number].get(shard, range(0))
+                count, parts, nbytes = len(run), f"{len(run)} of {cut.count} slices", cut.length(run.start, len(run))
+            if count:
+                held.append(Holding(key, parts, nbytes, nbytes * states))
+    return found
+
+
+def shown_holdings(path: Path) -> Iterator[str]:
+    """Lines that say what each shard will hold. Raises OSError, and DescriptionError, which says where."""
+    description = placed_description(path)
+    links = ", links encrypted" if description.curve_keys else ""
+    about = f"job {description.job!r}, {description.slots} slots, {description.mode.value}"
+    shown_digest = digest(description).hex()[:SHOWN_DIGITS]
+    yield f"{path}: {about}, rule {rule_name(description.rule)}{links}, digest {shown_digest}"
+    for number, held in enumerate(holdings(description)):
+        values, states = sum(one.nbytes for one in held), sum(one.state_bytes for one in held)
+        where = f"shard {number} at {description.shards[number] or 'no endpoint yet'}"
+        yield f"{where}: {size_text(values)}, and {size_text(states)} of state"
+        for key, parts, nbytes, state_bytes in held:
+            update = key.update.value if key.slots else "none"
+            what = f"{user_key(key.key)!r}: {key.dtype}{list(key.shape)}, update {update}, {parts}"
+            yield f"    {what}, {size_text(nbytes)}, and {size_text(state_bytes)} of state"
