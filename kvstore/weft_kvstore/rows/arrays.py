@@ -14,34 +14,23 @@ from weft_kernels.rules.hyper_log import HyperLog
 from weft_kernels.rules.record import Hyper, Rule
 from weft_kernels.rules.replay import CALL_ELEMENTS, replaying
 from weft_kernels.rules.rows import apply_to_rows
-from weft_kvstore.arrays import Array, zeros_on_demand
-from weft_kvstore.rows.memory import DiskArray, GrowingArray, TablePlace
+from weft_kvstore.arrays import Array
+from weft_kvstore.rows.memory import GrowingArray, TablePlace
 
-# --- A table's values and the rule's state by the number of the row, in memory or on disk -----------------------------
-
-
-LEAST_ROWS: Final = 1 << 10
+# --- A table's values and the rule's state by the number of the row, in memory or in a file ---------------------------
 
 
-class FixedArray:
-    """As many rows as there ever are, in memory, of which only those that are written take some."""
-
-    def __init__(self, rows: int, width: int, dtype: np.dtype[Any]) -> None:
-        """Raises MemoryError where not even the addresses are to be had."""
-        self.array = zeros_on_demand((rows, width), dtype)
-
-    def grow(self, rows: int) -> None:
-        assert rows <= len(self.array)
+WINDOW_BYTES: Final = 1 << 16
+"""What the use of one row of a file may bring into memory: Linux maps so much around what is read."""
 
 
 class RowArrays:
     """The values of rows, under the name None, and the rule's state by its names: arrays of as many rows, zeros until
-    they are written.
-
-    `capacity`: how many rows there will be; None: they grow.
+    they are written. `at_once`: of so many rows the caller reads or writes some in one call, or of as many as it likes
+    where that is None: a table in a file does not take more memory then than its place allows.
     """
 
-    __slots__ = ("_arrays", "_on_disk", "_start", "written")
+    __slots__ = ("_arrays", "_start", "_used", "at_once", "written")
 
     def __init__(
         self,
@@ -52,21 +41,17 @@ class RowArrays:
         capacity: int | None,
         place: TablePlace | None = None,
     ) -> None:
-        """`start` has the number that each state begins at. Raises MemoryError, and OSError where the place is none."""
-        arrays = 1 + len(start)
-        large = capacity is None or capacity * width * dtype.itemsize * arrays > (place.memory_bytes if place else 0)
-        self._on_disk: list[DiskArray] = []
-
-        def make() -> FixedArray | GrowingArray | DiskArray:
-            if place is not None and large:
-                one = DiskArray(place.directory, place.memory_bytes // arrays, width, dtype)
-                one.grow(capacity or 0)
-                self._on_disk.append(one)
-                return one
-            return GrowingArray(width, dtype) if capacity is None else FixedArray(capacity, width, dtype)
-
+        """`start` has the number that each state begins at. `capacity`: how many rows there will be; None: they grow.
+        Raises MemoryError, and OSError where no file can be made at the place."""
+        self.at_once: int | None = None
+        self._used = 0
+        directory, names = None, (None, *start)
+        row_bytes = width * dtype.itemsize * len(names)
+        if place is not None and (capacity is None or capacity * row_bytes > place.memory_bytes):
+            directory = place.directory
+            self.at_once = max(place.memory_bytes // (row_bytes + len(names) * WINDOW_BYTES), 1)
         self._start = dict(start)
-        self._arrays = {name: make() for name in (None, *start)}
+        self._arrays = {name: GrowingArray(width, dtype, rows=capacity, directory=directory) for name in names}
         self.written: Callable[[Array], None] | None = None
         """Told rows (n) before they are written, where somebody asks; those that come into being it is not."""
 
@@ -86,83 +71,51 @@ class RowArrays:
         """Of the state."""
         return tuple(self._start)
 
-    @property
-    def mapped(self) -> list[Array]:
-        """All arrays, where they are in memory and of one size for good."""
-        return [one.array for one in self._arrays.values() if isinstance(one, FixedArray)]
-
-    def grow(self, rows: int) -> None:
-        """Makes place for so many rows. Raises MemoryError."""
-        if rows > len(self):
-            for one in self._arrays.values():
-                one.grow(max(rows, len(self) * 3 // 2 if not self._on_disk else len(self) * 9 // 8, LEAST_ROWS))
+    def reserve(self, rows: int) -> None:
+        """Makes room for so many rows. Raises MemoryError."""
+        for one in self._arrays.values():
+            one.reserve(rows)
 
     def read(self, name: str | None, rows: Array) -> Array:
         """One array's rows (n, width), copied."""
-        one = self._arrays[name]
-        if not isinstance(one, DiskArray):
-            return taken_rows(one.array, rows)
-        found = np.empty((len(rows), self.width), one.dtype)
-        begin = 0
-        for some in one.pieces(rows):
-            one.array.take(some, axis=0, out=found[begin : begin + len(some)], mode="clip")
-            begin += len(some)
-        return found
+        self._use(rows)
+        return taken_rows(self._arrays[name].array, rows)
 
     def write(self, name: str | None, rows: Array, values: Array) -> None:
         """Sets one array's rows (n), distinct."""
         if self.written is not None:
             self.written(rows)
-        begin = 0
-        for some in self._pieces(rows):
-            array, part, adjacent = self._arrays[name].array, values[begin : begin + len(some)], _adjacent(some)
-            if adjacent is None:
-                put_rows(array, some, part)
-            else:
-                array[adjacent] = part
-            begin += len(some)
+        self._use(rows)
+        put_rows(self._arrays[name].array, rows, values)
 
-    def begin_state(self, rows: Array, *, again: int) -> None:
-        """Rows begin anew, of which the first `again` were used before; the others' arrays are zeros."""
+    def begin_state(self, rows: Array, *, are_zeros: bool) -> None:
+        """Rows begin; `are_zeros`: they were never written."""
+        self._use(rows)
         for name, start in self._start.items():
-            for some in self._pieces(rows if start else rows[:again]):
-                self._arrays[name].array[some] = start
+            if start or not are_zeros:
+                self._arrays[name].array[rows] = start
 
     def apply(self, rule: Rule, rows: Array, gradient: Array, *, step: int, hyper: Hyper) -> None:
         """Updates rows (n), distinct, by a gradient (n, width) that may be written. Raises what the rule raises."""
         if self.written is not None:
             self.written(rows)
-        begin, weight = 0, self._arrays[None]
-        for some in self._on_all_disks(rows) if self._on_disk else (rows,):
-            part = gradient[begin : begin + len(some)]
-            state = {name: self._arrays[name].array for name in self._start} if self._start else {}
-            apply_to_rows(rule, weight.array, part, state, some, step=step, hyper=hyper)
-            begin += len(some)
+        self._use(rows)
+        state = {name: self._arrays[name].array for name in self._start}
+        apply_to_rows(rule, self._arrays[None].array, gradient, state, rows, step=step, hyper=hyper)
 
     def close(self) -> None:
-        for one in self._on_disk:
+        for one in self._arrays.values():
             one.close()
 
-    def _pieces(self, rows: Array) -> Iterator[Array]:
-        """Parts of rows, small enough for what of the disk may be in memory; all arrays have rows of one size."""
-        if not self._on_disk:
-            return iter((rows,))
-        return self._on_all_disks(rows)
-
-    def _on_all_disks(self, rows: Array) -> Iterator[Array]:
-        first, *others = self._on_disk
-        for some in first.pieces(rows):
-            for other in others:
-                for _ in other.pieces(some):
-                    pass
-            yield some
-
-
-def _adjacent(rows: Array) -> slice | None:
-    """The rows as a slice where they are one behind the other: what is new is. None where they are not."""
-    if len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((rows[1:] > rows[:-1]).all()):
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return None
+    def _use(self, rows: Array) -> None:
+        """These rows of a file are about to be used: what was used before leaves memory first where it is too much."""
+        if self.at_once is None:
+            return
+        if self._used + len(rows) > self.at_once:
+            self._used = 0
+            for one in self._arrays.values():
+                one.unmap()
+        self._used += len(rows)
 
 
 # --- Standard row-sparse semantics of a table: which of its updates each row has seen, and how it gets the others -----
@@ -211,15 +164,13 @@ class RowHistory:
         self._begin = 0
         self._cursor = 0
         self._turn = 0
-        self._seen = GrowingArray(None, np.int64)
-        if capacity is not None:
-            self._seen.array = zeros_on_demand((capacity,), np.dtype(np.int64))
+        self._seen = GrowingArray(None, np.int64, rows=capacity)
         # A float16 state that begins beyond its range is brought within it by the first update.
         self._still = dtype != np.float16 or not any(rule.state.values())
 
-    def grow(self, rows: int) -> None:
-        """Makes place for so many rows. Raises MemoryError."""
-        self._seen.grow(rows)
+    def reserve(self, rows: int) -> None:
+        """Makes room for so many rows. Raises MemoryError."""
+        self._seen.reserve(rows)
 
     def append(self, hyper: Hyper) -> int:
         """One update more, with these numbers, which rows here have not seen yet; which number it has."""
@@ -360,6 +311,9 @@ BLOCK_BYTES: Final = 1 << 22
 MOST_BLOCKS: Final = 1 << 12
 """Of one table: each is named in the head of a file, which is read whole."""
 
+LOOKED_AT: Final = 1 << 13
+"""Rows of which it is looked at once which are to be taken out, at least."""
+
 Columns = dict[str, Array]
 """All that is known of some rows: arrays (n, ...), by the names that a snapshot has for them."""
 
@@ -369,39 +323,31 @@ def a_block(rows: int, row_bytes: int) -> int:
     return max(BLOCK_BYTES // max(row_bytes, 1), -(-rows // MOST_BLOCKS), 1)
 
 
-_COUNT: Final = np.array([byte.bit_count() for byte in range(256)], np.uint8)
-
-
 class RowCapture:
-    """Rows by their numbers. Nothing is copied when it is made. What is written before it was taken out is copied first
-    (`keep`), and is what is taken out next: so little waits.
+    """Rows by their numbers, as they were when it was made. Nothing is copied then: a row that is written before it was
+    taken out is copied first (`keep`), and taken out next, so that few copies wait.
 
-    Invariant: a bit of `_open` is set for each row that was neither taken out nor copied; all of them are at `_next` or
+    Invariants: `_open` (bool) is set for each row that was neither taken out nor copied; all of them are at `_next` or
     behind it. `left` counts these and those that were copied.
     """
 
-    __slots__ = ("_kept", "_next", "_open", "_read", "_stop", "left")
+    __slots__ = ("_kept", "_next", "_open", "_read", "left")
 
-    def __init__(self, here: Array, read: Callable[[Array], Columns], changed: Array | None = None) -> None:
-        """`here` (stop) bool: which rows there are; of these only the `changed`, as bits, where that is not None.
-        `read` gives what is known of rows (n) int64."""
-        self._open = np.packbits(here, bitorder="little")
-        if changed is not None:
-            self._open[: len(changed)] &= changed[: len(self._open)]
-            self._open[len(changed) :] = 0
-        self._stop = len(here)
+    def __init__(self, here: Array, read: Callable[[Array], Columns]) -> None:
+        """`here` (bool, taken over): which rows. `read` gives what is known of rows (n) int64."""
+        self._open = here
         self._read = read
         self._next = 0
         self._kept: deque[tuple[int, Columns]] = deque()
-        self.left = int(_COUNT[self._open].sum(dtype=np.int64))
+        self.left = int(np.count_nonzero(here))
 
     def keep(self, rows: Array) -> None:
         """These rows (n) int64, distinct, are about to change."""
-        rows = rows[(rows >= self._next) & (rows < self._stop)]
-        rows = rows[self._open[rows >> 3] & _bits(rows) > 0]
+        rows = rows[rows < len(self._open)]
+        rows = rows[self._open[rows]]
         if len(rows):
             self._kept.append((len(rows), self._read(rows)))
-            np.bitwise_and.at(self._open, rows >> 3, ~_bits(rows))
+            self._open[rows] = False
 
     def take(self, count: int) -> Columns:
         """The next rows, so many or all that are left: those that were copied first."""
@@ -415,22 +361,15 @@ class RowCapture:
             parts.append(columns)
             wanted -= min(there, wanted)
         while wanted:
-            rows = self._following(wanted)
+            high = self._next + max(wanted, LOOKED_AT)
+            rows = self._next + np.flatnonzero(self._open[self._next : high])[:wanted]
+            self._next = int(rows[-1]) + 1 if len(rows) == wanted else high
             if len(rows):
+                self._open[rows] = False
                 parts.append(self._read(rows))
                 wanted -= len(rows)
         self.left -= count
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    def _following(self, most: int) -> Array:
-        """Some of the next open rows, which are open no more."""
-        low = self._next >> 3
-        high = min(low + max(most >> 3, 1 << 10), len(self._open))
-        bits = np.unpackbits(self._open[low:high], bitorder="little")
-        rows: Array = 8 * low + np.flatnonzero(bits)
-        rows = rows[rows >= self._next][:most]
-        self._next = int(rows[-1]) + 1 if len(rows) == most else 8 * high
-        return rows
 
 
 # --- Which rows have changed since a capture before -------------------------------------------------------------------
@@ -441,15 +380,17 @@ MOST_BEFORE: Final = 4
 
 
 class RowChanges:
-    """Begins with the first capture: what never is captured costs nothing. `_parts[i]` has what changed between the
-    capture at step `_steps[i]` and the one behind it: rows by their numbers, as bits, and the places of those that have
-    gone."""
+    """Begins with the first capture: what never is captured costs nothing. `_steps` are those of the last captures, by
+    their numbers, oldest first; `_changed` has, by row, how many captures there were when it last changed; `_gone` the
+    places of those that have gone, each part with the same number."""
 
-    __slots__ = ("_parts", "_steps")
+    __slots__ = ("_changed", "_gone", "_steps", "_taken")
 
     def __init__(self) -> None:
-        self._steps: list[int] = []
-        self._parts: list[tuple[GrowingArray, list[Array]]] = []
+        self._taken = 0
+        self._steps: dict[int, int] = {}
+        self._changed = GrowingArray(None, np.int32)
+        self._gone: list[tuple[int, Array]] = []
 
     def knows(self, step: int | None) -> bool:
         """Whether all changes since the capture at that step are known."""
@@ -457,36 +398,28 @@ class RowChanges:
 
     def mark(self, rows: Array) -> None:
         """These rows (n) change, or come into being."""
-        if self._parts and len(rows):
-            bits, least = self._parts[-1][0], (int(rows.max()) >> 3) + 1
-            if least > len(bits):
-                bits.grow(max(least, len(bits) * 3 // 2))
-            np.bitwise_or.at(bits.array, rows >> 3, _bits(rows))
+        if self._taken and len(rows):
+            self._changed.reserve(int(rows.max()) + 1)
+            self._changed.array[rows] = self._taken
 
     def gone(self, places: Array) -> None:
         """These rows (n) are not here any more."""
-        if self._parts and len(places):
-            self._parts[-1][1].append(places)
+        if self._taken and len(places):
+            self._gone.append((self._taken, places))
 
-    def captured(self, step: int, since: int | None) -> tuple[Array, Array] | None:
-        """A capture at `step`: what has changed since that at `since`, which `knows` knows: rows as bits, and places of
-        those that have gone; None for a capture of all. What was known of the time before that is forgotten."""
-        first = len(self._steps) if since is None else self._steps.index(since)
-        del self._steps[:first]
-        del self._parts[:first]
-        found = None
-        if self._parts:
-            bits: Array = np.zeros(max(len(some) for some, _ in self._parts), np.uint8)
-            for some, _ in self._parts:
-                bits[: len(some)] |= some.array
-            gone = [places for _, some in self._parts for places in some]
-            found = bits, np.unique(np.concatenate(gone)) if gone else np.zeros(0, np.int64)
-        self._steps = [*self._steps, step][-MOST_BEFORE:]
-        self._parts = [*self._parts, (GrowingArray(None, np.uint8), [])][-MOST_BEFORE:]
-        return found
-
-
-def _bits(rows: Array) -> Array:
-    """The bit of each row (n) uint8 in its byte."""
-    found: Array = np.left_shift(np.uint8(1), (rows & 7).astype(np.uint8))
-    return found
+    def captured(self, step: int, since: int | None, here: Array) -> tuple[Array, Array]:
+        """A capture at `step`: the rows that it has, of those that are `here` (bool), and the places of those that have
+        gone: all, or what has changed since the capture at a step that `knows` knows. What was known of the time before
+        is forgotten."""
+        found, gone = here.copy(), [np.zeros(0, np.int64)]
+        if since is not None:
+            first = self._steps[since]
+            self._changed.reserve(len(here))
+            found &= self._changed.array[: len(here)] >= first
+            gone = [places for number, places in self._gone if number >= first] or gone
+        self._taken += 1
+        known = [] if since is None else [one for one in self._steps.items() if one[1] >= self._steps[since]]
+        self._steps = dict([*known, (step, self._taken)][-MOST_BEFORE:])
+        least = min(self._steps.values())
+        self._gone = [one for one in self._gone if one[0] >= least]
+        return found, np.unique(np.concatenate(gone))

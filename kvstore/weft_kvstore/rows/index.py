@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -33,32 +33,24 @@ def shard_of(ids: Array, shards: int) -> Array:
     return hashes.view(np.int64)
 
 
-# --- A group of eight slots as one 64-bit word, a byte of each id's hash for a slot: all are looked at at once --------
-# A byte is the slot's fingerprint; 0 is a free slot, `FREED` one that was freed in a full group.
+# --- A group of eight slots is one 64-bit word: a byte for each slot, so that one operation compares all eight --------
+# The byte of a used slot is its id's fingerprint, 2 to 255. 0 is a free slot, `FREED` one that was freed in a full
+# group. (The layout of Google's "Swiss tables".)
 
 
 GROUP: Final = 8
 FREED: Final = 1
 
-_LEAST_FINGERPRINT: Final = np.uint8(2)
-_FINGERPRINT_SHIFT: Final = np.uint64(56)
 _ONES: Final = np.uint64(0x0101010101010101)
 _HIGHS: Final = np.uint64(0x8080808080808080)
 _NOT_FREED: Final = np.uint64(0xFEFEFEFEFEFEFEFE)
 _PLACES: Final = np.uint64(0x0001020304050607)
 _ONE: Final = np.uint64(1)
-_SEVEN: Final = np.uint64(7)
 
 
 def fingerprints(hashes: Array) -> Array:
-    """2 to 255 (n) uint8."""
-    return np.maximum((hashes >> _FINGERPRINT_SHIFT).astype(np.uint8), _LEAST_FINGERPRINT)
-
-
-def eight_times(marks: Array) -> Array:
-    """Words (n) all of whose bytes are these fingerprints (n)."""
-    found: Array = marks * _ONES
-    return found
+    """The upper byte of each hash, 2 to 255 (n) uint8."""
+    return np.maximum((hashes >> np.uint64(56)).astype(np.uint8), np.uint8(FREED + 1))
 
 
 def zero_bytes(words: Array) -> Array:
@@ -77,318 +69,211 @@ def free_bytes(words: Array) -> Array:
 def first_byte(bits: Array) -> Array:
     """The number of the lowest byte whose high bit is set (n) int64; 0 where there is none."""
     lowest = bits & (~bits + _ONE)
-    lowest >>= _SEVEN
+    lowest >>= np.uint64(7)
     lowest *= _PLACES
-    lowest >>= _FINGERPRINT_SHIFT
+    lowest >>= np.uint64(56)
     return lowest.view(np.int64)
 
 
-# --- The slots of an index of ids: groups of eight, which lie in partitions that are made anew one at a time ----------
-# While there is one partition it doubles; a full-sized one is split instead, partition by partition in turn (Litwin,
-# "Linear hashing", VLDB 1980). So no more than one partition is ever made anew at once, and a slot costs 5 bytes at a
-# fill of 0.375 to 0.75.
+# --- Which row has which id: open addressing, in partitions that are split one at a time ------------------------------
+# An id lies in the first group, from its own group of its partition on, that had a free slot: a search ends at a group
+# with a slot that was never used. When the table is full one partition, the next in turn, is split in two (Litwin,
+# "Linear hashing", VLDB 1980): so no growth takes longer than a partition does. A slot takes 5 bytes, and 0.375 to 0.75
+# of the slots are used.
 
 
-LEAST_SLOTS: Final = 1 << 10
-MOST_SLOTS: Final = 1 << 16
-"""Slots of a partition, at least and at most: some milliseconds to make one anew, and its arrays fit a cache."""
+PARTITION_SLOTS: Final = 1 << 15
+"""Slots of a partition, a power of two."""
 
 MOST_FILLED: Final = 0.75
 """Of a partition's slots; on the average half of it, since those that are split have half of the others'."""
 
 MOST_FREED: Final = 1 / 16
-"""Slots of a partition that may be marked as freed before it is made anew: those do not end a search."""
-
-_BITS_OF_PARTITION: Final = np.uint64(20)
-
-
-class IdSlots:
-    """A slot has a row, and the fingerprint of its id; `ids.array[row]` is that id, which its owner writes. `salt`
-    changes where ids lie.
-
-    Invariants: a partition has `a_partition` slots, at most `MOST_FILLED` of them used on the average of those of its
-    age, and at least one free; `last_group` is the number of its last group.
-    """
-
-    __slots__ = ("_freed", "_ids", "_salt", "a_partition", "fingerprints", "last_group", "partitions", "rows")
-
-    def __init__(self, ids: GrowingArray, salt: int) -> None:
-        self._ids = ids
-        self._salt = np.uint64(salt & ((1 << 64) - 1))
-        self.a_partition = LEAST_SLOTS
-        self.last_group = LEAST_SLOTS // GROUP - 1
-        self.partitions = 1
-        self._freed = np.zeros(1, np.int64)
-        self.fingerprints = GrowingArray(None, np.uint8)
-        self.rows = GrowingArray(None, np.uint32)
-        self.fingerprints.grow(self.a_partition)
-        self.rows.grow(self.a_partition)
-
-    def __len__(self) -> int:
-        return self.partitions * self.a_partition
-
-    def hashes(self, ids: Array) -> Array:
-        """(n) uint64 of ids (n)."""
-        return mixed(ids ^ self._salt)
-
-    def groups_of(self, hashes: Array) -> Array:
-        """Each id's first group (n) int64."""
-        groups = np.uint64(self.a_partition // GROUP)
-        found = hashes >> _BITS_OF_PARTITION
-        found &= groups - _ONE
-        if self.partitions > 1:
-            found += self._partition_of(hashes) * groups
-        return found.view(np.int64)
-
-    def claim(self, rows: Array, groups: Array, marks: Array) -> None:
-        """Puts rows (n) uint32 with fingerprints (n), whose ids are not here, into the first free slots from groups (n)
-        on, which it writes; of two that find the same one, the other looks again."""
-        words, last, some_freed = self.fingerprints.array.view(np.uint64), self.last_group, self._freed.any()
-        while rows.size:
-            free = free_bytes(words.take(groups))
-            places = groups * GROUP + first_byte(free)
-            full = np.flatnonzero(free == 0)
-            if full.size:
-                groups[full] = next_group(groups[full], last)
-                won = free != 0
-                self.rows.array[places[won]] = rows[won]
-                won &= self.rows.array.take(places) == rows
-            else:
-                self.rows.array[places] = rows
-                won = self.rows.array.take(places) == rows
-            taken = places[won]
-            if some_freed:
-                freed = self.fingerprints.array[taken] == FREED
-                np.subtract.at(self._freed, taken[freed] // self.a_partition, 1)
-            self.fingerprints.array[taken] = marks[won]
-            on = np.flatnonzero(~won)
-            rows, groups, marks = rows[on], groups[on], marks[on]
-
-    def free(self, slots: Array) -> None:
-        """Gives up slots (n), distinct and all of them used."""
-        words = self.fingerprints.array.view(np.uint64)[slots // GROUP]
-        ends = zero_bytes(words) != 0  # before any of these goes: a search may have passed a full group
-        self.fingerprints.array[slots] = np.where(ends, 0, FREED)
-        np.add.at(self._freed, slots[~ends] // self.a_partition, 1)
-
-    def tidy(self) -> Iterator[None]:
-        """Makes partitions anew in which too many slots are marked as freed; stops after each."""
-        for partition in np.flatnonzero(self._freed > self.a_partition * MOST_FREED):
-            self._remake(int(partition), split=False)
-            yield
-
-    def make_place(self, wanted: int) -> None:
-        """Doubles the one partition, or splits as many in turn as so many ids need. Raises MemoryError."""
-        while self.partitions == 1 and wanted > self.a_partition * MOST_FILLED and self.a_partition < MOST_SLOTS:
-            self._double()
-        if self.partitions == 1 and wanted <= self.a_partition * MOST_FILLED:
-            return
-        while wanted > self.partitions * self.a_partition * MOST_FILLED / 2:
-            level = self.partitions.bit_length() - 1
-            total = self.partitions + 1
-            self._enlarge(total * self.a_partition)
-            self._freed = np.append(self._freed, 0)
-            self.partitions = total
-            self._remake(total - 1 - (1 << level), split=True)
-
-    def _partition_of(self, hashes: Array) -> Array:
-        """Linear hashing, of two partitions or more: one bit more of the hash names those that are split already."""
-        level = self.partitions.bit_length()
-        found = hashes & np.uint64((1 << level) - 1)
-        if self.partitions & (self.partitions - 1):
-            beyond = (found >= np.uint64(self.partitions)).view(np.uint8).astype(np.uint64)
-            beyond <<= np.uint64(level - 1)  # The bit that those have in common.
-            found ^= beyond
-        else:
-            found &= np.uint64(self.partitions - 1)
-        return found
-
-    def _double(self) -> None:
-        rows, hashes = self._kept(0)
-        self._enlarge(2 * self.a_partition)
-        self.a_partition *= 2
-        self.last_group = self.a_partition // GROUP - 1
-        self._fill((0,), rows, hashes, self._home_of(hashes))
-
-    def _enlarge(self, slots: int) -> None:
-        """Place for so many slots, and for the next few partitions: what is not written takes no memory."""
-        if slots > len(self.rows):
-            slots += slots // 4 // MOST_SLOTS * MOST_SLOTS
-            self.fingerprints.grow(slots)
-            self.rows.grow(slots)
-
-    def _remake(self, partition: int, *, split: bool) -> None:
-        """Makes a partition anew, or two of it: the other is the last."""
-        rows, hashes = self._kept(partition)
-        order = self._home_of(hashes)
-        if not split:
-            self._fill((partition,), rows, hashes, order)
-            return
-        level = np.uint64(self.partitions.bit_length() - 1 - ((self.partitions & (self.partitions - 1)) == 0))
-        moves = (hashes >> level).astype(np.uint16) & np.uint16(1)
-        order |= moves * np.uint16(self.a_partition // GROUP)
-        self._fill((partition, self.partitions - 1), rows, hashes, order)
-
-    def _kept(self, partition: int) -> tuple[Array, Array]:
-        """The rows of a partition, and their ids' hashes."""
-        part = slice(partition * self.a_partition, (partition + 1) * self.a_partition)
-        rows = self.rows.array[part][self.fingerprints.array[part] > FREED]
-        return rows, self.hashes(self._ids.array.take(rows))
-
-    def _home_of(self, hashes: Array) -> Array:
-        """Each id's first group within its partition, uint16."""
-        return (hashes >> _BITS_OF_PARTITION).astype(np.uint16) & np.uint16(self.last_group)
-
-    def _fill(self, partitions: Sequence[int], rows: Array, hashes: Array, keys: Array) -> None:
-        """Fills partitions with just these: `keys` (n) uint16 are their groups, numbered through the partitions. In
-        order of its group each goes to the first slot that is left."""
-        order = np.argsort(keys, kind="stable")
-        keys, rows, marks = keys[order].astype(np.int64), rows[order], fingerprints(hashes)[order]
-        groups = self.a_partition // GROUP
-        for number, partition in enumerate(partitions):
-            begin = partition * self.a_partition
-            self.fingerprints.array[begin : begin + self.a_partition] = 0
-            self._freed[partition] = 0
-            low, high = np.searchsorted(keys, (number * groups, (number + 1) * groups))
-            count = np.arange(high - low)
-            places = count + np.maximum.accumulate((keys[low:high] - number * groups) * GROUP - count)
-            inside = int(np.searchsorted(places, self.a_partition))
-            places = begin + places[:inside]
-            self.rows.array[places] = rows[low : low + inside]
-            self.fingerprints.array[places] = marks[low : low + inside]
-            # What the last groups have no slot for goes on at the first.
-            beyond = slice(low + inside, high)
-            first = np.full(high - low - inside, begin // GROUP, np.int64)
-            self.claim(rows[beyond], first, marks[beyond])
-
-
-def next_group(groups: Array, last: int) -> Array:
-    """The groups behind these, round each one's partition; `last` is a partition's last one."""
-    found: Array = (groups & ~last) | ((groups + 1) & last)
-    return found
-
-
-# --- Which row has which id: an open-addressing hash table whose loops run over probes, not over ids ------------------
-# A group's eight fingerprints are one word, so a probe compares eight slots at once (the layout of Google's "Swiss
-# tables"). An id is in the first group, from its own on, that had a free slot: a search ends at a group that has one
-# which was never used.
-
-
-LEAST_IDS: Final = 1 << 10
-"""Ids that there is place for at first."""
+"""Slots of a partition that may have been freed before it is made anew: freed slots do not end a search."""
 
 MOST_ROWS: Final = (1 << 32) - 1
 
 _PIECE: Final = 1 << 14
-"""Ids looked for at once: what is made of them stays in the cache."""
+"""Ids that are searched at once: what is made of them stays in the cache."""
+
+_PARTITION_BITS: Final = np.uint64(20)
+"""The lower bits of a hash, which choose the partition."""
 
 
 class IdIndex:
-    """Rows by id. `salt` changes where ids lie and nothing else: who does not know it cannot choose ids that collide.
+    """Rows by id. New ids get the numbers of removed rows, or the next ones. `salt` changes where ids lie and nothing
+    else: who does not know it cannot choose ids that collide.
 
-    Invariant: `ids.array[row]` is the id of each row that is here.
+    Invariants: `ids.array[row]` is the id of each row that is here; `stop` is above all their numbers. Every partition
+    has a free slot.
     """
 
-    __slots__ = ("_slots", "count", "ids")
+    __slots__ = ("_fingerprints", "_free", "_freed", "_last_group", "_rows", "_salt", "count", "ids", "stop")
 
     def __init__(self, salt: int) -> None:
         self.ids = GrowingArray(None, np.uint64)
-        self.count = 0
-        self._slots = IdSlots(self.ids, salt)
+        self.count = self.stop = 0
+        self._free: Array = np.zeros(0, np.int64)
+        self._salt = np.uint64(salt & ((1 << 64) - 1))
+        self._last_group = PARTITION_SLOTS // GROUP - 1
+        self._freed = np.zeros(1, np.int64)
+        self._fingerprints = GrowingArray(None, np.uint8)
+        self._rows = GrowingArray(None, np.uint32)
+        self._fingerprints.grow(PARTITION_SLOTS)
+        self._rows.grow(PARTITION_SLOTS)
 
     def find(self, ids: Array) -> Array:
         """The rows (n) int64 of ids (n) uint64, -1 where there is none."""
-        return self._searched(ids)[0]
+        if len(ids) <= _PIECE:
+            return self._search(ids)[0]
+        return np.concatenate([self._search(ids[low : low + _PIECE])[0] for low in range(0, len(ids), _PIECE)])
 
-    def find_or_add(self, ids: Array, number: Callable[[int], Array]) -> tuple[Array, Array]:
-        """The rows (n) int64 of ids (n) uint64, distinct: those that are not here get the rows that `number(count)`
-        gives out. And the positions (m) of those. One search does for both. Raises MemoryError."""
-        self._slots.make_place(self.count + len(ids))  # Before the search, for a slot may then be another.
-        rows, ends, marks = self._searched(ids)
-        new = np.flatnonzero(rows < 0)
-        if len(new):
-            rows[new] = numbers = number(len(new))
-            self._name(ids[new], numbers)
-            for low in range(0, len(new), _PIECE):
-                some = new[low : low + _PIECE]
-                self._slots.claim(numbers[low : low + _PIECE].astype(np.uint32), ends[some], marks[some])
-            self.count += len(new)
-        return rows, new
+    def bring(self, ids: Array) -> tuple[Array, Array]:
+        """The rows (n) int64 of ids (n) uint64, distinct, which get one where they have none; and the positions (m) of
+        those. Raises MemoryError."""
+        while self.count + len(ids) > len(self._freed) * PARTITION_SLOTS * MOST_FILLED / 2:
+            self._split()
+        rows, new = [], []
+        for low in range(0, max(len(ids), 1), _PIECE):
+            some = ids[low : low + _PIECE]
+            found, _, ends, marks = self._search(some)
+            (at,) = (found < 0).nonzero()
+            if at.size:
+                found[at] = numbers = self._numbers(some[at])
+                self._claim(numbers.astype(np.uint32), ends[at], marks[at])
+            rows.append(found)
+            new.append(low + at)
+        return (rows[0], new[0]) if len(rows) == 1 else (np.concatenate(rows), np.concatenate(new))
 
-    def add(self, ids: Array, rows: Array) -> None:
-        """Gives ids (n) uint64, distinct and none of them here, these rows (n). Raises MemoryError."""
-        self.find_or_add(ids, lambda _count: rows)
-
-    def _name(self, ids: Array, rows: Array) -> None:
-        highest = int(rows.max()) + 1
-        if highest > MOST_ROWS:
-            raise MemoryError(f"a shard's part of a table has at most {MOST_ROWS} rows")
-        if highest > len(self.ids):
-            self.ids.grow(max(highest, len(self.ids) * 3 // 2, LEAST_IDS))
-        self.ids.array[rows] = ids
-
-    def remove(self, ids: Array) -> None:
-        """Forgets ids (n) uint64, distinct and all of them here. `tidy` is to be called some time after it."""
-        for low in range(0, len(ids), _PIECE):
-            slots = np.full(len(ids[low : low + _PIECE]), -1, np.int64)
-            self._search(ids[low : low + _PIECE], slots=slots)
-            self._slots.free(slots)
-        self.count -= len(ids)
+    def remove(self, rows: Array) -> None:
+        """Forgets rows (n), distinct and all of them here. `tidy` is to be called some time after it."""
+        for low in range(0, len(rows), _PIECE):
+            slots = self._search(self.ids.array[rows[low : low + _PIECE]])[1]
+            # A search may have passed a full group: what is freed there must not end it. Looked at before any is freed.
+            ends = zero_bytes(self._words[slots // GROUP]) != 0
+            self._fingerprints.array[slots] = np.where(ends, 0, FREED)
+            np.add.at(self._freed, slots[~ends] // PARTITION_SLOTS, 1)
+        self.count -= len(rows)
+        self._free = np.concatenate([self._free, rows])
 
     def tidy(self) -> Iterator[None]:
-        """Makes anew what too many removed ids have passed through; stops after each part."""
-        return self._slots.tidy()
+        """Makes partitions anew in which too many slots were freed; stops after each."""
+        for partition in np.flatnonzero(self._freed > PARTITION_SLOTS * MOST_FREED).tolist():
+            self._fill(partition, *self._rows_in(partition))
+            yield
 
-    def _searched(self, ids: Array) -> tuple[Array, Array, Array]:
-        """For ids (n) the rows (n) int64, -1 where there is none, the group (n) int64 at which the search ended, and
-        the fingerprint (n) uint8."""
-        if len(ids) <= _PIECE:
-            return self._search(ids)
-        parts = zip(*(self._search(ids[low : low + _PIECE]) for low in range(0, len(ids), _PIECE)), strict=True)
-        rows, ends, marks = (np.concatenate(part) for part in parts)
-        return rows, ends, marks
+    @property
+    def _words(self) -> Array:
+        return self._fingerprints.array[: len(self._freed) * PARTITION_SLOTS].view(np.uint64)
 
-    def _search(self, ids: Array, slots: Array | None = None) -> tuple[Array, Array, Array]:
-        """As `_searched`; writes also the slots of those that are here into `slots` (n)."""
-        table = self._slots
-        words, last = table.fingerprints.array.view(np.uint64), table.last_group
-        rows = np.full(len(ids), -1, np.int64)
-        left: Array | None = None  # All of them.
-        hashes = table.hashes(ids)
-        groups, marks = table.groups_of(hashes), fingerprints(hashes)
-        ends = groups
-        patterns = eight_times(marks)
-        for number in range(last + 1):
+    def _numbers(self, ids: Array) -> Array:
+        """Numbers (n) int64 for new ids (n), freed ones first."""
+        again = min(len(ids), len(self._free))
+        stop = self.stop + len(ids) - again
+        if stop > MOST_ROWS:
+            raise MemoryError(f"a shard's part of a table has at most {MOST_ROWS} rows")
+        self.ids.reserve(stop)
+        numbers = np.concatenate([self._free[len(self._free) - again :], np.arange(self.stop, stop)])
+        self.ids.array[numbers] = ids
+        self._free, self.stop = self._free[: len(self._free) - again], stop
+        self.count += len(ids)
+        return numbers
+
+    def _search(self, ids: Array) -> tuple[Array, Array, Array, Array]:
+        """For ids (n) the rows (n) int64 and their slots, -1 where there is none; the group (n) int64 at which the
+        search ended; the fingerprint (n) uint8."""
+        words, hashes = self._words, mixed(ids ^ self._salt)
+        marks, groups = fingerprints(hashes), self._groups_of(hashes)
+        slots, ends = np.full(len(ids), -1, np.int64), groups.copy()
+        left, patterns = np.arange(len(ids)), marks * _ONES
+        for _ in range(self._last_group + 1):
             word = words.take(groups)
-            self._match(ids, left, (groups, zero_bytes(word ^ patterns)), (rows, slots))
-            goes_on = zero_bytes(word) == 0
-            goes_on &= (rows if left is None else rows.take(left)) < 0
-            (on,) = goes_on.nonzero()
+            self._compare(ids, left, groups, zero_bytes(word ^ patterns), slots)
+            (on,) = ((zero_bytes(word) == 0) & (slots.take(left) < 0)).nonzero()
             if not on.size:
                 break
-            if not number:
-                ends = groups.copy()
-            left, patterns = on if left is None else left.take(on), patterns.take(on)
-            groups = next_group(groups.take(on), last)
+            left, patterns = left.take(on), patterns.take(on)
+            groups = self._next(groups.take(on))
             ends[left] = groups
-        return rows, ends, marks
+        rows = self._rows.array.take(np.maximum(slots, 0)).astype(np.int64)
+        rows[slots < 0] = -1
+        return rows, slots, ends, marks
 
-    def _match(
-        self, ids: Array, left: Array | None, where: tuple[Array, Array], found: tuple[Array, Array | None]
-    ) -> None:
-        """Looks at the slots whose fingerprints match, in each group the first one that is left: `where` are groups and
-        bits of their slots, for each id that is `left`, or all; writes rows and slots into `found`."""
-        (groups, matches), (rows, slots) = where, found
-        rows_of_slots, known = self._slots.rows.array, self.ids.array
+    def _compare(self, ids: Array, left: Array, groups: Array, matches: Array, slots: Array) -> None:
+        """Of the ids that are `left`, looks at the slots of `groups` whose fingerprints match, one of each group at a
+        time; writes `slots` of the ids that are there."""
         (at,) = matches.nonzero()
-        matches, groups, left = matches.take(at), groups.take(at), at if left is None else left.take(at)
-        while left.size:
-            places = groups * GROUP + first_byte(matches)
-            here = rows_of_slots.take(places)
-            same = known.take(here) == ids.take(left)
-            rows[left.compress(same)] = here.compress(same)
-            if slots is not None:
-                slots[left.compress(same)] = places.compress(same)
+        while at.size:
+            matches, groups, left = matches.take(at), groups.take(at), left.take(at)
+            there = groups * GROUP + first_byte(matches)
+            same = self.ids.array.take(self._rows.array.take(there)) == ids.take(left)
+            slots[left.compress(same)] = there.compress(same)
             matches &= matches - _ONE
-            (on,) = np.greater(matches != 0, same).nonzero()  # Another one there, and not this one.
-            matches, groups, left = matches.take(on), groups.take(on), left.take(on)
+            (at,) = ((matches != 0) & ~same).nonzero()
+
+    def _claim(self, rows: Array, groups: Array, marks: Array) -> None:
+        """Puts rows (n) uint32 with fingerprints (n), whose ids are not here, into the first free slots from groups (n)
+        on. Of two rows that find the same slot one looks again."""
+        words = self._words
+        while rows.size:
+            free = free_bytes(words.take(groups))
+            slots, has_free = groups * GROUP + first_byte(free), free != 0
+            self._rows.array[slots[has_free]] = rows[has_free]
+            won = has_free & (self._rows.array.take(slots) == rows)
+            self._fingerprints.array[slots[won]] = marks[won]
+            groups = np.where(has_free, groups, self._next(groups))
+            rows, groups, marks = rows[~won], groups[~won], marks[~won]
+
+    def _next(self, groups: Array) -> Array:
+        """The groups behind these, round each one's partition."""
+        found: Array = (groups & ~self._last_group) | ((groups + 1) & self._last_group)
+        return found
+
+    def _groups_of(self, hashes: Array) -> Array:
+        """Each id's first group (n) int64."""
+        found = hashes >> _PARTITION_BITS
+        found &= np.uint64(self._last_group)
+        if len(self._freed) > 1:
+            found += self._partition_of(hashes) * np.uint64(self._last_group + 1)
+        return found.view(np.int64)
+
+    def _partition_of(self, hashes: Array) -> Array:
+        """Linear hashing: one bit more of the hash chooses between the halves of partitions that are split already."""
+        partitions = np.uint64(len(self._freed))
+        half = np.uint64(1 << ((len(self._freed) - 1).bit_length() - 1))
+        found = hashes & (half + half - _ONE)
+        found -= half * (found >= partitions)
+        return found
+
+    def _split(self) -> None:
+        """Splits the next partition: the other half becomes the last one. Raises MemoryError."""
+        last = len(self._freed)
+        self._fingerprints.reserve((last + 1) * PARTITION_SLOTS)
+        self._rows.reserve((last + 1) * PARTITION_SLOTS)
+        partition = last - (1 << (last.bit_length() - 1))
+        rows, hashes = self._rows_in(partition)
+        self._freed = np.append(self._freed, 0)
+        leaves = self._partition_of(hashes) == np.uint64(last)
+        self._fill(partition, rows[~leaves], hashes[~leaves])
+        self._fill(last, rows[leaves], hashes[leaves])
+
+    def _rows_in(self, partition: int) -> tuple[Array, Array]:
+        """The rows of a partition, and their ids' hashes."""
+        part = slice(partition * PARTITION_SLOTS, (partition + 1) * PARTITION_SLOTS)
+        rows = self._rows.array[part][self._fingerprints.array[part] > FREED]
+        return rows, mixed(self.ids.array.take(rows) ^ self._salt)
+
+    def _fill(self, partition: int, rows: Array, hashes: Array) -> None:
+        """Makes a partition anew: it has just these rows (n) uint32, each in the first slot left from its group on."""
+        begin, end = partition * PARTITION_SLOTS, (partition + 1) * PARTITION_SLOTS
+        self._fingerprints.array[begin:end] = 0
+        self._freed[partition] = 0
+        groups = self._groups_of(hashes) - begin // GROUP
+        order = np.argsort(groups.astype(np.uint16), kind="stable")
+        rows, marks, number = rows[order], fingerprints(hashes)[order], np.arange(len(rows))
+        slots = begin + number + np.maximum.accumulate(groups[order] * GROUP - number)
+        inside = int(np.searchsorted(slots, end))
+        self._rows.array[slots[:inside]] = rows[:inside]
+        self._fingerprints.array[slots[:inside]] = marks[:inside]
+        # What the last groups have no slot for goes on at the first.
+        self._claim(rows[inside:], np.full(len(rows) - inside, begin // GROUP), marks[inside:])

@@ -1,26 +1,20 @@
-"""Memory of tables: arrays that grow, in huge pages, or on disk."""
+"""Memory of tables: where a table may lie on disk, and arrays that grow without a copy, in memory or in a file."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
 import sys
 import tempfile
 import weakref
-from collections import deque
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 
-from weft_kvstore.arrays import HUGE_PAGE_BYTES, Array
-
-# --- Where a table's rows are kept on a shard: a setting of the shard's process ---------------------------------------
-
+from weft_kvstore.arrays import Array, zeros_on_demand
 
 LEAST_MEMORY_BYTES: Final = 1 << 20
 
@@ -44,201 +38,11 @@ class TablePlace:
             raise ValueError(f"memory_bytes must be at least {LEAST_MEMORY_BYTES}, not {self.memory_bytes}")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Parts of a table's arrays whose rows have come into being are brought into huge pages: rows that lie anywhere are read
-# and written in three quarters of the time, for the processor knows the addresses of few small pages.
-
-
-PAGE_BYTES: Final = 4096
-"""A small page: a row takes memory for the whole of it."""
-
-FULL: Final = 7 * HUGE_PAGE_BYTES // (8 * PAGE_BYTES)
-"""Small pages of a block in which there is a row: the others get memory before they need it."""
-
-BLOCKS_AT_ONCE: Final = 4
-"""Blocks that are brought there in one go: each is copied, which takes some 500 us."""
-
-MOST_BLOCKS: Final = 1 << 12
-"""Blocks of one array that are brought there: the kernel keeps a list of a process's mappings, which may fall apart
-into twice as many."""
-
-LARGEST_ROW_BYTES: Final = 1 << 12
-"""Larger rows gain nothing."""
-
-_COLLAPSE: Final = 25
-"""MADV_COLLAPSE of Linux 6.1, which Python does not name."""
-
-_SETTING: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-
-
-class HugeBlocks:
-    """Counts the small pages with rows of arrays that all have as many bytes. Invariant: `_count` is -1 of blocks that
-    were full, and `_begun` (pages, bool) true of pages that were counted."""
-
-    __slots__ = ("_begun", "_count", "_mapped", "_row_bytes", "waiting")
-
-    def __init__(self, arrays: Sequence[Array]) -> None:
-        """`arrays` (rows, width) of `zeros_on_demand`."""
-        mapped = [_mapping_of(array) for array in arrays]
-        self._mapped = [one for one in mapped if one is not None]
-        self._row_bytes = arrays[0].shape[1] * arrays[0].itemsize
-        blocks = min(arrays[0].nbytes // HUGE_PAGE_BYTES, MOST_BLOCKS)
-        fits = 0 < self._row_bytes <= LARGEST_ROW_BYTES and len(mapped) == len(self._mapped) and _is_wanted()
-        self._count = np.zeros(blocks if fits else 0, np.int64)
-        self._begun = np.zeros(len(self._count) * (HUGE_PAGE_BYTES // PAGE_BYTES), np.bool_)
-        self.waiting: deque[int] = deque()
-        """What `advance` has to do."""
-
-    def came(self, rows: Array) -> None:
-        """Rows (n) int64, distinct, that come into being."""
-        count = self._count
-        if not len(count):
-            return
-        pages = rows * self._row_bytes // PAGE_BYTES
-        pages = pages[pages < len(self._begun)]
-        new = np.unique(pages[~self._begun[pages]])
-        self._begun[new] = True
-        blocks = new // (HUGE_PAGE_BYTES // PAGE_BYTES)
-        count += np.where(count < 0, 0, np.bincount(blocks, minlength=len(count)))
-        full = np.flatnonzero(count >= FULL)
-        count[full] = -1
-        self.waiting.extend(full.tolist())
-
-    def advance(self) -> None:
-        """Brings some blocks there. What the kernel will not do is not asked for again."""
-        for _ in range(min(BLOCKS_AT_ONCE, len(self.waiting))):
-            place = self.waiting.popleft() * HUGE_PAGE_BYTES
-            try:
-                for mapped, begin in self._mapped:
-                    mapped.madvise(mmap.MADV_HUGEPAGE, begin + place, HUGE_PAGE_BYTES)
-                    mapped.madvise(_COLLAPSE, begin + place, HUGE_PAGE_BYTES)
-            except OSError as error:
-                if error.errno == errno.EINVAL:  # A kernel that cannot.
-                    self._count, self._begun = self._count[:0], self._begun[:0]
-                    self.waiting.clear()
-                    return
-
-
-def _is_wanted() -> bool:
-    """Whether the machine has huge pages for who asks for them."""
-    try:
-        return "[never]" not in _SETTING.read_text(encoding="ascii")
-    except OSError:
-        return False
-
-
-def _mapping_of(array: Array) -> tuple[mmap.mmap, int] | None:
-    """The mapping in which an array lies, from the beginning of a huge page on, and where in it."""
-    base: Any = array
-    while isinstance(base, np.ndarray) and base.base is not None:
-        base = base.base
-    found = base.obj if isinstance(base, memoryview) else base
-    if not isinstance(found, mmap.mmap) or array.ctypes.data % HUGE_PAGE_BYTES:
-        return None
-    return found, array.ctypes.data - np.frombuffer(found, np.uint8).ctypes.data
-
-
-# --- Arrays in a file that nobody else sees, of which memory holds a bounded part -------------------------------------
-
-
-WINDOW_BYTES: Final = 1 << 16
-"""What one access may bring into memory: Linux maps so much around what is read."""
-
-_WHOLE: Final = 1 << 21
-
-
-class DiskArray:
-    """Rows (rows, width) in `array`, zeros until they are written, in a file of `directory` without a name: it is gone
-    with the process, however that ends. Its space is reserved before it is used, so a full disk is an error of `grow`
-    and not a signal later. `array` is another one after `grow`.
-
-    `pieces` cuts what is to be read or written so that no more than about `resident_bytes` are mapped at once.
-    """
-
-    def __init__(self, directory: Path, resident_bytes: int, width: int, dtype: np.dtype[Any] | str) -> None:
-        """Raises OSError where the directory is none, or no file can be made there."""
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
-        self.directory = directory
-        self._width = width
-        self._windows = max(resident_bytes // WINDOW_BYTES, 2)
-        self._used = 0
-        with tempfile.TemporaryFile(dir=directory, prefix="weft-table-") as made:
-            self._file = os.dup(made.fileno())
-        self._closing = weakref.finalize(self, os.close, self._file)
-        self._mapped: mmap.mmap | None = None
-        self.array: Array = np.zeros((0, width), self.dtype)
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    @property
-    def row_bytes(self) -> int:
-        return self.dtype.itemsize * self._width
-
-    def grow(self, rows: int) -> None:
-        """Makes place for so many rows. Raises MemoryError where the disk has none; nothing has changed then."""
-        if rows <= len(self.array) or not self.row_bytes:
-            return
-        nbytes = -(-rows * self.row_bytes // _WHOLE) * _WHOLE
-        try:
-            os.posix_fallocate(self._file, 0, nbytes)
-            self.array = np.zeros((0, self._width), self.dtype)  # A mapping that an array shows cannot be moved.
-            before, self._mapped = self._mapped, mmap.mmap(self._file, nbytes)
-        except (OSError, ValueError, OverflowError) as error:
-            self._show()
-            raise MemoryError(f"{nbytes} bytes cannot be reserved in {self.directory}: {error}") from error
-        if before is not None:
-            with contextlib.suppress(BufferError):  # Somebody reads it still, of the same file.
-                before.close()
-        with contextlib.suppress(OSError):
-            self._mapped.madvise(mmap.MADV_RANDOM)  # Rows beside one that is read are not read ahead.
-        self._used = 0
-        self._show()
-
-    def pieces(self, rows: Array) -> Iterator[Array]:
-        """Parts of rows (n) int64, to be read or written one after the other."""
-        windows = rows * self.row_bytes // WINDOW_BYTES
-        spans = 1 + (self.row_bytes - 1) // WINDOW_BYTES + (WINDOW_BYTES % self.row_bytes > 0)
-        a_piece = max(self._windows // (2 * spans), 1)
-        begin = 0
-        while begin < len(rows):
-            # Rows that share a window count once: such as come one behind the other.
-            some = windows[begin : begin + max(a_piece, WINDOW_BYTES // self.row_bytes)]
-            if (touched := len(np.unique(some))) > a_piece:
-                some = some[:a_piece]
-                touched = a_piece
-            if self._used + touched * spans > self._windows:
-                self.drop()
-            self._used += touched * spans
-            yield rows[begin : begin + len(some)]
-            begin += len(some)
-
-    def drop(self) -> None:
-        """Lets go of the memory; what was written stays with the file."""
-        if self._mapped is not None:
-            self._mapped.madvise(mmap.MADV_DONTNEED)
-        self._used = 0
-
-    def close(self) -> None:
-        """Gives the space back, once nobody reads the array any more."""
-        self.array = np.zeros((0, self._width), self.dtype)
-        if self._mapped is not None:
-            with contextlib.suppress(BufferError):
-                self._mapped.close()
-        self._mapped = None
-        self._closing()
-
-    def _show(self) -> None:
-        if self._mapped is not None:
-            rows = len(self._mapped) // self.row_bytes
-            self.array = np.frombuffer(self._mapped, self.dtype, rows * self._width).reshape(rows, self._width)
-
-
-# --- Arrays that grow without copying what they have ------------------------------------------------------------------
-
-
 LEAST_MAPPED_BYTES: Final = 1 << 21
 """Smaller arrays are not worth a mapping, and are copied when they grow. The size of a huge page."""
+
+LEAST_ROWS: Final = 1 << 10
+"""What `reserve` makes room for at least."""
 
 _NO_RESERVE: Final = 0x4000
 """MAP_NORESERVE of Linux: pages that were never written take no memory."""
@@ -247,76 +51,107 @@ _NO_RESERVE: Final = 0x4000
 class GrowingArray:
     """Rows (rows, width) in `array`, or (rows) where `width` is None. Zeros until they are written.
 
-    On Linux a large one is a mapping: when it grows the kernel moves page tables and copies nothing, and pages that
-    were never written take no memory. `array` is another one after `grow`: hold it only from one call to the next.
+    On Linux a large array is a mapping: when it grows the kernel moves page tables and copies nothing. `array` is
+    another one after it grows: hold it only from one call to the next.
+
+    With a `directory` it is a file without a name, which is gone with the process, however that ends. Its space is
+    reserved before it is used: a full disk is an error of `grow`, not a signal later.
     """
 
-    __slots__ = ("_mapped", "_width", "array", "dtype")
+    __slots__ = ("__weakref__", "_file", "_mapped", "_row", "array", "dtype")
 
-    def __init__(self, width: int | None, dtype: np.dtype[Any] | type | str) -> None:
+    def __init__(
+        self,
+        width: int | None,
+        dtype: np.dtype[Any] | type | str,
+        *,
+        rows: int | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        """`rows`: how many there will ever be, of which a page takes memory once it is written. Raises MemoryError,
+        and OSError where no file can be made in the directory."""
         self.dtype: np.dtype[Any] = np.dtype(dtype)
-        self._width = width
+        self._row = () if width is None else (width,)
         self._mapped: mmap.mmap | None = None
-        self.array: Array = np.zeros(self._shape(0), self.dtype)
+        self._file: IO[bytes] | None = None
+        self.array: Array = np.zeros((0, *self._row), self.dtype)
+        if directory is not None:
+            self._file = tempfile.TemporaryFile(dir=directory, prefix="weft-table-")  # noqa: SIM115  # `close` does
+            weakref.finalize(self, self._file.close)
+            self.grow(rows or 0)
+        elif rows is not None:
+            self.array = zeros_on_demand((rows, *self._row), self.dtype)
 
     def __len__(self) -> int:
         return len(self.array)
 
-    @property
-    def row_bytes(self) -> int:
-        return self.dtype.itemsize * (1 if self._width is None else self._width)
+    def reserve(self, rows: int) -> None:
+        """Makes room for so many rows, and for some that come later. Raises MemoryError; nothing has changed then."""
+        if rows > len(self.array):
+            self.grow(max(rows, len(self.array) * 5 // 4, LEAST_ROWS))
 
     def grow(self, rows: int) -> None:
-        """Makes place for so many rows. Raises MemoryError; nothing has changed then."""
+        """Makes room for just so many rows. Raises MemoryError; nothing has changed then."""
         if rows <= len(self.array):
             return
-        nbytes = rows * self.row_bytes
-        if nbytes < LEAST_MAPPED_BYTES or sys.platform != "linux":
-            self._copy_to(np.zeros(self._shape(rows), self.dtype))
+        nbytes = rows * self.dtype.itemsize * int(np.prod(self._row))
+        if self._file is None and (nbytes < LEAST_MAPPED_BYTES or sys.platform != "linux"):
+            self._copy_to(np.zeros((rows, *self._row), self.dtype))
             return
+        whole = -(-nbytes // LEAST_MAPPED_BYTES) * LEAST_MAPPED_BYTES
         try:
-            if self._mapped is None:
-                self._map(rows)
-            else:
-                self._remap(rows)
+            if self._file is not None:
+                os.posix_fallocate(self._file.fileno(), 0, whole)
+            if not self._moved(rows, whole):
+                self._map(rows, whole)
         except (OSError, ValueError, OverflowError, SystemError) as error:
-            raise MemoryError(f"{nbytes} bytes cannot be mapped: {error}") from error
+            raise MemoryError(f"{nbytes} bytes cannot be reserved: {error}") from error
 
-    def _map(self, rows: int) -> None:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-        mapped = mmap.mmap(-1, _whole_pages(rows * self.row_bytes), flags=flags)
-        with contextlib.suppress(OSError):  # A kernel without huge pages refuses the advice, and does not need it.
+    def unmap(self) -> None:
+        """Frees the memory of an array in a file; what was written stays in the file."""
+        if self._mapped is not None:
+            self._mapped.madvise(mmap.MADV_DONTNEED)
+
+    def close(self) -> None:
+        """Frees the space of an array in a file, once nobody reads the array any more."""
+        self.array = np.zeros((0, *self._row), self.dtype)
+        if self._mapped is not None:
+            with contextlib.suppress(BufferError):
+                self._mapped.close()
+        self._mapped = None
+        if self._file is not None:
+            self._file.close()
+
+    def _moved(self, rows: int, nbytes: int) -> bool:
+        """Whether the mapping could grow: it cannot while somebody reads the array."""
+        mapped, count = self._mapped, len(self.array)
+        if mapped is None:
+            return False
+        self.array = np.zeros((0, *self._row), self.dtype)  # A mapping that an array shows cannot be moved.
+        try:
+            mapped.resize(nbytes)
+            count = rows
+        except BufferError:
+            return False
+        finally:
+            self.array = self._over(mapped, count)
+        return True
+
+    def _map(self, rows: int, nbytes: int) -> None:
+        if self._file is not None:
+            mapped, advice = mmap.mmap(self._file.fileno(), nbytes), mmap.MADV_RANDOM  # nothing is read ahead
+        else:
             # Rows are filled one behind the other and read anywhere: with small pages a look-up takes thrice as long.
-            mapped.madvise(mmap.MADV_HUGEPAGE)
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+            mapped, advice = mmap.mmap(-1, nbytes, flags=flags), mmap.MADV_HUGEPAGE
+        with contextlib.suppress(OSError):  # A kernel without huge pages refuses the advice, and does not need it.
+            mapped.madvise(advice)
         self._copy_to(self._over(mapped, rows))
         self._mapped = mapped
 
-    def _remap(self, rows: int) -> None:
-        mapped, before = self._mapped, len(self.array)
-        assert mapped is not None
-        self.array = np.zeros(self._shape(0), self.dtype)  # A mapping that an array shows cannot be moved.
-        try:
-            mapped.resize(_whole_pages(rows * self.row_bytes))
-        except BufferError:  # Somebody reads it still: what they have stays as it is.
-            self.array = self._over(mapped, before)
-            self._map(rows)
-        except OSError:
-            self.array = self._over(mapped, before)
-            raise
-        else:
-            self.array = self._over(mapped, rows)
-
     def _over(self, mapped: mmap.mmap, rows: int) -> Array:
-        width = 1 if self._width is None else self._width
-        return np.frombuffer(mapped, self.dtype, rows * width).reshape(self._shape(rows))
+        return np.frombuffer(mapped, self.dtype, rows * int(np.prod(self._row))).reshape((rows, *self._row))
 
     def _copy_to(self, larger: Array) -> None:
         larger[: len(self.array)] = self.array
         self.array = larger
-
-    def _shape(self, rows: int) -> tuple[int, ...]:
-        return (rows,) if self._width is None else (rows, self._width)
-
-
-def _whole_pages(nbytes: int) -> int:
-    return -(-nbytes // LEAST_MAPPED_BYTES) * LEAST_MAPPED_BYTES

@@ -49,38 +49,6 @@ def is_ascending(ids: Array) -> bool:
     return bool(np.logical_and.reduce(ids[1:] > ids[:-1]))
 
 
-# --- Numbers of rows: those that were freed are given out again before new ones ---------------------------------------
-
-
-class RowNumbers:
-    """`stop` is above every number that was ever given out. Which row has which number changes no value."""
-
-    __slots__ = ("_free", "stop")
-
-    def __init__(self) -> None:
-        self.stop = 0
-        self._free: list[Array] = []
-
-    def take(self, count: int) -> tuple[Array, int]:
-        """So many numbers (count) int64, and how many of them, from the front, were used before."""
-        parts: list[Array] = []
-        again = 0
-        while again < count and self._free:
-            last = self._free.pop()
-            if len(last) > count - again:
-                self._free.append(last[count - again :])
-                last = last[: count - again]
-            parts.append(last)
-            again += len(last)
-        fresh = np.arange(self.stop, self.stop + count - again)
-        self.stop += len(fresh)
-        return np.concatenate([*parts, fresh]), again
-
-    def give_back(self, numbers: Array) -> None:
-        if len(numbers):
-            self._free.append(numbers)
-
-
 # --- Some rows of a table: ids and values side by side, made distinct, and looked up ----------------------------------
 # No loop over rows.
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import heapq
 import secrets
-from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -19,12 +17,11 @@ from weft_kvstore.description.records import Mode, Sparse
 from weft_kvstore.rows.arrays import RowHistory
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows, is_ascending
-from weft_kvstore.rows.storage import Draw, FixedRows, GrowingRows, HeldRows
+from weft_kvstore.rows.storage import Draw, TableRows
 from weft_kvstore.sharding import RowCut, chunks_of
 from weft_kvstore.tables.steps import (
     ChunkRun,
     RowPushes,
-    RowsAhead,
     TableGate,
     TableSets,
     TableSpec,
@@ -33,68 +30,8 @@ from weft_kvstore.tables.steps import (
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import OneBuffer
 
-# --- First values of a table's rows, of which those that were shown last are not made again ---------------------------
-
-
 MakeRows = Callable[[Array], Array]
 """make(rows): the first values (n, width) of the table's rows (n) int64."""
-
-KEPT_BYTES: Final = 16 << 20
-"""What is kept of one table, at most: a pull's rows are pushed soon after it, or pulled by another slot."""
-
-KEPT_PARTS: Final = 64
-"""Pulls of which rows are kept, at most: each is looked into for what is asked."""
-
-
-class FirstMade:
-    """Remembers the rows that pulls were shown. Invariant: `_bytes` is the sum over `_kept`, the newest last."""
-
-    __slots__ = ("_bytes", "_kept", "_make")
-
-    def __init__(self, make: MakeRows) -> None:
-        self._make = make
-        self._kept: deque[Rows] = deque()
-        self._bytes = 0
-
-    def shown(self, ids: Array) -> Array:
-        """First values (n, width) of rows (n) int64, distinct and ascending, that a push may soon bring into being."""
-        made, found = self._made(ids)
-        if made is not None and made.nbytes <= KEPT_BYTES:
-            self._kept.append(made)
-            self._bytes += made.nbytes
-            while self._bytes > KEPT_BYTES or len(self._kept) > KEPT_PARTS:
-                self._bytes -= self._kept.popleft().nbytes
-        return found
-
-    def taken(self, ids: Array) -> Array:
-        """The same, of rows that come into being now: nobody will ask for their first values again. Pulls of which all
-        rows have are forgotten, so that later ones are not looked for among them."""
-        return self._made(ids, forget=True)[1]
-
-    def _made(self, ids: Array, *, forget: bool = False) -> tuple[Rows | None, Array]:
-        """What had to be made now, if anything, and the values of all ids."""
-        left = np.arange(len(ids))
-        known: list[tuple[Array, Array]] = []
-        for rows in reversed(list(self._kept)):
-            places = np.minimum(np.searchsorted(rows.ids, ids[left]), len(rows.ids) - 1)
-            here = rows.ids[places] == ids[left]
-            if here.any():
-                known.append((left[here], rows.values[places[here]]))
-                if forget and len(known[-1][0]) == len(rows.ids):
-                    self._kept.remove(rows)
-                    self._bytes -= rows.nbytes
-                left = left[~here]
-                if not left.size:
-                    break
-        made = Rows(ids[left], self._make(ids[left])) if left.size or not known else None
-        if not known and made is not None:
-            return (made if left.size else None), made.values
-        found = np.empty((len(ids), known[0][1].shape[1]), known[0][1].dtype)
-        for spots, values in known:
-            found[spots] = values
-        if made is not None:
-            found[left] = made.values
-        return made, found
 
 
 # --- Pulls of a table that cannot be answered yet ---------------------------------------------------------------------
@@ -199,16 +136,13 @@ class TableState(Work):
     ) -> None:
         """`draw` makes the numbers by which a growing table admits; `salt` says where ids lie in its index: it changes
         no value, and nobody else should know it. Raises MemoryError where not even the addresses are to be had,
-        OSError where the place is none, ValueError where numbers are wanted and missing."""
+        and OSError where no file can be made at the place."""
         super().__init__(spec.priority)
         self.spec = spec
         self.cut = cut
         self.shard = shard
         staleness = spec.staleness if spec.mode is Mode.STALE else None
         self.steps = TableSteps(spec.slots, spec.merge, together=spec.together, staleness=staleness)
-        self.a_piece = max(PIECE_ELEMENTS // max(cut.width, 1), 1)
-        ahead = partial(RowsAhead, cut.width, cut.dtype, cut.id_dtype, a_piece=self.a_piece)
-        self.sets = TableSets(spec, self.steps, self, ahead)
         self.waits = WaitingPulls()
         self.updates = self.dropped = 0
         self.applied: Callable[[int, int], None] | None = None
@@ -220,19 +154,22 @@ class TableState(Work):
         self._changing = False
         self._pushes = RowPushes(cut.rows_up)
         self._waiting_bytes = 0
-        self._first = FirstMade(first) if cut.growth is None else first
+        self._first = first
         start = {name: spec.rule.state[name] for name in spec.state}
         count = cut.rows_on[shard] if cut.growth is None else None
-        history = RowHistory(spec.rule, cut.dtype, count) if sparse is Sparse.STANDARD and spec.slots else None
-        self.rows: HeldRows
-        if count is not None:
-            self.rows = FixedRows(count, cut.width, cut.dtype, start, place, history=history)
-        else:
-            assert cut.growth is not None
-            salt = secrets.randbits(64) if salt is None else salt
-            self.rows = GrowingRows(
-                cut.width, cut.dtype, start, cut.growth, salt=salt, draw=draw, place=place, history=history
-            )
+        self.rows = TableRows(
+            cut.width,
+            cut.dtype,
+            start,
+            rows=count,
+            growth=cut.growth,
+            salt=secrets.randbits(64) if salt is None else salt,
+            draw=draw,
+            place=place,
+            history=RowHistory(spec.rule, cut.dtype, count) if sparse is Sparse.STANDARD and spec.slots else None,
+        )
+        self.a_piece = min(max(PIECE_ELEMENTS // max(cut.width, 1), 1), self.rows.arrays.at_once or PIECE_ELEMENTS)
+        self.sets = TableSets(spec, self.steps, self, self.a_piece)
 
     @property
     def version(self) -> int:
@@ -413,7 +350,7 @@ class TableState(Work):
         a_chunk, a_piece, has_begun = self.cut.rows_down, self.a_piece, False
         together = max(a_piece // a_chunk, 1) * a_chunk
         version = self.answered_version(wait)
-        of, is_plain = len(places), self.rows.history is None
+        is_plain = self.rows.history is None
         for number, name in enumerate(self.spec.state if wait.state else (None,)):
             for low in range(0, max(len(places), 1), together):
                 if has_begun:
@@ -421,16 +358,14 @@ class TableState(Work):
                 has_begun = True
                 some = places[low : low + together]
                 if len(some) <= a_piece:
-                    array = (
-                        self._as_they_are(some, name, of) if is_plain else (yield from self._reading(some, name, of=of))
-                    )
+                    array = self._as_they_are(some, name) if is_plain else (yield from self.reading(some, name))
                 else:
                     array = np.empty((len(some), self.cut.width), self.cut.dtype)
                     for begin in range(0, len(some), a_piece):
                         if begin:
                             yield None
                         piece = slice(begin, begin + a_piece)
-                        array[piece] = yield from self._reading(some[piece], name, of=of)
+                        array[piece] = yield from self.reading(some[piece], name)
                 chunks = np.arange(chunks_of(len(some), a_chunk) + 1)
                 bounds = np.minimum(chunks * a_chunk * self.cut.row_bytes, array.nbytes)
                 source, first = OneBuffer(bytes_of(array)), low // a_chunk
@@ -457,10 +392,6 @@ class TableState(Work):
     def lacks_rows(self, places: Array) -> bool:
         """Whether some of these rows are to be set, and never were."""
         return self.spec.given and not self.rows.has_all(places)
-
-    def reading(self, places: Array, name: str | None) -> Generator[None, None, Array]:
-        """Rows (n, width) as they are now, or their state of that name; stops after each piece."""
-        return self._reading(places, name, of=len(places))
 
     def _lacks_for(self, total: Rows | None) -> bool:
         """Whether a step with this total cannot be gone through, for something was never set."""
@@ -490,12 +421,12 @@ class TableState(Work):
         arrays.write(None, numbers, value.values)
         history.saw_all(numbers)
 
-    def _reading(self, places: Array, name: str | None, *, of: int) -> Generator[None, None, Array]:
-        """The same of some rows of a pull of so many. A push of what was pulled may follow. Raises RuleFailedError."""
+    def reading(self, places: Array, name: str | None) -> Generator[None, None, Array]:
+        """Rows (n, width) as they are now, or their state of that name; stops after each piece. Raises
+        RuleFailedError."""
         history, arrays = self.rows.history, self.rows.arrays
         if history is None:
-            return self._as_they_are(places, name, of)
-        keep = of * self.cut.row_bytes <= KEPT_BYTES
+            return self._as_they_are(places, name)
         # Updates have passed rows by: those that are here are brought up to date for good.
         with self.spec.rule_runs(self.version):
             numbers = self.rows.find(places)
@@ -506,12 +437,12 @@ class TableState(Work):
             if len(there):
                 found[~lacks] = arrays.read(name, there)
             if lacks.any() and not self.spec.given:
-                first = self._made(places[lacks], keep=keep).copy()  # What was made is kept as it was.
+                first = self._made(places[lacks])
                 state = yield from history.aging(first)
                 found[lacks] = first if name is None else state[name]
             return found
 
-    def _as_they_are(self, places: Array, name: str | None, of: int) -> Array:
+    def _as_they_are(self, places: Array, name: str | None) -> Array:
         """The same where no updates pass rows by."""
         found, lacks = self.rows.read(name, places)
         if lacks is None or not lacks.any():
@@ -519,7 +450,7 @@ class TableState(Work):
         if name is not None:
             found[lacks] = self.spec.rule.state[name]
         elif not self.spec.given:
-            found[lacks] = self._made(places[lacks], keep=of * self.cut.row_bytes <= KEPT_BYTES)
+            found[lacks] = self._made(places[lacks])
         return found
 
     def _apply(self, step: int, rows: Rows) -> Iterator[None]:
@@ -574,12 +505,9 @@ class TableState(Work):
         with self.spec.rule_runs(step):
             yield from history.sweeping(self.rows.arrays, self.rows.stop, bring)
 
-    def _made(self, places: Array, *, keep: bool = False) -> Array:
+    def _made(self, places: Array) -> Array:
         """First values of rows that are not here (n, width)."""
-        ids = self.cut.ids_at(self.shard, places)
-        if not isinstance(self._first, FirstMade):
-            return self._first(ids)
-        return self._first.shown(ids) if keep else self._first.taken(ids)
+        return self._first(self.cut.ids_at(self.shard, places))
 
     def _moment(self, step: int) -> int:
         """What a row's age is told by: the step, or in async, where each slot has its own, the updates so far."""

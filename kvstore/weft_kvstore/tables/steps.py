@@ -4,14 +4,13 @@ measured, and values that were set: at once, or for a version that is still to c
 
 from __future__ import annotations
 
-import secrets
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Generator, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,9 +21,7 @@ from weft_kvstore.bucket.state import BucketSteps, contradiction
 from weft_kvstore.bucket.update import RULE_ERRORS, RuleFailedError, UpdateSpec
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.rows.index import IdIndex
-from weft_kvstore.rows.memory import GrowingArray
-from weft_kvstore.rows.rows import Rows, is_ascending, merged
+from weft_kvstore.rows.rows import Rows, is_ascending, last_rows, merged
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
 
 # --- How a table is merged and updated --------------------------------------------------------------------------------
@@ -244,38 +241,29 @@ class TableSteps:
 
 
 class RowsAhead:
-    """Rows of one version by their places: what is set once more takes no more memory."""
+    """Rows of one version: what is set once more takes no more memory, at most twice."""
 
-    def __init__(self, width: int, dtype: np.dtype[Any], id_dtype: np.dtype[Any], *, a_piece: int) -> None:
-        """`a_piece` rows are given back at once."""
-        self._a_piece = a_piece
-        self._id_dtype = id_dtype
-        self._index = IdIndex(secrets.randbits(64))
-        self._values = GrowingArray(width, dtype)
+    def __init__(self) -> None:
+        self._parts: list[Rows] = []
+        self._kept = 0
 
     def __len__(self) -> int:
         """How many parts wait."""
-        return int(self._index.count > 0)
+        return int(bool(self._parts))
 
     def add(self, value: Rows) -> None:
         """One more value. Raises MemoryError."""
-        ids = value.ids.view(np.uint64)
-        rows = self._index.find(ids)
-        new = np.flatnonzero(rows < 0)
-        rows[new] = self._index.count + np.arange(len(new))
-        most = self._index.count + len(new)
-        if most > len(self._values):
-            self._values.grow(max(most, 3 * len(self._values) // 2))
-        self._index.add(ids[new], rows[new])
-        self._values.array[rows] = value.values
+        if not len(value):
+            return
+        self._parts.append(value)
+        if sum(map(len, self._parts)) > 2 * self._kept:
+            self._parts = [self.rows()]
+            self._kept = len(self._parts[0])
 
-    def values(self) -> Iterator[Rows]:
-        """What was set, piece by piece; the ids of each ascend."""
-        for low in range(0, self._index.count, self._a_piece):
-            high = min(low + self._a_piece, self._index.count)
-            ids = self._index.ids.array[low:high].view(self._id_dtype)
-            order = np.argsort(ids)
-            yield Rows(ids[order], self._values.array[low:high][order])
+    def rows(self) -> Rows:
+        """What was set: of each row the last value."""
+        parts = self._parts
+        return last_rows(np.concatenate([one.ids for one in parts]), np.concatenate([one.values for one in parts]))
 
 
 # --- Values that were set of a table: which of them hold at once, and which wait for a version or an update's end -----
@@ -301,16 +289,14 @@ class TableSets:
     Invariants: `_ahead` holds only versions beyond the present one; `_late` is empty while no update is under way.
     """
 
-    __slots__ = ("_ahead", "_is_ending", "_late", "_nothing_ahead", "_spec", "_steps", "_table", "_taken", "reached")
+    __slots__ = ("_a_piece", "_ahead", "_is_ending", "_late", "_spec", "_steps", "_table", "_taken", "reached")
 
-    def __init__(
-        self, spec: TableSpec, steps: TableSteps, table: SetRows, nothing_ahead: Callable[[], RowsAhead]
-    ) -> None:
-        """`nothing_ahead` makes the place where values of one version wait."""
+    def __init__(self, spec: TableSpec, steps: TableSteps, table: SetRows, a_piece: int) -> None:
+        """`a_piece` rows are put at once."""
         self._spec = spec
         self._steps = steps
         self._table = table
-        self._nothing_ahead = nothing_ahead
+        self._a_piece = a_piece
         self.reached = 0
         self._ahead: dict[int, RowsAhead] = {}
         self._late: deque[Rows] = deque()
@@ -350,7 +336,7 @@ class TableSets:
             return True
         if version > self._steps.version and not at_once:
             if version not in self._ahead:
-                self._ahead[version] = self._nothing_ahead()
+                self._ahead[version] = RowsAhead()
             self._ahead[version].add(value)
             return False
         if is_changing:
@@ -365,8 +351,8 @@ class TableSets:
         """At the end of an update: puts what was set for the version that begins, and what has come since; stops after
         each part."""
         ahead = self._ahead.pop(self._steps.version, None)
-        for value in ahead.values() if ahead is not None else ():
-            self._table.put(value)
+        for ids, values in ahead.rows().pieces(self._a_piece) if ahead is not None else ():
+            self._table.put(Rows(ids, values))
             yield
         self._is_ending = True
         while self._late:

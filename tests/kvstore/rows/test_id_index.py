@@ -13,15 +13,14 @@ from weft_kvstore.rows import index as rows_index
 from weft_kvstore.rows.index import (
     FREED,
     GROUP,
+    PARTITION_SLOTS,
     IdIndex,
-    eight_times,
     fingerprints,
     first_byte,
     free_bytes,
     shard_of,
     zero_bytes,
 )
-from weft_kvstore.rows.rows import RowNumbers
 
 GROUPS = st.lists(st.lists(st.integers(0, 3), min_size=GROUP, max_size=GROUP), min_size=1, max_size=20)
 """Bytes of some groups, few enough kinds of them that all meet."""
@@ -54,7 +53,7 @@ def test_the_first_slot_that_is_free_is_found(groups: list[list[int]]) -> None:
 
 @given(GROUPS, st.integers(2, 3))
 def test_the_first_slot_with_a_fingerprint_is_found(groups: list[list[int]], mark: int) -> None:
-    patterns = eight_times(np.full(len(groups), mark, np.uint8))
+    patterns = np.full((len(groups), GROUP), mark, np.uint8).view(np.uint64).reshape(-1)
     assert found(zero_bytes(words_of(groups) ^ patterns)) == first_of(groups, mark)
 
 
@@ -88,24 +87,22 @@ def unmixed(words: Array) -> Array:
 
 
 class Model:
-    """The index beside a dict; numbers as a table gives them out."""
+    """The index beside a dict."""
 
     def __init__(self, salt: int = 3) -> None:
         self.index = IdIndex(salt)
-        self.numbers = RowNumbers()
         self.rows: dict[int, int] = {}
 
     def add(self, ids: Array) -> None:
         ids = np.unique(ids)
-        new = ids[self.index.find(ids) < 0]
-        rows, _ = self.numbers.take(len(new))
-        self.index.add(new, rows)
-        self.rows |= zip(new.tolist(), rows.tolist(), strict=True)
+        rows, new = self.index.bring(ids)
+        assert [one in self.rows for one in ids.tolist()] == (~np.isin(np.arange(len(ids)), new)).tolist()
+        self.rows |= zip(ids[new].tolist(), rows[new].tolist(), strict=True)
+        assert rows.tolist() == [self.rows[one] for one in ids.tolist()]
 
     def remove(self, ids: Array) -> None:
-        ids = np.array([one for one in np.unique(ids).tolist() if one in self.rows], np.uint64)
-        self.index.remove(ids)
-        self.numbers.give_back(np.array([self.rows.pop(one) for one in ids.tolist()], np.int64))
+        rows = [self.rows.pop(one) for one in np.unique(ids).tolist() if one in self.rows]
+        self.index.remove(np.array(rows, np.int64))
         for _ in self.index.tidy():
             pass
 
@@ -114,7 +111,7 @@ class Model:
         assert self.index.find(ids).tolist() == [self.rows.get(one, -1) for one in ids.tolist()]
         assert self.index.count == len(self.rows)
         assert len(set(self.rows.values())) == len(self.rows)
-        assert self.numbers.stop - sum(map(len, self.numbers._free)) == len(self.rows)
+        assert self.index.stop - len(self.index._free) == len(self.rows), "numbers of removed rows are given again"
 
 
 @settings(max_examples=60)
@@ -128,8 +125,7 @@ def test_rows_are_found_as_in_a_dict(program: list[tuple[bool, list[int]]]) -> N
 
 def test_the_index_of_a_table_that_grows_and_shrinks_stays_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small partitions, so that all of splitting, spilling and tidying happens."""
-    monkeypatch.setattr(rows_index, "LEAST_SLOTS", 16)
-    monkeypatch.setattr(rows_index, "MOST_SLOTS", 64)
+    monkeypatch.setattr(rows_index, "PARTITION_SLOTS", 64)
     generator, model = np.random.default_rng(4), Model()
     for turn in range(60):
         model.add(generator.integers(0, 3000, 200).astype(np.uint64))
@@ -137,14 +133,15 @@ def test_the_index_of_a_table_that_grows_and_shrinks_stays_right(monkeypatch: py
             kept = np.array(list(model.rows), np.uint64)
             model.remove(generator.permutation(kept)[: len(kept) * 2 // 3])
         model.check(*range(0, 3000, 7))
-    assert (5 * len(model.index._slots) + model.index.ids.array.nbytes) / 5 < 3000 * 16
+    assert 5 * len(model.index._rows) + model.index.ids.array.nbytes < 3000 * 80
 
 
 @pytest.mark.parametrize("stride", [1, 1 << 20, 1 << 32, 0x9E3779B97F4A7C15])
 def test_ids_that_follow_a_pattern_are_found_too(stride: int) -> None:
     index, ids = IdIndex(9), np.arange(100_000, dtype=np.uint64) * np.uint64(stride)
-    index.add(ids, np.arange(len(ids)))
-    assert np.array_equal(index.find(ids), np.arange(len(ids)))
+    rows, _ = index.bring(ids)
+    assert np.array_equal(index.find(ids), rows)
+    assert np.array_equal(rows, np.arange(len(ids)))
     assert (index.find(ids + np.uint64(len(ids) * stride % 2**64)) < 0).all()
 
 
@@ -157,7 +154,7 @@ def test_ids_made_to_collide_need_the_salt(monkeypatch: pytest.MonkeyPatch) -> N
     zero_bytes = rows_index.zero_bytes
     for salt in (0, 1234567):
         index = IdIndex(salt)
-        index.add(ids, np.arange(len(ids)))
+        index.bring(ids)
         calls = 0
 
         def counted(words: Array) -> Array:
@@ -177,12 +174,11 @@ def test_the_index_takes_no_more_than_25_bytes_a_row_at_any_size() -> None:
     index, generator, most = IdIndex(1), np.random.default_rng(2), 0.0
     ids = generator.integers(0, 2**64, 600_000, dtype=np.uint64)
     for low in range(0, len(ids), 20_000):
-        index.add(ids[low : low + 20_000], np.arange(low, low + 20_000))
+        index.bring(ids[low : low + 20_000])
         if low >= 100_000:
-            slots = index._slots
-            assert len(slots) * 5 / index.count + 8 <= 25
-            used = np.flatnonzero(slots.fingerprints.array[: len(slots)])
-            filled = np.bincount(used // slots.a_partition) / slots.a_partition
+            used = np.flatnonzero(index._words.view(np.uint8))
+            assert index._words.nbytes * 5 / index.count + 8 <= 25
+            filled = np.bincount(used // PARTITION_SLOTS) / PARTITION_SLOTS
             most = max(most, float(filled.max()))
     assert most < 0.85
     assert np.array_equal(index.find(ids), np.arange(len(ids)))

@@ -55,8 +55,8 @@ def ids_of(*ids: int) -> Array:
 
 def momentum_of(table: TableState) -> float:
     """Of row 9; 0 where it is not here."""
-    (found,), (lacks,) = table.rows.read("momentum", ids_of(9))
-    return 0.0 if lacks else float(found[0])
+    found, lacks = table.rows.read("momentum", ids_of(9))
+    return float(found[0, 0]) if lacks is None else 0.0
 
 
 def table_in(job: JobShard) -> TableState:
