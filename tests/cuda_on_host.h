@@ -8,17 +8,16 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <string>
-#include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #define WEFT_ON_HOST
 #define __global__
 #define __device__
-#define SHARED_MEMORY(type, name) type* name = reinterpret_cast<type*>(weft_shared.data())
+#define SHARED_MEMORY(type, name) type* name = reinterpret_cast<type*>(weft_shared)
 
 typedef _Float16 __half;
 
@@ -50,7 +49,7 @@ struct Dim3 {
     int x, y, z;
 };
 static Dim3 threadIdx, blockIdx, blockDim, gridDim;
-static std::vector<unsigned char> weft_shared;
+static unsigned char* weft_shared = nullptr;
 static int weft_descending = 0;
 
 static inline float __int_as_float(int bits) {
@@ -73,12 +72,13 @@ static T atomicMin(T* place, T value) {
 // Coroutines, one a thread of the block that runs.
 struct Fiber {
     ucontext_t context;
-    std::vector<char> stack;
     Dim3 thread;
     bool done;
 };
+static const size_t weft_most_threads = 1024, weft_stack_bytes = 1 << 16;
 static ucontext_t weft_scheduler;
-static std::vector<Fiber> weft_fibers;
+static Fiber* weft_fibers = nullptr;
+static char* weft_stacks;
 static size_t weft_current;
 static void (*weft_body)();
 
@@ -96,15 +96,17 @@ static void weft_enter() {
 // Runs one block whose threads synchronize. Returns whether all of them met the same barriers.
 static bool weft_run_block() {
     const size_t threads = size_t(blockDim.x) * blockDim.y * blockDim.z;
-    weft_fibers.resize(threads);
+    if (weft_fibers == nullptr) {
+        weft_fibers = static_cast<Fiber*>(std::malloc(weft_most_threads * sizeof(Fiber)));
+        weft_stacks = static_cast<char*>(std::malloc(weft_most_threads * weft_stack_bytes));
+    }
     for (size_t i = 0; i < threads; ++i) {
         Fiber& fiber = weft_fibers[i];
-        fiber.stack.resize(1 << 16);
         fiber.done = false;
         fiber.thread = {int(i % blockDim.x), int(i / blockDim.x % blockDim.y), int(i / blockDim.x / blockDim.y)};
         getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.data();
-        fiber.context.uc_stack.ss_size = fiber.stack.size();
+        fiber.context.uc_stack.ss_sp = weft_stacks + i * weft_stack_bytes;
+        fiber.context.uc_stack.ss_size = weft_stack_bytes;
         fiber.context.uc_link = nullptr;
         makecontext(&fiber.context, weft_enter, 0);
     }
@@ -126,6 +128,7 @@ static bool weft_launch(const int* grid, const int* block, int shared, bool sync
     static Body* running;
     running = &body;
     weft_body = [] { (*running)(); };
+    weft_shared = static_cast<unsigned char*>(std::realloc(weft_shared, shared + 1));
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {block[0], block[1], block[2]};
     for (int z = 0; z < grid[2]; ++z)
@@ -133,7 +136,7 @@ static bool weft_launch(const int* grid, const int* block, int shared, bool sync
             for (int x = 0; x < grid[0]; ++x) {
                 blockIdx = {x, y, z};
                 // What a block finds in shared memory is nothing to rely on.
-                weft_shared.assign(shared, 0xA5);
+                std::memset(weft_shared, 0xA5, shared);
                 if (synchronizes) {
                     if (!weft_run_block()) return false;
                     continue;
@@ -150,24 +153,25 @@ static bool weft_launch(const int* grid, const int* block, int shared, bool sync
 
 // A parameter as the launcher checks it: `*` and `c` of a pointer to constant, the kind, and bytes.
 template <typename P>
-static std::string weft_parameter() {
+static int weft_parameter(char* text) {
     typedef std::remove_pointer_t<P> Pointee;
     typedef std::remove_const_t<Pointee> V;
-    std::string text;
-    if (std::is_pointer_v<P>) text += std::is_const_v<Pointee> ? "*c" : "*";
-    text += std::is_same_v<V, bool>          ? "b"
-            : std::is_same_v<V, __half>      ? "f"
-            : std::is_same_v<V, __nv_bfloat16> ? "V"
-            : std::is_floating_point_v<V>    ? "f"
-            : std::is_unsigned_v<V>          ? "u"
-                                             : "i";
-    return text + std::to_string(sizeof(V));
+    const char* pointer = !std::is_pointer_v<P> ? "" : std::is_const_v<Pointee> ? "*c" : "*";
+    const char kind = std::is_same_v<V, bool>            ? 'b'
+                      : std::is_same_v<V, __half>        ? 'f'
+                      : std::is_same_v<V, __nv_bfloat16> ? 'V'
+                      : std::is_floating_point_v<V>      ? 'f'
+                      : std::is_unsigned_v<V>            ? 'u'
+                                                         : 'i';
+    return std::sprintf(text, "%s%c%d ", pointer, kind, int(sizeof(V)));
 }
 
 template <typename... P>
 static const char* weft_parameters(void (*)(P...)) {
-    static const std::string text = ((weft_parameter<P>() + " ") + ... + std::string());
-    return text.c_str();
+    static char text[8 * sizeof...(P) + 1];
+    char* end = text;
+    ((end += weft_parameter<P>(end)), ...);
+    return text;
 }
 
 template <typename... P, size_t... I>

@@ -50,11 +50,30 @@ def _compiled(name: str, text: str, options: Sequence[str]) -> Path:
         with tempfile.TemporaryDirectory(dir=COMPILED) as folder:
             source, made = Path(folder, "source.cc"), Path(folder, "source.so")
             source.write_text(text)
-            command = [str(COMPILER), *options, source, "-o", made]
-            done = subprocess.run(command, check=False, capture_output=True, text=True)
-            assert done.returncode == 0, f"{name}: {done.stderr[:4000]}"
+            _run_compiler(name, [*options, "-shared", "-include", _header(options), source, "-o", made])
             made.replace(library)
     return library
+
+
+@cache
+def _header(options: Sequence[str]) -> Path:
+    """The header's copy beside its compiled form, which takes half of the time from each source."""
+    parts = (_version(), HEADER.read_text(), *options)
+    header = COMPILED / hashlib.sha256(repr(parts).encode()).hexdigest() / HEADER.name
+    compiled = header.with_name(f"{HEADER.name}.gch")
+    if not compiled.exists():
+        header.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=COMPILED) as folder:
+            made = Path(folder, "header.gch")
+            _run_compiler(HEADER.name, [*options, "-x", "c++-header", HEADER, "-o", made])
+            shutil.copy(HEADER, header)
+            made.replace(compiled)
+    return header
+
+
+def _run_compiler(name: str, arguments: Sequence[str | Path]) -> None:
+    done = subprocess.run([str(COMPILER), *arguments], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"{name}: {done.stderr[:4000]}"
 
 
 @cache
@@ -72,10 +91,10 @@ class HostModule:
         entries = "\n".join(
             f"WEFT_ENTRY({number}, {synchronizes}, {entry})" for number, entry in enumerate(source.entries)
         )
-        text = f'#include "{HEADER}"\n{source.text}\n{entries}\n'
+        text = f"{source.text}\n{entries}\n"
         # Products and sums are rounded one by one, as NumPy rounds them, so that results can be compared closely.
         optimized = "-O1" if len(source.entries) < 100 else "-O0"
-        options = ["-std=c++20", optimized, "-ffp-contract=off", "-shared", "-fPIC", "-w"]
+        options = ("-std=c++20", optimized, "-ffp-contract=off", "-fPIC", "-w")
         self._library = ctypes.CDLL(str(_compiled(source.name, text, options)))
 
     def parameters(self, entry: str) -> list[str]:
