@@ -7,27 +7,22 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from weft_graph.ir import GIVEN
 from weft_graph.program import Update
 from weft_graph.rules.built_in import BUILT_IN
 from weft_graph.spelling import did_you_mean
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
-from weft_kvstore.description.check import (
-    DescriptionError,
-    check_description,
-    check_port,
-    check_slots,
-    check_text,
-    compiled_once,
-)
+from weft_kvstore.description.check import DescriptionError, check_description, check_port, compiled_once, field_first
 from weft_kvstore.description.records import (
+    AtLeast0,
     AverageDescription,
     CommitDescription,
     EvictionDescription,
@@ -37,6 +32,11 @@ from weft_kvstore.description.records import (
     LossScaling,
     Merge,
     Mode,
+    Multipliers,
+    Priority,
+    Shape,
+    SliceBytes,
+    Slots,
     Sparse,
     StoreDescription,
     description_from_json,
@@ -79,83 +79,19 @@ def user_key(name: str) -> UserKey:
     return int(number) if name != number and number.isdecimal() else name
 
 
-# --- How a user writes a key's first value: a number, "given", a law's name with its two numbers, or the long form ----
-
-
-FirstForm: TypeAlias = float | str | dict[str, Any]
-
-_initializers: Final[Reader[InitializerDescription]] = Reader(InitializerDescription)
-
-_DRAWS: Final = {"uniform": ("RandomUniform", ("low", "high")), "normal": ("RandomNormal", ("mean", "scale"))}
-"""Short names of initializers, and the attributes that their two numbers are."""
-
-
-def initializer_of(value: FirstForm, update: Update, where: str) -> InitializerDescription:
-    """Of a key whose values are made so by its update. Raises DescriptionError, which `where` begins."""
-    if update is Update.GRADIENT:
-        return InitializerDescription("ConstantOfShape", {"value": 0.0})
-    if isinstance(value, str):
-        if value != "given":
-            raise DescriptionError(f'{where}: {value!r} is neither "given" nor a number, nor a table of numbers')
-        return InitializerDescription(GIVEN, {})
-    if not isinstance(value, dict):
-        return InitializerDescription("ConstantOfShape", {"value": _finite(value, where)})
-    if "op_type" in value:
-        try:
-            return _initializers.from_builtins(value)
-        except msgspec.ValidationError as error:
-            raise DescriptionError(f"{where}: {error}") from None
-    kind, numbers = next(iter(value.items()), ("nothing", None))
-    if len(value) != 1 or kind not in _DRAWS or not isinstance(numbers, list | tuple) or len(numbers) != 2:
-        raise DescriptionError(f"{where}: {{uniform = [low, high]}} or {{normal = [mean, deviation]}}, not {value}")
-    op_type, attributes = _DRAWS[kind]
-    return InitializerDescription(
-        op_type, {name: _finite(number, where) for name, number in zip(attributes, numbers, strict=True)}
-    )
-
-
-def _finite(number: object, where: str) -> float:
-    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-        raise DescriptionError(f"{where}: a finite number, not {number!r}")
-    return float(number)
-
-
-# --- The short form of a store's description, as people write it: defaults, and errors that name the field ------------
+# --- The short form of a store's description, as people write it ------------------------------------------------------
 
 
 SLICE_BYTES: Final = 1 << 17
-"""Of a slice, where nothing else is said."""
+"""Of a slice, by default."""
 
-_INNER: Final = {
-    "growth": GrowthDescription,
-    "eviction": EvictionDescription,
-    "commit": CommitDescription,
-    "loss_scaling": LossScaling,
-    "average": AverageDescription,
-    "compression": StoreCompression,
-    **dict.fromkeys(("gradients", "merged", "weights"), CompressionDescription),
-}
-"""What the fields that have fields are."""
-
-_AS_HALVES: Final = {
-    half: StoreCompression(gradients=codec, merged=codec, weights=codec, least_bytes=0)
-    for half, codec in (
-        ("float16", CompressionDescription(Kind.FP16, residual=False)),
-        ("bfloat16", CompressionDescription(Kind.BF16, residual=False)),
-    )
-}
-"""How keys travel whose users have 16 bits: what is left out by rounding is nothing that anybody had."""
-
-_WORDS: Final = {"kind": Kind, "mode": Mode, "merge": Merge, "update": Update, "sparse": Sparse}
-"""Fields that are one of some words."""
-
-_ENDPOINT: Final = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://\S+")
+Endpoint = Annotated[str, Meta(pattern=r"^(tcp://[^\s/]+:\d{1,5}|ipc://\S+)$")]
 
 
 class _Shaped(msgspec.Struct, frozen=True):
     """What a key may say without a name, as NumPy's `zeros` takes it."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str = "float32"
 
 
@@ -178,17 +114,17 @@ class Key(_Shaped, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     initializer: float | str | dict[str, Any] = "given"
     update: Update | None = None
-    priority: int | None = None
+    priority: Priority | None = None
     slots: tuple[int, ...] | None = None
     rows: bool = False
     whole: bool | None = None
-    multipliers: dict[str, float] = {}
+    multipliers: Multipliers = {}
     growth: GrowthDescription | None = None
     rule: str | dict[str, Any] | None = None
     hyper: dict[str, float | dict[str, Any]] | None = None
     sparse: Sparse = Sparse.LAZY
     compression: StoreCompression | None = None
-    staleness: int | None = None
+    staleness: AtLeast0 | None = None
     multi_precision: bool | None = None
 
 
@@ -208,16 +144,16 @@ class DescriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """
 
     keys: list[NamedKey]
-    shards: tuple[str, ...] = ()
-    slots: int = 1
+    shards: tuple[Endpoint, ...] = ()
+    slots: Slots = 1
     rule: str | dict[str, Any] | None = None
     hyper: dict[str, float | dict[str, Any]] = {}
     mode: Mode = Mode.SYNC
-    staleness: int = 0
+    staleness: AtLeast0 = 0
     merge: Merge = Merge.SLOT
     job: str = "store"
     seed: int = 0
-    slice_bytes: int = SLICE_BYTES
+    slice_bytes: SliceBytes = SLICE_BYTES
     commit: CommitDescription | None = None
     average: AverageDescription | None = None
     compression: StoreCompression | None = None
@@ -226,6 +162,34 @@ class DescriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 _forms: Final[Reader[DescriptionForm]] = Reader(DescriptionForm)
+_initializers: Final[Reader[InitializerDescription]] = Reader(InitializerDescription)
+
+_DRAWS: Final = {"uniform": ("RandomUniform", ("low", "high")), "normal": ("RandomNormal", ("mean", "scale"))}
+"""Short names of initializers, and the attributes that their two numbers are."""
+
+_AS_HALVES: Final = {
+    half: StoreCompression(gradients=codec, merged=codec, weights=codec, least_bytes=0)
+    for half, codec in (
+        ("float16", CompressionDescription(Kind.FP16, residual=False)),
+        ("bfloat16", CompressionDescription(Kind.BF16, residual=False)),
+    )
+}
+"""How keys travel whose users have 16 bits: rounding leaves nothing out that anybody had."""
+
+_NESTED: Final[Mapping[str, Any]] = {
+    "keys": NamedKey,
+    "growth": GrowthDescription,
+    "eviction": EvictionDescription,
+    "commit": CommitDescription,
+    "loss_scaling": LossScaling,
+    "average": AverageDescription,
+    "compression": StoreCompression,
+    **dict.fromkeys(("gradients", "merged", "weights"), CompressionDescription),
+}
+"""Fields that have fields."""
+
+_WORDS: Final = {"kind": Kind, "mode": Mode, "merge": Merge, "update": Update, "sparse": Sparse}
+"""Fields that are one of some words."""
 
 
 def described(document: Mapping[str, Any]) -> StoreDescription:
@@ -233,188 +197,125 @@ def described(document: Mapping[str, Any]) -> StoreDescription:
     try:
         form = _forms.from_builtins(document)
     except msgspec.ValidationError as error:
-        raise DescriptionError(_told(str(error), document)) from None
-    _check_shards(form.shards, form.curve_keys)
-    check_slots(form.slots)
-    check_text(form.job, "job")
-    _check_staleness(form)
-    _check_compression(form)
-    _check_tables(form)
-    whole = _is_whole(form)
-    names = [_name(key, number) for number, key in enumerate(form.keys)]
-    keys = [
-        _key(key, name, number, form.slots, whole=whole)
-        for number, (key, name) in enumerate(zip(form.keys, names, strict=True))
-    ]
+        raise DescriptionError(_with_hint(field_first(str(error)))) from None
+    for problem in _problems(form):
+        raise DescriptionError(problem)
+    try:
+        whole = form.rule is not None and compiled_once(form.rule).whole
+    except ValueError as error:
+        raise DescriptionError(str(error)) from None
+    keys = [_key(key, number, form.slots, whole=whole) for number, key in enumerate(form.keys)]
     if form.barrier and form.commit is None:
-        keys.append(_barrier_key(form.slots))
-    description = StoreDescription(
-        job=form.job,
-        term=1,
-        seed=form.seed,
-        slots=form.slots,
-        shards=form.shards,
-        keys=tuple(keys),
-        rule="sgd" if form.rule is None else form.rule,
-        hyper=form.hyper,
-        slice_bytes=form.slice_bytes,
-        merge=form.merge,
-        mode=form.mode,
-        staleness=form.staleness,
-        commit=form.commit,
-        average=form.average,
-        compression=form.compression,
-        curve_keys=form.curve_keys,
-    )
+        zero = InitializerDescription("ConstantOfShape", {"value": 0.0})
+        keys.append(KeyDescription(BARRIER_KEY, "float32", (), zero, Update.MEAN, 0, tuple(range(form.slots))))
+    same = {name: getattr(form, name) for name in StoreDescription.__struct_fields__ if hasattr(form, name)}
+    description = StoreDescription(**{**same, "term": 1, "keys": tuple(keys), "rule": form.rule or "sgd"})
     check_unplaced(description)
     return description
 
 
 def check_unplaced(description: StoreDescription) -> None:
     """`check_description`, of a store whose shards may have no endpoints yet. Raises DescriptionError."""
-    placed = description if description.shards else msgspec.structs.replace(description, shards=("local",))
-    try:
-        check_description(placed)
-    except DescriptionError as error:
-        raise DescriptionError(_with_rules_that_have(str(error))) from None
+    check_description(description if description.shards else msgspec.structs.replace(description, shards=("local",)))
 
 
-def _check_shards(shards: Sequence[str], curve_keys: Sequence[str]) -> None:
-    for number, endpoint in enumerate(shards):
-        if not _ENDPOINT.fullmatch(endpoint):
-            raise DescriptionError(f"shards[{number}]: an endpoint as tcp://127.0.0.1:5555, not {endpoint!r}")
+def _with_hint(error: str) -> str:
+    """An error with the words that may have been meant."""
+    field, _, what = error.partition(": ")
+    name = re.sub(r"\[\d+\]", "", field.rpartition(".")[2])
+    if word := re.fullmatch(r"invalid enum value (.*)", what):
+        return f"{field}: {word[1]} is none of {', '.join(_WORDS[name])}"
+    if unknown := re.search(r"unknown field `(.*)`", what):
+        known = [one.name for one in msgspec.structs.fields(_NESTED.get(name, DescriptionForm))]
+        near = did_you_mean(unknown[1], known) or f"; there are {', '.join(known)}"
+        return f"{field}: there is no field {unknown[1]!r}{near}"
+    if field == "keys" and what.endswith("got `object`"):
+        return 'keys: a list is expected: in TOML [[keys]] and below it key = "...", for each'
+    return error
+
+
+def _problems(form: DescriptionForm) -> Iterator[str]:
+    """What a user cannot have meant."""
+    for number, endpoint in enumerate(form.shards):
         check_port(endpoint, f"shards[{number}]")
-        if endpoint in shards[:number] and not endpoint.endswith(":0"):
-            raise DescriptionError(f"shards[{number}]: {endpoint} is shard {shards.index(endpoint)} already")
-    if curve_keys and not shards:
-        raise DescriptionError("curve_keys: there are no shards that would have them")
-
-
-def _check_staleness(form: DescriptionForm) -> None:
-    """What is said of staleness in a mode that has none was meant for another mode."""
-    said = {"": form.staleness or None, **{f"key {key.key!r}: ": key.staleness for key in form.keys}}
-    for where, staleness in said.items():
-        if staleness is not None and form.mode is not Mode.STALE:
-            told = f"it bounds mode {Mode.STALE.value!r} alone, not {form.mode.value!r}"
-            raise DescriptionError(f"{where}staleness: {told}")
-
-
-def _check_compression(form: DescriptionForm) -> None:
-    """What is said of a direction that no key travels in was meant for other keys."""
-    updates = {"merged": Update.GRADIENT, "weights": Update.RULE}
-    said = [("", form.compression, form.keys), *((f"key {key.key!r}: ", key.compression, [key]) for key in form.keys)]
-    for where, setting, keys in said:
-        for name, update in updates.items():
-            none = all((key.update or Update.RULE) is not update for key in keys)
-            if keys and none and getattr(setting, name, None) is not None:
-                told = f"it is for keys with update {update.value!r}, and there is none"
-                raise DescriptionError(f"{where}compression.{name}: {told}")
-
-
-def _check_tables(form: DescriptionForm) -> None:
-    """A table that has no row, and can never have one, was meant to grow."""
+        if endpoint in form.shards[:number] and not endpoint.endswith(":0"):
+            yield f"shards[{number}]: {endpoint} is shard {form.shards.index(endpoint)} already"
+    if form.curve_keys and not form.shards:
+        yield "curve_keys: there are no shards that would have them"
+    parts: list[tuple[str, DescriptionForm | NamedKey, list[NamedKey]]] = [("", form, form.keys)]
+    parts += [(f"key {key.key!r}: ", key, [key]) for key in form.keys]
+    for where, one, keys in parts:
+        if one.staleness and form.mode is not Mode.STALE:
+            yield f"{where}staleness: it bounds mode 'stale' alone, not {form.mode.value!r}"
+        for name, update in {"merged": Update.GRADIENT, "weights": Update.RULE}.items():
+            travels = any((key.update or Update.RULE) is update for key in keys)
+            if keys and not travels and getattr(one.compression, name, None) is not None:
+                yield f"{where}compression.{name}: it is for keys with update {update.value!r}, and there is none"
     for key in form.keys:
         if key.rows and key.growth is None and key.shape[:1] == (0,):
-            told = "a table without rows, and none can come: with growth = {} they come by any 64-bit id"
-            raise DescriptionError(f"key {key.key!r}: shape: {told}")
+            yield f"key {key.key!r}: shape: a table without rows, and none can come: with growth = {{}} they do"
+        if form.rule is None and key.update in {None, Update.RULE} and key.rule is None:
+            yield (
+                f"rule: missing, and key {key.key!r} needs one. Name a rule ({', '.join(sorted(BUILT_IN))}), or give "
+                'keys the update "gradient" (the sum of what was pushed, for workers that update) or "mean"'
+            )
 
 
-def _is_whole(form: DescriptionForm) -> bool:
-    """Whether the rule needs its keys whole. Raises DescriptionError for a rule that is missing, or is none."""
-    if form.rule is None:
-        rules = ", ".join(sorted(BUILT_IN))
-        for key in form.keys:
-            if key.update in {None, Update.RULE} and key.rule is None:
-                raise DescriptionError(
-                    f"rule: missing, and key {key.key!r} needs one. Name a rule ({rules}), or give keys the update "
-                    '"gradient" (the sum of what was pushed, for workers that update) or "mean"'
-                )
-        return False
-    try:
-        return compiled_once(form.rule).whole
-    except ValueError as error:
-        raise DescriptionError(str(error)) from None
-
-
-def _name(key: NamedKey, number: int) -> str:
+def _key(key: NamedKey, number: int, slots: int, *, whole: bool) -> KeyDescription:
+    """`whole`: whether the store's rule needs its keys whole."""
+    where, update = f"keys[{number}]", key.update or Update.RULE
     try:
         name = store_name(key.key)
     except ValueError as error:
-        raise DescriptionError(f"keys[{number}].key: {error}") from None
-    check_text(name, f"keys[{number}].key")
-    return name
+        raise DescriptionError(f"{where}.key: {error}") from None
+    if key.multi_precision and key.dtype not in _AS_HALVES:
+        raise DescriptionError(f"{where}.multi_precision: it is for float16 and bfloat16, not {key.dtype}")
+    if key.multi_precision is False and key.dtype == "bfloat16":
+        raise DescriptionError(f"{where}.multi_precision: shards always keep a bfloat16 key in float32; leave it out")
+    half = key.dtype if key.dtype == "bfloat16" or key.multi_precision else None
+    of_key: dict[str, Any] = {
+        "key": name,
+        "initializer": _initializer(key.initializer, update, f"{where}.initializer"),
+        "update": update,
+        "priority": number if key.priority is None else key.priority,
+        "slots": tuple(range(slots)) if key.slots is None else key.slots,
+        "whole": (whole and update is Update.RULE and not key.rows) if key.whole is None else key.whole,
+        "half": half,
+    }
+    if half is not None:
+        of_key |= {"dtype": "float32", "compression": key.compression or _AS_HALVES[half]}
+    same = {name: getattr(key, name) for name in KeyDescription.__struct_fields__ if hasattr(key, name)}
+    return KeyDescription(**{**same, **of_key})
 
 
-def _key(key: NamedKey, name: str, number: int, slots: int, *, whole: bool) -> KeyDescription:
-    update, half = key.update or Update.RULE, _half(key, number)
-    dtype = key.dtype if half is None else "float32"
-    return KeyDescription(
-        key=name,
-        dtype=dtype,
-        shape=key.shape,
-        initializer=initializer_of(key.initializer, update, f"keys[{number}].initializer"),
-        update=update,
-        priority=number if key.priority is None else key.priority,
-        slots=tuple(range(slots)) if key.slots is None else key.slots,
-        rows=key.rows,
-        whole=(whole and update is Update.RULE and not key.rows) if key.whole is None else key.whole,
-        multipliers=key.multipliers,
-        growth=key.growth,
-        rule=key.rule,
-        hyper=key.hyper,
-        sparse=key.sparse,
-        compression=_AS_HALVES[half] if half is not None and key.compression is None else key.compression,
-        staleness=key.staleness,
-        half=half,
+def _initializer(value: float | str | dict[str, Any], update: Update, where: str) -> InitializerDescription:
+    """How first values are made, of a key with that update. Raises DescriptionError, which `where` begins."""
+    if update is Update.GRADIENT:
+        return InitializerDescription("ConstantOfShape", {"value": 0.0})
+    if value == "given":
+        return InitializerDescription(GIVEN, {})
+    if isinstance(value, str):
+        raise DescriptionError(f'{where}: {value!r} is neither "given" nor a number, nor a table of numbers')
+    if not isinstance(value, dict):
+        return InitializerDescription("ConstantOfShape", {"value": _finite(value, where)})
+    if "op_type" in value:
+        try:
+            return _initializers.from_builtins(value)
+        except msgspec.ValidationError as error:
+            raise DescriptionError(f"{where}: {error}") from None
+    kind, numbers = next(iter(value.items()), ("nothing", None))
+    if len(value) != 1 or kind not in _DRAWS or not isinstance(numbers, list | tuple) or len(numbers) != 2:
+        raise DescriptionError(f"{where}: {{uniform = [low, high]}} or {{normal = [mean, deviation]}}, not {value}")
+    op_type, names = _DRAWS[kind]
+    return InitializerDescription(
+        op_type, {name: _finite(one, where) for name, one in zip(names, numbers, strict=True)}
     )
 
 
-def _half(key: NamedKey, number: int) -> str | None:
-    """The type of users' arrays, where the shard has float32."""
-    where = f"keys[{number}].multi_precision"
-    if key.dtype == "bfloat16":
-        if key.multi_precision is False:
-            raise DescriptionError(f"{where}: shards always keep a bfloat16 key in float32; leave it out")
-        return key.dtype
-    if not key.multi_precision:
-        return None
-    if key.dtype != "float16":
-        raise DescriptionError(f"{where}: it is for float16 and bfloat16, not {key.dtype}")
-    return key.dtype
-
-
-def _barrier_key(slots: int) -> KeyDescription:
-    zero = InitializerDescription("ConstantOfShape", {"value": 0.0})
-    return KeyDescription(BARRIER_KEY, "float32", (), zero, Update.MEAN, 0, tuple(range(slots)))
-
-
-def _told(error: str, document: Mapping[str, Any]) -> str:
-    """msgspec's error with the field first, and what may have been meant."""
-    what, _, path = error.partition(" - at `")
-    field = path.rstrip("`").rpartition("`")[2].removeprefix("$").removeprefix(".") or "description"
-    if field == "keys" and isinstance(document.get("keys"), Mapping):
-        return 'keys: a list is expected: in TOML [[keys]] and below it key = "...", for each'
-    if word := re.fullmatch(r"Invalid enum value (.*)", what):
-        words = _WORDS.get(field.rpartition(".")[2], ())
-        return f"{field}: {word[1]} is none of {', '.join(words)}"
-    unknown = re.search(r"unknown field `(.*)`", what)
-    if unknown is None:
-        return f"{field}: {what[:1].lower()}{what[1:]}"
-    known = [one.name for one in msgspec.structs.fields(_form_of(field))]
-    near = did_you_mean(unknown[1], known) or f"; there are {', '.join(known)}"
-    return f"{field}: there is no field {unknown[1]!r}{near}"
-
-
-def _form_of(field: str) -> Any:
-    """What has the fields that an error is about."""
-    return _INNER.get(field.rpartition(".")[2], NamedKey if field.startswith("keys[") else DescriptionForm)
-
-
-def _with_rules_that_have(error: str) -> str:
-    """The error, with the rules that have a hyper-parameter which this one lacks."""
-    lacking = re.match(r"hyper: rule .* has no '(\w+)'", error)
-    rules = [name for name, rule in BUILT_IN.items() if lacking and lacking[1] in rule.hyper]
-    return f"{error}; {lacking[1]!r} is of rule {', '.join(rules)}" if lacking and rules else error
+def _finite(number: object, where: str) -> float:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+        raise DescriptionError(f"{where}: a finite number, not {number!r}")
+    return float(number)
 
 
 def shown(description: StoreDescription) -> list[KeyDescription]:
@@ -425,7 +326,6 @@ def shown(description: StoreDescription) -> list[KeyDescription]:
 # --- `describe`: a store's description in one Python call -------------------------------------------------------------
 
 
-_DATA: Final = "numbers, strings, lists and mappings are expected"
 _HYPER: Final = 'a number, or a schedule as {"schedule": "cosine", "start": 0.1, "steps": 1000}'
 
 
@@ -460,55 +360,35 @@ def describe(
 
     Raises DescriptionError, which names the field.
     """
+    settings = {name: value for name, value in locals().items() if name not in {"keys", "hyper"}}
     if not isinstance(keys, Mapping):
         told = f'{{"w": Key(shape=(3,))}}, not {type(keys).__name__}'
         raise DescriptionError(f"keys: a mapping from each key's name to what it is, as {told}")
-    document = {
-        "keys": [
-            {"key": _encoded(name, "keys", "a key is a string or a number"), **_said(name, key)}
-            for name, key in keys.items()
-        ],
-        "shards": [shards] if isinstance(shards, str) else list(shards),
-        "curve_keys": [curve_keys] if isinstance(curve_keys, str) else list(curve_keys),
-        "slots": slots,
-        "rule": dict(rule) if isinstance(rule, Mapping) else rule,
-        "hyper": {name: _hyper(name, value) for name, value in hyper.items()},
-        "mode": mode,
-        "staleness": staleness,
-        "merge": merge,
-        "job": job,
-        "seed": seed,
-        "slice_bytes": slice_bytes,
-        "commit": commit,
-        "average": average,
-        "compression": compression,
-        "barrier": barrier,
-    }
-    return described({name: _encoded(value, name) for name, value in document.items()})
+    numbers = {name: _encoded(value, f"hyper.{name}", _HYPER) for name, value in hyper.items()}
+    for name, number in numbers.items():
+        if not isinstance(number, int | float | dict):
+            raise DescriptionError(f"hyper.{name}: {_HYPER}, not {number!r}")
+    document = {name: _encoded(value, name) for name, value in settings.items()}
+    named = [
+        {"key": _encoded(name, "keys", "a string or a number"), **_fields(name, key)} for name, key in keys.items()
+    ]
+    return described({**document, "hyper": numbers, "keys": named})
 
 
-def _said(name: UserKey, key: object) -> dict[str, Any]:
+def _fields(name: UserKey, key: object) -> dict[str, Any]:
     """The key's fields, those that were not given left out."""
     if isinstance(key, Key):
-        said = ((field, getattr(key, field)) for field in key.__struct_fields__)
-        return {field: _encoded(value, f"key {name!r}: {field}") for field, value in said}
-    if isinstance(key, tuple | list):
-        return {"shape": _encoded(key, f"key {name!r}: shape")}
-    shape, dtype = getattr(key, "shape", None), getattr(key, "dtype", None)
-    if shape is None or dtype is None:
+        fields = {field: getattr(key, field) for field in key.__struct_fields__}
+    elif isinstance(key, tuple | list):
+        fields = {"shape": key}
+    elif hasattr(key, "shape") and hasattr(key, "dtype"):
+        return {"shape": [int(extent) for extent in key.shape], "dtype": str(key.dtype).removeprefix("torch.")}
+    else:
         raise DescriptionError(f"key {name!r}: a Key, a shape or an array, not {type(key).__name__}")
-    return {"shape": [int(extent) for extent in shape], "dtype": str(dtype).removeprefix("torch.")}
+    return {field: _encoded(value, f"key {name!r}: {field}") for field, value in fields.items()}
 
 
-def _hyper(name: str, value: object) -> float | dict[str, Any]:
-    """A hyper-parameter as plain data. Raises DescriptionError."""
-    found = _encoded(value, f"hyper.{name}", _HYPER)
-    if isinstance(found, int | float | dict):
-        return found
-    raise DescriptionError(f"hyper.{name}: {_HYPER}, not {value!r}")
-
-
-def _encoded(value: object, where: str, form: str = _DATA) -> Any:
+def _encoded(value: object, where: str, form: str = "numbers, strings, lists and mappings") -> Any:
     """The value as plain data. Raises DescriptionError, which `where` begins, for what is none."""
     try:
         return msgspec.to_builtins(value, enc_hook=_plain)
@@ -549,9 +429,7 @@ def read_description(path: str | os.PathLike[str]) -> StoreDescription:
             return described(document)
         description = description_from_json(document)
         check_unplaced(description)
-    except msgspec.ValidationError as error:
-        raise DescriptionError(f"{file}: {error}") from None
-    except DescriptionError as error:
+    except (msgspec.ValidationError, DescriptionError) as error:
         raise DescriptionError(f"{file}: {error}") from None
     return description
 

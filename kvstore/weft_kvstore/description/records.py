@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from weft_graph.ir import GIVEN, Initializer
 from weft_graph.program import Update
@@ -16,6 +18,7 @@ from weft_kernels.id_draws import rows_of_ids
 from weft_kernels.initializers import first_rows, first_values
 from weft_kvstore.arrays import Array
 from weft_kvstore.compression.description import StoreCompression
+from weft_kvstore.settings import MAX_SLICE_BYTES
 from weft_kvstore.structs import Reader
 
 # --- The static description of a job's store, given alike to every process: keys, slots, rule, routing ----------------
@@ -24,6 +27,24 @@ from weft_kvstore.structs import Reader
 LEAST_SCALE: Final = 2.0**-24
 MOST_SCALE: Final = 2.0**24
 """Of a loss. Powers of two, as is every scale: dividing by it changes no digit."""
+
+
+MAX_SLOTS: Final = 1 << 16
+"""Of a store: each shard counts the steps of each slot, of every slice."""
+
+DTYPES: Final = "float16|float32|float64|int8|int16|int32|int64|uint8"
+"""What a value may be made of; the wire is little-endian."""
+
+AtLeast0 = Annotated[int, Meta(ge=0)]
+AtLeast1 = Annotated[int, Meta(ge=1)]
+Shape = Annotated[tuple[AtLeast0, ...], Meta(max_length=64)]
+Priority = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
+"""The priority of a call is worth more than that of any key."""
+Slots = Annotated[int, Meta(ge=1, le=MAX_SLOTS)]
+SliceBytes = Annotated[int, Meta(ge=1, le=MAX_SLICE_BYTES)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
+Multipliers = Mapping[str, Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]]
 
 
 class Merge(StrEnum):
@@ -59,10 +80,10 @@ class EvictionDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Which rows go, looked for every `every` steps, at the boundary of a step: those last pushed over `age` steps ago,
     and those whose score is below `score`. A score is the sum over a row's pushes of decay^(steps since then)."""
 
-    every: int
-    age: int | None = None
-    score: float | None = None
-    decay: float = 0.999
+    every: AtLeast1
+    age: AtLeast0 | None = None
+    score: Positive | None = None
+    decay: Share = 0.999
 
 
 class GrowthDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,8 +91,8 @@ class GrowthDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     by its use number `uses`, or by each use with a `probability`. Before that a pull gives its first value, and what is
     pushed to it is dropped."""
 
-    uses: int = 1
-    probability: float = 1.0
+    uses: Annotated[int, Meta(ge=1, lt=1 << 32)] = 1
+    probability: Share = 1.0
     eviction: EvictionDescription | None = None
 
 
@@ -86,22 +107,22 @@ class KeyDescription(msgspec.Struct, frozen=True):
     """
 
     key: str
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: Annotated[str, Meta(pattern=f"^({DTYPES})$")]
+    shape: Shape
     initializer: InitializerDescription
     update: Update
-    priority: int
+    priority: Priority
     slots: tuple[int, ...]
     rows: bool = False
     whole: bool = False
-    multipliers: Mapping[str, float] = {}
-    staleness: int | None = None
+    multipliers: Multipliers = {}
+    staleness: AtLeast0 | None = None
     growth: GrowthDescription | None = None
     rule: str | Mapping[str, Any] | None = None
     hyper: Mapping[str, float | Mapping[str, Any]] | None = None
     sparse: Sparse = Sparse.LAZY
     compression: StoreCompression | None = None
-    half: str | None = None
+    half: Literal["float16", "bfloat16"] | None = None
 
     @property
     def size(self) -> int:
@@ -121,15 +142,15 @@ class LossScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The loss is multiplied by a power of two, `initial` at first, and merged gradients are divided by it. It doubles
     after `growth_interval` finite steps in a row and halves after one that is not, which is skipped."""
 
-    initial: float
-    growth_interval: int
+    initial: Annotated[float, Meta(ge=LEAST_SCALE, le=MOST_SCALE)]
+    growth_interval: AtLeast1
 
 
 class CommitDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Shards hold each step until all slots have agreed on the norm of its merged gradient, which `clip_norm` bounds,
     and on whether it is finite. One that is not is skipped where the loss is scaled, or `skip` says so."""
 
-    clip_norm: float | None = None
+    clip_norm: Positive | None = None
     loss_scaling: LossScaling | None = None
     skip: bool = False
 
@@ -142,8 +163,8 @@ class CommitDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 class AverageDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Shards keep each weight's average over updates beside it: see `weft_kernels.averaging`."""
 
-    decay: float | None = None
-    start: int = 0
+    decay: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    start: AtLeast0 = 0
 
 
 class StoreDescription(msgspec.Struct, frozen=True):
@@ -156,20 +177,20 @@ class StoreDescription(msgspec.Struct, frozen=True):
     `compression`: what travels in fewer bytes.
     """
 
-    job: str
-    term: int
+    job: Annotated[str, Meta(min_length=1, max_length=256)]
+    term: AtLeast0
     seed: int
-    slots: int
+    slots: Slots
     shards: tuple[str, ...]
     keys: tuple[KeyDescription, ...]
     rule: str | Mapping[str, Any]
     hyper: Mapping[str, float | Mapping[str, Any]]
-    slice_bytes: int
+    slice_bytes: SliceBytes
     merge: Merge
     mode: Mode = Mode.SYNC
     commit: CommitDescription | None = None
     average: AverageDescription | None = None
-    staleness: int = 0
+    staleness: AtLeast0 = 0
     compression: StoreCompression | None = None
     curve_keys: tuple[str, ...] = ()
 

@@ -222,11 +222,11 @@ GOOD = store_of([key_of("w", (3,), 2)], slots=2, shards=2, hyper={"lr": 1.0})
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"job": ""}, "job: a name"),
-        ({"term": -1}, "term: at least 0"),
-        ({"slots": 0}, "slots: at least 1"),
+        ({"job": ""}, "job: expected `str` of length >= 1"),
+        ({"term": -1}, "term: expected `int` >= 0"),
+        ({"slots": 0}, "slots: expected `int` >= 1"),
         ({"shards": ()}, "shards: none"),
-        ({"slice_bytes": 0}, "slice_bytes: 1 to"),
+        ({"slice_bytes": 0}, "slice_bytes: expected `int` >= 1"),
         ({"rule": "no"}, "rule: .*no.* is none of ada"),
         ({"hyper": {"momentum": 0.5}}, "hyper: rule 'sgd' has no 'momentum'; it has lr, weight_decay"),
         ({"keys": (GOOD.keys[0], GOOD.keys[0])}, "keys: 'w' is there twice"),
@@ -240,10 +240,10 @@ def test_a_description_that_cannot_be_a_store_is_refused_by_field(changed: dict[
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"dtype": "complex64"}, "key 'w': dtype 'complex64' is none of"),
-        ({"dtype": "object"}, "key 'w': dtype 'object' is none of"),
+        ({"dtype": "complex64"}, r"keys\[0\].dtype: expected `str`"),
+        ({"dtype": "object"}, r"keys\[0\].dtype: expected `str`"),
         ({"dtype": "int64"}, "key 'w': a rule updates floating-point values"),
-        ({"shape": (2, -1)}, r"key 'w': shape \(2, -1\)"),
+        ({"shape": (2, -1)}, r"keys\[0\].shape\[1\]: expected `int` >= 0"),
         ({"slots": (0, 0)}, r"key 'w': slots \(0, 0\) name one twice"),
         ({"slots": (0, 2)}, r"key 'w': slots \(0, 2\) are not all within 0 to 1"),
     ],

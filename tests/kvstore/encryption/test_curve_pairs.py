@@ -130,7 +130,6 @@ def test_a_description_has_its_shards_keys_by_number_and_they_are_not_in_its_dig
     check_description(found)
     assert found.curve_keys == KEYS[:2]
     assert digest(found) == digest(described(*KEYS[1:])) == digest(described())
-    assert describe({"w": (3,)}, shards=ENDPOINTS[0], curve_keys=KEYS[0], rule="sgd", lr=1.0).curve_keys == KEYS[:1]
 
 
 @pytest.mark.parametrize(

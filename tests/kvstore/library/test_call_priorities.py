@@ -50,7 +50,7 @@ def test_what_is_no_priority_is_refused_and_begins_nothing(call: Callable[[KVSto
 
 
 def test_a_described_priority_is_within_what_a_calls_outweighs() -> None:
-    with pytest.raises(DescriptionError, match=r"key 'w': priority: -2\^31 to 2\^31 - 1, not 2147483648"):
+    with pytest.raises(DescriptionError, match=r"keys\[0\].priority: expected `int` <= 2147483647"):
         describe({"w": Key(shape=(2,), priority=1 << 31)}, rule="sgd")
 
 

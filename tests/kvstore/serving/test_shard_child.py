@@ -128,7 +128,7 @@ def test_a_child_has_all_modules_that_a_small_job_needs_from_its_fork_on() -> No
 
 @pytest.mark.parametrize(
     ("changed", "told"),
-    [({"rule": "magic"}, "rule: 'magic' is none of"), ({"slice_bytes": 1 << 30}, "slice_bytes: 1 to")],
+    [({"rule": "magic"}, "rule: 'magic' is none of"), ({"slice_bytes": 1 << 30}, "$.store.slice_bytes")],
 )
 def test_what_cannot_be_opened_fails_by_its_reason(forkserver: Forkserver, changed: dict[str, Any], told: str) -> None:
     _, said = begun(forkserver, described(**changed))

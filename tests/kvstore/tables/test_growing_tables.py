@@ -330,7 +330,7 @@ def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int,
     ("change", "told"),
     [
         ({"shape": (5, 3)}, "no row at first, not 5"),
-        ({"growth": GrowthDescription(uses=0)}, "growth.uses: 1 to"),
+        ({"growth": GrowthDescription(uses=0)}, "growth.uses: expected `int` >= 1"),
         ({"growth": GrowthDescription(probability=0.0)}, "growth.probability"),
         ({"growth": GrowthDescription(uses=2, probability=0.5)}, "not by both"),
         ({"growth": GrowthDescription(eviction=EvictionDescription(0, age=1))}, "eviction.every"),

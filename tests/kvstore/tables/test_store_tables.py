@@ -375,7 +375,6 @@ def test_in_async_each_push_counts_once_and_in_the_slots_order(make: Make) -> No
         ({"update": Update.MEAN}, "updated by the rule, not by mean"),
         ({"shape": (2, 1 << 23)}, "a row has 33554432 bytes"),
         ({"multipliers": {"speed": 2.0}}, "multipliers: rule 'sgd' has no 'speed'"),
-        ({"multipliers": {"lr": float("nan")}}, "multipliers: 'lr' is no finite number"),
         ({"rows": False, "update": Update.GRADIENT}, "no merged gradient of a step in mode async"),
     ],
 )
