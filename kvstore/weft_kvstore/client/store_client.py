@@ -12,7 +12,7 @@ from typing import Any
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.connection import LinkState
-from weft_kvstore.client.core import ClientCore, Sender
+from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.operation import (
     Link,
@@ -127,7 +127,9 @@ class StoreClient(StoreCalls):
         self._memory = ClientMemory(description.keys, layout)
         self._core = ClientCore(
             description,
-            Sender(slot, incarnation, os.urandom(16)),
+            slot,
+            incarnation,
+            os.urandom(16),
             settings=settings,
             endpoints=self._endpoints,
             now=time.monotonic(),
