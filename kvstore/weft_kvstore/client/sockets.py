@@ -322,18 +322,18 @@ class ClientSockets:
         assert link.listener is not None
         self._end_handover(link.shard)
         handover = Handover(*link.listener, self._offered) if self._shares else None
-        if self._is_taking:
-            return  # It is offered once its memory was taken.
+        if self._is_taking:  # It is offered once its memory was taken.
+            self._memory.take(self._has_taken)
+            return
         link.listener = None
         if handover is not None and handover.fileno() >= 0:
             self._handovers[link.shard] = handover
             self.changes += 1
 
     def _offered(self) -> Arena:
-        """The arena, once a listener was found. Raises ArenaError while its memory is taken."""
+        """The arena, once a listener was found. Raises ArenaError where its memory is to be taken first."""
         if not self._memory.is_taken:
             self._is_taking = True
-            self._memory.take(self._has_taken)
             raise ArenaError("its memory is being taken")
         return self._memory.offered()
 
