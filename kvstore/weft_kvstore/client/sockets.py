@@ -53,7 +53,7 @@ _MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
 
 class LinkSocket:
-    """One connection; a new one is a new object. Used by one thread at a time. Counts the bytes that pass.
+    """One connection; a new one is a new object. Used by one thread at a time. `passed` counts bytes sent and received.
 
     `fd` becomes readable when something comes, and does not stay so: whatever is done with the socket may take the sign
     away. So `is_unread` says that it was used since it was last seen empty. `monitor_fd` is the monitor's, which was
@@ -67,10 +67,10 @@ class LinkSocket:
         context: zmq.Context[zmq.Socket[bytes]],
         endpoint: str,
         keys: LinkKeys | None = None,
+        passed: list[int] | None = None,
     ) -> None:
         self.shut_out: HandshakeFailure | None = None
-        self.bytes_sent = 0
-        self.bytes_received = 0
+        self._passed = [0, 0] if passed is None else passed
         self.is_unread = True
         self.socket = context.socket(zmq.DEALER)
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
@@ -107,7 +107,7 @@ class LinkSocket:
                 flags = _NOW if number == last else _MORE
                 size = len(part)
                 self._send(part, flags, size < COPIED_BYTES)
-                self.bytes_sent += size
+                self._passed[0] += size
         except zmq.Again:
             return False
         return True
@@ -128,7 +128,7 @@ class LinkSocket:
             frame = self.socket.recv(_NOW, copy=False)
             parts.append(frame.buffer)
         for part in parts:
-            self.bytes_received += part.nbytes
+            self._passed[1] += part.nbytes
         return parts
 
     def broke(self) -> bool:
@@ -202,7 +202,8 @@ class ClientSockets:
         """Whether memory is taken that is to be offered."""
         self._shares = True
         """Whether the arena is offered."""
-        self._bytes: list[list[int]] = [[0, 0] for _ in self._endpoints]
+        self.passed = [[0, 0] for _ in self._endpoints]
+        """Bytes that passed the sockets to each shard, sent and received."""
 
     def receive(self, readable: Readable) -> None:
         """Reads what came."""
@@ -298,20 +299,12 @@ class ClientSockets:
         self._context.term()
         self._memory.close()
 
-    def bytes_of(self, shard: int) -> tuple[int, int]:
-        """Bytes that passed the sockets to a shard, sent and received."""
-        sent, received = self._bytes[shard]
-        link_socket = self._sockets.get(shard)
-        if link_socket is None:
-            return sent, received
-        return sent + link_socket.bytes_sent, received + link_socket.bytes_received
-
     def _reopen(self, link: ClientLink) -> None:
         link.reopen = False
         self._drop(link.shard, 0)
         try:
             endpoint, keys = self._endpoints[link.shard], self._keys.get(link.shard)
-            self._sockets[link.shard] = LinkSocket(self._context, endpoint, keys)
+            self._sockets[link.shard] = LinkSocket(self._context, endpoint, keys, self.passed[link.shard])
         except zmq.ZMQError as error:
             self.core.cannot_connect(link.shard, str(error))
         else:
@@ -365,6 +358,4 @@ class ClientSockets:
         link_socket = self._sockets.pop(shard, None)
         if link_socket is not None:
             self.changes += 1
-            self._bytes[shard][0] += link_socket.bytes_sent
-            self._bytes[shard][1] += link_socket.bytes_received
             link_socket.close(linger_ms)

@@ -211,7 +211,7 @@ class StoreClient(StoreCalls):
     def _link_statistics(self, shard: int) -> LinkStatistics:
         link = self._core.links[shard]
         connection = link.connection
-        sent, received = self._sockets.bytes_of(shard)
+        sent, received = self._sockets.passed[shard]
         return LinkStatistics(
             bytes_sent=sent,
             bytes_received=received,
