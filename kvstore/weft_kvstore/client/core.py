@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.client.connection import HandshakeFailure, LinkState
+from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.link import ClientLink, SentPiece
 from weft_kvstore.client.operation import AskOperation, Operation
@@ -190,8 +190,7 @@ class ClientCore:
                 self.tick_at = now
         except ProtocolError as error:
             connection.refuse(f"{link.name} sent what is no message: {error}")
-        if connection.refused is not None:
-            self._fail_all(link)
+            self.tick_at = now
 
     def _take(self, link: ClientLink, message: Reply, now: float) -> bool:
         """One message of a shard that brings no values. Whether it has changed the connection's life, so that time may
@@ -326,20 +325,6 @@ class ClientCore:
         self.tick_at = now
         self.links[shard].connection.disconnected(now)
 
-    def shut_out(self, shard: int, how: HandshakeFailure, now: float, *, key: str | None) -> None:
-        """The connection has ended in its handshake. `key`: this client's public one, where the link is encrypted."""
-        self.tick_at = now
-        link = self.links[shard]
-        link.connection.shut_out(how, now, key=key)
-        if link.connection.refused is not None:
-            self._fail_all(link)
-
-    def cannot_connect(self, shard: int, reason: str) -> None:
-        """The endpoint is none that can be connected to, now or ever."""
-        link = self.links[shard]
-        link.connection.refuse(f"{link.name}: {reason}", at_fault=True)
-        self._fail_all(link)
-
     def tick(self, now: float) -> None:
         """Deadlines, pings, silence. A tick that is late was due while this process stood still."""
         late_s = now - self.tick_at
@@ -351,20 +336,10 @@ class ClientCore:
             for operation in self.open.values():
                 operation.due_at += late_s
         for link in self.links:
-            if link.tick(now):
-                self._fail_all(link)
-        asked = []
-        for operation in list(self.open.values()):
-            if operation.due_at - self._ask_before_s > now:
-                break
-            if operation.due_at <= now:
-                text = f"{self.told(operation)} took over {self._timeout_s:g} s; {self._waits(operation)}"
-                self.end(operation, None, StoreTimeoutError(text))
-            elif operation.number > self._asked:
-                self._asked = operation.number
-                asked.append(operation.number)
-        asked += self._log_long_wait(now)
-        if asked:
+            if link.tick(now) or link.connection.refused is not None:
+                for operation in [one for one in self.open.values() if link.shard in one.pending]:
+                    self.end(operation, None, self._lost_error(link, operation))
+        if asked := self._end_overdue(now) + self._log_long_wait(now):
             for link in self.links:
                 link.ask_why(asked)
         due_at = next((one.due_at for one in self.open.values()), math.inf)
@@ -417,13 +392,23 @@ class ClientCore:
         failed.__cause__ = error
         return failed
 
-    def _fail_all(self, link: ClientLink) -> None:
-        for operation in [one for one in self.open.values() if link.shard in one.pending]:
-            self.end(operation, None, self._lost_error(link, operation))
-
     def _lost_error(self, link: ClientLink, operation: Operation) -> StoreError:
         text = f"{self.told(operation)}: {link.connection.trouble}"
         return StoreRefusedError(text) if link.connection.at_fault else StoreLostError(text)
+
+    def _end_overdue(self, now: float) -> list[int]:
+        """Ends what has taken too long. Which calls shards are to be asked for, since they are about to."""
+        asked = []
+        for operation in list(self.open.values()):
+            if operation.due_at - self._ask_before_s > now:
+                break
+            if operation.due_at <= now:
+                text = f"{self.told(operation)} took over {self._timeout_s:g} s; {self._waits(operation)}"
+                self.end(operation, None, StoreTimeoutError(text))
+            elif operation.number > self._asked:
+                self._asked = operation.number
+                asked.append(operation.number)
+        return asked
 
     def _log_long_wait(self, now: float) -> list[int]:
         """Says of the call that has been open longest that it waits, for whom, and when that is over; one at a time.

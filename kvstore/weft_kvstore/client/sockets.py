@@ -223,12 +223,12 @@ class ClientSockets:
                     if not self.core.open:  # Nobody waits for more; it is looked for before anybody sleeps.
                         break
             if link_socket.monitor_fd in readable and link_socket.broke():
-                how, keys = link_socket.shut_out, self._keys.get(shard)
-                if how is None:
-                    self.core.disconnected(shard, time.monotonic())
+                now = self.core.tick_at = time.monotonic()
+                connection, keys = self.core.links[shard].connection, self._keys.get(shard)
+                if link_socket.shut_out is None:
+                    connection.disconnected(now)
                 else:
-                    own_key = None if keys is None else keys.own.public
-                    self.core.shut_out(shard, how, time.monotonic(), key=own_key)
+                    connection.shut_out(link_socket.shut_out, now, key=None if keys is None else keys.own.public)
         if self._handovers:
             for shard, handover in list(self._handovers.items()):
                 if handover.fileno() in readable:
@@ -306,7 +306,8 @@ class ClientSockets:
             endpoint, keys = self._endpoints[link.shard], self._keys.get(link.shard)
             self._sockets[link.shard] = LinkSocket(self._context, endpoint, keys, self.passed[link.shard])
         except zmq.ZMQError as error:
-            self.core.cannot_connect(link.shard, str(error))
+            link.connection.refuse(f"{link.name}: {error}", at_fault=True)
+            self.core.tick_at = time.monotonic()
         else:
             self.changes += 1
 
