@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import fields
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
@@ -96,6 +97,9 @@ class CaptureOperation(ResidualOperation):
 
     def __str__(self) -> str:
         return f"capture of residuals at step {self._step}"
+
+
+_SUMMED: Final = [one.name for one in fields(LinkStatistics) if one.name in ClientStatistics.__dataclass_fields__]
 
 
 class StoreClient(StoreCalls):
@@ -193,19 +197,11 @@ class StoreClient(StoreCalls):
         """Counts of this moment; they may move while they are read."""
         links = tuple(self._link_statistics(shard) for shard in range(len(self._endpoints)))
         return ClientStatistics(
-            bytes_sent=sum(link.bytes_sent for link in links),
-            bytes_received=sum(link.bytes_received for link in links),
-            frames_sent=sum(link.frames_sent for link in links),
-            frames_received=sum(link.frames_received for link in links),
-            queued_slices=sum(link.queued_slices for link in links),
-            queued_bytes=sum(link.queued_bytes for link in links),
-            in_flight_bytes=sum(link.in_flight_bytes for link in links),
             operations=len(self._core.open) + len(self._sockets.submitted),
             links=links,
             rows_pushed=self._core.rows_pushed,
             rows_pulled=self._core.rows_pulled,
-            shared_bytes_sent=sum(link.shared_bytes_sent for link in links),
-            shared_bytes_received=sum(link.shared_bytes_received for link in links),
+            **{name: sum(getattr(link, name) for link in links) for name in _SUMMED},
         )
 
     def _link_statistics(self, shard: int) -> LinkStatistics:
