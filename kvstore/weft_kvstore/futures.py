@@ -1,9 +1,10 @@
-"""Futures of the store: what a caller waits for; futures made of futures; work for another thread. Pure."""
+"""Futures of the store and deadlines: what a caller waits for, and when it is due; futures made of futures. Pure."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError, wait
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -203,7 +204,32 @@ def driver_of(*futures: Future[Any]) -> Driver | None:
     return None
 
 
-# --- Futures made of futures ------------------------------------------------------------------------------------------
+# --- Deadlines that all lie equally far ahead when they are set, so that they come due in the order set ---------------
+
+
+class Deadlines:
+    """Numbers of operations by when they are due; numbers only, so that what has ended is not kept alive. `waiting` is
+    appended to, (due, number)."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[float, int]] = deque()
+
+    def due(self, now: float, still_open: Container[int]) -> list[int]:
+        """Takes out those whose time has come and that are open, and at the head those that are not."""
+        found: list[int] = []
+        while self.waiting and (self.waiting[0][0] <= now or self.waiting[0][1] not in still_open):
+            number = self.waiting.popleft()[1]
+            if number in still_open:
+                found.append(number)
+        return found
+
+    def after_stall(self, stall_s: float) -> None:
+        """The process stood still for so long: all are due as much later."""
+        self.waiting = deque((due + stall_s, number) for due, number in self.waiting)
+
+    def next(self) -> float:
+        """When `due` may have something; infinity where nothing waits."""
+        return self.waiting[0][0] if self.waiting else float("inf")
 
 
 R = TypeVar("R")

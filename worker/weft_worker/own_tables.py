@@ -88,10 +88,10 @@ class OwnTables:
         found = last_rows(ids.copy(), rows.reshape(len(ids), table.cut.width).copy())
         self._sets += 1
         try:
-            table.sets.check(0, version, self._sets)
+            table.check_set(0, version, self._sets)
         except PushRefusedError as error:
             raise StoreRefusedError(str(error)) from None
-        table.accept_set(version, self._placed(table, found), self._sets)
+        table.set(version, self._placed(table, found), self._sets)
 
     def capture(self, step: int, done: Callable[[Held | MissedError], None], since: int | None) -> None:
         """See `OwnStore.capture`."""

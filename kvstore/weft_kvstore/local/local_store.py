@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from weft_kvstore.client.calls import StoreCalls, end_futures
-from weft_kvstore.client.core import ClientCore
+from weft_kvstore.client.core import ClientCore, Sender
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
@@ -92,9 +92,7 @@ class LocalStore(_AtSlot):
         self._clients = [
             ClientCore(
                 self._description,
-                slot,
-                1,
-                os.urandom(16),
+                Sender(slot, 1, os.urandom(16)),
                 settings=settings,
                 endpoints=self._description.shards,
                 now=time.monotonic(),

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from weft_kernels.blocks import CACHE_ELEMENTS
-from weft_kernels.row_copies import put_rows, taken_rows
+from weft_kernels.row_copies import put_rows, take_rows
 from weft_kernels.rules.hyper_log import HyperLog
 from weft_kernels.rules.record import Hyper, Rule
 from weft_kernels.rules.replay import CALL_ELEMENTS, replaying
@@ -78,8 +78,12 @@ class RowArrays:
 
     def read(self, name: str | None, rows: Array) -> Array:
         """One array's rows (n, width), copied."""
-        self._use(rows)
-        return taken_rows(self._arrays[name].array, rows)
+        array, found = self._arrays[name].array, np.empty((len(rows), self.width), self.dtype)
+        for low in range(0, len(rows), self.at_once or max(len(rows), 1)):
+            some = rows[low : low + (self.at_once or len(rows))]
+            self._use(some)
+            take_rows(array, some, found[low : low + len(some)])
+        return found
 
     def write(self, name: str | None, rows: Array, values: Array) -> None:
         """Sets one array's rows (n), distinct."""

@@ -222,7 +222,7 @@ class ShardServer:
         }
         found |= {f"stage_seconds:{stage}": seconds for stage, seconds in self._seconds.items()}
         if job is not None:
-            rows = sum(table.touched for table in job.shard.tables.values())
+            rows = sum(table.rows.count for table in job.shard.tables.values())
             of_job = {"links": len(job.links), "memory_bytes": resident_bytes(), "rows": rows, **traffic}
             found |= {f"job_{name}:{job.name}": number for name, number in of_job.items()}
             if (waits := job.stragglers.waits(self._clock())) is not None:

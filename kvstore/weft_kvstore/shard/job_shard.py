@@ -10,7 +10,7 @@ import numpy as np
 
 from weft_kernels.id_draws import uniform_of_ids
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays import Array, Range, Ranges, Segment
+from weft_kvstore.arrays import Range, Ranges, Segment
 from weft_kvstore.bucket.bucket import PlainBucket, PullWait, plain_bucket
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.state import Arrival
@@ -24,7 +24,7 @@ from weft_kvstore.same_host.layout import Lent, OwnPlaces, ShardPlaces, shard_pl
 from weft_kvstore.shard.specs import LiveHyper, Specs
 from weft_kvstore.sharding import BucketKind, KeySlices, routing_of
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import ChunkRun, TableSpec
+from weft_kvstore.tables.steps import TableSpec
 from weft_kvstore.wire.codec import ProtocolError, Run, check_chunks, chunks_apart, unpacked_ids, unpacked_rows
 from weft_kvstore.wire.messages import PayloadKind
 
@@ -178,7 +178,7 @@ class JobShard:
     def waiting_sets(self) -> int:
         """Parts that were set for versions that are still to come; may be asked on any thread."""
         in_buckets = sum(one.state.sets.waiting for one in list(self.buckets.values()))
-        return in_buckets + sum(one.sets.waiting for one in list(self.tables.values()))
+        return in_buckets + sum(one.sets_waiting for one in list(self.tables.values()))
 
     def plain(self, number: int) -> PlainBucket:
         """A bucket of dense keys. Raises ProtocolError, as the others do, where it is none that is here."""
@@ -229,15 +229,9 @@ class JobShard:
         table = self.table(run.bucket)
         chunks = list(enumerate(chunks_apart(rows_of(table, run), table.cut.rows_up), run.first))
         for index, _ in chunks:  # all before any
-            table.sets.check(slot, run.step, (origin, index))
-        changed = [table.accept_set(run.step, part, (origin, index)) for index, part in chunks]
+            table.check_set(slot, run.step, (origin, index))
+        changed = [table.set(run.step, part, (origin, index)) for index, part in chunks]
         return Taken([table] if any(changed) else [], changed=True)
-
-    def set_rows(self, slot: int, bucket: int, version: int, rows: Rows, origin: Hashable) -> Taken:
-        """Sets rows by their places, where there is one shard."""
-        table = self.table(bucket)
-        table.sets.check(slot, version, origin)
-        return Taken([table] if table.accept_set(version, rows, origin) else [], changed=True)
 
     # --- Pulls, with the ids of rows that they want. All raise ProtocolError for what this shard does not have.
 
@@ -276,25 +270,14 @@ class JobShard:
         wait.ids = places
         return Taken([table], pull=wait)
 
-    def ask_rows(self, wait: PullWait, bucket: int, places: Array) -> Taken:
-        """Takes in all rows of a pull, by their places."""
-        wait.ids = places
-        return Taken([self.table(bucket)], pull=wait)
-
     # --- Steps
 
     def accept_chunks(self, slot: int, run: Run) -> Taken:
         """Takes in a run of chunks of a push of rows. Raises ProtocolError for a run that this shard does not have, and
         PushRefusedError where the push contradicts what is there."""
         table = self.tables.get(run.bucket) or self.table(run.bucket)
-        came = ChunkRun(run.first, run.first + run.count, rows_of(table, run))
-        return Taken([table]) if table.accept_run(slot, run.step, came, run.chunks) else Taken()
-
-    def accept_rows(self, slot: int, bucket: int, step: int, rows: Rows) -> Taken:
-        """Takes over all rows of a push, where there is one shard. Raises as `accept_chunks` does."""
-        table = self.table(bucket)
-        table.check(slot, step, pushes=True)
-        return Taken([table]) if table.accept(slot, step, rows) else Taken()
+        rows = rows_of(table, run)
+        return Taken([table]) if table.push(slot, run.step, rows, run.first, run.count, run.chunks) else Taken()
 
     def declare_nothing(self, slot: int, step: int, keys: Iterable[int]) -> Taken:
         """The slot has nothing for these keys in this step. Raises as `accept_chunks` does."""

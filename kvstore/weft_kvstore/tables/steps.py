@@ -1,28 +1,21 @@
-"""A table's steps, and what is on their way: pushes of rows put together from chunks, the gate at which sums are
-measured, and values that were set: at once, or for a version that is still to come. Pure.
-"""
+"""A table's steps: how they are merged and applied, and pushes of rows put together from chunks. Pure."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Generator, Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
+from typing import NamedTuple
 
-import numpy as np
-
-from weft_kvstore.arrays import Array, exact_sum
-from weft_kvstore.bucket.bucket import PIECE_ELEMENTS
-from weft_kvstore.bucket.gate import StepGate
+from weft_kvstore.arrays import Array
 from weft_kvstore.bucket.state import BucketSteps, contradiction
 from weft_kvstore.bucket.update import RULE_ERRORS, RuleFailedError, UpdateSpec
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.rows.rows import Rows, is_ascending, last_rows, merged
-from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
+from weft_kvstore.rows.rows import Rows, is_ascending, merged
 
 # --- How a table is merged and updated --------------------------------------------------------------------------------
 
@@ -49,16 +42,11 @@ class TableSpec(UpdateSpec):
         try:
             yield
         except RULE_ERRORS as error:
-            raise self.failed(step, error) from error
-
-    def failed(self, step: int, error: Exception) -> RuleFailedError:
-        """What the rule's own call of a step has raised, in words."""
-        told = str(error) or type(error).__name__  # A MemoryError has no words.
-        return RuleFailedError(f"rule {self.rule.name!r} failed on {self.at_step(step)}: {told}")
+            told = str(error) or type(error).__name__  # A MemoryError has no words.
+            raise RuleFailedError(f"rule {self.rule.name!r} failed on {self.at_step(step)}: {told}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Due(NamedTuple):
     """An update that is due: of job step `step`, the sum of its gradients; None where there was none. `slot` is whose
     gradient it is, where each is applied by itself."""
 
@@ -120,20 +108,6 @@ class TableSteps:
         if (place, step) in self._waiting and (self._waiting[place, step] is not None) != pushes:  # It came early.
             raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
 
-    def take_next(self, slot: int, step: int, gradient: Rows) -> bool | None:
-        """Takes in a slot's gradient where it is of the slot's next step, and nothing of a later one waits: what
-        `accept` says. None where it is any other: nothing has changed then."""
-        place = self.counts.places.get(slot)
-        if place is None or (place, step) in self._waiting or (place, step + 1) in self._waiting:
-            return None
-        if not self.counts.take_next(place, step, 0, 1):
-            return None
-        self._waiting[place, step] = gradient
-        if self._together:
-            return step == self.version
-        self._arrived.append((place, step))
-        return True
-
     def is_over(self, slot: int, step: int) -> bool:
         """Whether what the slot may still say of this step changes nothing."""
         place = self.counts.places[slot]
@@ -172,17 +146,17 @@ class TableSteps:
         self._total = merged(self._total, gradient)
         return self._total.size
 
-    def due(self) -> Complete | None:
+    def due(self) -> Due | None:
         """The next update, once `merge_next` has completed it. It stays the next one until `advance`."""
         slots = self.counts.slots
         if self._together:
             is_due = 0 < len(slots) == self._merged
-            return Complete(self.version, self._total) if is_due else None
+            return Due(self.version, self._total) if is_due else None
         if not self._arrived:
             return None
         place, step = self._arrived[0]
         gradient = self._waiting[place, step]
-        return Complete(step, gradient, slots[place])
+        return Due(step, gradient, slots[place])
 
     def advance(self) -> None:
         """The update that is due was applied."""
@@ -237,165 +211,24 @@ class TableSteps:
         return self.counts.missing(0, version, of)
 
 
-# --- Values that were set for a version that is still to come: of one place the last one ------------------------------
-
-
-class RowsAhead:
-    """Rows of one version: what is set once more takes no more memory, at most twice."""
-
-    def __init__(self) -> None:
-        self._parts: list[Rows] = []
-        self._kept = 0
-
-    def __len__(self) -> int:
-        """How many parts wait."""
-        return int(bool(self._parts))
-
-    def add(self, value: Rows) -> None:
-        """One more value. Raises MemoryError."""
-        if not len(value):
-            return
-        self._parts.append(value)
-        if sum(map(len, self._parts)) > 2 * self._kept:
-            self._parts = [self.rows()]
-            self._kept = len(self._parts[0])
-
-    def rows(self) -> Rows:
-        """What was set: of each row the last value."""
-        parts = self._parts
-        return last_rows(np.concatenate([one.ids for one in parts]), np.concatenate([one.values for one in parts]))
-
-
-# --- Values that were set of a table: which of them hold at once, and which wait for a version or an update's end -----
-
-
-SETS_KEPT: Final = 1024
-"""How many of the last parts that were set a table knows again, should they be sent again after a broken connection."""
-
-
-class SetRows(Protocol):
-    """The table whose rows are set."""
-
-    def fill(self, value: Rows) -> None:
-        """Sets those of the rows that were never set."""
-
-    def put(self, value: Rows) -> None:
-        """Sets rows."""
-
-
-class TableSets:
-    """`reached` is the version that the last update leads to: what one under way has read is set no more.
-
-    Invariants: `_ahead` holds only versions beyond the present one; `_late` is empty while no update is under way.
-    """
-
-    __slots__ = ("_a_piece", "_ahead", "_is_ending", "_late", "_spec", "_steps", "_table", "_taken", "reached")
-
-    def __init__(self, spec: TableSpec, steps: TableSteps, table: SetRows, a_piece: int) -> None:
-        """`a_piece` rows are put at once."""
-        self._spec = spec
-        self._steps = steps
-        self._table = table
-        self._a_piece = a_piece
-        self.reached = 0
-        self._ahead: dict[int, RowsAhead] = {}
-        self._late: deque[Rows] = deque()
-        self._is_ending = False
-        self._taken: deque[Hashable] = deque(maxlen=SETS_KEPT)
-
-    @property
-    def waiting(self) -> int:
-        """Parts that were set for versions that are still to come; may be asked on any thread."""
-        return sum(len(ahead) for ahead in list(self._ahead.values()))
-
-    def check(self, slot: int, version: int, origin: Hashable) -> None:
-        """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
-        if origin in self._taken or self._spec.holds_at_once:
-            return
-        now, passed = self._steps.version, self._passed
-        where = f"slot {slot}, key {self._spec.key!r}, version {version}: the value cannot be set"
-        if version == 0 and not self._spec.given:
-            raise PushRefusedError(f"{where}: version 0 is the initializer's")
-        if version < passed and not (version == 0 and self._spec.given):
-            raise PushRefusedError(f"{where}: it is at version {passed} already")
-        if version > now + SETS_AHEAD:
-            raise PushRefusedError(f"{where}: more than {SETS_AHEAD} ahead of version {now}")
-        if version > now and version not in self._ahead and len(self._ahead) >= SETS_WAITING:
-            raise PushRefusedError(f"{where}: values wait for versions {sorted(self._ahead)} already")
-
-    def accept(self, version: int, value: Rows, origin: Hashable, *, is_changing: bool) -> bool:
-        """Takes in what `check` lets pass, once: sets it now, or keeps it for its version or for the end of the update
-        that is under way (`is_changing`). True if pulls or a merge may have waited for it."""
-        if origin in self._taken:
-            return False
-        self._taken.append(origin)
-        spec, at_once = self._spec, self._spec.holds_at_once
-        is_first = version == 0 and spec.given and not spec.together and bool(spec.slots)
-        if is_first or (version < self._passed and not at_once):
-            self._table.fill(value)  # Given once: a process that starts anew does not undo what was learned.
-            return True
-        if version > self._steps.version and not at_once:
-            if version not in self._ahead:
-                self._ahead[version] = RowsAhead()
-            self._ahead[version].add(value)
-            return False
-        if is_changing:
-            self._late.append(value)
-            if not self._is_ending:
-                return True
-            value = self._late.popleft()  # One for each that comes: what waits grows no more, and the update ends.
-        self._table.put(value)
-        return True
-
-    def put_due(self) -> Iterator[None]:
-        """At the end of an update: puts what was set for the version that begins, and what has come since; stops after
-        each part."""
-        ahead = self._ahead.pop(self._steps.version, None)
-        for ids, values in ahead.rows().pieces(self._a_piece) if ahead is not None else ():
-            self._table.put(Rows(ids, values))
-            yield
-        self._is_ending = True
-        while self._late:
-            self._table.put(self._late.popleft())
-            yield
-        self._is_ending = False
-
-    @property
-    def _passed(self) -> int:
-        """The version before which nothing can be set any more."""
-        return max(self._steps.version, self.reached)
-
-
 # --- Pushes of rows that have come in part: a slot is in when all chunks of its push have come ------------------------
-# What is held is what has come: a number of chunks that a peer claims takes no memory. What came as one run stays one
-# part.
 
 
-class ChunkRun(NamedTuple):
-    """Chunks `first` to before `stop` of a push, and their rows, which are one part."""
-
-    first: int
-    stop: int
-    rows: Rows
-
-
-_FIRST: Final = attrgetter("first")
-_STOP: Final = attrgetter("stop")
-
-
-@dataclass(slots=True)
 class _Push:
-    """`runs` are in order, and none overlaps another: what one more is beside is found without a look at all of them,
-    of which there are as many as a slow link's frames. `came` of the `chunks` have."""
+    """A push of `chunks` chunks, of which the numbers in `came` have come. `parts` are ids and values by the number of
+    their first chunk: what came as one run stays one part."""
 
-    chunks: int
-    runs: list[ChunkRun] = field(default_factory=list)
-    came: int = 0
+    __slots__ = ("came", "chunks", "parts")
+
+    def __init__(self, chunks: int) -> None:
+        self.chunks = chunks
+        self.came: set[int] = set()
+        self.parts: dict[int, tuple[Array, Array]] = {}
 
 
 class RowPushes:
-    """Runs of chunks by slot and step; every chunk but the last has `a_chunk` rows. Invariants: none of a step that the
-    slot is in; all ids of a push ascend."""
+    """Pushes by slot and step; every chunk but the last has `a_chunk` rows. What is kept is what has come: a number of
+    chunks that a peer claims takes no memory."""
 
     __slots__ = ("_a_chunk", "_open")
 
@@ -404,146 +237,42 @@ class RowPushes:
         self._open: dict[tuple[int, int], _Push] = {}
 
     @property
-    def is_empty(self) -> bool:
-        """Whether no push has come in part."""
-        return not self._open
+    def begun(self) -> int:
+        """The first step of which no part has come, nor of a later one."""
+        return max((step + 1 for _, step in self._open), default=0)
 
     def check_nothing(self, slot: int, step: int, where: str) -> None:
         """Raises PushRefusedError where the slot declares nothing and has pushed."""
         if (slot, step) in self._open:
             raise PushRefusedError(f"{where}: {contradiction(before=True)}")
 
-    def fitting(self, slot: int, step: int, run: ChunkRun, chunks: int, where: str) -> list[ChunkRun]:
-        """What of a run of a push of so many chunks has not come. Raises PushRefusedError where it contradicts what is
-        there, or itself."""
-        push = self._open.get((slot, step))
-        if push is not None and push.chunks != chunks:
+    def add(self, slot: int, step: int, rows: Rows, run: range, chunks: int, where: str) -> Rows | None:  # noqa: PLR0917
+        """Takes in a run of the chunks of a push, each of them once: all rows, once they are complete. Raises
+        PushRefusedError where it contradicts what is there, or itself."""
+        push = self._open.get((slot, step)) or _Push(chunks)
+        if push.chunks != chunks:
             raise PushRefusedError(f"{where}: a push of {push.chunks} parts before and of {chunks} now")
-        before = push.runs if push is not None else []
-        new = self._missing(before, run) if before else [run]
-        for one in new:
-            wrong = self._out_of_order(before, one)
-            if wrong is not None:
-                raise PushRefusedError(f"{where}: rows of chunk {wrong} are not between those beside it")
-        return new
-
-    def add(self, slot: int, step: int, runs: list[ChunkRun], chunks: int) -> Rows | None:
-        """Takes in what `fitting` has given. All rows, once they are complete."""
-        push = self._open.get((slot, step))
-        if push is None:
-            if len(runs) == 1 and runs[0].stop - runs[0].first == chunks:
-                return runs[0].rows
-            push = self._open[slot, step] = _Push(chunks)
-        for one in runs:
-            insort(push.runs, one, key=_FIRST)
-            push.came += one.stop - one.first
-        if push.came < chunks:
+        (part,) = rows.parts
+        if not is_ascending(part[0]):
+            raise PushRefusedError(f"{where}: rows of chunks {run.start} to {run.stop - 1} do not ascend")
+        new = [number for number in run if number not in push.came]
+        parts = {run.start: part}
+        if len(new) < len(run):
+            a_chunk = self._a_chunk
+            some = {number: slice((number - run.start) * a_chunk, (number - run.start + 1) * a_chunk) for number in new}
+            parts = {number: (part[0][one], part[1][one]) for number, one in some.items()}
+        if len(push.came) + len(new) < chunks:
+            push.parts |= parts
+            push.came.update(new)
+            self._open[slot, step] = push
             return None
-        del self._open[slot, step]
-        return Rows.of([part for run in push.runs for part in run.rows.parts])
-
-    @property
-    def begun(self) -> int:
-        """The first step of which no part has come, nor of a later one."""
-        return max((step + 1 for _, step in self._open), default=0)
+        whole = [one for _, one in sorted((push.parts | parts).items(), key=itemgetter(0))]
+        for (before, _), (behind, _) in pairwise(whole):
+            if not before[-1] < behind[0]:
+                raise PushRefusedError(f"{where}: rows of its chunks do not ascend")
+        self._open.pop((slot, step), None)
+        return Rows.of(whole)
 
     def drop(self, slot: int) -> None:
         """Forgets what a slot has not completed."""
-        for place in [one for one in self._open if one[0] == slot]:
-            del self._open[place]
-
-    def _missing(self, before: list[ChunkRun], run: ChunkRun) -> list[ChunkRun]:
-        found, at = [], run.first
-        for number in range(bisect_right(before, at, key=_STOP), bisect_left(before, run.stop, key=_FIRST)):
-            one = before[number]
-            if one.first > at:
-                found.append(self._part(run, at, one.first))
-            at = one.stop
-        if at < run.stop:
-            found.append(self._part(run, at, run.stop))
-        return found
-
-    def _part(self, run: ChunkRun, first: int, stop: int) -> ChunkRun:
-        if (first, stop) == (run.first, run.stop):
-            return run
-        some = slice((first - run.first) * self._a_chunk, (stop - run.first) * self._a_chunk)
-        return ChunkRun(first, stop, Rows(run.rows.ids[some], run.rows.values[some]))
-
-    def _out_of_order(self, before: list[ChunkRun], run: ChunkRun) -> int | None:
-        """The first chunk whose rows are not between those beside it. Those of each chunk ascend."""
-        ids, at = run.rows.ids, bisect_left(before, run.first, key=_FIRST)
-        if at and before[at - 1].stop == run.first and not before[at - 1].rows.ids[-1] < ids[0]:
-            return run.first
-        if not is_ascending(ids):
-            return run.first + int(np.argmin(ids[1:] > ids[:-1]) + 1) // self._a_chunk
-        if at < len(before) and before[at].first == run.stop and not ids[-1] < before[at].rows.ids[0]:
-            return run.stop - 1
-        return None
-
-
-# --- A table at the gate of its shard: a merged gradient is measured, and goes on as the slots have agreed on it ------
-
-
-_NEVER: Final = -1
-
-
-class TableGate:
-    """Invariant: `_measured` is the last step that the gate was told of, and each is told once."""
-
-    __slots__ = ("_gate", "_measured")
-
-    def __init__(self, gate: StepGate) -> None:
-        self._gate = gate
-        self._measured = _NEVER
-
-    def passing(self, complete: Complete) -> Generator[None, None, Complete | None]:
-        """The update as the slots have agreed on it: clipped, or without a gradient where the step is skipped. None
-        before they have; the first time what it amounts to is measured. The gradient is written."""
-        step, total = complete.step, complete.total
-        if self._measured != step:
-            squares: int | None = 0
-            if total is not None:
-                yield from self._multiply(total, 1.0 / self._gate.scale)
-                squares = yield from self._squares(total)
-            self._measured = step
-            self._gate.hold(step, squares)
-        verdict = self._gate.verdict(step)
-        if verdict is None:
-            return None
-        if verdict.factor is None:
-            return Complete(step, None)
-        if total is not None:
-            yield from self._multiply(total, verdict.factor)
-        return complete
-
-    def missing(self, step: int) -> tuple[str, list[int]] | None:
-        """What a step that was measured here waits for, in words, and the slots that are missing; None before it is."""
-        return self._gate.missing(step) if self._measured == step else None
-
-    def _multiply(self, total: Rows, factor: float) -> Iterator[None]:
-        if factor == 1.0:
-            return
-        elements = total.values
-        for some in _pieces(elements):
-            np.multiply(some, some.dtype.type(factor), out=some)
-            if elements.size > PIECE_ELEMENTS:
-                yield
-
-    def _squares(self, total: Rows) -> Generator[None, None, int | None]:
-        """The exact sum of what each row's squares add up to; None where that is not finite."""
-        elements, found = total.values, 0
-        for some in _pieces(elements):
-            squares = np.square(some, dtype=np.float64)
-            exact = exact_sum(squares.sum(axis=1))
-            if exact is None:
-                return None
-            found += exact
-            if elements.size > PIECE_ELEMENTS:
-                yield
-        return found
-
-
-def _pieces(elements: Array) -> Iterator[Array]:
-    """Rows of an array (rows, width), of some `PIECE_ELEMENTS` elements."""
-    a_piece = max(PIECE_ELEMENTS // max(elements.shape[1], 1), 1)
-    return (elements[low : low + a_piece] for low in range(0, len(elements), a_piece))
+        self._open = {of: push for of, push in self._open.items() if of[0] != slot}

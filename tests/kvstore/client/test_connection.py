@@ -8,6 +8,7 @@ from store_cluster import key_of, store_of
 from weft_kvstore.client.connection import (
     AFTER_LOSS,
     FIRST_RETRY_S,
+    HANDSHAKES,
     HELLOS,
     LAST_RETRY_S,
     Connection,
@@ -15,7 +16,7 @@ from weft_kvstore.client.connection import (
     HandshakeFailure,
     LinkState,
 )
-from weft_kvstore.client.core import ClientCore
+from weft_kvstore.client.core import ClientCore, Sender
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import Acknowledge, RefusalCode, Refused, Welcome
@@ -184,9 +185,9 @@ def test_a_hello_is_said_again_until_it_is_answered() -> None:
     connection = handshake()
     again_s = SILENCE_S / HELLOS
     assert connection.next_tick() == pytest.approx(again_s)
-    assert [connection.tick(at * again_s) for at in (0.5, 1.0, 1.5, 2.0)] == [NOTHING, Due.SIGN, NOTHING, Due.SIGN]
+    assert [connection.tick(at * again_s) for at in (0.5, 1.0, 1.5, 2.0)] == [NOTHING, Due.HELLO, NOTHING, Due.HELLO]
     connection.welcome(welcome(1), 2 * again_s)
-    assert Due.SIGN not in connection.tick(4 * again_s)
+    assert Due.HELLO not in connection.tick(4 * again_s)
 
 
 def test_the_silence_since_it_was_open_loses_the_shard_once_until_a_welcome() -> None:
@@ -202,7 +203,7 @@ def test_the_silence_since_it_was_open_loses_the_shard_once_until_a_welcome() ->
 @pytest.mark.parametrize("is_open", [True, False])
 def test_only_what_is_heard_while_it_is_open_breaks_the_silence(is_open: bool) -> None:
     description, settings = store_of([key_of("w", (4,), 1)], slots=1, shards=1), LinkSettings(silence_s=SILENCE_S)
-    core = ClientCore(description, 0, 1, bytes(16), settings=settings, endpoints=["a"], now=0.0)
+    core = ClientCore(description, Sender(0, 1, bytes(16)), settings=settings, endpoints=["a"], now=0.0)
     connection = core.links[0].connection
     connection.tick(0.0)
     if is_open:
@@ -224,7 +225,7 @@ def test_it_pings_as_often_as_the_shard_needs() -> None:
     connection = handshake()
     connection.welcome(Welcome(1, BOOT, 2000), 0.0)
     assert connection.next_tick() == 0.5
-    assert (connection.tick(0.49), connection.tick(0.5), connection.tick(0.6)) == (NOTHING, Due.SIGN, NOTHING)
+    assert (connection.tick(0.49), connection.tick(0.5), connection.tick(0.6)) == (NOTHING, Due.PING, NOTHING)
 
 
 MINE = "mine"
@@ -267,37 +268,74 @@ def test_keys_that_do_not_fit_are_refused_at_once_and_for_good(
 def again(connection: Connection) -> float:
     """When it has begun once more."""
     while Due.CONNECT not in connection.tick(now := connection.next_tick()):
-        pass
+        assert connection.lost is not None
     return now
 
 
-@pytest.mark.parametrize("is_read_first", [True, False])
-def test_a_handshake_that_breaks_off_is_tried_again_and_says_why_until_a_connection_ends_without_a_word(
-    is_read_first: bool,
-) -> None:
-    """The end of the connection may be read before the word that it was in its handshake."""
-    connection, now = handshake(), 0.0
+def broken_off(connection: Connection, times: int, now: float = 0.0, *, encrypted: bool = True) -> float:
+    """So many handshakes in a row, each as soon as it is due: when the last one was."""
+    for _ in range(times):
+        assert connection.refused is None
+        if connection.state is LinkState.DOWN:
+            now = again(connection)
+        shut_out(connection, HandshakeFailure.BROKEN_OFF, now, encrypted=encrypted)
+    return now
+
+
+def test_the_word_of_a_broken_handshake_counts_also_where_the_end_of_its_connection_was_read_before_it() -> None:
+    connection = handshake()
+    now = broken_off(connection, HANDSHAKES)
     for _ in range(3):
-        if is_read_first:
-            connection.disconnected(now)
-        shut_out(connection, HandshakeFailure.BROKEN_OFF, now)
-        assert "it may have another CURVE key than the description's curve_keys say" in (connection.trouble or "")
-        assert (connection.state, connection.refused, connection.at_fault) == (LinkState.DOWN, None, False)
         now = again(connection)
-    connection.disconnected(now)
-    assert connection.trouble is None
-    now = again(connection)
-    shut_out(connection, HandshakeFailure.BROKEN_OFF, now)
+        connection.disconnected(now)
+        assert "another CURVE key" in (connection.trouble or "")
+        shut_out(connection, HandshakeFailure.BROKEN_OFF, now)
+        assert "another CURVE key" in (connection.trouble or "")
+    connection.disconnected(again(connection))
+    again(connection)  # Nobody said why that one broke.
+    assert "another CURVE key" not in (connection.trouble or "")
+
+
+def test_handshakes_that_break_off_are_tried_again_and_told_after_some_two_seconds_of_them() -> None:
+    connection = handshake()
+    broken_off(connection, HANDSHAKES - 1)
+    assert (connection.state, connection.trouble) == (LinkState.DOWN, None)
+    now = broken_off(connection, 1)
+    assert 1.5 < now < 2.5
+    broken_off(connection, HANDSHAKES, now)
+    assert connection.trouble is not None
+    assert "it may have another CURVE key than the description's curve_keys say" in connection.trouble
+    assert (connection.refused, connection.at_fault) == (None, False)
     now = again(connection)
     assert connection.welcome(welcome(connection.session), now)
     assert connection.trouble is None
 
 
+def test_a_welcome_begins_the_count_of_broken_handshakes_anew() -> None:
+    connection = handshake()
+    now = broken_off(connection, HANDSHAKES - 1)
+    for _ in range(2):
+        now = connection.next_tick()
+        connection.tick(now)
+        assert connection.welcome(welcome(connection.session), now)
+        connection.disconnected(now)
+        now = broken_off(connection, HANDSHAKES - 1, now)
+        assert connection.trouble is None
+
+
+def test_handshakes_that_break_off_are_in_a_row_only_while_nothing_else_ends_a_connection() -> None:
+    """Where nobody listens, a process may be about to start: what broke off before it ended says nothing of its key."""
+    connection = handshake()
+    for _ in range(3):
+        broken_off(connection, HANDSHAKES - 1)
+        connection.disconnected(again(connection))
+        assert "CURVE" not in (connection.trouble or "")
+
+
 def test_a_plain_link_whose_handshakes_break_off_is_tried_for_ever() -> None:
     """Its shard has no key that could be another."""
     connection = handshake()
-    for _ in range(20):
-        shut_out(connection, HandshakeFailure.BROKEN_OFF, again(connection), encrypted=False)
+    broken_off(connection, 5 * HANDSHAKES, encrypted=False)
     assert (connection.state, connection.refused) == (LinkState.DOWN, None)
     assert "CURVE" not in (connection.trouble or "")
 

@@ -11,7 +11,6 @@ import pytest
 from store_cluster import key_of, store_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.bucket.bucket import PlainBucket, PullWait
-from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.tables.state import TableState
@@ -145,8 +144,7 @@ def test_an_answer_that_loses_a_connection_is_the_last_one_for_it(whole: bool) -
 
 def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
     shard = JobShard(DESCRIPTION, 0)
-    rows = Rows(np.zeros(1, np.int64), np.zeros((1, 1), np.float32))
-    with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
-        shard.accept_rows(0, 0, 0, rows)
-    with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
-        shard.set_rows(0, 0, 1, rows, "origin")
+    run = Run(0, 0, 0, 0, 0, 1, 1, memoryview(bytearray(12)))
+    for take in (shard.accept_chunks, lambda slot, run: shard.set_chunks(slot, run, "origin")):
+        with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
+            take(0, run)

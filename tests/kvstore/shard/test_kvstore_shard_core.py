@@ -13,10 +13,10 @@ from store_raw import column, pull_of, push_of
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
+from weft_kvstore.rows.storage import TableRows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import (
     Barrier,
@@ -176,7 +176,7 @@ def test_a_job_that_fails_in_one_of_its_own_messages_is_told_and_leaves_nothing(
     core = ShardCore(bytes(16), LinkSettings(same_host=False))
     description = store_of([table_of("t", [8, 4], 1)], slots=1, shards=1)
     core.open(JobShard(description, 0))
-    monkeypatch.setattr(TableState, "_as_they_are", none)
+    monkeypatch.setattr(TableRows, "read", none)
     ids = np.array([1], np.int64).tobytes()
     for message, payload in (
         (Hello("job", 1, 0, 1, bytes(16), 1, digest(description)), None),

@@ -406,7 +406,7 @@ def test_chunks_of_a_push_may_come_in_any_order_and_again() -> None:
             assert peer.hear(Acknowledge).frame == [5]
             wrong = (rows[:32] + 60).tobytes() + values[:32].tobytes()
             peer.say(push(1, 6, wrong), wrong)
-            assert "rows of chunk 1 are not between those beside it" in peer.hear(PushRefused).reason
+            assert "rows of its chunks do not ascend" in peer.hear(PushRefused).reason
             assert peer.hear(Acknowledge).frame == [6]
             peer.say(Barrier(1, 0, [0]))
             assert "pushed before and declares nothing" in peer.hear(Failed).reason
@@ -457,7 +457,7 @@ def test_pulls_that_are_given_up_leave_nothing(shard: Served) -> None:
         peer.say(Ping())
         peer.hear(Pong)
         job = shard.server._core.job
-        waits = job.shard.table(TABLE).waits
+        waits = [wait for some in job.shard.table(TABLE)._waits.values() for wait in some]
         assert len(waits) <= 130
         assert all(wait.ids is None for wait in waits if wait.dropped)
         assert [one.ids_bytes for one in shard.server._core.peers.values()] == [0, 0, 0]

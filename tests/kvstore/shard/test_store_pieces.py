@@ -22,13 +22,11 @@ from weft_kvstore.description import records as first
 from weft_kvstore.description.check import digest, rule_of
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.specs import a_piece
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.tables.steps import RowsAhead
 from weft_kvstore.wire.codec import RowSource, decode_reply, encode
 from weft_kvstore.wire.messages import Acknowledge, Cancel, Hello, Message, Ping, Pong, PushRefused, Values
 
@@ -247,20 +245,6 @@ def test_answers_in_very_many_runs_are_bounded_however_few_bytes_they_have(monke
     assert "12 bytes of values in 3 runs wait to be fetched already" in shard.heard[-1][0].reason
 
 
-def test_rows_set_ahead_cost_what_they_have_themselves_and_the_last_ones_hold() -> None:
-    ahead = RowsAhead()
-    for number in range(3):
-        for begin in range(0, 6000, 2000):
-            ids = np.arange(begin, begin + 2000 - number, dtype=np.int64)
-            ahead.add(Rows(ids, np.full((len(ids), 2), number, np.float32)))
-    ahead.add(Rows(np.int64([(1 << 21) - 1]), np.full((1, 2), 9, np.float32)))
-    ahead.add(Rows(np.zeros(0, np.int64), np.zeros((0, 2), np.float32)))
-    ids, values = ahead.rows().parts[0]
-    assert ids.tolist() == [*range(6000), (1 << 21) - 1]
-    assert values[:2000, 0].tolist() == [2.0] * 1998 + [1.0, 0.0]
-    assert values[-1].tolist() == [9.0, 9.0]
-
-
 def test_a_set_of_a_later_version_seldom_copies_rows_that_wait_already(monkeypatch: pytest.MonkeyPatch) -> None:
     table = constant(table_of("t", (4000, 4), 1), 1.0)
     shard = Shard(store_of([table], slots=1, shards=1, slice_bytes=1024, hyper={"lr": 1.0}))
@@ -299,7 +283,7 @@ def test_a_refused_run_of_chunks_changes_nothing(payload_kind: int) -> None:
     payload = np.concatenate([first, second]).astype(np.int64).tobytes() + 2 * values.tobytes()
     if payload_kind:
         held = shard.job.table(0)
-        check = held.sets.check
+        check = held.check_set
         refused = PushRefusedError("the second chunk")
 
         def check_set(slot: int, version: int, origin: Any) -> None:
@@ -308,13 +292,13 @@ def test_a_refused_run_of_chunks_changes_nothing(payload_kind: int) -> None:
                 raise refused
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(type(held.sets), "check", lambda _self, *given: check_set(*given))
+            patched.setattr(type(held), "check_set", lambda _self, *given: check_set(*given))
             shard.say(push_of(0, [len(payload)], payload_kind=1, step=1, count=2, chunks=2, request=5), payload)
-        assert held.sets.waiting == 0
-        assert not held.sets._taken
+        assert held.sets_waiting == 0
+        assert not held._known_sets
     else:
         shard.say(push_of(0, [len(payload)], count=2, chunks=3), payload)
-        assert "rows of chunk 1 are not between those beside it" in str(shard.heard)
+        assert "rows of chunks 0 to 1 do not ascend" in str(shard.heard)
         assert not shard.job.table(0)._pushes._open
     assert [message for message, _ in shard.heard if isinstance(message, PushRefused)]
 

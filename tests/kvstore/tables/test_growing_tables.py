@@ -117,7 +117,7 @@ class Cluster:
         return [table_in(job.shard) for core in self.simulation.shards for job in [core.job]]
 
     def touched(self) -> int:
-        return sum(table.touched for table in self.tables)
+        return sum(table.rows.count for table in self.tables)
 
 
 class DictTable:
@@ -202,7 +202,7 @@ def test_a_table_is_what_a_dict_of_rows_is(growth: GrowthDescription, program: l
         push(table, step, ids_of(*ids), values)
         asked = sorted({*ids, 3, 2**63, 2**64 - 1})
         assert pulled(table, ids_of(*asked)).tobytes() == model.pull(asked).tobytes()
-        assert table.touched == len(model.rows)
+        assert table.rows.count == len(model.rows)
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
@@ -258,7 +258,7 @@ def test_a_row_that_comes_back_begins_anew_with_its_state() -> None:
     assert momentum_of(table) == 1.0
     for step in (1, 2, 3):
         push(table, step, ids_of(100 + step), 5 * one)
-    assert table.touched == 1, "the others were pushed over one step before the next one"
+    assert table.rows.count == 1, "the others were pushed over one step before the next one"
     assert pulled(table, ids_of(9))[0, 0] == 2.0
     assert momentum_of(table) == 0.0
     push(table, 4, ids_of(9), one)
@@ -296,9 +296,9 @@ def test_async_rows_are_as_old_as_updates_are() -> None:
     one = np.ones((1, WIDTH), np.float32)
     push(table, 0, ids_of(1), one)
     push(table, 0, ids_of(2), one, slot=1)
-    assert table.touched == 2
+    assert table.rows.count == 2
     push(table, 1, ids_of(2), one, slot=1)
-    assert table.touched == 1
+    assert table.rows.count == 1
     assert pulled(table, ids_of(1, 2))[:, 0].tolist() == [0.0, -1.0]
 
 
@@ -323,7 +323,7 @@ def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int,
     values = payload.tobytes() + row.tobytes()
     with pytest.raises(ProtocolError, match=told):
         job.accept_chunks(0, Run(PayloadKind.GRADIENT, 1, 0, 0, first, 1, chunks, memoryview(values)))
-    assert table_in(job).touched == 0
+    assert table_in(job).rows.count == 0
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_a_table_has_the_bits_of_the_dense_key(name: str, shards: int) -> None:
             state, wanted = table("pull_state_rows", "t", asked, step + 1), dense("pull_state", "t", step + 1)
             assert list(state) == list(wanted)
             assert all(state[one].tobytes() == wanted[one][asked].tobytes() for one in wanted)
-    assert sum(one.touched for one in table.tables) <= ROWS // 2, "a pull brings no row into being"
+    assert sum(one.rows.count for one in table.tables) <= ROWS // 2, "a pull brings no row into being"
 
 
 def test_lazy_rows_do_not_move_and_standard_ones_do() -> None:
@@ -150,7 +150,7 @@ def test_rows_that_nobody_meets_are_swept_and_what_they_needed_is_forgotten(
         assert log.last == 60
         assert log.last + 1 - log.first <= 7 + 2 * 5
         assert (table.rows.history._seen.array[table.rows.history._seen.array > 0] >= 60 - 7 - 5).all()
-    assert sum(table.touched for table in store.tables) == come
+    assert sum(table.rows.count for table in store.tables) == come
     assert store("pull_rows", "t", np.arange(ROWS), 60).tobytes() == dense.weight.tobytes()
 
 

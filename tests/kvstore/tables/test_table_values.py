@@ -11,6 +11,7 @@ import pytest
 from store_cluster import constant, store_of, table_of
 from store_cluster import given as given_key
 from weft_kvstore.arrays import Array
+from weft_kvstore.bucket.bucket import PullWait
 from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.description.records import GrowthDescription, KeyDescription, Sparse
 from weft_kvstore.rows import arrays as rows_arrays
@@ -20,6 +21,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.tables.steps import TableSpec
+from weft_kvstore.wire.messages import Reading
 
 ROWS, WIDTH = 12, 2
 
@@ -93,18 +95,18 @@ def a_table() -> KeyDescription:
 def test_a_row_begins_when_it_is_first_touched_and_not_when_it_is_read() -> None:
     table = Table(a_table())
     assert table.read(1, 5, 7) == [1.0, 5.0, 7.0]
-    assert table.state.touched == 0
+    assert table.state.rows.count == 0
     table.apply(5)
     assert table.read(1, 5, 7) == [1.0, 5.0 - RATE, 7.0]
     assert table.read(1, 5, 7, name="momentum") == [0.0, 1.0, 0.0]
-    assert table.state.touched == 1
+    assert table.state.rows.count == 1
     assert table.made == [1, 5, 7, 5, 1, 7], "a first value is computed again until its row is there"
 
 
 def test_what_is_put_holds_and_what_is_filled_only_where_nothing_is() -> None:
     table = Table(given_key(a_table()))
-    table.state.put(rows_of(2, 3, number=9.0))
-    table.state.fill(rows_of(3, 4, number=8.0))
+    table.state._write(rows_of(2, 3, number=9.0))
+    table.state._write(rows_of(3, 4, number=8.0), only_new=True)
     assert table.read(2, 3, 4) == [9.0, 9.0, 8.0]
     assert table.made == [], "a table that is given has no first values"
 
@@ -122,21 +124,27 @@ def test_rows_that_were_not_admitted_are_dropped_and_counted() -> None:
         ids = np.array([4, 5 + number], np.uint64)
         table.state.accept(0, number, Rows(ids, np.ones((2, WIDTH), np.float32)))
         assert list(table.state.merging()) == []
-    assert table.state.touched == 1
+    assert table.state.rows.count == 1
     assert table.state.dropped == 4, "the first use of 4, and all of the others"
+
+
+def is_short(table: Table, *ids: int) -> bool:
+    wait = PullWait(None, 1, 0, slot=0, state=False, reading=Reading.OWN)
+    wait.ids = places_of(*ids)
+    return table.state.is_one_piece(wait)
 
 
 def test_rows_that_missed_many_updates_are_long_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_arrays, "LEAST_BEHIND", rows_arrays.MOST_BEHIND)
     table = Table(constant(a_table(), 1.0), sparse=Sparse.STANDARD)
     table.apply(1, 2)
-    assert not table.state.is_long(places_of(1, 2))
+    assert is_short(table, 1, 2)
     for _ in range(3000):
         table.apply(1)
-    assert table.state.is_long(places_of(2))
-    assert not table.state.is_long(places_of(1)), "it has seen them all"
+    assert not is_short(table, 2)
+    assert is_short(table, 1), "it has seen them all"
     table.read(2)
-    assert not table.state.is_long(places_of(2)), "a row that is read is brought up to date for good"
+    assert is_short(table, 2), "a row that is read is brought up to date for good"
 
 
 @pytest.mark.parametrize("sparse", list(Sparse))

@@ -12,7 +12,7 @@ from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.rows import MOST_PARTS, Rows, is_ascending, merged
 from weft_kvstore.sharding import RowCut, chunks_of
-from weft_kvstore.tables.steps import ChunkRun, RowPushes
+from weft_kvstore.tables.steps import RowPushes
 from weft_kvstore.wire.codec import ProtocolError, RowSource, Run, chunks_apart, unpacked_ids, unpacked_rows
 from weft_kvstore.wire.messages import PayloadKind
 
@@ -60,8 +60,7 @@ def test_rows_come_back_as_they_left(count: int, width: int, shards: int, stops:
         apart = [len(one.ids) for one in chunks_apart(came, 7)]
         assert apart == [min(7, mine - first * 7) for first in range(low, high)]
         assert complete is None
-        new = pushes.fitting(0, 0, ChunkRun(low, high, came), chunks, "here")
-        complete = pushes.add(0, 0, new, chunks)
+        complete = pushes.add(0, 0, came, range(low, high), chunks, "here")
     assert complete is not None
     together = complete
     pieces = list(together.pieces(3))
@@ -97,8 +96,8 @@ def test_what_came_as_one_run_stays_where_it_arrived() -> None:
         assert np.shares_memory(part.ids, payload)
         assert np.shares_memory(part.values, payload)
     pushes = RowPushes(7)
-    assert pushes.add(0, 0, [ChunkRun(0, 2, parts[0])], 6) is None
-    together = pushes.add(0, 0, [ChunkRun(2, 6, parts[1])], 6)
+    assert pushes.add(0, 0, parts[0], range(2), 6, "here") is None
+    together = pushes.add(0, 0, parts[1], range(2, 6), 6, "here")
     assert together is not None
     for (ids, values), part in zip(together.pieces(40), parts, strict=True):
         assert ids is part.ids
@@ -114,14 +113,12 @@ def test_chunks_that_came_before_are_left_out_whatever_runs_they_come_in_again()
     pushes = RowPushes(3)
     ids = list(range(10, 27))
     for chunk in (4, 1):
-        first = ChunkRun(chunk, chunk + 1, some_rows(ids[3 * chunk : 3 * chunk + 3]))
-        assert pushes.add(0, 0, pushes.fitting(0, 0, first, 6, "here"), 6) is None
+        first = some_rows(ids[3 * chunk : 3 * chunk + 3])
+        assert pushes.add(0, 0, first, range(chunk, chunk + 1), 6, "here") is None
     assert pushes.begun == 1
     again = some_rows(ids)
     again.values[:] += 1
-    new = pushes.fitting(0, 0, ChunkRun(0, 6, again), 6, "here")
-    assert [(one.first, one.stop) for one in new] == [(0, 1), (2, 4), (5, 6)]
-    found = pushes.add(0, 0, new, 6)
+    found = pushes.add(0, 0, again, range(6), 6, "here")
     assert found is not None
     assert found.ids.tolist() == ids
     before = {13, 14, 15, 22, 23, 24}
@@ -132,30 +129,32 @@ def test_chunks_that_came_before_are_left_out_whatever_runs_they_come_in_again()
 @pytest.mark.parametrize(
     ("there", "first", "ids", "told"),
     [
-        ([], 0, [1, 2, 3, 3], "chunk 1 "),
-        ([], 1, [1, 2, 3, 4, 4, 5], "chunk 3 "),
-        ([(0, [5, 6])], 1, [6, 7], "chunk 1 "),
-        ([(2, [5, 6])], 0, [1, 2, 3, 5], "chunk 1 "),
-        ([(1, [5, 6])], 0, [1, 5, 6, 7], "chunk 0 "),
-        ([(1, [5, 6])], 0, [1, 2, 3, 4, 6, 7], "chunk 2 "),
+        ([], 0, [1, 2, 3, 3], "rows of chunks 0 to 1 do not ascend"),
+        ([(0, [5, 6])], 1, [6, 7], "rows of its chunks do not ascend"),
+        ([(2, [5, 6])], 0, [1, 2, 3, 5], "rows of its chunks do not ascend"),
     ],
 )
 def test_rows_that_are_not_between_those_beside_them_are_refused(
     there: list[tuple[int, list[int]]], first: int, ids: list[int], told: str
 ) -> None:
+    chunks = len(there) + len(ids) // 2
     pushes = RowPushes(2)
     for chunk, some in there:
-        pushes.add(0, 3, pushes.fitting(0, 3, ChunkRun(chunk, chunk + 1, some_rows(some)), 9, "here"), 9)
-    run = ChunkRun(first, first + len(ids) // 2, some_rows(ids))
-    with pytest.raises(PushRefusedError, match=f"here: rows of {told}"):
-        pushes.fitting(0, 3, run, 9, "here")
-    if there:
-        with pytest.raises(PushRefusedError, match="a push of 9 parts before and of 8 now"):
-            pushes.fitting(0, 3, run, 8, "here")
+        assert pushes.add(0, 3, some_rows(some), range(chunk, chunk + 1), chunks, "here") is None
+        with pytest.raises(PushRefusedError, match=f"here: a push of {chunks} parts before and of 8 now"):
+            pushes.add(0, 3, some_rows(some), range(chunk, chunk + 1), 8, "here")
         with pytest.raises(PushRefusedError, match="pushed before and declares nothing now"):
             pushes.check_nothing(0, 3, "here")
-        pushes.drop(0)
-        pushes.check_nothing(0, 3, "here")
+    with pytest.raises(PushRefusedError, match=f"here: {told}"):
+        pushes.add(0, 3, some_rows(ids), range(first, first + len(ids) // 2), chunks, "here")
+
+
+def test_what_a_slot_has_not_completed_is_forgotten_with_it() -> None:
+    pushes = RowPushes(2)
+    pushes.add(0, 3, some_rows([5, 6]), range(1), 2, "here")
+    pushes.drop(0)
+    pushes.check_nothing(0, 3, "here")
+    assert pushes.begun == 0
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, MOST_PARTS + 3])
