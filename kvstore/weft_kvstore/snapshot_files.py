@@ -18,10 +18,11 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
-from typing import Any, BinaryIO, Final, NamedTuple, cast
+from typing import Annotated, Any, BinaryIO, Final, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -98,6 +99,18 @@ def header_of(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
+class _Entry(msgspec.Struct, frozen=True):
+    """What a header says of a tensor."""
+
+    dtype: str
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
+    data_offsets: tuple[int, int]
+
+
+_headers: Final[Reader[dict[str, msgspec.Raw]]] = Reader(dict[str, msgspec.Raw])
+_entries: Final[Reader[_Entry]] = Reader(_Entry)
+
+
 class TensorFile:
     """Reads a document in a file that can be sought, which the caller closes. Raises TensorFileError, OSError."""
 
@@ -111,40 +124,37 @@ class TensorFile:
         if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
             raise TensorFileError(f"no safetensors document: {size} bytes, with a header of {length}")
         try:
-            entries = json.loads(file.read(length))
-            entries.pop("__metadata__", None)
-            for name, entry in entries.items():
-                self._add(str(name), entry, 8 + length, size)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise TensorFileError(f"no safetensors document: {type(error).__name__}: {error}") from error
+            for name, entry in _headers.from_json(file.read(length)).items():
+                if name != "__metadata__":
+                    self._add(name, _entries.from_json(entry), 8 + length, size)
+        except (ValueError, RecursionError) as error:
+            raise TensorFileError(f"no safetensors document: {error}") from error
 
     def read(self, name: str) -> Array:
         """A whole tensor."""
         tensor = self.tensors[name]
-        return self._read(tensor, self._starts[name], tensor.shape)
+        return self.read_rows(name, 0, tensor.shape[0]) if tensor.shape else self._read(name, 0, ())
 
     def read_rows(self, name: str, start: int, stop: int) -> Array:
         """The entries `start` to `stop` along the first axis."""
-        tensor = self.tensors[name]
-        begin = self._starts[name] + start * tensor.row_nbytes
-        return self._read(tensor, begin, (stop - start, *tensor.shape[1:]))
+        return self._read(name, start * self.tensors[name].row_nbytes, (stop - start, *self.tensors[name].shape[1:]))
 
-    def _read(self, tensor: Tensor, start: int, shape: tuple[int, ...]) -> Array:
-        array: Array = np.empty(shape, np.dtype(tensor.dtype))
-        self._file.seek(start)
+    def _read(self, name: str, offset: int, shape: tuple[int, ...]) -> Array:
+        array: Array = np.empty(shape, np.dtype(self.tensors[name].dtype))
+        self._file.seek(self._starts[name] + offset)
         wanted = bytes_of(array)
         count = self._file.readinto(wanted) if wanted.nbytes else 0  # type: ignore[attr-defined]  # BinaryIO lacks it
         if count != wanted.nbytes:
-            raise TensorFileError(f"tensor {tensor.name!r}: the document ends in the midst of it")
+            raise TensorFileError(f"tensor {name!r}: the document ends in the midst of it")
         return array
 
-    def _add(self, name: str, entry: Mapping[str, Any], base: int, size: int) -> None:
-        kind = next((numpy for numpy, told in DTYPES.items() if told == entry["dtype"]), None)
-        shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
-        if kind is None or not all(type(each) is int and each >= 0 for each in (*shape, start, stop)):
-            raise TensorFileError(f"tensor {name!r}: {entry['dtype']} of shape {list(shape)} at {start} to {stop}")
-        tensor = Tensor(name, kind, shape)
-        if stop - start != tensor.nbytes or base + stop > size:
+    def _add(self, name: str, entry: _Entry, base: int, size: int) -> None:
+        kind = next((numpy for numpy, shown in DTYPES.items() if shown == entry.dtype), None)
+        start, stop = entry.data_offsets
+        if kind is None:
+            raise TensorFileError(f"tensor {name!r}: {entry.dtype} is none of {', '.join(DTYPES.values())}")
+        tensor = Tensor(name, kind, entry.shape)
+        if start < 0 or stop - start != tensor.nbytes or base + stop > size:
             raise TensorFileError(
                 f"tensor {name!r} is {tensor}, {tensor.nbytes} bytes; they are at {start} to {stop} of {size - base}"
             )
@@ -160,9 +170,6 @@ UPDATES: Final = "updates"
 ROWS: Final = "row/ids"
 """Of a block of a table's rows, as int64."""
 GONE: Final = "table/gone"
-
-READ_BYTES: Final = 1 << 22
-"""Bytes of a file that are read at once to check it."""
 
 
 class SnapshotError(StoreError):
@@ -205,6 +212,11 @@ class Part(NamedTuple):
     pieces: Iterable[Array]
 
 
+def part_of(array: str, key: str, start: int, elements: Array) -> Part:
+    """A part whose elements (n) are in one array."""
+    return Part(array, key, start, elements.size, str(elements.dtype), [elements])
+
+
 MARK: Final = "job.json"
 """The server puts it beside a job's snapshots."""
 
@@ -234,7 +246,8 @@ def write_file(folder: str, name: str, parts: Sequence[Part], metadata: Mapping[
         path = f"{path}/{name}"
         try:
             with system.open(path, "wb") as file:
-                for piece in _document(tensors, metadata, parts):
+                pieces = (bytes_of(piece) for part in parts for piece in part.pieces if piece.size)
+                for piece in chain((memoryview(header_of(tensors, metadata)),), pieces):
                     file.write(piece)
                     digest.update(piece)
                     nbytes += len(piece)
@@ -250,12 +263,13 @@ def write_file(folder: str, name: str, parts: Sequence[Part], metadata: Mapping[
     return SnapshotFile(name, nbytes, digest.hexdigest())
 
 
-def _document(tensors: Sequence[Tensor], metadata: Mapping[str, str], parts: Iterable[Part]) -> Iterator[Any]:
-    yield header_of(tensors, metadata)
-    for part in parts:
-        for piece in part.pieces:
-            if piece.size:
-                yield bytes_of(piece)
+class _Stored(NamedTuple):
+    """Elements `start` to `stop` of a key's array, as tensor `name` of a file."""
+
+    start: int
+    stop: int
+    file: SnapshotFile
+    name: str
 
 
 class SnapshotReader:
@@ -266,121 +280,109 @@ class SnapshotReader:
         self.folder = snapshot.folder
         self._snapshot = snapshot
         self._files: dict[SnapshotFile, tuple[BinaryIO, TensorFile]] = {}
-        self._parts: dict[tuple[str, str], list[tuple[int, int, SnapshotFile, str]]] = {}
-        """Of a key's array: from which element to which, in which file, as which tensor."""
-        self._tables: dict[str, list[tuple[SnapshotFile, int, str]]] = {}
-        """Of a table what each file has, in order: ids of rows that have gone, and blocks of rows from a row on."""
+        self._stored: dict[tuple[str, str], list[_Stored]] = {}
+        """A key's array, in the snapshot's own files, in order of its elements."""
+        self._blocks: dict[str, list[tuple[str, _Stored]]] = {}
+        """What each file has of a table, in order: ids of rows that have gone, and blocks of rows."""
         self._checked: set[SnapshotFile] = set()
 
     def __enter__(self) -> SnapshotReader:
         for file in self._snapshot.files:
-            where = self._where(file)
-            try:
-                system, path = url_to_fs(where)
+            with self._reading(file):
+                system, path = url_to_fs(self._where(file))
                 opened = cast("BinaryIO", system.open(path, "rb"))
-                tensors = TensorFile(opened)
-            except Exception as error:
-                self._close()
-                raise SnapshotError(f"{where} cannot be read: {_told(error)}") from error
-            self._files[file] = opened, tensors
-            for name, tensor in tensors.tensors.items():
-                place, _, key = name.partition(":")
-                array, _, start = place.rpartition("@")
-                begin = int(start)
+                self._files[file] = opened, TensorFile(opened)
+            for name, tensor in self._files[file][1].tensors.items():
+                where, _, key = name.partition(":")
+                array, _, start = where.rpartition("@")
+                stored = _Stored(int(start), int(start) + tensor.shape[0], file, name)
                 if not file.folder:
-                    self._parts.setdefault((array, key), []).append((begin, begin + tensor.shape[0], file, name))
+                    self._stored.setdefault((array, key), []).append(stored)
                 if array in (ROWS, GONE):
-                    self._tables.setdefault(key, []).append((file, begin, array))
-        for parts in self._parts.values():
-            parts.sort(key=lambda part: part[0])
+                    self._blocks.setdefault(key, []).append((array, stored))
+        for parts in self._stored.values():
+            parts.sort(key=lambda one: one.start)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._close()
+    def __exit__(self, *error: object) -> None:
+        for opened, _ in self._files.values():
+            opened.close()
+        self._files.clear()
 
     def read(self, array: str, key: str, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
         """Elements `start` to before `stop` of a key's array, new and to be written."""
         found: Array = np.empty(stop - start, dtype)
         at = start
-        for begin, end, file, name in self._parts.get((array, key), []):
-            low, high = max(begin, at), min(end, stop)
-            if low != at or low >= high:
-                continue
-            found[low - start : high - start] = self._read(file, name, low - begin, high - begin, dtype)
-            at = high
+        for one in self._stored.get((array, key), []):
+            low, high = max(one.start, at), min(one.stop, stop)
+            if low == at and low < high:
+                found[low - start : high - start] = self._read(one, low, high, dtype)
+                at = high
         if at < stop:
-            raise SnapshotError(f"{self._snapshot.folder} has no element {at} of the {array} of key {key!r}")
+            raise SnapshotError(f"{self.folder} has no element {at} of the {array} of key {key!r}")
         return found
 
     def arrays(self, key: str) -> list[str]:
         """The names of a key's arrays."""
-        return [array for array, of in self._parts if of == key]
+        return [array for array, of in self._stored if of == key]
 
     def each(self, array: str, key: str, dtype: np.dtype[Any]) -> list[Array]:
         """What each file has of a key's array."""
-        parts = self._parts.get((array, key), [])
-        return [self._read(file, name, 0, end - begin, dtype) for begin, end, file, name in parts]
+        return [self._read(one, one.start, one.stop, dtype) for one in self._stored.get((array, key), [])]
 
     def rows(
         self, key: str, is_wanted: Callable[[Array], Array], dtypes: Mapping[str, np.dtype[Any]]
     ) -> Iterator[tuple[Array, dict[str, Array]]]:
         """The rows of a table whose ids (n) int64 are wanted (n) bool, block by block: ids, and arrays (n, ...); no
         arrays where the rows have gone. What comes later takes the place of what came before."""
-        for file, begin, what in self._tables.get(key, []):
-            ids = self._whole(file, what, begin, key, np.dtype(np.int64))
+        for kind, block in self._blocks.get(key, []):
+            ids = self._read(block, block.start, block.stop, np.dtype(np.int64))
             wanted = is_wanted(ids)
             if not wanted.any():
                 continue
-            if what == GONE:
-                yield ids[wanted], {}
-            else:
-                arrays = {name: self._whole(file, name, begin, key, dtype) for name, dtype in dtypes.items()}
-                some = {name: array.reshape(len(ids), -1)[wanted] for name, array in arrays.items()}
-                yield ids[wanted], some
+            found: dict[str, Array] = {}
+            for name, dtype in dtypes.items() if kind == ROWS else ():
+                one = block._replace(name=f"{name}@{block.start}:{key}")
+                tensor = self._files[block.file][1].tensors.get(one.name)
+                if tensor is None:
+                    raise SnapshotError(f"{self._where(block.file)} has no {one.name!r}")
+                array = self._read(one, block.start, block.start + tensor.shape[0], dtype)
+                found[name] = array.reshape(len(ids), -1)[wanted]
+            yield ids[wanted], found
 
-    def _whole(self, file: SnapshotFile, array: str, begin: int, key: str, dtype: np.dtype[Any]) -> Array:
-        name = f"{array}@{begin}:{key}"
-        tensor = self._files[file][1].tensors.get(name)
-        if tensor is None:
-            raise SnapshotError(f"{self._where(file)} has no {name!r}")
-        return self._read(file, name, 0, tensor.shape[0], dtype)
+    def _read(self, stored: _Stored, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
+        with self._reading(stored.file):
+            opened, document = self._files[stored.file]
+            if stored.file not in self._checked:
+                _check(opened, stored.file)
+                self._checked.add(stored.file)
+            found = document.tensors[stored.name].dtype
+            if np.dtype(found) != dtype:
+                raise TensorFileError(f"{stored.name!r} is of {found}, not of {dtype}")
+            return document.read_rows(stored.name, start - stored.start, stop - stored.start)
 
-    def _read(self, file: SnapshotFile, name: str, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
-        opened, tensors = self._files[file]
-        where = self._where(file)
+    @contextmanager
+    def _reading(self, file: SnapshotFile) -> Iterator[None]:
+        """Names the file in what reading it raises."""
         try:
-            if file not in self._checked:
-                _check(opened, file, where)
-                self._checked.add(file)
-            if np.dtype(tensors.tensors[name].dtype) != dtype:
-                raise SnapshotError(f"{where}: {name!r} is of {tensors.tensors[name].dtype}, not of {dtype}")
-            return tensors.read_rows(name, start, stop)
-        except SnapshotError:
-            raise
+            yield
         except Exception as error:
-            raise SnapshotError(f"{where} cannot be read: {_told(error)}") from error
+            raise SnapshotError(f"{self._where(file)} cannot be read: {_told(error)}") from error
 
     def _where(self, file: SnapshotFile) -> str:
         folder = self._snapshot.folder
         return f"{folder.rpartition('/')[0]}/{file.folder}/{file.name}" if file.folder else f"{folder}/{file.name}"
-
-    def _close(self) -> None:
-        for file, _ in self._files.values():
-            file.close()
-        self._files.clear()
 
 
 def _told(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _check(opened: BinaryIO, file: SnapshotFile, where: str) -> None:
-    """Raises SnapshotError where a file is not the one that was written."""
-    digest, nbytes = hashlib.sha256(), 0
+def _check(opened: BinaryIO, file: SnapshotFile) -> None:
+    """Raises TensorFileError where a file is not the one that was written."""
     opened.seek(0)
-    while piece := opened.read(READ_BYTES):
-        digest.update(piece)
-        nbytes += len(piece)
-    if nbytes != file.nbytes or digest.hexdigest() != file.sha256:
+    digest = hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]  # it wants readinto
+    nbytes = opened.tell()
+    if nbytes != file.nbytes or digest != file.sha256:
         told = f"{nbytes} bytes of {file.nbytes}" if nbytes != file.nbytes else "its SHA-256 is another"
-        raise SnapshotError(f"{where} is not what was written: {told}")
+        raise TensorFileError(f"it is not what was written: {told}")

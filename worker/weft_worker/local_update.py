@@ -26,7 +26,7 @@ from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.futures import hand_on
 from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.sharding import slices_of
-from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader
+from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader, part_of
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Store
@@ -299,9 +299,7 @@ class LocalUpdateStore:
         of = self._keys[key]
         updates: Array = np.full(self._slices[key], version, np.int64)
         arrays = {VALUE: of.value(), **of.state(), UPDATES: updates}
-        capture.parts[key] = [
-            Part(name, key, 0, array.size, str(array.dtype), [array.reshape(-1)]) for name, array in arrays.items()
-        ]
+        capture.parts[key] = [part_of(name, key, 0, array.reshape(-1)) for name, array in arrays.items()]
         if all(parts is not None for parts in capture.parts.values()):
             self._capture = None
             capture.done(Held(lambda: [part for parts in capture.parts.values() for part in parts or ()]))

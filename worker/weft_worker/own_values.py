@@ -23,9 +23,9 @@ from weft_kvstore.description.records import KeyDescription, Mode, StoreDescript
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.local.local_store import LocalStore
-from weft_kvstore.shard.snapshot import Held, MissedError, Together
+from weft_kvstore.shard.snapshot import Held, MissedError, together
 from weft_kvstore.sharding import slices_of
-from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader
+from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader, part_of
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 from weft_worker.device import CPU, CpuDevice, Device
@@ -154,9 +154,8 @@ class OwnStore:
         since the capture at that step, if that is known."""
         with self._lock:
             if self._tables is not None:
-                both = Together(2, done)
-                self._tables.capture(step, both.told, since)
-                done = both.told
+                done = together(2, done)
+                self._tables.capture(step, done, since)
             if self._version > step:
                 done(MissedError(f"the values are at version {self._version} already"))
             elif self._version == step:
@@ -306,9 +305,9 @@ class OwnStore:
             if key.key in self._ruled:
                 arrays |= self._ruled[key.key].state()
             for array, values in arrays.items():
-                found.append(Part(array, key.key, 0, key.size, key.dtype, [values.reshape(-1)]))
+                found.append(part_of(array, key.key, 0, values.reshape(-1)))
             made: Array = np.full(slices_of(key, self._slice_bytes).count, self._version, np.int64)
-            found.append(Part(UPDATES, key.key, 0, len(made), "int64", [made]))
+            found.append(part_of(UPDATES, key.key, 0, made))
         return found
 
     def _apply(self, key: str, gradient: Array, step: int) -> None:

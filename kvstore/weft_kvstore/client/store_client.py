@@ -29,7 +29,7 @@ from weft_kvstore.same_host.memory import ClientMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.sharding import Routing, routing_of
-from weft_kvstore.snapshot_files import Part, Snapshot, SnapshotReader
+from weft_kvstore.snapshot_files import Snapshot, SnapshotReader, part_of
 from weft_kvstore.statistics import ClientStatistics, LinkStatistics
 from weft_kvstore.step_outcome import LossScale, loss_scale_of
 
@@ -168,7 +168,7 @@ class StoreClient(StoreCalls):
             if isinstance(found, int):
                 told(MissedError(f"slot {self._slot} has encoded gradients of step {found - 1} already"))
                 return
-            parts = [Part(array, key, 0, one.size, str(one.dtype), [one]) for key, one in found.items()]
+            parts = [part_of(array, key, 0, one) for key, one in found.items()]
             told(Held(lambda: parts))
 
         self._begin(lambda future: CaptureOperation(future, self._core.encoders, step, owed))

@@ -27,7 +27,7 @@ from weft_kvstore.same_host.memory import ClientMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.snapshot import Captures, Held, MissedError, restore
+from weft_kvstore.shard.snapshot import Held, MissedError, capture, restore
 from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.statistics import ClientStatistics
 
@@ -104,7 +104,8 @@ class LocalStore(_AtSlot):
         """What other threads want done on the store's."""
         self._closing = False
         self._changed = threading.Condition()
-        self._captures = Captures(OtherThread(self._soon, lambda: self._closing))
+        self._here = OtherThread(self._soon, lambda: self._closing)
+        self._drop_capture: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="weft-local-store", daemon=True)
         self._thread.start()
 
@@ -116,7 +117,12 @@ class LocalStore(_AtSlot):
         """Calls `told`, on the store's thread, with all that there is at version `step`, once it is at it; it has to be
         quick. What it is given is to be released. `since`: of tables what has changed since the capture at that step,
         if that is known."""
-        self._soon(lambda: self._captures.begin(self._job, step, told, since=since))
+
+        def begin() -> None:
+            self._drop_capture()
+            self._drop_capture = capture(self._job, step, told, self._here, since=since)
+
+        self._soon(begin)
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
         """Returns when the future has ended, or after that long. Raises StoreError where it could never end: in a

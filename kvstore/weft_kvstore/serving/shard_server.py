@@ -30,7 +30,7 @@ from weft_kvstore.serving.connections import Router
 from weft_kvstore.settings import STALL_S, LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.snapshot import Captures, Held, MissedError, restore
+from weft_kvstore.shard.snapshot import Held, MissedError, capture, restore
 from weft_kvstore.snapshot_files import Snapshot
 
 SPARE: Final = 8
@@ -109,7 +109,8 @@ class ShardServer:
         self.ended = ended or threading.Event()
         self.error: Exception | None = None
         """What ended it; None after `stop`."""
-        self._captures = Captures(OtherThread(self._soon, lambda: self.ended.is_set() or self._core.job is None))
+        self._here = OtherThread(self._soon, lambda: self.ended.is_set() or self._core.job is None)
+        self._drop_capture: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="weft-shard", daemon=True)
 
     def start(self) -> None:
@@ -168,7 +169,8 @@ class ShardServer:
                 shard = self._core.job.shard
                 keys = {key.key for key in shard.description.keys}
                 without = {key for key in keys if gradient_key(key) in keys}
-                self._captures.begin(shard, step, told, without=without, since=since)
+                self._drop_capture()
+                self._drop_capture = capture(shard, step, told, self._here, without=without, since=since)
 
         self._soon(begin)
 
