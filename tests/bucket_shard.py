@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft_kvstore.client.calls import StoreCalls, end_futures
-from weft_kvstore.client.core import ClientCore, Sender
+from weft_kvstore.client.core import ClientCore
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.sharding import BucketPart, routing_of
@@ -169,7 +169,9 @@ class BucketCluster:
         self.up: list[deque[Parts]] = [deque() for _ in self.shards]
         self.core = ClientCore(
             description,
-            Sender(0, 1, bytes(16)),
+            0,
+            1,
+            bytes(16),
             settings=settings or LinkSettings(),
             endpoints=description.shards,
             now=self.now,

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from weft_kvstore.client.calls import StoreCalls, end_futures
-from weft_kvstore.client.core import ClientCore, Sender
+from weft_kvstore.client.core import ClientCore
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
@@ -76,7 +76,9 @@ class Simulation:
         """A client for the slot; the one before it is left standing where it is, without connections."""
         client = ClientCore(
             self.description,
-            Sender(slot, incarnation, bytes([slot, incarnation]) * 8),
+            slot,
+            incarnation,
+            bytes([slot, incarnation]) * 8,
             settings=self.settings,
             endpoints=self.description.shards,
             now=self.now,

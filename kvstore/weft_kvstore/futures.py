@@ -1,10 +1,9 @@
-"""Futures of the store and deadlines: what a caller waits for, and when it is due; futures made of futures. Pure."""
+"""Futures of the store: what a caller waits for; futures made of futures; work for another thread. Pure."""
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError, wait
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -37,8 +36,8 @@ class Driver(Protocol):
         Raises StoreError where the future could never end while this waits."""
 
     def ended(self, future: StoreFuture[Any]) -> None:
-        """It is `waited_for`, or has callbacks, and has ended, on this thread; where it has callbacks `call_back` is to
-        be called soon."""
+        """It is `waited_for`, or has `_done_callbacks`, and has ended, on this thread; `_invoke_callbacks` is to be
+        called soon where it has any."""
 
 
 class StoreFuture(Future[T]):
@@ -89,7 +88,7 @@ class StoreFuture(Future[T]):
     def result(self, timeout: float | None = None) -> T:
         if not self.has_ended and self.driver is not None:
             self.driver.drive(self, timeout)
-            timeout = timeout if timeout is None else 0.0
+            timeout = timeout and 0.0
         if self.has_ended and self._exception is None:
             return self._result  # type: ignore[no-any-return]  # it was given one of its type
         return super().result(timeout)
@@ -97,7 +96,7 @@ class StoreFuture(Future[T]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if not self.has_ended and self.driver is not None:
             self.driver.drive(self, timeout)
-            timeout = timeout if timeout is None else 0.0
+            timeout = timeout and 0.0
         return super().exception(timeout)
 
     def hook(self, hook: Callable[[Future[T]], None]) -> None:
@@ -129,14 +128,6 @@ class StoreFuture(Future[T]):
         self._exception = exception
         self._end()
 
-    def call_back(self) -> None:
-        """Calls the callbacks."""
-        self._invoke_callbacks()
-
-    @property
-    def has_callbacks(self) -> bool:
-        return bool(self._done_callbacks)
-
     def _end(self) -> None:
         """Its result, or exception, is there."""
         condition = self.__dict__.setdefault("_lock", _ENDED)
@@ -158,7 +149,7 @@ class StoreFuture(Future[T]):
         driver = self.driver
         if driver is None:
             if self._done_callbacks:
-                self.call_back()
+                self._invoke_callbacks()
         elif driver.waited_for is self or self._done_callbacks:
             driver.ended(self)
 
@@ -204,32 +195,7 @@ def driver_of(*futures: Future[Any]) -> Driver | None:
     return None
 
 
-# --- Deadlines that all lie equally far ahead when they are set, so that they come due in the order set ---------------
-
-
-class Deadlines:
-    """Numbers of operations by when they are due; numbers only, so that what has ended is not kept alive. `waiting` is
-    appended to, (due, number)."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[tuple[float, int]] = deque()
-
-    def due(self, now: float, still_open: Container[int]) -> list[int]:
-        """Takes out those whose time has come and that are open, and at the head those that are not."""
-        found: list[int] = []
-        while self.waiting and (self.waiting[0][0] <= now or self.waiting[0][1] not in still_open):
-            number = self.waiting.popleft()[1]
-            if number in still_open:
-                found.append(number)
-        return found
-
-    def after_stall(self, stall_s: float) -> None:
-        """The process stood still for so long: all are due as much later."""
-        self.waiting = deque((due + stall_s, number) for due, number in self.waiting)
-
-    def next(self) -> float:
-        """When `due` may have something; infinity where nothing waits."""
-        return self.waiting[0][0] if self.waiting else float("inf")
+# --- Futures made of futures ------------------------------------------------------------------------------------------
 
 
 R = TypeVar("R")
@@ -250,7 +216,7 @@ def joined(
     for future in futures:
         on_end(future, join.ended)
     if not futures:
-        join.finish()
+        join.end(None)
     return result
 
 
@@ -290,9 +256,6 @@ def hand_on(future: Future[R], ended: Future[R]) -> None:
         future.set_result(ended.result())
 
 
-_Parts = tuple[Future[Any], Sequence[Future[Any]], Callable[[list[Any]], Any]]
-
-
 class _Join:
     """Ends its future once, whichever thread comes first: to take the last item of a list is one operation. A future
     keeps its callbacks for ever: so what is joined is forgotten when it is over, or a guard would hold values, and
@@ -300,45 +263,36 @@ class _Join:
 
     def __init__(self, result: Future[Any], futures: Sequence[Future[Any]], make: Callable[[list[Any]], Any]) -> None:
         self._missing = [None] * len(futures)
-        self._parts: list[_Parts] = [(result, futures, make)]
+        self._parts = [(result, futures, make)]
 
     def ended(self, future: Future[Any]) -> None:
         """One of them has ended."""
-        self.watch(future)
-        self._missing.pop()
-        if not self._missing:
-            self.finish()
+        error = error_of(future)
+        if error is None:
+            self._missing.pop()
+        if error is not None or not self._missing:
+            self.end(error)
 
     def guard(self, future: Future[Any]) -> None:
-        """A push that has arrived all the same hinders nobody."""
-        if not (isinstance(future, StoreFuture) and future.arrived):
-            self.watch(future)
-
-    def watch(self, future: Future[Any]) -> None:
-        """What it does when it fails is all that counts."""
+        """A guard has ended. A push that has arrived all the same hinders nobody."""
         error = error_of(future)
-        if error is not None and (parts := self._take()) is not None:
-            parts[0].set_exception(error)
+        if error is not None and not (isinstance(future, StoreFuture) and future.arrived):
+            self.end(error)
 
-    def finish(self) -> None:
-        """All have ended."""
-        parts = self._take()
-        if parts is None:
-            return
-        result, futures, make = parts
+    def end(self, error: BaseException | None) -> None:
+        """All have ended, or one has failed."""
         try:
-            value = make([one.result() for one in futures])
-        except Exception as error:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it
-            result.set_exception(error)
-        else:
-            result.set_result(value)
-
-    def _take(self) -> _Parts | None:
-        """What there is to end, for the first who asks."""
-        try:
-            return self._parts.pop()
+            result, futures, make = self._parts.pop()
         except IndexError:
-            return None
+            return
+        try:
+            value = None if error is not None else make([one.result() for one in futures])
+        except Exception as raised:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it
+            error = raised
+        if error is None:
+            result.set_result(value)
+        else:
+            result.set_exception(error)
 
 
 # --- Work that another thread does between two pieces of its own ------------------------------------------------------

@@ -5,11 +5,11 @@ It knows versions and numbers alone; values, rules and futures are those of `wef
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from weft_kvstore.errors import StoreError, StoreTimeoutError
-from weft_kvstore.futures import Deadlines
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class _Wait:
 
     version: int
     missing: dict[str, None]
+    due_at: float
 
     def __str__(self) -> str:
         return f"version {self.version} of key {', '.join(map(repr, self.missing))}, which this worker updates"
@@ -57,8 +58,8 @@ class VersionWaits:
         self._failed: dict[str, StoreError] = {}
         self._begun: set[str] = set()
         self._open: dict[int, _Wait] = {}
+        """In the order in which they began, and so in that of their deadlines."""
         self._waiting: dict[str, list[int]] = {key: [] for key in self._versions}
-        self._deadlines = Deadlines()
 
     def version(self, key: str) -> int | None:
         """How many updates the key has seen."""
@@ -71,8 +72,7 @@ class VersionWaits:
 
     def want(self, number: int, keys: Iterable[str], version: int, now: float) -> list[Instruction]:
         """Somebody waits until each of the keys has been at that version. `number` is new."""
-        self._open[number] = _Wait(version, dict.fromkeys(keys))
-        self._deadlines.waiting.append((now + self._timeout_s, number))
+        self._open[number] = _Wait(version, dict.fromkeys(keys), now + self._timeout_s)
         return self._look(number)
 
     def misfit(self, key: str, step: int) -> StoreError | None:
@@ -94,12 +94,12 @@ class VersionWaits:
 
     def tick(self, now: float) -> list[Instruction]:
         """Ends what has waited too long."""
-        late = self._deadlines.due(now, self._open)
+        late = [number for number, wait in self._open.items() if wait.due_at <= now]
         return [End(number, self._late(self._open.pop(number))) for number in late]
 
     def due(self) -> float:
-        """When `tick` may have something; infinity where nobody waits."""
-        return self._deadlines.next()
+        """When `tick` has something; infinity where nobody waits."""
+        return next((wait.due_at for wait in self._open.values()), math.inf)
 
     def _late(self, wait: _Wait) -> StoreError:
         at = ", ".join(f"{key!r} at version {self._versions[key]}" for key in wait.missing)

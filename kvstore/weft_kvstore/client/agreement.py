@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
 from weft_kvstore.arrays import norm_of
-from weft_kvstore.client.operation import AskOperation, Link, Operation
+from weft_kvstore.client.operation import AskOperation, Link
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.sharding import Routing
 from weft_kvstore.step_outcome import LossScale, StepOutcome
@@ -34,57 +34,32 @@ from weft_kvstore.wire.messages import (
 
 
 class BarrierOperation(AskOperation):
-    """A barrier; `nothing` are the places of keys that the slot has nothing for. What it says of those that are held
-    comes later: a large value that was set keeps the slot's word on this key back, and on no other."""
+    """A barrier; `nothing` are the places of keys that the slot has nothing for."""
 
     def __init__(self, future: Future[Any], step: int, nothing: list[int]) -> None:
         super().__init__(future)
         self.step = self.ends_step = step
         self.nothing = self.asks_of = nothing
-        self._held: set[int] = set()
-
-    @property
-    def parts(self) -> int:
-        """How many messages it takes, and one more while some are held."""
-        return max(_messages(len(self.nothing) - len(self._held)) + bool(self._held), 1)
+        self.parts = max(-(-len(nothing) // MAX_RUNS), 1)
+        """How many messages it takes."""
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         return dict.fromkeys(range(routing.shards), self.parts)
-
-    def hold(self, places: Collection[int]) -> bool:
-        self._held.update(places)
-        return True
-
-    def go_on(self, places: Sequence[int], links: Sequence[Link], *, whole: bool) -> None:
-        self._held.difference_update(places)
-        for link in links:
-            self.pending[link.shard] += _messages(len(places)) - whole
-            self._say(link, places)
 
     def make(self, link: Link) -> None:
         self.pending[link.shard] = self.parts
         self.declare(link)
 
     def declare(self, link: Link) -> None:
-        """Says what the slot has nothing for, as far as it is not held."""
-        free = [place for place in self.nothing if place not in self._held]
-        if free or not self._held:
-            self._say(link, free)
+        """Says what the slot has nothing for."""
+        for begin in range(0, self.parts * MAX_RUNS, MAX_RUNS):
+            link.say(Barrier(self.number, self.step, self.nothing[begin : begin + MAX_RUNS]))
 
     def done(self, shard: int) -> bool:
         return self.settle(shard)
 
-    def _say(self, link: Link, places: Sequence[int]) -> None:
-        for begin in range(0, max(len(places), 1), MAX_RUNS):
-            link.say(Barrier(self.number, self.step, list(places[begin : begin + MAX_RUNS])))
-
     def __str__(self) -> str:
         return f"barrier of step {self.step}"
-
-
-def _messages(places: int) -> int:
-    """How many it takes to say something of so many keys."""
-    return -(-places // MAX_RUNS)
 
 
 # --- A barrier where steps are committed: every shard is asked what the step amounts to, and told what all do ---------
@@ -102,12 +77,6 @@ class CommitOperation(BarrierOperation):
         self._links: dict[int, Link] = {}
         self._measured: dict[int, Measured] = {}
         self._outcome: StepOutcome | None = None
-
-    def hold(self, places: Collection[int]) -> bool:
-        return False  # No key's step is committed before all others'.
-
-    def go_on(self, places: Sequence[int], links: Sequence[Link], *, whole: bool) -> None:
-        Operation.go_on(self, places, links, whole=whole)
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         return dict.fromkeys(range(routing.shards), self.parts + 2)

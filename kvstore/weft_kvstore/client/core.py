@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.client.connection import HandshakeFailure, LinkState
+from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.link import ClientLink, SentPiece
-from weft_kvstore.client.operation import AskOperation, Link, Operation
+from weft_kvstore.client.operation import AskOperation, Operation
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.futures import Deadlines
 from weft_kvstore.same_host.layout import Bytes, GivenArrays, LinkMemory, OwnPlaces
 from weft_kvstore.settings import STALL_S, LinkSettings
 from weft_kvstore.sharding import Routing, routing_of
@@ -51,155 +50,22 @@ _ERRORS: Final = {
 }
 
 
-# --- Who speaks for a slot to its shards ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Sender:
-    """One client. `incarnation` counts those that its slot has had, one after the other; `process` are 16 bytes that
-    are drawn once per client."""
-
-    slot: int
-    incarnation: int
-    process: bytes
-
-    def hello(self, description: StoreDescription) -> Hello:
-        """What each of its connections begins with, but for the connection's own number."""
-        return Hello(
-            job=description.job,
-            term=description.term,
-            slot=self.slot,
-            incarnation=self.incarnation,
-            process=self.process,
-            session=0,
-            description=digest(description),
-        )
-
-
-# --- Says that a client's calls wait for long, for whom, and when that is over ----------------------------------------
-
-
-TOLD_AFTER_S: Final = 5.0
-"""A call that waits longer is told of. Steps are shorter, but for the first, which is compiled."""
-
-ANSWER_S: Final = 0.5
-"""So long shards have to say what it waits for."""
-
-QUIET_S: Final = 60.0
-"""Between two calls that are told of: where every step takes long, a line for each would drown the others."""
-
-_log = logging.getLogger("weft.store")
-
-
-class LongWaits:
-    """Looks at the call that has been open longest, one at a time. It is known by its number, so that what has ended is
-    not kept alive. `at` is when `look` has something to do at the latest; it may be called at any time."""
-
-    def __init__(self) -> None:
-        self.at = float("inf")
-        self._number: int | None = None
-        self._name = ""
-        self._begun = 0.0
-        self._quiet_until = float("-inf")
-
-    def is_new(self, number: int, begun: float, now: float) -> bool:
-        """Whether a call, which is the one open longest, is to be told of soon: its shards are to be asked why."""
-        if self._number is not None or now - begun < TOLD_AFTER_S or now < self._quiet_until:
-            return False
-        self._number, self._begun, self.at = number, begun, now + ANSWER_S
-        return True
-
-    def look(self, still_open: Container[int], told: Callable[[int], tuple[str, str]], now: float) -> None:
-        """Says of the call what there is to say; `told` has its name, and what it waits for."""
-        number = self._number
-        if number is None:
-            return
-        if number not in still_open:
-            if self._name:
-                _log.warning("%s is over, after %.0f s", self._name, now - self._begun)
-            self._number, self._name, self.at = None, "", float("inf")
-        elif now >= self.at:
-            self._name, why = told(number)
-            _log.warning("%s has waited %.0f s: %s", self._name, now - self._begun, why)
-            self._quiet_until, self.at = now + QUIET_S, float("inf")
-
-
-# --- A slot's calls of one key take effect in their order: requests come behind the values that were set before -------
-# A request is a message of control, which overtakes data. A pull would miss the value; a word that there is nothing
-# would end the step for which the value was meant, and then it would come too late.
-
-
-@dataclass(slots=True, eq=False)
-class _Behind:
-    """A request and the links that it is for; of its keys, by place, the numbers of the calls that it comes behind."""
-
-    operation: Operation
-    links: Sequence[Link]
-    missing: dict[int, set[int]]
-
-
-class SetsUnderWay:
-    """`of_key` has, by the key's place, the numbers of the calls that set it and have not ended; `_before` what comes
-    behind each of those calls. Both are empty where none is under way."""
-
-    __slots__ = ("_before", "of_key")
-
-    def __init__(self) -> None:
-        self.of_key: dict[int, set[int]] = {}
-        self._before: dict[int, list[_Behind]] = {}
-
-    def begin(self, operation: Operation, links: Sequence[Link]) -> None:
-        """Begins it: what of it comes behind values that were set, once those calls have ended, however they do."""
-        missing = {place: set(before) for place in operation.asks_of if (before := self.of_key.get(place))}
-        for place in operation.sets:
-            self.of_key.setdefault(place, set()).add(operation.number)
-        if missing:
-            behind = _Behind(operation, links, missing)
-            for number in set().union(*missing.values()):
-                self._before.setdefault(number, []).append(behind)
-            for link in links:
-                operation.because[link.shard] = "it comes behind a value that was set and has not arrived"
-        if not missing or operation.hold(missing.keys()):
-            for link in links:
-                operation.begin(link)
-
-    def ended(self, operation: Operation) -> None:
-        """A call has ended: nothing comes behind it any more."""
-        for place in operation.sets:
-            left = self.of_key.get(place, set())
-            left.discard(operation.number)
-            if not left:
-                self.of_key.pop(place, None)
-        for behind in self._before.pop(operation.number, ()):
-            if not behind.operation.ended:
-                _go_on(behind, operation)
-
-    def close(self) -> None:
-        """Nothing goes on any more."""
-        self.of_key.clear()
-        self._before.clear()
-
-
-def _go_on(behind: _Behind, before: Operation) -> None:
-    free = []
-    for place in before.sets:
-        left = behind.missing.get(place)
-        if left is not None:
-            left.discard(before.number)
-            if not left:
-                free.append(place)
-                del behind.missing[place]
-    if not behind.missing:
-        behind.operation.because.clear()
-    if free:
-        behind.operation.go_on(free, behind.links, whole=not behind.missing)
-
-
 # --- All that a client decides: operations, messages and time in; messages and ended operations out -------------------
 
 
 ASK_BEFORE_S: Final = 0.5
 """A shard is asked what a request waits for so long before its deadline, or a quarter of the time allowed."""
+
+TOLD_AFTER_S: Final = 5.0
+"""A call that waits longer is logged. Steps are shorter, but for the first, which is compiled."""
+
+ANSWER_S: Final = 0.5
+"""So long shards have to say what it waits for."""
+
+QUIET_S: Final = 60.0
+"""Between two calls that are logged: where every step takes long, a line for each would drown the others."""
+
+_log = logging.getLogger("weft.store")
 
 Outcome: TypeAlias = tuple[Operation, Any, StoreError | None]
 """An operation that has ended: its result, or its error."""
@@ -207,16 +73,23 @@ Outcome: TypeAlias = tuple[Operation, Any, StoreError | None]
 
 class ClientCore:
     """One slot's operations on all shards. `outcomes` collects what has ended, each operation once. `tick_at` is when
-    `tick` has something to do again; before that it does nothing.
+    `tick` has something to do again; before that it does nothing. `process` are 16 bytes that are drawn once per
+    client; `incarnation` counts those that the slot has had, one after the other.
 
-    Invariants: `open` has what has begun and not ended, by number; until it is closed all of that has a deadline in
-    `_to_end`, and before it in `_to_ask`. What is in `outcomes` is in `open` no more, and no link will make it again.
+    A slot's calls of one key take effect in their order: a request, which is a message of control and would overtake
+    data, comes behind the values of its keys that were set before.
+
+    Invariants: `open` has what has begun and not ended, by number, and so in the order of deadlines. What is in
+    `outcomes` is in `open` no more, and no link will make it again. `_setting` are those that set values; `_held` what
+    comes behind some of them, and the numbers of these.
     """
 
     def __init__(
         self,
         description: StoreDescription,
-        sender: Sender,
+        slot: int,
+        incarnation: int,
+        process: bytes,
         *,
         settings: LinkSettings,
         endpoints: Sequence[str],
@@ -224,27 +97,34 @@ class ClientCore:
         memory: GivenArrays | None = None,
     ) -> None:
         self.routing: Routing = routing_of(description)
-        self.encoders = GradientEncoders(description, self.routing, sender.slot)
+        self.encoders = GradientEncoders(description, self.routing, slot)
         self._encodes = any(bucket.pushed is not None for bucket in self.routing.buckets)
         """Whether any gradients travel encoded."""
         self.outcomes: list[Outcome] = []
         self.hurries = False
         """Whether receipts are to leave before a caller goes on: see `_values`."""
         self.memory = memory
-        self._settings = settings
-        self._slot = sender.slot
-        hello = sender.hello(description)
+        self._slot = slot
+        job, term, session = description.job, description.term, 0
+        hello = Hello(job, term, slot, incarnation, process, session, digest(description))
         self.links = [ClientLink(shard, endpoint, hello, settings, now) for shard, endpoint in enumerate(endpoints)]
         self.open: dict[int, Operation] = {}
-        self._sets = SetsUnderWay()
+        self._setting: dict[int, Operation] = {}
+        self._held: list[tuple[Operation, set[int]]] = []
         self._number = 0
-        self._to_ask = Deadlines()
-        self._to_end = Deadlines()
-        self._long_waits = LongWaits()
+        self._asked = 0
+        """The last operation of which shards were asked what it waits for, since its deadline comes."""
+        self._timeout_s = settings.request_timeout_s
+        self._ask_before_s = min(ASK_BEFORE_S, settings.request_timeout_s / 4)
+        self._slow: int | None = None
+        """The call that is, or will be, logged because it waits for long."""
+        self._slow_name = ""
+        self._slow_since = 0.0
+        self._log_at = math.inf
+        self._quiet_until = -math.inf
         self.tick_at = now
         self.rows_pushed = 0
         self.rows_pulled = 0
-        self._ask_before_s = min(ASK_BEFORE_S, settings.request_timeout_s / 4)
 
     def told(self, operation: Operation) -> str:
         """Whose call it is, as every error begins."""
@@ -275,13 +155,18 @@ class ClientCore:
                 self.end(operation, None, self._lost_error(self.links[shard], operation))
                 return
         self.open[number] = operation
-        due = now + self._settings.request_timeout_s
-        self.tick_at = min(self.tick_at, due - self._ask_before_s)
-        self._to_ask.waiting.append((due - self._ask_before_s, number))
-        self._to_end.waiting.append((due, number))
-        if operation.sets or self._sets.of_key:
-            self._sets.begin(operation, [self.links[shard] for shard in shards])
-            return
+        operation.due_at = now + self._timeout_s
+        self.tick_at = min(self.tick_at, operation.due_at - self._ask_before_s)
+        if self._setting:
+            keys = set(operation.asks_of)
+            before = {one for one, other in self._setting.items() if not keys.isdisjoint(other.sets)}
+            before.update(*[numbers for other, numbers in self._held if not keys.isdisjoint(other.asks_of)])
+            if before:
+                self._held.append((operation, before))
+                operation.because = dict.fromkeys(shards, "it comes behind a value that was set and has not arrived")
+                return
+        if operation.sets:
+            self._setting[number] = operation
         for shard in shards:
             operation.begin(self.links[shard])
 
@@ -305,8 +190,7 @@ class ClientCore:
                 self.tick_at = now
         except ProtocolError as error:
             connection.refuse(f"{link.name} sent what is no message: {error}")
-        if connection.refused is not None:
-            self._fail_all(link)
+            self.tick_at = now
 
     def _take(self, link: ClientLink, message: Reply, now: float) -> bool:
         """One message of a shard that brings no values. Whether it has changed the connection's life, so that time may
@@ -441,54 +325,31 @@ class ClientCore:
         self.tick_at = now
         self.links[shard].connection.disconnected(now)
 
-    def shut_out(self, shard: int, how: HandshakeFailure, now: float, *, key: str | None) -> None:
-        """The connection has ended in its handshake. `key`: this client's public one, where the link is encrypted."""
-        self.tick_at = now
-        link = self.links[shard]
-        link.connection.shut_out(how, now, key=key)
-        if link.connection.refused is not None:
-            self._fail_all(link)
-
-    def cannot_connect(self, shard: int, reason: str) -> None:
-        """The endpoint is none that can be connected to, now or ever."""
-        link = self.links[shard]
-        link.connection.refuse(f"{link.name}: {reason}", at_fault=True)
-        self._fail_all(link)
-
     def tick(self, now: float) -> None:
         """Deadlines, pings, silence. A tick that is late was due while this process stood still."""
         late_s = now - self.tick_at
         if late_s < 0:
             return
         if late_s > STALL_S:
-            self._after_stall(late_s)
+            for link in self.links:
+                link.connection.after_stall(late_s)
+            for operation in self.open.values():
+                operation.due_at += late_s
         for link in self.links:
-            if link.tick(now):
-                self._fail_all(link)
-        asked = self._to_ask.due(now, self.open)
-        if asked:
+            if link.tick(now) or link.connection.refused is not None:
+                for operation in [one for one in self.open.values() if link.shard in one.pending]:
+                    self.end(operation, None, self._lost_error(link, operation))
+        if asked := self._end_overdue(now) + self._log_long_wait(now):
             for link in self.links:
                 link.ask_why(asked)
-        for number in self._to_end.due(now, self.open):
-            operation = self.open[number]
-            self.end(operation, None, StoreTimeoutError(self._overdue(operation)))
-        self._tell_long_waits(now)
-        self.tick_at = min(
-            self._to_ask.next(),
-            self._to_end.next(),
-            self._long_waits.at,
-            *[link.connection.next_tick() for link in self.links],
-        )
-
-    def _after_stall(self, stall_s: float) -> None:
-        for link in self.links:
-            link.connection.after_stall(stall_s)
-        for deadlines in (self._to_ask, self._to_end):
-            deadlines.after_stall(stall_s)
+        due_at = next((one.due_at for one in self.open.values()), math.inf)
+        ask_at = next((one.due_at for one in self.open.values() if one.number > self._asked), math.inf)
+        pings = [link.connection.next_tick() for link in self.links]
+        self.tick_at = min(due_at, ask_at - self._ask_before_s, self._log_at, *pings)
 
     def close(self, reason: str) -> None:
         """Fails what is open, for that reason, and says good-bye."""
-        self._sets.close()
+        self._setting.clear()
         for operation in list(self.open.values()):
             self.end(operation, None, StoreError(f"{self.told(operation)}: {reason}"))
         for link in self.links:
@@ -509,8 +370,16 @@ class ClientCore:
         if error is None and operation.ends_step is not None:
             self.encoders.passed(operation.ends_step)
         self.outcomes.append((operation, result, error))
-        if self._sets.of_key:
-            self._sets.ended(operation)
+        if self._setting.pop(operation.number, None) is not None:
+            held, self._held = self._held, []
+            for one, before in held:
+                before.discard(operation.number)
+                if before:
+                    self._held.append((one, before))
+                elif not one.ended:
+                    one.because = {}
+                    for shard in list(one.pending):
+                        one.begin(self.links[shard])
 
     def _unprepared(self, operation: Operation, error: Exception) -> StoreError:
         """What becomes of an operation that could not be made."""
@@ -523,39 +392,49 @@ class ClientCore:
         failed.__cause__ = error
         return failed
 
-    def _fail_all(self, link: ClientLink) -> None:
-        for operation in [one for one in self.open.values() if link.shard in one.pending]:
-            self.end(operation, None, self._lost_error(link, operation))
-
     def _lost_error(self, link: ClientLink, operation: Operation) -> StoreError:
         text = f"{self.told(operation)}: {link.connection.trouble}"
         return StoreRefusedError(text) if link.connection.at_fault else StoreLostError(text)
 
-    def _tell_long_waits(self, now: float) -> None:
-        """Looked at with each ping, so that no call pays for it."""
-        self._long_waits.look(self.open, self._told_wait, now)
-        oldest = next(iter(self.open), None)
-        begun = self._to_end.next() - self._settings.request_timeout_s
-        if oldest is not None and self._long_waits.is_new(oldest, begun, now):
-            for link in self.links:
-                link.ask_why([oldest])
+    def _end_overdue(self, now: float) -> list[int]:
+        """Ends what has taken too long. Which calls shards are to be asked for, since they are about to."""
+        asked = []
+        for operation in list(self.open.values()):
+            if operation.due_at - self._ask_before_s > now:
+                break
+            if operation.due_at <= now:
+                text = f"{self.told(operation)} took over {self._timeout_s:g} s; {self._waits(operation)}"
+                self.end(operation, None, StoreTimeoutError(text))
+            elif operation.number > self._asked:
+                self._asked = operation.number
+                asked.append(operation.number)
+        return asked
 
-    def _told_wait(self, number: int) -> tuple[str, str]:
-        operation = self.open[number]
-        return self.told(operation), self._waits(operation)
-
-    def _overdue(self, operation: Operation) -> str:
-        return f"{self.told(operation)} took over {self._settings.request_timeout_s:g} s; {self._waits(operation)}"
+    def _log_long_wait(self, now: float) -> list[int]:
+        """Says of the call that has been open longest that it waits, for whom, and when that is over; one at a time.
+        Which call shards are to be asked for. Looked at with each ping, so that no call pays for it."""
+        oldest = next(iter(self.open.values()), None)
+        slow = None if self._slow is None else self.open.get(self._slow)
+        if slow is None:
+            if self._slow_name:
+                _log.warning("%s is over, after %.0f s", self._slow_name, now - self._slow_since)
+            self._slow, self._slow_name, self._log_at = None, "", math.inf
+            begun = math.inf if oldest is None else oldest.due_at - self._timeout_s
+            if oldest is not None and now - begun >= TOLD_AFTER_S and now >= self._quiet_until:
+                self._slow, self._slow_since, self._log_at = oldest.number, begun, now + ANSWER_S
+                return [oldest.number]
+        elif now >= self._log_at:
+            self._slow_name = self.told(slow)
+            waited_s = now - self._slow_since
+            _log.warning("%s has waited %.0f s: %s", self._slow_name, waited_s, self._waits(slow))
+            self._quiet_until, self._log_at = now + QUIET_S, math.inf
+        return []
 
     def _waits(self, operation: Operation) -> str:
         """What it waits for on each shard, as far as that is known."""
-        waits = [
-            f"{self.links[shard].name}: {operation.because.get(shard, self._silence(self.links[shard]))}"
-            for shard in sorted(operation.pending)
-        ]
+        waits = []
+        for shard in sorted(operation.pending):
+            state, name = self.links[shard].connection.state, self.links[shard].name
+            silence = "no answer" if state is LinkState.OPEN else f"the connection is {state.value}"
+            waits.append(f"{name}: {operation.because.get(shard, silence)}")
         return "; ".join(waits)
-
-    @staticmethod
-    def _silence(link: ClientLink) -> str:
-        state = link.connection.state
-        return "no answer" if state is LinkState.OPEN else f"the connection is {state.value}"

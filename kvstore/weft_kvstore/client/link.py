@@ -292,10 +292,11 @@ class ClientLink:
         due = self.connection.tick(now)
         if Due.CONNECT in due:
             self._connect()
-        if Due.PING in due:
-            self.say(Ping())
-        if Due.HELLO in due:
-            self.outgoing.append(self._greeting)
+        if Due.SIGN in due:
+            if self.connection.state is LinkState.OPEN:
+                self.say(Ping())
+            else:
+                self.outgoing.append(self._greeting)
         return Due.LOST in due
 
     def flush(self, now: float, most: float = math.inf) -> bool:

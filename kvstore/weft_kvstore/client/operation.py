@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from enum import Enum
 from operator import attrgetter
@@ -92,8 +92,8 @@ class Link(Protocol):
 class Operation(ABC):
     """`pending[shard]` counts what is missing from each shard; the operation ends when nothing is.
 
-    `because` is what shards said that it waits for. `number` is the request's number on the wire. All three are set
-    where it is begun.
+    `because` is what shards said that it waits for. `number` is the request's number on the wire. It fails at `due_at`.
+    All four are set where it is begun.
     """
 
     pending: dict[int, int]
@@ -103,6 +103,7 @@ class Operation(ABC):
     """The call's own: higher goes first. Set before it is begun."""
 
     number = 0
+    due_at = 0.0
     ended = False
 
     may_wait = False
@@ -125,16 +126,6 @@ class Operation(ABC):
 
     rows_pulled = 0
     """Distinct rows of a table that it asks for."""
-
-    def hold(self, places: Collection[int]) -> bool:
-        """What it says of these keys has to wait. True where the rest is begun, False where all of it waits."""
-        return False
-
-    def go_on(self, places: Sequence[int], links: Sequence[Link], *, whole: bool) -> None:
-        """These keys, at least one, have been waited for; `whole`: there are no others."""
-        if whole:
-            for link in links:
-                self.begin(link)
 
     def use(self, encoders: GradientEncoders) -> None:  # noqa: B027  # most send nothing that is encoded
         """The slot's, before anything else: for what travels encoded."""

@@ -13,13 +13,11 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.client.connection import HandshakeFailure
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.link import ClientLink
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.encryption.curve_keys import LinkKeys
 from weft_kvstore.errors import StoreError
-from weft_kvstore.process import Wakeup
 from weft_kvstore.same_host.handover import Handover, HandoverState
 from weft_kvstore.same_host.memory import Arena, ArenaError, ClientMemory
 from weft_kvstore.settings import MAX_FRAME_BYTES
@@ -31,14 +29,14 @@ from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 """The monitor's words for a connection that has ended, and for one that could not be made."""
 
-SHUT_OUT: Final = {
-    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): HandshakeFailure.UNAUTHORIZED,
-    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): HandshakeFailure.MECHANISM_MISMATCH,
-    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): HandshakeFailure.BROKEN_OFF,
-}
+_HANDSHAKE_FAILED = (
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+    | int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+    | int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+)
 """Its words for an end before the first message."""
 
-_WATCHED = int(BROKEN) | sum(SHUT_OUT)
+_WATCHED = int(BROKEN) | _HANDSHAKE_FAILED
 
 NO_RECONNECT = -1
 
@@ -54,12 +52,13 @@ _MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
 
 class LinkSocket:
-    """One connection; a new one is a new object. Used by one thread at a time. Counts the bytes that pass.
+    """One connection; a new one is a new object. Used by one thread at a time. `passed` counts bytes sent and received.
 
     `fd` becomes readable when something comes, and does not stay so: whatever is done with the socket may take the sign
     away. So `is_unread` says that it was used since it was last seen empty. `monitor_fd` is the monitor's, which was
     seen empty before anything is connected; its messages are read by `broke` alone, all of them, and so it needs no
-    such care afterwards. With `keys` the link is encrypted. `shut_out` is how the handshake has failed, where it has.
+    such care afterwards. With `keys` the link is encrypted. `shut_out` is why the handshake has failed, where it has,
+    and whether that may pass.
     Raises zmq.ZMQError for an endpoint that is none.
     """
 
@@ -68,10 +67,11 @@ class LinkSocket:
         context: zmq.Context[zmq.Socket[bytes]],
         endpoint: str,
         keys: LinkKeys | None = None,
+        passed: list[int] | None = None,
     ) -> None:
-        self.shut_out: HandshakeFailure | None = None
-        self.bytes_sent = 0
-        self.bytes_received = 0
+        self.shut_out: tuple[str, bool] | None = None
+        self._key = None if keys is None else keys.own.public
+        self._passed = [0, 0] if passed is None else passed
         self.is_unread = True
         self.socket = context.socket(zmq.DEALER)
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
@@ -108,7 +108,7 @@ class LinkSocket:
                 flags = _NOW if number == last else _MORE
                 size = len(part)
                 self._send(part, flags, size < COPIED_BYTES)
-                self.bytes_sent += size
+                self._passed[0] += size
         except zmq.Again:
             return False
         return True
@@ -129,21 +129,30 @@ class LinkSocket:
             frame = self.socket.recv(_NOW, copy=False)
             parts.append(frame.buffer)
         for part in parts:
-            self.bytes_received += part.nbytes
+            self._passed[1] += part.nbytes
         return parts
 
     def broke(self) -> bool:
         """Whether the connection has ended, or could not be made."""
         broken = False
         while _readable(self.monitor):
-            told = recv_monitor_message(self.monitor)
-            event, value = int(told["event"]), int(told["value"])
-            # No other word follows one about a message that cannot be deciphered.
-            broken = bool(event & (BROKEN | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)) or broken
-            if event in SHUT_OUT and (
-                SHUT_OUT[event] is not HandshakeFailure.MECHANISM_MISMATCH or value == _MECHANISM
-            ):
-                self.shut_out = SHUT_OUT[event]
+            word = recv_monitor_message(self.monitor)
+            event, key = int(word["event"]), self._key
+            broken = bool(event & (BROKEN | _HANDSHAKE_FAILED)) or broken
+            if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                reason = (
+                    f"it does not let in a client with the CURVE key {key}: no NAME.key in its directory of clients"
+                )
+                self.shut_out = f"{reason} has it (who connects without curve_keys has one that no shard knows)", False
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and int(word["value"]) == _MECHANISM:
+                its, mine = ("encrypted", "no ") if key is None else ("not encrypted", "")
+                self.shut_out = f"its links are {its}, and the description has {mine}curve_keys for them", False
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and key is not None:
+                # A shard that has another key than was thought can say nothing that would be understood.
+                reason = (
+                    "it broke off the handshake: it may have another CURVE key than the description's curve_keys say"
+                )
+                self.shut_out = f"{reason}, or not have started behind a proxy", True
         return broken
 
     def close(self, linger_ms: int = 0) -> None:
@@ -197,36 +206,14 @@ class ClientSockets:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: dict[int, LinkSocket] = {}
         self._handovers: dict[int, Handover] = {}
-        self._taking: Wakeup | None = None
-        """While memory is taken that is to be offered; woken once it is there, or will not be."""
-        self._took = False
+        self.wake: Callable[[], None] = lambda: None
+        """Wakes whoever sleeps over the sockets, from any thread."""
+        self._is_taking = False
+        """Whether memory is taken that is to be offered."""
         self._shares = True
         """Whether the arena is offered."""
-        self._bytes: list[list[int]] = [[0, 0] for _ in self._endpoints]
-
-    @property
-    def is_due(self) -> bool:
-        """Whether somebody has to go on at once: something waits to begin, for credit, or to end its future."""
-        return bool(self.submitted) or self.is_held
-
-    @property
-    def is_held(self) -> bool:
-        """Whether something waits for credit, or to end its future."""
-        if self.core.outcomes:
-            return True
-        for link in self.core.links:  # A loop: it is asked in every call.
-            if link.outbox.queued_slices:
-                return not self.has_more
-        return False
-
-    @property
-    def owes_receipts(self) -> bool:
-        """Whether a shard waits to hear what has arrived."""
-        return any(link.acknowledge for link in self.core.links)
-
-    def told(self, operation: Operation) -> str:
-        """Whose call it is, as every error begins."""
-        return self.core.told(operation)
+        self.passed = [[0, 0] for _ in self._endpoints]
+        """Bytes that passed the sockets to each shard, sent and received."""
 
     def receive(self, readable: Readable) -> None:
         """Reads what came."""
@@ -241,16 +228,21 @@ class ClientSockets:
                     # The shard has said that it has the arena before it says where in it something is.
                     handover = self._handovers.get(shard)
                     if handover is not None and handover.state is HandoverState.OFFERED:
-                        self._hear(shard, handover)
+                        self._has_answered(shard, handover)
                     self.core.receive(shard, parts, time.monotonic())
                     if not self.core.open:  # Nobody waits for more; it is looked for before anybody sleeps.
                         break
             if link_socket.monitor_fd in readable and link_socket.broke():
-                self._has_ended(shard, link_socket)
+                now = self.core.tick_at = time.monotonic()
+                connection = self.core.links[shard].connection
+                if link_socket.shut_out is None:
+                    connection.disconnected(now)
+                else:
+                    connection.shut_out(link_socket.shut_out[0], now, may_pass=link_socket.shut_out[1])
         if self._handovers:
             for shard, handover in list(self._handovers.items()):
                 if handover.fileno() in readable:
-                    self._hear(shard, handover)
+                    self._has_answered(shard, handover)
 
     def go_on(self, now: float) -> None:
         """Looks at deadlines and connections, and sends: after what came, so what is urgent overtakes."""
@@ -259,9 +251,8 @@ class ClientSockets:
             core.tick(now)
         self.send(now)
         for link in core.links:
-            if link.listener is not None or self._taking is not None:
-                self._bring()
-                break
+            if link.listener is not None and not self._is_taking:
+                self._offer(link)
 
     def send(self, now: float, most: float = math.inf) -> None:
         """Begins what was handed over, and sends, to each shard `most` bytes of frames where no slice is larger. Ends
@@ -300,16 +291,15 @@ class ClientSockets:
             poll.register(link_socket.monitor_fd, select.POLLIN)
         for handover in self._handovers.values():
             poll.register(handover.fileno(), select.POLLIN)
-        if self._taking is not None:
-            poll.register(self._taking.fileno(), select.POLLIN)
         return poll
 
     def close(self, reason: str) -> None:
         """Fails what is open, for that reason, and says good-bye; `end_futures` comes next."""
-        waiting, self.submitted = self.submitted, deque()
-        for operation in waiting:
-            self.core.outcomes.append((operation, None, StoreError(f"{self.told(operation)}: {reason}")))
-        self.core.close(reason)
+        core = self.core
+        while self.submitted:
+            operation = self.submitted.popleft()
+            core.outcomes.append((operation, None, StoreError(f"{core.told(operation)}: {reason}")))
+        core.close(reason)
 
     def release(self) -> None:
         """Sends the good-byes, and closes everything."""
@@ -318,88 +308,46 @@ class ClientSockets:
             self._drop(shard, GOODBYE_MS)
         self._context.term()
         self._memory.close()
-        self._end_taking()
-
-    def bytes_of(self, shard: int) -> tuple[int, int]:
-        """Bytes that passed the sockets to a shard, sent and received."""
-        sent, received = self._bytes[shard]
-        link_socket = self._sockets.get(shard)
-        if link_socket is None:
-            return sent, received
-        return sent + link_socket.bytes_sent, received + link_socket.bytes_received
-
-    def _has_ended(self, shard: int, link_socket: LinkSocket) -> None:
-        """Tells the core that a connection has ended, and how."""
-        how, now = link_socket.shut_out, time.monotonic()
-        if how is None:
-            self.core.disconnected(shard, now)
-        else:
-            keys = self._keys.get(shard)
-            self.core.shut_out(shard, how, now, key=None if keys is None else keys.own.public)
 
     def _reopen(self, link: ClientLink) -> None:
         link.reopen = False
         self._drop(link.shard, 0)
         try:
             endpoint, keys = self._endpoints[link.shard], self._keys.get(link.shard)
-            self._sockets[link.shard] = LinkSocket(self._context, endpoint, keys)
+            self._sockets[link.shard] = LinkSocket(self._context, endpoint, keys, self.passed[link.shard])
         except zmq.ZMQError as error:
-            self.core.cannot_connect(link.shard, str(error))
+            link.connection.refuse(f"{link.name}: {error}", at_fault=True)
+            self.core.tick_at = time.monotonic()
         else:
             self.changes += 1
 
-    def _bring(self) -> None:
-        """Offers the arena to shards of this host that have just welcomed this client. Their listeners are left for
-        later while its memory is taken."""
-        if self._taking is not None and not self._is_over():
+    def _offer(self, link: ClientLink) -> None:
+        """Offers the arena to a shard of this host that has just welcomed this client."""
+        assert link.listener is not None
+        self._end_handover(link.shard)
+        handover = Handover(*link.listener, self._offered) if self._shares else None
+        if self._is_taking:  # It is offered once its memory was taken.
+            self._memory.take(self._has_taken)
             return
-        for link in self.core.links:
-            if not self._shares:
-                link.listener = None
-            if link.listener is not None:
-                name, ticket = link.listener
-                self._let_go(link.shard)
-                handover = Handover(name, ticket, self._offered)
-                if self._taking is not None:
-                    return
-                link.listener = None
-                if handover.fileno() >= 0:
-                    self._handovers[link.shard] = handover
-                    self.changes += 1
+        link.listener = None
+        if handover is not None and handover.fileno() >= 0:
+            self._handovers[link.shard] = handover
+            self.changes += 1
 
     def _offered(self) -> Arena:
-        """The arena, once a listener was found. Raises ArenaError while its memory is taken."""
+        """The arena, once a listener was found. Raises ArenaError where its memory is to be taken first."""
         if not self._memory.is_taken:
-            self._taking, self._took = Wakeup(), False
-            self.changes += 1
-            self._memory.take(self._has_taken)
+            self._is_taking = True
             raise ArenaError("its memory is being taken")
         return self._memory.offered()
 
     def _has_taken(self) -> None:
-        """Called on the thread that takes memory."""
-        self._took = True
-        if (taking := self._taking) is not None:
-            taking.wake()
+        """Called on the thread that takes memory. Where there was none, payloads travel as bytes."""
+        self._shares = self._memory.is_taken
+        self._is_taking = False
+        self.wake()
 
-    def _is_over(self) -> bool:
-        """Whether no memory is being taken any more. Where there was none, listeners are left alone: payloads travel as
-        bytes."""
-        if not self._took:
-            return False
-        self._end_taking()
-        if not self._memory.is_taken:
-            for link in self.core.links:
-                link.listener = None
-        return True
-
-    def _end_taking(self) -> None:
-        if self._taking is not None:
-            self._taking.close()
-            self._taking = None
-            self.changes += 1
-
-    def _hear(self, shard: int, handover: Handover) -> None:
+    def _has_answered(self, shard: int, handover: Handover) -> None:
         """The shard has mapped the arena, or will not, or is gone."""
         handover.receive()
         self.core.shares(shard, taken=handover.state is HandoverState.TAKEN, lent=handover.lent)
@@ -410,17 +358,15 @@ class ClientSockets:
             del self._handovers[shard]
             self.changes += 1
 
-    def _let_go(self, shard: int) -> None:
+    def _end_handover(self, shard: int) -> None:
         handover = self._handovers.pop(shard, None)
         if handover is not None:
             handover.close()
             self.changes += 1
 
     def _drop(self, shard: int, linger_ms: int) -> None:
-        self._let_go(shard)
+        self._end_handover(shard)
         link_socket = self._sockets.pop(shard, None)
         if link_socket is not None:
             self.changes += 1
-            self._bytes[shard][0] += link_socket.bytes_sent
-            self._bytes[shard][1] += link_socket.bytes_received
             link_socket.close(linger_ms)

@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import fields
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.connection import LinkState
-from weft_kvstore.client.core import ClientCore, Sender
+from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.operation import (
     Link,
@@ -98,6 +99,9 @@ class CaptureOperation(ResidualOperation):
         return f"capture of residuals at step {self._step}"
 
 
+_SUMMED: Final = [one.name for one in fields(LinkStatistics) if one.name in ClientStatistics.__dataclass_fields__]
+
+
 class StoreClient(StoreCalls):
     """Implements `Store` over ZeroMQ. `endpoints` stands in for the description's, in the same order. `curve_keys` are
     its own, for encrypted links; where the description has the shards' and it has none, it makes some.
@@ -127,7 +131,9 @@ class StoreClient(StoreCalls):
         self._memory = ClientMemory(description.keys, layout)
         self._core = ClientCore(
             description,
-            Sender(slot, incarnation, os.urandom(16)),
+            slot,
+            incarnation,
+            os.urandom(16),
             settings=settings,
             endpoints=self._endpoints,
             now=time.monotonic(),
@@ -191,25 +197,17 @@ class StoreClient(StoreCalls):
         """Counts of this moment; they may move while they are read."""
         links = tuple(self._link_statistics(shard) for shard in range(len(self._endpoints)))
         return ClientStatistics(
-            bytes_sent=sum(link.bytes_sent for link in links),
-            bytes_received=sum(link.bytes_received for link in links),
-            frames_sent=sum(link.frames_sent for link in links),
-            frames_received=sum(link.frames_received for link in links),
-            queued_slices=sum(link.queued_slices for link in links),
-            queued_bytes=sum(link.queued_bytes for link in links),
-            in_flight_bytes=sum(link.in_flight_bytes for link in links),
             operations=len(self._core.open) + len(self._sockets.submitted),
             links=links,
             rows_pushed=self._core.rows_pushed,
             rows_pulled=self._core.rows_pulled,
-            shared_bytes_sent=sum(link.shared_bytes_sent for link in links),
-            shared_bytes_received=sum(link.shared_bytes_received for link in links),
+            **{name: sum(getattr(link, name) for link in links) for name in _SUMMED},
         )
 
     def _link_statistics(self, shard: int) -> LinkStatistics:
         link = self._core.links[shard]
         connection = link.connection
-        sent, received = self._sockets.bytes_of(shard)
+        sent, received = self._sockets.passed[shard]
         return LinkStatistics(
             bytes_sent=sent,
             bytes_received=received,

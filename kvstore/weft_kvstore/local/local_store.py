@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from weft_kvstore.client.calls import StoreCalls, end_futures
-from weft_kvstore.client.core import ClientCore, Sender
+from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
@@ -92,7 +92,9 @@ class LocalStore(_AtSlot):
         self._clients = [
             ClientCore(
                 self._description,
-                Sender(slot, 1, os.urandom(16)),
+                slot,
+                1,
+                os.urandom(16),
                 settings=settings,
                 endpoints=self._description.shards,
                 now=time.monotonic(),
@@ -136,8 +138,8 @@ class LocalStore(_AtSlot):
 
     def ended(self, future: StoreFuture[Any]) -> None:
         """It has ended, on this thread."""
-        if future.has_callbacks:
-            future.call_back()
+        if future._done_callbacks:
+            future._invoke_callbacks()
 
     def close(self) -> None:
         if not self._process.is_here:

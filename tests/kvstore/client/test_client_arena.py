@@ -153,7 +153,7 @@ def test_without_memory_for_shards_payloads_travel_as_bytes(stages: SlowStages) 
         before = float(client.pull("k", 0).result(WAIT_S)[0])
         assert stages.begun.wait(WAIT_S)
         stages.done.set()
-        wait_until(lambda: client._sockets._taking is None)
+        wait_until(lambda: not client._sockets._shares)
         assert a_step(client, 0) == before - 0.5
         assert not any(link.same_host or link.trouble for link in client.statistics().links)
         assert stages.threads == ["weft-arena"]

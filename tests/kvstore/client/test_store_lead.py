@@ -59,7 +59,7 @@ def without_thread(client: StoreClient) -> Iterator[None]:
 
 def is_led(client: StoreClient) -> bool:
     """Whether a caller leads, and sleeps."""
-    return client._poller._leading.locked() and client._poller._leader.is_asleep
+    return client._poller._is_led and client._poller._leader.is_asleep
 
 
 def meanwhile(client: StoreClient, act: Callable[[], object]) -> threading.Thread:
@@ -126,7 +126,7 @@ def test_the_next_who_waits_leads_when_the_first_has_what_it_wants() -> None:
     with two_slots() as (one, other), without_thread(one), ThreadPoolExecutor(4) as pool:
         one.push(KEYS, 0, [GRADIENT] * 4).result(WAIT_S)
         waits = {name: pool.submit(one.pull(name, 1).result, WAIT_S) for name in KEYS}
-        wait_until(lambda: is_led(one) and len(one._poller._followers.futures) == 3)
+        wait_until(lambda: is_led(one) and len(one._poller._followers) == 3)
         for name in KEYS:
             other.push(name, 0, GRADIENT).result(WAIT_S)
             assert waits[name].result(WAIT_S).shape == (8,)
@@ -148,18 +148,17 @@ def test_what_nobody_waits_for_ends_all_the_same(lately: bool) -> None:
         assert asyncio.run(pull()).shape == (8,)
 
 
-def test_the_thread_stands_by_after_a_caller_has_led_and_leads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_leaves_the_sockets_to_a_caller_that_has_led_lately_and_works_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with two_slots() as (one, _):
         own = one._poller._own
-
-        def stands_by() -> bool:
-            """After a caller has led: where that took long, the thread was woken for the receipt, and leads again."""
-            one.pull("k0", 0).result(WAIT_S)
-            return own.is_asleep and not own.over_sockets
-
-        monkeypatch.setattr("weft_kvstore.client.poller.LOOKS", 1 << 40)
-        wait_until(stands_by)
-        monkeypatch.setattr("weft_kvstore.client.poller.LOOKS", 0)
+        monkeypatch.setattr("weft_kvstore.client.poller.GRACE_S", 1e9)
+        one.pull("k0", 0).result(WAIT_S)
+        own.wake()
+        wait_until(lambda: own.is_asleep and not own.over_sockets)
+        monkeypatch.setattr("weft_kvstore.client.poller.GRACE_S", 0.0)
+        own.wake()
         wait_until(lambda: own.is_asleep and own.over_sockets)
 
 
@@ -245,12 +244,22 @@ def test_a_large_push_is_on_its_way_when_the_pull_behind_it_is_asked_for_and_lea
         alone.result(WAIT_S)
 
 
-def test_who_stands_by_for_a_caller_that_has_left_meanwhile_looks_at_once() -> None:
-    """Who leaves wakes nobody that is awake: the pause was meant for the time that a caller leads."""
-    with two_slots() as (one, _), without_thread(one):
-        assert not one._poller._leading.locked()
-        one._poller._stand_by(WAIT_S, is_led=True)
-        assert one._poller._own.until > time.monotonic() + WAIT_S / 2, "the pause is not over"
+def test_beside_a_caller_that_leads_for_long_the_thread_sleeps_for_long_and_is_woken_when_that_leaves() -> None:
+    with two_slots() as (one, other):
+        own = one._poller._own
+        one.push("k0", 0, GRADIENT).result(WAIT_S)
+        pulled = one.pull("k0", 1)
+
+        def sleep_for_long() -> None:
+            one._poller._led_at -= WAIT_S
+            own.wake()
+            wait_until(lambda: own.is_asleep and own.until > time.monotonic() + WAIT_S / 2)
+            other.push("k0", 0, GRADIENT)
+
+        thread = meanwhile(one, sleep_for_long)
+        pulled.result(WAIT_S)
+        thread.join()
+        wait_until(lambda: own.until < time.monotonic() + WAIT_S / 2)
 
 
 def test_callbacks_run_on_the_clients_own_thread_and_may_wait() -> None:
@@ -308,7 +317,7 @@ def test_a_wait_that_takes_too_long_ends_and_leaves_the_lead() -> None:
                 pulled.result(timeout_s)
             with pytest.raises(TimeoutError):
                 pulled.exception(timeout_s)
-        assert not one._poller._leading.locked()
+        assert not one._poller._is_led
         other.push("k0", 0, GRADIENT).result(WAIT_S)
         assert pulled.result(WAIT_S).shape == (8,)
 
@@ -334,7 +343,7 @@ def test_ctrl_c_ends_a_wait_and_nothing_else() -> None:
             pulled.result(WAIT_S)
         thread.join()
         assert signal.getsignal(signal.SIGINT) is handler
-        assert not one._poller._leading.locked()
+        assert not one._poller._is_led
         other.push("k0", 0, GRADIENT).result(WAIT_S)
         assert pulled.result(WAIT_S).shape == (8,)
 
@@ -440,5 +449,5 @@ def test_values_that_came_in_several_frames_are_acknowledged_before_their_caller
     ):
         client.pull("k0", 0).result(WAIT_S)
         assert client.statistics().frames_received >= 8
-        assert not client._sockets.owes_receipts
+        assert not any(link.acknowledge for link in client._core.links)
         wait_until(lambda: shard.statistics()["in_flight_bytes"] == 0)

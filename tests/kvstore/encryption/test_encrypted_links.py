@@ -20,7 +20,6 @@ from same_host_children import wait_until
 from store_cluster import served
 from store_proxies import TcpProxy
 from weft_kvstore import Key, KVStore, StoreDescription, StoreError, StoreLostError, StoreRefusedError, describe
-from weft_kvstore.client import connection
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
@@ -36,12 +35,6 @@ def clients(tmp_path: Path) -> Path:
     directory = tmp_path / "clients"
     directory.mkdir()
     return directory
-
-
-@pytest.fixture
-def few_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that nobody waits two seconds for the eighth."""
-    monkeypatch.setattr(connection, "HANDSHAKES", 3)
 
 
 def described(*, slots: int = 1, shards: int = 1) -> StoreDescription:
@@ -182,9 +175,7 @@ def told(description: StoreDescription, keys: CurveKeys) -> list[bool]:
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_another_key_than_the_shards_is_told_by_the_line_that_says_it(
-    clients: Path, few_handshakes: None, listed: bool
-) -> None:
+def test_another_key_than_the_shards_is_told_by_the_line_that_says_it(clients: Path, listed: bool) -> None:
     _, _, mine = make_key_files(clients / "me")
     with encrypted(described(shards=2), clients if listed else None) as (found, _):
         wrong = msgspec.structs.replace(found, curve_keys=(found.curve_keys[0], new_curve_keys().public))
@@ -195,7 +186,7 @@ def test_another_key_than_the_shards_is_told_by_the_line_that_says_it(
             assert store.pull("w").result(WAIT_S).max() == 0.0
 
 
-def test_another_key_is_told_as_such_where_a_call_fails_for_silence(few_handshakes: None) -> None:
+def test_another_key_is_told_as_such_where_a_call_fails_for_silence() -> None:
     with encrypted(described()) as (found, _):
         wrong = msgspec.structs.replace(found, curve_keys=(new_curve_keys().public,))
         hasty = LinkSettings(same_host=False, silence_s=1.0)
@@ -205,7 +196,7 @@ def test_another_key_is_told_as_such_where_a_call_fails_for_silence(few_handshak
                 store.pull("w").result(WAIT_S)
 
 
-def test_handshakes_that_a_proxy_drops_before_the_shard_is_there_keep_nobody_out(few_handshakes: None) -> None:
+def test_handshakes_that_a_proxy_drops_before_the_shard_is_there_keep_nobody_out() -> None:
     with encrypted(described(), settings=APART) as (found, (shard,)), TcpProxy(shard.endpoint) as proxy:
         proxy.cut()
         with StoreClient(found, 0, settings=APART, endpoints=[proxy.endpoint]) as client:
@@ -250,7 +241,6 @@ def test_a_client_does_not_begin_with_keys_that_are_none(tmp_path: Path) -> None
         KVStore.connect(found, 0, curve_keys=str(secret))
 
 
-@pytest.mark.usefixtures("few_handshakes")
 def test_a_client_waits_for_a_shard_that_comes_later_and_a_new_one_with_the_same_keys_is_met_anew(
     clients: Path,
 ) -> None:

@@ -135,8 +135,7 @@ def test_what_was_changed_on_its_way_is_not_taken_for_what_was_sent(spoil: tuple
         assert store.statistics().links[0].connections >= 2
 
 
-def test_who_stands_in_for_a_shard_without_its_secret_key_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_kvstore.client.connection.HANDSHAKES", 2)
+def test_who_stands_in_for_a_shard_without_its_secret_key_gets_nothing() -> None:
     with tapped(is_encrypted=True) as (found, tap), encrypted(described(), settings=APART) as (real, _):
         misled = msgspec.structs.replace(found, curve_keys=real.curve_keys)
         with StoreClient(misled, 0, settings=APART, endpoints=[tap.endpoint]) as client:

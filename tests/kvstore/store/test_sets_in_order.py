@@ -85,25 +85,33 @@ def number_of(pulled: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("key", ["w", "t", "whole"])
-def test_a_word_that_there_is_nothing_comes_behind_a_value_and_keeps_no_other_key_back(key: str) -> None:
+def test_a_barrier_comes_behind_a_value_of_one_of_its_keys_and_the_next_barrier_behind_it(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     simulation, store, other = opened(described())
     other_keys = [one.key for one in simulation.description.keys if one.key != key]
     was_set = set_value(store, key, 1, 7.0)
+    messages: list[Any] = []
+    link = simulation.clients[0].links[0]
+    say = link.say
+    monkeypatch.setattr(link, "say", lambda message: (messages.append(message), say(message)))
     barrier = store.barrier(0, [key, *other_keys])
-    late = store.barrier(1, [key])
+    late = store.barrier(1, [*other_keys])
     for one in (key, *other_keys):
         push(other, one, 0)
-        push(other, one, 1) if one == key else None
     values = {one: pull(other, one, 1) for one in (key, *other_keys)}
     settle(simulation, Choosing(deaf(0)))
-    assert [values[one].done() for one in other_keys] == [True] * 3, "the value is under way, and they do not wait"
-    assert not any(one.done() for one in (was_set, barrier, values[key]))
-    simulation.finish(random.Random(2), was_set, barrier, late, values[key])
+    assert not any(one.done() for one in (was_set, barrier, late, values[key]))
+    push(store, key, 1)
+    push(other, key, 1)
+    simulation.finish(random.Random(2), was_set, barrier, late, *values.values())
+    assert [m.step for m in messages if isinstance(m, Barrier)] == [0, 1]
     assert number_of(values[key]) == [7.0]
     after = pull(store, key, 2)
     simulation.finish(random.Random(2), after)
-    assert number_of(after) == [6.0]
-    assert not simulation.clients[0]._sets.of_key
+    assert number_of(after) == [5.0]
+    assert not simulation.clients[0]._setting
+    assert not simulation.clients[0]._held
 
 
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
@@ -166,12 +174,11 @@ def test_what_comes_behind_says_so_where_its_deadline_passes_and_is_not_said_at_
     barrier, value = store.barrier(0, ["w", "other"]), pull(store, "w", 1)
     settle(simulation, Choosing(deaf(0)))
     client = simulation.clients[0]
-    overdue = client._overdue(next(one for one in client.open.values() if one.future is value))
-    assert "it comes behind a value that was set and has not arrived" in overdue
+    waits = client._waits(next(one for one in client.open.values() if one.future is value))
+    assert "it comes behind a value that was set and has not arrived" in waits
     client.close("the end")
     simulation._pump()
-    told = [m for parts in said(simulation) if isinstance(m := decode_request(parts)[0], Barrier)]
-    assert {tuple(one.nothing) for one in told} == {(1,)}
+    assert not [parts for parts in said(simulation) if isinstance(decode_request(parts)[0], Barrier)]
     for one in (barrier, value):
         with pytest.raises(Exception, match="the end"):
             one.result(0)
