@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
 from weft_kvstore.arrays import norm_of
-from weft_kvstore.client.operation import AskOperation, Link
+from weft_kvstore.client.encoders import GradientEncoders
+from weft_kvstore.client.operation import Answer, Operation
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.sharding import Routing
-from weft_kvstore.step_outcome import LossScale, StepOutcome
+from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
     NOBODY,
     Barrier,
-    Cancel,
     Commit,
+    Done,
     Hyper,
     HyperAnswer,
     HyperDecide,
@@ -30,71 +31,55 @@ from weft_kvstore.wire.messages import (
     Message,
 )
 
+Said = Sequence[tuple[int, Message]]
+"""What is said to which shards."""
+
 # --- A barrier: what a slot says when it has sent all of a step -------------------------------------------------------
 
 
-class BarrierOperation(AskOperation):
-    """A barrier; `nothing` are the places of keys that the slot has nothing for."""
+class BarrierOperation(Operation):
+    """A barrier; `nothing` are the places of keys that the slot has nothing for.
 
-    def __init__(self, future: Future[Any], step: int, nothing: list[int]) -> None:
-        super().__init__(future)
-        self.step = self.ends_step = step
-        self.nothing = self.asks_of = nothing
-        self.parts = max(-(-len(nothing) // MAX_RUNS), 1)
-        """How many messages it takes."""
-
-    def prepare(self, routing: Routing) -> dict[int, int]:
-        return dict.fromkeys(range(routing.shards), self.parts)
-
-    def make(self, link: Link) -> None:
-        self.pending[link.shard] = self.parts
-        self.declare(link)
-
-    def declare(self, link: Link) -> None:
-        """Says what the slot has nothing for."""
-        for begin in range(0, self.parts * MAX_RUNS, MAX_RUNS):
-            link.say(Barrier(self.number, self.step, self.nothing[begin : begin + MAX_RUNS]))
-
-    def done(self, shard: int) -> bool:
-        return self.settle(shard)
-
-    def __str__(self) -> str:
-        return f"barrier of step {self.step}"
-
-
-# --- A barrier where steps are committed: every shard is asked what the step amounts to, and told what all do ---------
-
-
-class CommitOperation(BarrierOperation):
-    """It ends with a StepOutcome once every shard has taken in the commit.
-
-    Of each shard the barrier's parts are missing, then its measurement, then that it has the commit. `_outcome` is
-    there once the last has measured; a connection that is made anew says what was said last.
+    Where steps are committed (`commits`), every shard is asked what the step amounts to. Once the last has measured it,
+    all are told the outcome, which is the result. Of each shard the answers to its barrier messages are missing, then
+    its measurement, then that it has the commit; on a new connection it is said anew.
     """
 
-    def __init__(self, future: Future[Any], step: int, nothing: list[int]) -> None:
-        super().__init__(future, step, nothing)
-        self._links: dict[int, Link] = {}
+    is_request = True
+
+    def __init__(self, future: Future[Any], step: int, nothing: list[int], *, commits: bool) -> None:
+        super().__init__(future)
+        self.step = self.ends_step = step
+        self.reads = nothing
+        self._commits = commits
+        self._shards = 0
         self._measured: dict[int, Measured] = {}
         self._outcome: StepOutcome | None = None
 
-    def prepare(self, routing: Routing) -> dict[int, int]:
-        return dict.fromkeys(range(routing.shards), self.parts + 2)
+    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
+        self._shards = routing.shards
+        return dict.fromkeys(range(routing.shards), 1)
 
-    def begin(self, link: Link) -> None:
-        self._links[link.shard] = link
-        super().begin(link)
-
-    def make(self, link: Link) -> None:
+    def ask(self, shard: int) -> list[Message]:
         if self._outcome is not None:
-            self.pending[link.shard] = 1
-            self._commit(link, self._outcome)
-        elif link.shard not in self._measured:
-            self.pending[link.shard] = self.parts + 2
-            self.declare(link)
-            link.say(Measure(self.number, self.step))
+            self.pending[shard] = 1
+            return [self._commit(self._outcome)]
+        if shard in self._measured:
+            return []
+        places = self.reads
+        said: list[Message] = [
+            Barrier(self.number, self.step, list(places[begin : begin + MAX_RUNS]))
+            for begin in range(0, max(len(places), 1), MAX_RUNS)
+        ]
+        self.pending[shard] = len(said) + 2 * self._commits
+        return [*said, Measure(self.number, self.step)] if self._commits else said
 
-    def measured(self, shard: int, message: Measured) -> bool:
+    def answered(self, shard: int, message: Answer) -> Said:
+        if isinstance(message, Done):
+            self.received(shard)
+            return ()
+        if not isinstance(message, Measured) or not self._commits:
+            return super().answered(shard, message)
         if shard in self._measured:
             raise ProtocolError(f"Measured.request: {self.number}, {self} has this shard's measurement")
         other = next(iter(self._measured.values()), message)
@@ -102,37 +87,22 @@ class CommitOperation(BarrierOperation):
             mine, its = f"{message.scale} for {message.good} steps", f"{other.scale} for {other.good}"
             raise ProtocolError(f"Measured.scale: {mine}, another shard has {its}")
         self._measured[shard] = message
-        self.settle(shard)
-        if len(self._measured) == len(self._links):
-            terms = [term for one in self._measured.values() for term in one.squares]
-            finite = all(one.finite for one in self._measured.values())
-            scale = LossScale(message.scale, message.good)
-            self._outcome = outcome_of(self.step, terms, finite=finite, scale=scale)
-            for link in self._links.values():
-                self._commit(link, self._outcome)
-        return False
-
-    def give_up(self, link: Link) -> None:
-        super().give_up(link)
-        link.say(Cancel([self.number]))
+        self.received(shard)
+        if len(self._measured) < self._shards:
+            return ()
+        finite = all(one.finite for one in self._measured.values())
+        norm = norm_of([term for one in self._measured.values() for term in one.squares]) if finite else float("nan")
+        self._outcome = outcome = StepOutcome(self.step, norm, finite, message.scale, message.good)
+        return [(shard, self._commit(outcome)) for shard in range(self._shards)]
 
     def result(self) -> StepOutcome | None:
         return self._outcome
 
-    def let_go(self) -> None:
-        self._links = {}
-
-    def _commit(self, link: Link, outcome: StepOutcome) -> None:
-        link.say(Commit(self.number, self.step, outcome.norm, int(outcome.finite)))
+    def _commit(self, outcome: StepOutcome) -> Commit:
+        return Commit(self.number, self.step, outcome.norm, int(outcome.finite))
 
     def __str__(self) -> str:
-        return f"barrier and commit of step {self.step}"
-
-
-def outcome_of(step: int, terms: list[float], *, finite: bool, scale: LossScale) -> StepOutcome:
-    """What a step is whose merged gradient has squares of which `terms` are the exact sum; without a norm where a part
-    of it is not finite."""
-    return StepOutcome(step, norm_of(terms) if finite else float("nan"), finite, scale.scale, scale.good)
+        return f"barrier{' and commit' if self._commits else ''} of step {self.step}"
 
 
 # --- A change of hyper-parameters on its way: every shard holds it, shard 0 decides, the others hear of it ------------
@@ -171,120 +141,89 @@ class Phase(Enum):
     SETTLE = "settle"
 
 
-class HyperOperation(AskOperation):
+class HyperOperation(Operation):
     """It ends with the step from which the numbers hold. `_due` is what each shard has not answered yet; it is said
     again on a new connection."""
+
+    is_request = True
 
     def __init__(self, future: Future[Any], change: Change, draw: Callable[[], bytes]) -> None:
         """`draw` gives 16 bytes that no other proposal has."""
         super().__init__(future)
-        self.change = change
+        self._change = change
         self._draw = draw
-        self._links: dict[int, Link] = {}
+        self._shards = 0
         self._due: dict[int, Message] = {}
         self._phase = Phase.FIRST
         self._proposal = b""
         self._step = change.step or 0
-        self._version = 0
         self._tries = 0
 
-    def prepare(self, routing: Routing) -> dict[int, int]:
+    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
+        self._shards = routing.shards
+        self._propose()
         return dict.fromkeys(range(routing.shards), 1)
 
-    def begin(self, link: Link) -> None:
-        self._links[link.shard] = link
-        if not link.shard:
-            self._proposal = self._draw()
-            self._due[0] = self._hyper()
-        super().begin(link)
+    def ask(self, shard: int) -> list[Message]:
+        return [self._due[shard]] if shard in self._due else []
 
-    def make(self, link: Link) -> None:
-        if link.shard in self._due:
-            link.say(self._due[link.shard])
-
-    def agreed(self, shard: int, message: HyperAnswer | HyperDecided) -> bool:
-        if message.proposal != self._proposal:
-            return False  # It was withdrawn meanwhile.
-        expected = HyperDecided if self._phase is Phase.DECIDE else HyperAnswer
+    def answered(self, shard: int, message: Answer) -> Said:
+        if isinstance(message, HyperAnswer | HyperDecided) and message.proposal != self._proposal:
+            return ()  # It was withdrawn meanwhile.
+        expected = {Phase.DECIDE: HyperDecided, Phase.SETTLE: Done}.get(self._phase, HyperAnswer)
         if self._due.pop(shard, None) is None or not isinstance(message, expected):
             raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} is at {self._phase.value}")
         if isinstance(message, HyperDecided):
-            return self._decided(message.version)
-        if not message.held:
-            self._refused(message)
+            if not message.version:
+                self._phase = Phase.REST
+                raise StoreRefusedError("it took too long and was given up; try again")
+            self._phase = Phase.SETTLE
+            self.received(0)
+            return self._say_others(HyperSettle(self.number, self._proposal, message.version))
+        if not isinstance(message, HyperAnswer):
+            self.received(shard)
+        elif not message.held:
+            return self._refused(message)
+        elif not self._due and self._phase is Phase.FIRST and self._shards > 1:
+            self._phase = Phase.REST
+            return self._say_others(self._hyper())
         elif not self._due:
-            self._go_on()
-        return False
+            self._phase = Phase.DECIDE
+            self._due = {0: HyperDecide(self.number, self._proposal, 1)}
+            return list(self._due.items())
+        return ()
 
-    def done(self, shard: int) -> bool:
-        if self._phase is not Phase.SETTLE or self._due.pop(shard, None) is None:
-            raise ProtocolError(f"Done.request: {self.number}, {self} is at {self._phase.value}")
-        return self.settle(shard)
-
-    def give_up(self, link: Link) -> None:
-        super().give_up(link)
-        if self._proposal and self._phase in {Phase.FIRST, Phase.REST}:  # Later shard 0 may have decided.
-            link.say(self._withdrawal(link.shard))
+    def withdraw(self, shard: int) -> list[Message]:
+        """Nobody has to hold it any more; later shard 0 may have decided."""
+        if self._phase not in {Phase.FIRST, Phase.REST}:
+            return []
+        return [(HyperSettle if shard else HyperDecide)(NOBODY, self._proposal, 0)]
 
     def result(self) -> int:
         return self._step
 
-    def let_go(self) -> None:
-        self._links = {}
-        self._due = {}
+    def _propose(self) -> None:
+        self._phase, self._proposal = Phase.FIRST, self._draw()
+        self._due = {0: self._hyper()}
 
-    def _go_on(self) -> None:
-        """All that were asked hold it."""
-        if self._phase is Phase.FIRST and len(self._links) > 1:
-            self._phase = Phase.REST
-            for shard in self._others:
-                self._say(shard, self._hyper())
-        else:
-            self._phase = Phase.DECIDE
-            self._say(0, HyperDecide(self.number, self._proposal, 1))
-
-    def _decided(self, version: int) -> bool:
-        if not version:
-            self._withdraw()
-            raise StoreRefusedError("it took too long and was given up; try again")
-        self._phase, self._version = Phase.SETTLE, version
-        for shard in self._others:
-            self._say(shard, HyperSettle(self.number, self._proposal, version))
-        return self.settle(0)
-
-    def _refused(self, answer: HyperAnswer) -> None:
+    def _refused(self, answer: HyperAnswer) -> Said:
         """Tries a later step, where any will do and one can be had. Raises StoreRefusedError."""
-        self._withdraw()
         self._tries += 1
-        if self.change.step is not None or answer.step <= self._step or self._tries >= TRIES:
+        if self._change.step is not None or answer.step <= self._step or self._tries >= TRIES:
             raise StoreRefusedError(answer.reason)
-        self._phase, self._step = Phase.FIRST, answer.step + (1 << self._tries >> 1) - 1
-        self._proposal = self._draw()
-        self._say(0, self._hyper())
+        withdrawn = [(shard, said) for shard in range(self._shards) for said in self.withdraw(shard)]
+        self._step = answer.step + (1 << self._tries >> 1) - 1
+        self._propose()
+        return [*withdrawn, *self._due.items()]
 
-    def _withdraw(self) -> None:
-        """Nobody has to hold it any more."""
-        self._due = {}
-        for shard, link in self._links.items():
-            link.say(self._withdrawal(shard))
-
-    def _withdrawal(self, shard: int) -> Message:
-        if not shard:
-            return HyperDecide(NOBODY, self._proposal, 0)
-        return HyperSettle(NOBODY, self._proposal, 0)
-
-    @property
-    def _others(self) -> list[int]:
-        return [shard for shard in self._links if shard]
-
-    def _say(self, shard: int, message: Message) -> None:
-        self._due[shard] = message
-        self._links[shard].say(message)
+    def _say_others(self, message: Message) -> Said:
+        self._due = dict.fromkeys(range(1, self._shards), message)
+        return list(self._due.items())
 
     def _hyper(self) -> Hyper:
-        change = self.change
+        change = self._change
         key = [] if change.place is None else [change.place]
         return Hyper(self.number, self._proposal, self._step, key, list(change.numbers), list(change.numbers.values()))
 
     def __str__(self) -> str:
-        return str(self.change)
+        return str(self._change)

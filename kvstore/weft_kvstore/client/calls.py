@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
+from functools import wraps
 from operator import index
-from typing import Any, Final, Protocol
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation
-from weft_kvstore.client.operation import Gives, KeyPull, Operation, PushOperation, PushPull
+from weft_kvstore.client.agreement import BarrierOperation, Change, HyperOperation
+from weft_kvstore.client.operation import CALLS, KeyOperation, Operation
 from weft_kvstore.client.plan import KeySet, KnownKeys, TableKey
 from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.description.check import check_description
@@ -21,7 +22,7 @@ from weft_kvstore.errors import StoreError, StorePassedError, StoreRefusedError,
 from weft_kvstore.futures import Driver, StoreFuture, joined, on_end
 from weft_kvstore.hyper import checked_numbers
 from weft_kvstore.process import OwnProcess
-from weft_kvstore.rows.rows import Rows, check_ids, last_rows, summed_rows, wanted_rows
+from weft_kvstore.rows.rows import check_ids, last_rows, summed_rows, wanted_rows
 from weft_kvstore.same_host.memory import ClientMemory
 from weft_kvstore.settings import MAX_STEP
 from weft_kvstore.step_outcome import StepOutcome
@@ -31,13 +32,31 @@ from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading
 MAX_PULLED_ROWS: Final = 1 << 22
 """Rows of one call, at most: a shard holds the ids of what is asked until it can be answered."""
 
-_WORDS: Final = {
-    PayloadKind.GRADIENT: ("push", "step", "gradient"),
-    PayloadKind.VALUE: ("set", "version", "value"),
-    PayloadKind.RESTORED: ("restore", "version", "array"),
-}
-
 _READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _checked(
+    call: Callable[Concatenate[StoreCalls, P], Future[R]],
+) -> Callable[Concatenate[StoreCalls, P], Future[R]]:
+    """A call whose arguments may not fit: then its future fails. Raises StoreError in a forked child."""
+
+    @wraps(call)
+    def checked(self: StoreCalls, /, *args: P.args, **named: P.kwargs) -> Future[R]:
+        self._process.check()
+        try:
+            return call(self, *args, **named)
+        except StoreError as raised:
+            error = raised
+        except MemoryError as raised:
+            error = StoreError(f"there is no memory for what is asked: {raised}")
+        future: StoreFuture[R] = StoreFuture()
+        future.set_exception(error)
+        return future
+
+    return checked
 
 
 class StoreCalls(Store, BufferStore):
@@ -46,7 +65,9 @@ class StoreCalls(Store, BufferStore):
 
     `priority` of a call, within `MAX_CALL_PRIORITY`: what a higher one sends goes first, in both directions. Described
     priorities order what is left equal. Every call raises StoreError in a child of the process that made the store.
-    What does not fit the description fails the future, with StoreRefusedError, before anything is begun."""
+    What does not fit the description fails the future, with StoreRefusedError, before anything is begun. Who calls
+    often looks keys up once, as a `key_set` or a `table`; of these a call checks nothing: arrays are C-contiguous and
+    have the keys' dtypes and shapes."""
 
     _submit: Callable[[Operation], None]
     _driver: Driver | None
@@ -78,53 +99,28 @@ class StoreCalls(Store, BufferStore):
         self._process.check()
         return self._memory.value(self._keys.one(key, "buffer").places[0])
 
-    def push(
-        self, keys: str | Sequence[str], step: int, gradients: Array | Sequence[Array], *, priority: int = 0
-    ) -> Future[None]:
-        """See `Store.push`; of several keys a gradient each, in their order."""
-        return self._begin(lambda future: self._push(future, keys, step, gradients, PayloadKind.GRADIENT), priority)
-
-    def restore(self, key: str, version: int, array: Array, number: int) -> Future[None]:
-        """Make this what a key was at a version: with number 0 its value, and the key is at that version then; else
-        state array `number` of its rule, from 1. Only of keys that nobody has pushed. Kept, as by `push`."""
-
-        def make(future: Future[Any]) -> PushOperation:
-            operation = self._push(future, key, version, array, PayloadKind.RESTORED)
-            if self._description.commit is not None:
-                raise StoreRefusedError(f"slot {self._slot}: {operation}: steps are committed, and begin at 0")
-            operation.array = number
-            return operation
-
-        return self._begin(make)
-
     def key_set(self, keys: Sequence[str]) -> KeySet:
-        """These keys, which the slot pushes, looked up once for `push_keys`, `pull_keys` and `pushpull`. Raises
-        StoreRefusedError."""
+        """These keys, looked up once for `push`, `pull` and `pushpull`. Raises StoreRefusedError."""
         return self._keys.many(keys, "pushpull")
 
-    def push_keys(self, keys: KeySet, step: int, gradients: Sequence[Array], *, priority: int = 0) -> Future[None]:
-        """`push` of a `key_set`. Arrays fit already, as by `pushpull`."""
-        future: StoreFuture[None] = StoreFuture(self._driver)
-        operation = PushOperation(future, PayloadKind.GRADIENT, keys, step, gradients)
-        operation.priority = priority
-        self._submit(operation)
-        return future
+    def table(self, key: str) -> TableKey:
+        """A table, looked up once for `push_table` and `pull_table`. Raises StoreRefusedError."""
+        return self._keys.table(key, "push")
 
-    def pull_keys(
-        self,
-        keys: KeySet,
-        version: int,
-        *,
-        out: list[Array] | None = None,
-        single: bool = False,
-        priority: int = 0,
-    ) -> Future[Any]:
-        """`pull` of a `key_set`. Arrays fit already, and `single` counts, as by `pushpull`."""
-        future: StoreFuture[Any] = StoreFuture(self._driver)
-        gives = Gives.VALUE if single else Gives.VALUES
-        operation = KeyPull(future, keys, version, reading=Reading.OWN, gives=gives, out=out)
-        operation.priority = priority
-        self._submit(operation)
+    # --- Values of keys
+
+    def push(
+        self, keys: str | Sequence[str] | KeySet, step: int, gradients: Array | Sequence[Array], *, priority: int = 0
+    ) -> Future[None]:
+        """See `Store.push`; of several keys a gradient each, in their order."""
+        if type(keys) is not KeySet:
+            return self._send(keys, step, gradients, PayloadKind.GRADIENT, priority=priority)  # type: ignore[arg-type]
+        future: StoreFuture[None] = StoreFuture(self._driver)
+        self._submit(
+            KeyOperation(
+                future, keys, payload_kind=PayloadKind.GRADIENT, step=step, arrays=list(gradients), priority=priority
+            )
+        )
         return future
 
     def pushpull(
@@ -137,74 +133,64 @@ class StoreCalls(Store, BufferStore):
         single: bool = False,
         priority: int = 0,
     ) -> StoreFuture[Any]:
-        """Gradients of `step`, and the values that have seen them, in one message: of a `key_set`. Arrays fit already:
-        C-contiguous, of the keys' dtypes and shapes. With `single` it ends with the one key's value, else with a list.
-        Where it fails, `arrived` of the future says whether the shards have the gradients all the same."""
+        """Gradients of `step`, and the values that have seen them, in one message. With `single` it ends with the one
+        key's value, else with a list. Where it fails, `arrived` of the future says whether the shards have the
+        gradients all the same."""
         future: StoreFuture[Any] = StoreFuture(self._driver)
-        gives = Gives.VALUE if single else Gives.VALUES
-        operation = PushPull(future, keys, step, gradients, gives=gives, out=out)
-        operation.priority = priority
-        self._submit(operation)
+        self._submit(
+            KeyOperation(
+                future,
+                keys,
+                payload_kind=PayloadKind.GRADIENT,
+                step=step,
+                arrays=gradients,
+                version=step + 1,
+                out=out,
+                single=single,
+                priority=priority,
+            )
+        )
         return future
-
-    def table(self, key: str) -> TableKey:
-        """A table, looked up once for `push_table` and `pull_table`. Raises StoreRefusedError."""
-        return self._keys.table(key, "push")
-
-    def push_table(
-        self, table: TableKey, step: int, ids: Array, rows: Array, count: int, *, priority: int = 0
-    ) -> Future[None]:
-        """`push_rows` of a `table` to which the slot contributes. They fit already, and `count` is what `fitting` says
-        of them."""
-        flat = rows.reshape(len(ids), table.cut.width)
-        given = Rows(ids[:count], flat[:count])
-        return self._begin(
-            lambda future: PushRowsOperation(future, table, PayloadKind.GRADIENT, step, given),
-            priority,
-        )
-
-    def pull_table(self, table: TableKey, version: int, *, ids: Array, count: int, priority: int = 0) -> Future[Array]:
-        """`pull_rows` of a `table`. They fit already, as by `push_table`."""
-        return self._begin(
-            lambda future: PullRowsOperation(
-                future, table, version, Reading.OWN, wanted_rows(ids, count), rows=len(ids)
-            ),
-            priority,
-        )
-
-    def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
-        return self._begin(
-            lambda future: self._push_rows(future, key, step, ids, rows, payload_kind=PayloadKind.GRADIENT), priority
-        )
 
     def set(self, keys: str | Sequence[str], version: int, values: Array | Sequence[Array]) -> Future[None]:
         """See `Store.set`; of several keys a value each."""
-        return self._begin(lambda future: self._push(future, keys, version, values, PayloadKind.VALUE))
+        return self._send(keys, version, values, PayloadKind.VALUE)
 
-    def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
-        return self._begin(
-            lambda future: self._push_rows(future, key, version, ids, rows, payload_kind=PayloadKind.VALUE)
-        )
+    def restore(self, key: str, version: int, array: Array, number: int) -> Future[None]:
+        """Make this what a key was at a version: with number 0 its value, and the key is at that version then; else
+        state array `number` of its rule, from 1. Only of keys that nobody has pushed, and not where steps are
+        committed. Kept, as by `push`."""
+        return self._send(key, version, array, PayloadKind.RESTORED, array=number)
 
     def pull(
         self,
-        keys: str | Sequence[str],
+        keys: str | Sequence[str] | KeySet,
         version: int,
         *,
         settled: bool = False,
         exact: bool = False,
         out: Any = None,
+        single: bool = False,
+        as_kept: bool = False,
         priority: int = 0,
     ) -> Future[Any]:
-        """A key's value, or a list of several keys', once each has seen `version` updates. With `out`, an array or one
-        for each key, C-contiguous and of the key's dtype and shape, they are written there; it is the store's until the
-        future has ended, and what is in it after a failure is not said.
+        """A key's value, or a list of several keys', once each has seen `version` updates; of a `key_set` as by
+        `pushpull`. With `out`, an array or one for each key, C-contiguous and of the key's dtype and shape, they are
+        written there; it is the store's until the future has ended, and what is in it after a failure is not said.
 
         New arrays, of which small ones may lie in one buffer: who keeps one of them keeps up to 1 MiB. `exact`: none is
-        newer; it fails where a key has passed the version. In mode sync alone.
+        newer; it fails where a key has passed the version. In mode sync alone. `as_kept`: the values as the shard has
+        them, however they travel else.
         """
         reading = Reading.EXACT if exact else _READING[settled]
-        return self._pulled(keys, out, priority, _one_behind_the_other, version=version, reading=reading)
+        if type(keys) is KeySet:
+            future: StoreFuture[Any] = StoreFuture(self._driver)
+            self._submit(
+                KeyOperation(future, keys, version=version, reading=reading, out=out, single=single, priority=priority)
+            )
+            return future
+        how = {"version": version, "reading": reading, "as_kept": as_kept, "priority": priority}
+        return self._pull(keys, out, lambda parts: [array for part in parts for array in part], how)  # type: ignore[arg-type]
 
     def pull_versions(
         self,
@@ -216,63 +202,202 @@ class StoreCalls(Store, BufferStore):
         priority: int = 0,
     ) -> Future[Pulled]:
         """The keys' values, and which versions they are at; as by `pull`."""
-        how = {"version": version, "reading": _READING[settled], "gives": Gives.VERSIONS}
-        return self._pulled(keys, out, priority, joined_pulls, **how)
+        how = {"version": version, "reading": _READING[settled], "told": True, "priority": priority}
+        return self._pull(keys, out, joined_pulls, how)
 
-    def _pulled(
-        self, keys: str | Sequence[str], out: Any, priority: int, join: Callable[[list[Any]], Any], **how: Any
-    ) -> Future[Any]:
-        """A pull of more keys than one message may name is several. `how` is of `_pull`."""
+    @_checked
+    def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
+        keys = self._keys.one(key, "pull")
+        at = self._checked_step(version, f"pull of {keys}")
+        names = self._keys.state_of(self._description.keys[keys.places[0]])
+        return self._begun(
+            KeyOperation(StoreFuture(self._driver), keys, version=at, reading=_READING[settled], names=names)
+        )
 
-        def pull(keys: str | Sequence[str], out: Any) -> Future[Any]:
-            return self._begin(lambda future: self._pull(future, keys, out=out, **how), priority)
-
-        if isinstance(keys, str) or len(keys) <= MAX_RUNS:
-            return pull(keys, out)
-        parts = [slice(begin, begin + MAX_RUNS) for begin in range(0, len(keys), MAX_RUNS)]
-        return joined([pull(keys[some], None if out is None else out[some]) for some in parts], join)
-
+    @_checked
     def read_consistent(self, keys: Sequence[str]) -> Future[tuple[int, list[Array]]]:
         """Values that the keys had at one version, and which: the newest that can be had, also while others push. In
         mode sync alone. Fails with StorePassedError where keys have passed every version that was tried."""
-        self._process.check()
-        try:
-            known = self._keys.many(keys, "read")
-            self._check_sync(f"read of {known} at one version")
-        except StoreError as error:
-            return _failed(error)
+        known = self._keys.many(keys, "read")
+        self._check_sync(f"read of {known} at one version")
         read = ConsistentRead(self, keys, known.moving, self._driver)
         read.begin()
         return read.future
 
-    def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
-        def make(future: Future[Any]) -> KeyPull:
-            keys = self._keys.one(key, "pull")
-            at = self._checked_step(version, f"pull of {keys}")
-            names = self._keys.state_of(self._description.keys[keys.places[0]])
-            return KeyPull(future, keys, at, reading=_READING[settled], gives=Gives.STATE, names=names)
+    @_checked
+    def _send(
+        self,
+        names: str | Sequence[str],
+        step: int,
+        given: Array | Sequence[Array],
+        kind: PayloadKind,
+        *,
+        array: int = 0,
+        priority: int = 0,
+    ) -> Future[None]:
+        call, count, what = CALLS[kind]
+        keys = self._set_of(names, call)
+        arrays: list[Array] = [given] if isinstance(names, str) else list(given)  # type: ignore[list-item]
+        if type(step) is not int or not 0 <= step < MAX_STEP:
+            step = self._checked_step(step, f"{call} of {keys}")
+        if kind is PayloadKind.GRADIENT and keys.others:
+            where = f"slot {self._slot}: {call} of key {keys.others[0].key!r}, {count} {step}"
+            raise StoreRefusedError(f"{where}: only slots {list(keys.others[0].slots)} contribute to it")
+        if kind is PayloadKind.RESTORED and self._description.commit is not None:
+            where = f"slot {self._slot}: {call} of {keys}, {count} {step}"
+            raise StoreRefusedError(f"{where}: steps are committed, and begin at 0")
+        self._check_arrays(keys, arrays, f"{call} of", f"{count} {step}", what)
+        return self._begun(
+            KeyOperation(
+                StoreFuture(self._driver),
+                keys,
+                payload_kind=kind,
+                step=step,
+                arrays=arrays,
+                array=array,
+                priority=priority,
+            )
+        )
 
-        return self._begin(make)
+    def _pull(
+        self, keys: str | Sequence[str], out: Any, join: Callable[[list[Any]], Any], how: Mapping[str, Any]
+    ) -> Future[Any]:
+        """A pull of more keys than one message may name is several. `how` is of `KeyOperation`."""
+        if isinstance(keys, str) or len(keys) <= MAX_RUNS:
+            return self._pull_some(keys, out, how)
+        parts = [slice(begin, begin + MAX_RUNS) for begin in range(0, len(keys), MAX_RUNS)]
+        return joined([self._pull_some(keys[some], None if out is None else out[some], how) for some in parts], join)
 
-    def pull_kept(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
-        """The key's value as its shard has it, however it travels else; as by `pull`."""
-        reading = _READING[settled]
-        return self._begin(lambda future: self._pull(future, key, version, reading=reading, gives=Gives.KEPT))
+    @_checked
+    def _pull_some(self, names: str | Sequence[str], out: Any, how: Mapping[str, Any]) -> Future[Any]:
+        single, keys, version = isinstance(names, str), self._set_of(names, "pull"), how["version"]
+        if type(version) is not int or not 0 <= version < MAX_STEP:
+            version = self._checked_step(version, f"pull of {keys}")
+        if how["reading"] is Reading.EXACT:
+            self._check_sync(f"pull of {keys}, version {version} exactly")
+        outs: list[Array] | None = None if out is None else [out] if single else list(out)
+        if outs is not None:
+            self._check_arrays(keys, outs, "pull of", f"version {version}", "array for it")
+            for name, array in zip(keys.names, outs, strict=True):
+                if not array.flags.writeable:
+                    where = f"slot {self._slot}: pull of key {name!r}, version {version}"
+                    raise StoreRefusedError(f"{where}: the array for it is read-only")
+        named = {**how, "version": version, "out": outs, "single": single}
+        return self._begun(KeyOperation(StoreFuture(self._driver), keys, **named))
+
+    def _begun(self, operation: Operation) -> Future[Any]:
+        self._submit(operation)
+        return operation.future
+
+    def _set_of(self, names: str | Sequence[str], call: str) -> KeySet:
+        return self._keys.one(names, call) if isinstance(names, str) else self._keys.many(names, call)
+
+    def _check_arrays(self, keys: KeySet, arrays: Sequence[Array], call: str, when: str, what: str) -> None:
+        """Raises StoreRefusedError for an array that does not fit, naming its key."""
+        if keys.fitting(arrays, single=False) is not None:
+            return
+        if len(arrays) != len(keys):
+            raise StoreRefusedError(f"slot {self._slot}: {call} {keys}, {when}: {len(arrays)} arrays")
+        for number, array in enumerate(arrays):
+            own = keys.described(number)
+            if not isinstance(array, np.ndarray):
+                found = f"a {type(array).__name__}, no NumPy array"
+            elif not array.flags.c_contiguous:
+                found = "not C-contiguous"
+            elif (found := f"{array.dtype}{list(array.shape)}") != own:
+                found = f"{found}, the key {own}"
+            else:
+                continue
+            raise StoreRefusedError(
+                f"slot {self._slot}: {call} key {keys.names[number]!r}, {when}: the {what} is {found}"
+            )
+
+    # --- Rows of tables
+
+    def push_table(
+        self,
+        table: TableKey,
+        step: int,
+        ids: Array,
+        rows: Array,
+        count: int | None,
+        *,
+        kind: PayloadKind = PayloadKind.GRADIENT,
+        priority: int = 0,
+    ) -> Future[None]:
+        """`push_rows`, or `set_rows`, of a `table`. They fit already, and `count` is what `before_padding` says of the
+        ids."""
+        flat = rows.reshape(len(ids), table.cut.width)
+        given = summed_rows(ids, flat, count) if kind is PayloadKind.GRADIENT else last_rows(ids, flat)
+        operation = PushRowsOperation(StoreFuture(self._driver), table, kind, step, given)
+        operation.priority = priority
+        return self._begun(operation)
+
+    @_checked
+    def pull_table(
+        self,
+        table: TableKey,
+        version: int,
+        ids: Array,
+        count: int | None,
+        *,
+        settled: bool = False,
+        state: bool = False,
+        priority: int = 0,
+    ) -> Future[Any]:
+        """`pull_rows`, or `pull_state_rows`, of a `table`. Ids fit already, as by `push_table`."""
+        names = self._keys.state_of(table.key) if state else None
+        wanted, future = wanted_rows(ids, count), StoreFuture[Any](self._driver)
+        operation = PullRowsOperation(future, table, version, _READING[settled], wanted, rows=len(ids), names=names)
+        operation.priority = priority
+        return self._begun(operation)
+
+    def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
+        return self._send_rows(key, step, ids, rows, PayloadKind.GRADIENT, priority=priority)
+
+    def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
+        return self._send_rows(key, version, ids, rows, PayloadKind.VALUE)
 
     def pull_rows(
         self, key: str, ids: Array, version: int, *, settled: bool = False, priority: int = 0
     ) -> Future[Array]:
-        reading = _READING[settled]
-        return self._begin(
-            lambda future: self._pull_rows(future, key, ids, version, state=False, reading=reading), priority
-        )
+        return self._pull_rows(key, ids, version, settled=settled, state=False, priority=priority)
 
     def pull_state_rows(
         self, key: str, ids: Array, version: int, *, settled: bool = False
     ) -> Future[Mapping[str, Array]]:
-        reading = _READING[settled]
-        return self._begin(lambda future: self._pull_rows(future, key, ids, version, state=True, reading=reading))
+        return self._pull_rows(key, ids, version, settled=settled, state=True)
 
+    @_checked
+    def _send_rows(
+        self, name: str, step: int, ids: Array, rows: Array, kind: PayloadKind, *, priority: int = 0
+    ) -> Future[None]:
+        call, number, _ = CALLS[kind]
+        table = self._keys.table(name, call)
+        key, step = table.key, self._checked_step(step, f"{call} of key {name!r}")
+        where = f"slot {self._slot}: {call} of key {name!r}, {number} {step}"
+        if kind is PayloadKind.GRADIENT and self._slot not in key.slots:
+            raise StoreRefusedError(f"{where}: only slots {list(key.slots)} contribute to it")
+        count, wanted = check_ids(ids, key, where), (len(ids), *key.shape[1:])
+        if rows.dtype != np.dtype(key.dtype) or rows.shape != wanted:
+            raise StoreRefusedError(
+                f"{where}: the rows are {rows.dtype}{list(rows.shape)}, for {len(ids)} ids {key.dtype}{list(wanted)}"
+            )
+        return self.push_table(table, step, ids, rows, count, kind=kind, priority=priority)
+
+    @_checked
+    def _pull_rows(self, name: str, ids: Array, version: int, /, **how: Any) -> Future[Any]:
+        table = self._keys.table(name, "pull")
+        version = self._checked_step(version, f"pull of rows of key {name!r}")
+        where = f"slot {self._slot}: pull of rows of key {name!r}"
+        count = check_ids(ids, table.key, where)
+        if len(ids) > MAX_PULLED_ROWS:
+            raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may ask for {MAX_PULLED_ROWS}")
+        return self.pull_table(table, version, ids, count, **how)
+
+    # --- What all shards agree on
+
+    @_checked
     def set_hyper(
         self, changes: Mapping[str, float], *, step: int | None = None, key: str | None = None
     ) -> Future[int]:
@@ -285,150 +410,26 @@ class StoreCalls(Store, BufferStore):
         own, so is the step here. After a StoreTimeoutError or a StoreLostError it may hold or not, but on all shards
         alike.
         """
-
-        def make(future: Future[Any]) -> HyperOperation:
-            known = None if key is None else self._keys.known(key, "set_hyper")
-            try:
-                numbers = checked_numbers(self._description, known, changes)
-            except ValueError as error:
-                where = f"slot {self._slot}: set_hyper{'' if key is None else f' of key {key!r}'}"
-                raise StoreRefusedError(f"{where}: {error}") from None
-            first = None if step is None else self._checked_step(step, "set_hyper")
-            place = None if key is None else self._keys.places[key]
-            return HyperOperation(future, Change(numbers, first, place, key), lambda: os.urandom(16))
-
-        return self._begin(make)
-
-    def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
-        def make(future: Future[Any]) -> BarrierOperation:
-            number = self._checked_step(step, "barrier")
-            for name in nothing:
-                key = self._keys.known(name, "barrier")
-                if self._slot not in key.slots:
-                    told = f"slot {self._slot}: barrier of step {number}: key {name!r}"
-                    raise StoreRefusedError(f"{told}: only slots {list(key.slots)} contribute to it")
-            kind = BarrierOperation if self._description.commit is None else CommitOperation
-            return kind(future, number, [self._keys.places[name] for name in nothing])
-
-        return self._begin(make)
-
-    def _begin(self, make: Callable[[Future[Any]], Operation], priority: int = 0) -> Future[Any]:
-        self._process.check()
-        future: StoreFuture[Any] = StoreFuture(self._driver)
+        known = None if key is None else self._keys.known(key, "set_hyper")
         try:
-            operation = make(future)
-            if priority:
-                operation.priority = priority
-            self._submit(operation)
-        except StoreError as error:
-            future.set_exception(error)
-        except MemoryError as error:
-            future.set_exception(StoreError(f"there is no memory for what is asked: {error}"))
-        return future
+            numbers = checked_numbers(self._description, known, changes)
+        except ValueError as error:
+            where = f"slot {self._slot}: set_hyper{'' if key is None else f' of key {key!r}'}"
+            raise StoreRefusedError(f"{where}: {error}") from None
+        first = None if step is None else self._checked_step(step, "set_hyper")
+        change = Change(numbers, first, None if key is None else self._keys.places[key], key)
+        return self._begun(HyperOperation(StoreFuture(self._driver), change, lambda: os.urandom(16)))
 
-    def _push(
-        self, future: Future[Any], names: str | Sequence[str], step: int, arrays: Any, payload_kind: PayloadKind
-    ) -> PushOperation:
-        """One key's array, or several keys'. Raises StoreRefusedError for keys, a step or arrays that do not fit."""
-        call, count, what = _WORDS[payload_kind]
-        keys = self._set_of(names, call)
-        given: list[Array] = [arrays] if isinstance(names, str) else list(arrays)
-        if type(step) is not int or not 0 <= step < MAX_STEP:
-            step = self._checked_step(step, f"{call} of {keys}")
-        if payload_kind is PayloadKind.GRADIENT and keys.others:
-            where = f"slot {self._slot}: {call} of key {keys.others[0].key!r}, {count} {step}"
-            raise StoreRefusedError(f"{where}: only slots {list(keys.others[0].slots)} contribute to it")
-        self._check_arrays(keys, given, call, f"{count} {step}", what)
-        return PushOperation(future, payload_kind, keys, step, given)
-
-    def _push_rows(
-        self, future: Future[Any], name: str, step: int, ids: Array, rows: Array, *, payload_kind: PayloadKind
-    ) -> PushRowsOperation:
-        """Raises StoreRefusedError for a key, step, ids or rows that do not fit."""
-        table, step, where = self._sent_to(name, step, payload_kind)
-        key, count = table.key, check_ids(ids, table.key, where)
-        wanted = (len(ids), *key.shape[1:])
-        if rows.dtype != np.dtype(key.dtype) or rows.shape != wanted:
-            raise StoreRefusedError(
-                f"{where}: the rows are {rows.dtype}{list(rows.shape)}, for {len(ids)} ids {key.dtype}{list(wanted)}"
-            )
-        flat = rows.reshape(len(ids), table.cut.width)
-        given = summed_rows(ids, flat, count) if payload_kind is PayloadKind.GRADIENT else last_rows(ids, flat)
-        return PushRowsOperation(future, table, payload_kind, step, given)
-
-    def _pull(
-        self,
-        future: Future[Any],
-        names: str | Sequence[str],
-        version: int,
-        *,
-        reading: Reading,
-        gives: Gives | None = None,
-        out: Any = None,
-    ) -> KeyPull:
-        """One key's value, or several keys', unless `gives` says otherwise. Raises StoreRefusedError for keys, a
-        version or arrays that do not fit."""
-        single = isinstance(names, str)
-        gives = gives or (Gives.VALUE if single else Gives.VALUES)
-        keys = self._set_of(names, "pull")
-        outs: list[Array] | None = None if out is None else [out] if single else list(out)
-        if type(version) is not int or not 0 <= version < MAX_STEP:
-            version = self._checked_step(version, f"pull of {keys}")
-        if reading is Reading.EXACT:
-            self._check_sync(f"pull of {keys}, version {version} exactly")
-        if outs is not None:
-            self._check_arrays(keys, outs, "pull", f"version {version}", "array for it")
-            for name, array in zip(keys.names, outs, strict=True):
-                if not array.flags.writeable:
-                    where = f"slot {self._slot}: pull of key {name!r}, version {version}"
-                    raise StoreRefusedError(f"{where}: the array for it is read-only")
-        return KeyPull(future, keys, version, reading=reading, gives=gives, out=outs)
-
-    def _pull_rows(
-        self, future: Future[Any], name: str, ids: Array, version: int, *, state: bool, reading: Reading
-    ) -> PullRowsOperation:
-        """Raises StoreRefusedError for a key, version or ids that do not fit, MemoryError."""
-        table = self._keys.table(name, "pull")
-        version = self._checked_step(version, f"pull of rows of key {name!r}")
-        where = f"slot {self._slot}: pull of rows of key {name!r}"
-        count = check_ids(ids, table.key, where)
-        if len(ids) > MAX_PULLED_ROWS:
-            raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may ask for {MAX_PULLED_ROWS}")
-        names = self._keys.state_of(table.key) if state else None
-        return PullRowsOperation(future, table, version, reading, wanted_rows(ids, count), rows=len(ids), names=names)
-
-    def _set_of(self, names: str | Sequence[str], call: str) -> KeySet:
-        return self._keys.one(names, call) if isinstance(names, str) else self._keys.many(names, call)
-
-    def _check_arrays(self, keys: KeySet, arrays: Sequence[Array], call: str, when: str, what: str) -> None:
-        """Raises StoreRefusedError for an array that does not fit, naming its key."""
-        if len(arrays) != len(keys):
-            raise StoreRefusedError(f"slot {self._slot}: {call} of {keys}, {when}: {len(arrays)} arrays")
-        for number, array in enumerate(arrays):
-            if (
-                isinstance(array, np.ndarray)
-                and array.dtype == keys.dtypes[number]
-                and array.shape == keys.shapes[number]
-                and array.flags.c_contiguous
-            ):
-                continue
-            where = f"slot {self._slot}: {call} of key {keys.names[number]!r}, {when}: the {what} is"
-            if not isinstance(array, np.ndarray):
-                raise StoreRefusedError(f"{where} a {type(array).__name__}, no NumPy array")
-            if array.flags.c_contiguous:
-                own, found = keys.described(number), f"{array.dtype}{list(array.shape)}"
-                raise StoreRefusedError(f"{where} {found}, the key {own}")
-            raise StoreRefusedError(f"{where} not C-contiguous")
-
-    def _sent_to(self, name: str, step: int, payload_kind: PayloadKind) -> tuple[TableKey, int, str]:
-        call, count, _ = _WORDS[payload_kind]
-        table = self._keys.table(name, call)
-        step = self._checked_step(step, f"{call} of key {name!r}")
-        where = f"slot {self._slot}: {call} of key {name!r}, {count} {step}"
-        slots = table.key.slots
-        if payload_kind is PayloadKind.GRADIENT and self._slot not in slots:
-            raise StoreRefusedError(f"{where}: only slots {list(slots)} contribute to it")
-        return table, step, where
+    @_checked
+    def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
+        number = self._checked_step(step, "barrier")
+        for name in nothing:
+            key = self._keys.known(name, "barrier")
+            if self._slot not in key.slots:
+                told = f"slot {self._slot}: barrier of step {number}: key {name!r}"
+                raise StoreRefusedError(f"{told}: only slots {list(key.slots)} contribute to it")
+        places, commits = [self._keys.places[name] for name in nothing], self._description.commit is not None
+        return self._begun(BarrierOperation(StoreFuture(self._driver), number, places, commits=commits))
 
     def _check_sync(self, what: str) -> None:
         mode = self._description.mode
@@ -447,16 +448,6 @@ class StoreCalls(Store, BufferStore):
         if not 0 <= number < MAX_STEP:
             raise StoreRefusedError(f"slot {self._slot}: {what}: step or version {number} is not within 0 to 2**62")
         return number
-
-
-def _one_behind_the_other(parts: list[list[Array]]) -> list[Array]:
-    return [array for part in parts for array in part]
-
-
-def _failed(error: StoreError) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_exception(error)
-    return future
 
 
 class HasOutcomes(Protocol):

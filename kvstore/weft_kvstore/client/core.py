@@ -11,7 +11,7 @@ from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.link import ClientLink, SentPiece
-from weft_kvstore.client.operation import AskOperation, Operation
+from weft_kvstore.client.operation import Answer, Operation
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
@@ -134,13 +134,10 @@ class ClientCore:
         """Begins an operation; it ends at its deadline at the latest. What goes wrong before it is open ends it, and no
         other: nobody else knows of it, so nobody else could end it."""
         number = self._number = operation.number = self._number + 1
-        operation.pending, operation.because = {}, {}
         try:
             if self.memory is not None:
                 operation.look(self.memory)
-            if self._encodes:
-                operation.use(self.encoders)
-            shards = operation.pending = operation.prepare(self.routing)
+            shards = operation.pending = operation.prepare(self.routing, self.encoders if self._encodes else None)
         except Exception as error:  # noqa: BLE001  # an operation's outermost frame
             self.end(operation, None, self._unprepared(operation, error))
             return
@@ -158,17 +155,27 @@ class ClientCore:
         operation.due_at = now + self._timeout_s
         self.tick_at = min(self.tick_at, operation.due_at - self._ask_before_s)
         if self._setting:
-            keys = set(operation.asks_of)
+            keys = set(operation.reads)
             before = {one for one, other in self._setting.items() if not keys.isdisjoint(other.sets)}
-            before.update(*[numbers for other, numbers in self._held if not keys.isdisjoint(other.asks_of)])
+            before.update(*[numbers for other, numbers in self._held if not keys.isdisjoint(other.reads)])
             if before:
                 self._held.append((operation, before))
                 operation.because = dict.fromkeys(shards, "it comes behind a value that was set and has not arrived")
                 return
         if operation.sets:
             self._setting[number] = operation
-        for shard in shards:
-            operation.begin(self.links[shard])
+        self._start(operation)
+
+    def _start(self, operation: Operation) -> None:
+        """Hands an operation to the links."""
+        for shard in operation.pending:
+            link = self.links[shard]
+            for run in operation.runs.get(shard, ()):
+                link.outbox.put(run)
+            if operation.is_request:
+                link.requests[operation.number] = operation
+                if link.connection.state is LinkState.OPEN:
+                    link.ask(operation)
 
     def receive(self, shard: int, parts: Sequence[Buffer], now: float) -> None:
         """One message of a shard. A shard that talks nonsense is left for good."""
@@ -209,26 +216,33 @@ class ClientCore:
             case Welcome() | Refused():
                 link.greeted(message, now)
                 return True
-            case Done():
-                for number in message.request:
-                    request = link.requests.get(number)
-                    if request is not None:
-                        self._settled(link, request, ended=request.done(link.shard))
-            case Measured() | Failed() | Because():
-                request = link.requests.get(message.request)
-                if request is not None:
-                    self._answered(link, request, message)
+            case Done() | Measured() | Failed() | Because():
+                for number in message.request if isinstance(message, Done) else [message.request]:
+                    if (request := link.requests.get(number)) is not None:
+                        self._said_of(link, request, message)
         return False
 
-    def _answered(self, link: ClientLink, request: AskOperation, message: Measured | Failed | Because) -> None:
-        """Something is said of a request."""
-        if isinstance(message, Measured):
-            self._settled(link, request, ended=request.measured(link.shard, message))
-        elif isinstance(message, Failed):
-            error = _ERRORS[message.code]
-            self.end(request, None, error(f"{self.told(request)}: {link.name}: {message.reason}"))
-        else:
+    def _said_of(self, link: ClientLink, request: Operation, message: Done | Measured | Failed | Because) -> None:
+        if isinstance(message, Because):
             request.because[link.shard] = message.reason
+        elif isinstance(message, Failed):
+            error = _ERRORS[message.code](f"{self.told(request)}: {link.name}: {message.reason}")
+            self.end(request, None, error)
+        else:
+            self._answered(link, request, message)
+
+    def _answered(self, link: ClientLink, request: Operation, message: Answer) -> None:
+        """A shard answers a request that is no pull."""
+        try:
+            for shard, said in request.answered(link.shard, message):
+                self.links[shard].say(said)
+        except StoreRefusedError as error:
+            self.end(request, None, StoreRefusedError(f"{self.told(request)}: {link.name}: {error}"))
+            return
+        if link.shard not in request.pending:
+            link.requests.pop(request.number, None)
+        if not request.pending:
+            self.end(request, request.result(), None)
 
     def _values(self, link: ClientLink, values: Values, payload: memoryview, now: float) -> bool:
         """A frame of values; else as `_take`. Where a pull came in several frames they may be small because the shard
@@ -248,7 +262,7 @@ class ClientCore:
         for request, came in runs:
             operation = link.requests.get(request)
             if operation is not None:  # Else it was given up meanwhile.
-                ended = operation.settle(shard, operation.write(shard, came))
+                ended = operation.received(shard, operation.write(shard, came))
                 if shard not in operation.pending:
                     del link.requests[request]
                 if ended:
@@ -268,21 +282,8 @@ class ClientCore:
                 other.say(HyperSettle(NOBODY, message.proposal, message.version))
             return
         request = link.requests.get(message.request)
-        if request is None:
-            return
-        try:
-            ended = request.agreed(link.shard, message)
-        except StoreRefusedError as error:
-            self.end(request, None, StoreRefusedError(f"{self.told(request)}: {link.name}: {error}"))
-        else:
-            self._settled(link, request, ended=ended)
-
-    def _settled(self, link: ClientLink, request: AskOperation, *, ended: bool) -> None:
-        """Parts of a request have come from a shard."""
-        if link.shard not in request.pending:
-            link.requests.pop(request.number, None)
-        if ended:
-            self.end(request, request.result(), None)
+        if request is not None:
+            self._answered(link, request, message)
 
     def _arrived(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
         for frame in frames:
@@ -291,7 +292,7 @@ class ClientCore:
 
     def _delivered(self, link: ClientLink, pieces: Sequence[SentPiece]) -> None:
         for one in pieces:
-            if not one.run.cancelled and one.run.owner.delivered(link.shard, one.count):
+            if not one.run.cancelled and one.run.owner.arrived(link.shard, one.count):
                 self.end(one.run.owner, None, None)
 
     def _push_refused(self, link: ClientLink, message: PushRefused) -> None:
@@ -306,7 +307,8 @@ class ClientCore:
             return
         for run in link.outbox.repeat(message.frame, some):
             run.entry = run.entry._replace(request=run.owner.number)
-            run.owner.resent(link.shard, run)
+            if not run.owner.ended:
+                run.owner.runs[link.shard].append(run)
 
     def shares(self, shard: int, *, taken: bool, lent: Bytes | None = None) -> None:
         """The shard has mapped this client's arena, and lends its own values, or has it no more."""
@@ -361,10 +363,13 @@ class ClientCore:
             return
         operation.ended = True
         self.open.pop(operation.number, None)
+        operation.close()
         if error is not None:
-            for shard in operation.pending:
-                operation.give_up(self.links[shard])
-        operation.let_go()
+            self._withdraw(operation)
+        for runs in operation.runs.values():
+            for run in runs:
+                run.cancelled = True  # A connection that breaks now need not bring it again.
+        operation.runs = {}  # They know it: its arrays go at once, not when the collector of cycles comes round.
         if isinstance(result, StepOutcome):
             self.encoders.told(result)
         if error is None and operation.ends_step is not None:
@@ -378,8 +383,17 @@ class ClientCore:
                     self._held.append((one, before))
                 elif not one.ended:
                     one.because = {}
-                    for shard in list(one.pending):
-                        one.begin(self.links[shard])
+                    self._start(one)
+
+    def _withdraw(self, operation: Operation) -> None:
+        """What has not left of an operation that fails need not; its requests are not said again."""
+        for shard in operation.pending:
+            link = self.links[shard]
+            for run in operation.runs.get(shard, ()):
+                link.outbox.cancel(run)
+            if link.requests.pop(operation.number, None) is not None:
+                for message in operation.withdraw(shard):
+                    link.say(message)
 
     def _unprepared(self, operation: Operation, error: Exception) -> StoreError:
         """What becomes of an operation that could not be made."""

@@ -11,7 +11,7 @@ import msgspec
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.connection import Connection, Due, LinkState
-from weft_kvstore.client.operation import AskOperation, Operation, PullOperation, SentRun
+from weft_kvstore.client.operation import Operation
 from weft_kvstore.same_host.layout import LinkMemory
 from weft_kvstore.settings import LinkSettings, is_loopback
 from weft_kvstore.wire.codec import ProtocolError, ValueRun, encode, lent_runs, payload_bytes, value_runs
@@ -44,12 +44,12 @@ CARRIES_PULL_BYTES: Final = 1 << 16
 """A frame of at most so many bytes takes a pull along: a message of its own would cost more than the wait for them."""
 
 
-def pull_messages(pulls: Iterable[PullOperation], shard: int, *, shared: bool) -> list[Pull]:
+def pull_messages(pulls: Iterable[Operation], shard: int, *, shared: bool) -> list[Pull]:
     """Asks for what is still wanted. `shared`: the shard has the arena."""
     messages: list[Pull] = []
     room = priority = 0
     for pull in pulls:
-        if pull.ended or not (runs := pull.asks(shard)):
+        if pull.ended or not (runs := pull.asked.get(shard)):
             continue
         if len(runs) > room or pull.priority != priority:
             room, priority = MAX_RUNS, pull.priority
@@ -223,7 +223,7 @@ class ClientLink:
         self.connection = Connection(self.name, settings, now)
         self.outbox: Outbox[SentEntry, Operation] = Outbox(settings, loopback=is_loopback(endpoint))
         self.arena = ArenaFrames(shard)
-        self.requests: dict[int, AskOperation] = {}
+        self.requests: dict[int, Operation] = {}
         self.outgoing: list[list[Buffer]] = []
         self.reopen = False
         self.listener: tuple[bytes, bytes] | None = None
@@ -239,13 +239,24 @@ class ClientLink:
         self._greeting: list[Buffer] = []
         """The connection's first message, said again until it is answered."""
         self._same_host = settings.same_host
-        self.new_pulls: list[PullOperation] = []
+        self.new_pulls: list[Operation] = []
         """What is to be asked for with the next `flush`."""
         self.acknowledge: list[int] = []
         """Frames of values that have arrived and of which the shard has not been told."""
 
-    def forget(self, request: AskOperation) -> None:
-        self.requests.pop(request.number, None)
+    def ask(self, request: Operation) -> None:
+        """Says a request: at first, and again on each new connection until it is answered."""
+        if not request.is_pull:
+            for message in request.ask(self.shard):
+                self.say(message)
+            return
+        self.new_pulls.append(request)
+        if request.sends_ids:  # All of them again: what came of them is forgotten with a connection.
+            for before in request.runs.get(self.shard, ()):
+                self.outbox.cancel(before)
+            run = request.ids(self.shard)
+            request.runs[self.shard] = [run]
+            self.outbox.put(run)
 
     def say(self, message: Message) -> None:
         """Sends a control message now; it goes before all data that has not left. Nothing while there is no link."""
@@ -285,7 +296,7 @@ class ClientLink:
             if self._same_host and message.listener:
                 self.listener = message.listener, message.ticket
             for request in self.requests.values():
-                request.make(self)
+                self.ask(request)
 
     def tick(self, now: float) -> bool:
         """Keeps the connection alive. Whether the shard has to be held for lost, at the moment it becomes so."""
@@ -343,11 +354,6 @@ class ClientLink:
         if here:
             self.say(Why(here[:MAX_RUNS]))
 
-    def withdraw(self, runs: Iterable[SentRun]) -> None:
-        """These need not be sent any more."""
-        for run in runs:
-            self.outbox.cancel(run)
-
     def close(self) -> None:
         self.say(Bye())
 
@@ -360,7 +366,8 @@ class ClientLink:
         again = self.arena.begin_anew()
         self.outbox.shared = False
         for run in self.outbox.requeue(again):
-            run.owner.resent(self.shard, run)
+            if not run.owner.ended:
+                run.owner.runs[self.shard].append(run)
         session, loopback = self.connection.session, self.outbox.loopback
         self.sent, self.received = 1, 0
         self._greeting = encode(

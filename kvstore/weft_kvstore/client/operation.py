@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from enum import Enum
 from operator import attrgetter
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from weft_kvstore.arrays import Array, bytes_of
-from weft_kvstore.client.connection import Connection, LinkState
 from weft_kvstore.client.encoders import EncodedRun, GradientEncoders
-from weft_kvstore.client.plan import KeyPlan, KeySet, PlanRun, Segments, source_of
+from weft_kvstore.client.plan import KeyPlan, KeySet, PlanRun, source_of
 from weft_kvstore.compression.codecs import PayloadError
-from weft_kvstore.compression.slices import SliceEncoder
-from weft_kvstore.futures import StoreFuture
 from weft_kvstore.same_host.layout import GivenArrays, are_given
 from weft_kvstore.sharding import Routing
 from weft_kvstore.store import Pulled
@@ -26,6 +21,7 @@ from weft_kvstore.wire.codec import ProtocolError, ValueRun
 from weft_kvstore.wire.messages import (
     NOBODY,
     Cancel,
+    Done,
     HyperAnswer,
     HyperDecided,
     Measured,
@@ -34,247 +30,125 @@ from weft_kvstore.wire.messages import (
     Reading,
     SentEntry,
 )
-from weft_kvstore.wire.outbox import CALL_PRIORITY, Outbox, OutRun, Source
-
-# --- What calls that send are named, and what pulls end with ----------------------------------------------------------
-
+from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Source
 
 CALLS: Final = {
-    PayloadKind.GRADIENT: ("push", "step"),
-    PayloadKind.VALUE: ("set", "version"),
-    PayloadKind.RESTORED: ("restore", "version"),
+    PayloadKind.GRADIENT: ("push", "step", "gradient"),
+    PayloadKind.VALUE: ("set", "version", "value"),
+    PayloadKind.RESTORED: ("restore", "version", "array"),
 }
+"""What a call that sends is named, what its number is, and what it sends."""
 
-
-class Gives(Enum):
-    """What a pull of keys ends with: the one key's value, its state by name, a list of values, `Pulled`, or the value
-    of one key as its shard has it, however it travels else."""
-
-    VALUE = "value"
-    STATE = "state"
-    VALUES = "values"
-    VERSIONS = "versions"
-    KEPT = "kept"
-
-
-# --- What a client has begun and not ended ----------------------------------------------------------------------------
-# Pure; whoever does the I/O ends the future.
-#
-# Pushes and pulls of rows are in `row_operation`, barriers and commits in `agreement`.
-
+Answer: TypeAlias = Done | Measured | HyperAnswer | HyperDecided
+"""What a shard says of a request that is no pull."""
 
 SentRun: TypeAlias = "OutRun[SentEntry, Operation]"
 
 
-class Link(Protocol):
-    """What an operation uses of the link to a shard."""
+class Operation:
+    """What a call has begun. The core begins and ends it, and sends; whoever does the I/O ends the future.
 
-    shard: int
-    connection: Connection
-    outbox: Outbox[SentEntry, Operation]
-
-    def withdraw(self, runs: Iterable[SentRun]) -> None:
-        """These need not be sent any more."""
-
-    def say(self, message: Message) -> None:
-        """Sends a control message."""
-
-    requests: dict[int, AskOperation]
-    """What is not answered, by number."""
-
-    def forget(self, request: AskOperation) -> None:
-        """The request is not made again."""
-
-    new_pulls: list[PullOperation]
-    """What is to be asked for with the next messages, together."""
-
-
-class Operation(ABC):
-    """`pending[shard]` counts what is missing from each shard; the operation ends when nothing is.
-
-    `because` is what shards said that it waits for. `number` is the request's number on the wire. It fails at `due_at`.
-    All four are set where it is begun.
+    It sends `runs`, by shard. Where it `is_request`, shards answer it by its `number`, and it is said again on each new
+    connection until they have. Pushes and pulls of rows are in `row_operation`, barriers and changes of
+    hyper-parameters in `agreement`.
     """
 
-    pending: dict[int, int]
-    because: dict[int, str]
+    is_request = False
+    is_pull = False
+    """A request for what `asked` has: by shard (bucket, first slice, slices, chunks of ids), at most 4,096 of them."""
 
-    priority = 0
-    """The call's own: higher goes first. Set before it is begun."""
-
-    number = 0
-    due_at = 0.0
-    ended = False
-
-    may_wait = False
-    """Whether it is small, and may be begun with the next call: they share a message."""
-
-    def __init__(self, future: Future[Any]) -> None:
-        self.future = future
-
-    sets: Sequence[int] = ()
-    """The keys of which it sets a value, by place."""
-
-    asks_of: Sequence[int] = ()
-    """The keys of which it asks or says something, by place: it comes behind what was set of them."""
-
-    ends_step: int | None = None
-    """The step that the slot is through with once this has ended."""
-
-    rows_pushed = 0
-    """Rows of a table that it sends as a gradient or a value; known once it was prepared."""
-
-    rows_pulled = 0
-    """Distinct rows of a table that it asks for."""
-
-    def use(self, encoders: GradientEncoders) -> None:  # noqa: B027  # most send nothing that is encoded
-        """The slot's, before anything else: for what travels encoded."""
-
-    @abstractmethod
-    def prepare(self, routing: Routing) -> dict[int, int]:
-        """Makes what is to be sent. How many parts each shard has of it, where it has some. Raises MemoryError, and
-        StoreRefusedError for what cannot be begun now."""
-
-    @abstractmethod
-    def begin(self, link: Link) -> None:
-        """Hands the link what its shard has to get."""
-
-    @abstractmethod
-    def give_up(self, link: Link) -> None:
-        """It has ended without this shard's parts."""
-
-    def look(self, memory: GivenArrays) -> None:  # noqa: B027  # most have nothing there
-        """Before it is prepared: finds out whether its arrays are the store's own."""
-
-    def delivered(self, shard: int, count: int) -> bool:
-        """So many slices that it sent have arrived. True if they were the last thing that was missing."""
-        return False
-
-    def resent(self, shard: int, run: SentRun) -> None:
-        """Part of a run that it sent waits anew, for the connection has broken."""
-        raise TypeError(f"{self} sends nothing")
-
-    def settle(self, shard: int, count: int = 1) -> bool:
-        """So many of a shard's parts have come. True if that was the last of all."""
-        left = self.pending.get(shard, 0) - count
-        if left > 0:
-            self.pending[shard] = left
-        else:
-            self.pending.pop(shard, None)
-            self.because.pop(shard, None)
-        return not self.pending
-
-    def result(self) -> Any:
-        """What the future ends with."""
-        return None
-
-    @abstractmethod
-    def let_go(self) -> None:
-        """It has ended: its parts, which know it, are forgotten, so that its arrays go at once and not when the
-        collector of cycles comes round."""
-
-    @abstractmethod
-    def __str__(self) -> str:
-        """What an error calls it."""
-
-
-class SendOperation(Operation):
-    """Gradients, or values to set, on their way. `runs` are all its parts, by shard, once it was prepared."""
-
-    payload_kind: PayloadKind
-
-    def __init__(self, future: Future[Any]) -> None:
-        super().__init__(future)
-        self.runs: dict[int, list[SentRun]] = {}
-
-    def begin(self, link: Link) -> None:
-        for run in self.runs[link.shard]:
-            link.outbox.put(run)
-
-    def give_up(self, link: Link) -> None:
-        link.withdraw(self.runs[link.shard])
-
-    def delivered(self, shard: int, count: int) -> bool:
-        return not self.ended and self.settle(shard, count)
-
-    def resent(self, shard: int, run: SentRun) -> None:
-        self.runs[shard].append(run)
-
-    def let_go(self) -> None:
-        self.runs = {}
-
-
-class AskOperation(Operation):
-    """What a shard answers: it is asked again on every new connection until it has."""
-
+    asked: Mapping[int, list[tuple[int, int, int, int]]]
+    version = 0
+    reading = Reading.OWN
+    names: tuple[str, ...] | None = None
+    """The rule's state arrays that are pulled; None: the value."""
+    sends_ids = False
+    """A pull of rows: `ids` of a shard follow what is asked."""
+    may_be_compressed = False
+    """Whether values may come encoded; known once it was prepared."""
+    in_place = False
+    """Whether values are wanted in the places of their keys, where the shard can put them there."""
     came_in_parts = False
     """Whether a frame of values brought only some of what a shard has for it."""
 
-    def begin(self, link: Link) -> None:
-        """It is made while there is a connection, and again on each new one."""
-        link.requests[self.number] = self
-        if link.connection.state is LinkState.OPEN:
-            self.make(link)
+    priority = 0
+    """The call's own: higher goes first. Set before it is begun."""
+    may_wait = False
+    """Whether it is small, and may be begun with the next call: they share a message."""
+    number = 0
+    """Its request's number on the wire. Set where it is begun."""
+    due_at = 0.0
+    """When it fails. Set where it is begun."""
+    ended = False
+    sets: Sequence[int] = ()
+    """The keys of which it sets a value, by place."""
+    reads: Sequence[int] = ()
+    """The keys of which it asks or says something, by place: it comes behind what was set of them."""
+    ends_step: int | None = None
+    """The step that the slot is through with once this has ended."""
+    rows_pushed = 0
+    """Rows of a table that it sends."""
+    rows_pulled = 0
+    """Distinct rows of a table that it asks for."""
 
-    def give_up(self, link: Link) -> None:
-        link.forget(self)
+    def __init__(self, future: Future[Any]) -> None:
+        self.future = future
+        self.pending: dict[int, int] = {}
+        """How many parts are missing from each shard; it ends when none is."""
+        self.because: dict[int, str] = {}
+        """What shards said that it waits for."""
+        self.runs: dict[int, list[SentRun]] = {}
 
-    def let_go(self) -> None:
-        pass  # A request has no parts, unless it sends ids.
+    def look(self, memory: GivenArrays) -> None:
+        """Before it is prepared: finds out whether its arrays are the store's own."""
 
-    @abstractmethod
-    def make(self, link: Link) -> None:
-        """Asks the shard, for the first time or anew."""
+    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
+        """Makes what is to be sent. How many parts each shard has of it, where it has some. `encoders`: where gradients
+        travel encoded. Raises MemoryError, and StoreRefusedError for what cannot be begun now."""
+        raise NotImplementedError
 
-    def done(self, shard: int) -> bool:
-        """The shard has taken in one of its messages. True if nothing is missing any more. Raises ProtocolError."""
-        raise ProtocolError(f"Done.request: {self.number}, {self} ends with values")
+    def ask(self, shard: int) -> Sequence[Message]:
+        """What a request that is no pull says to a shard, at first and on each new connection."""
+        return ()
 
-    def measured(self, shard: int, message: Measured) -> bool:
-        """The shard says what its part of a step amounts to. True if nothing is missing. Raises ProtocolError."""
-        raise ProtocolError(f"Measured.request: {self.number}, {self} commits nothing")
+    def ids(self, shard: int) -> SentRun:
+        """The ids that a pull of rows sends behind what it asks."""
+        raise NotImplementedError
 
-    def agreed(self, shard: int, message: HyperAnswer | HyperDecided) -> bool:
-        """The shard says what it thinks of a change of hyper-parameters. True if nothing is missing. Raises
-        ProtocolError, and StoreRefusedError where there will be none."""
-        raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} changes nothing")
+    def answered(self, shard: int, message: Answer) -> Sequence[tuple[int, Message]]:
+        """A shard answers: what is to be said to which shards then. Raises ProtocolError, and StoreRefusedError where
+        it cannot be carried out."""
+        raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} is not answered so")
 
     def write(self, shard: int, came: ValueRun) -> int:
         """Copies slices, or chunks, into place, unless the shard has put them into the places of their keys by itself.
         Returns how many of them were new. Raises ProtocolError where they are not what was asked for."""
         raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
 
+    def arrived(self, shard: int, count: int) -> bool:
+        """So many slices that it sent have arrived. True if they were the last thing that was missing."""
+        return not self.is_pull and not self.ended and self.received(shard, count)
 
-class PullOperation(AskOperation):
-    """Values, or the rule's state, on their way: of which version, and how exactly. `names` are the state's arrays;
-    None stands for the value."""
+    def received(self, shard: int, count: int = 1) -> bool:
+        """So many of a shard's parts are missing no more. True if they were the last."""
+        left = self.pending.get(shard, 0) - count
+        if left > 0:
+            self.pending[shard] = left
+            return False
+        self.pending.pop(shard, None)
+        self.because.pop(shard, None)
+        return not self.pending
 
-    version: int
-    names: tuple[str, ...] | None
-    reading: Reading
+    def withdraw(self, shard: int) -> Sequence[Message]:
+        """What a request says that fails while it waits for the shard."""
+        return (Cancel([self.number]),)
 
-    @abstractmethod
-    def asks(self, shard: int) -> list[tuple[int, int, int, int]]:
-        """What it wants of a shard, once it was prepared: (bucket, first slice, slices, chunks of ids that the shard
-        gets); at most 4,096 of them."""
+    def result(self) -> Any:
+        """What the future ends with."""
+        return None
 
-    may_be_compressed = False
-    """Whether its values may come encoded; known once it was prepared."""
-
-    in_place = False
-    """Whether it wants values in the places of their keys, where the shard can put them there."""
-
-    def begin(self, link: Link) -> None:
-        link.requests[self.number] = self
-        if link.connection.state is LinkState.OPEN:
-            link.new_pulls.append(self)
-
-    def make(self, link: Link) -> None:
-        link.new_pulls.append(self)
-
-    def give_up(self, link: Link) -> None:
-        super().give_up(link)
-        link.say(Cancel([self.number]))
+    def close(self) -> None:
+        """It has ended: the caller's arrays are let go of."""
 
     def check_version(self, version: int) -> None:
         """Raises ProtocolError for a version that was not asked for."""
@@ -287,59 +161,118 @@ class PullOperation(AskOperation):
 
 
 _FIRST = attrgetter("first")
-
-
 _GRADIENT: Final = PayloadKind.GRADIENT
-
-
 _BEYOND: Final = np.iinfo(np.int64).max
 
 
-class KeySend(Operation):
-    """What a call sends of all of some keys: gradients of a step, or values at a version. `arrays`, in the keys' order,
-    are the caller's and kept until the end. `array`: which of a key's arrays they are, where they are restored."""
+class KeyOperation(Operation):
+    """Sends all of some keys, or pulls all of them, or pulls what has seen what it sends.
 
-    keys: KeySet
-    payload_kind: PayloadKind
-    step: int
-    arrays: Sequence[Array]
-    array = 0
-    _encoders: GradientEncoders | None = None
-    _encoded: Sequence[EncodedRun] = ()
-    _begun = False
-    _gives_place = False
+    It sends `arrays`, in the keys' order, which are the caller's and kept until the end, where there is a
+    `payload_kind`: gradients of `step`, or values at that version; `array` says which of a key's arrays they are, where
+    they are restored. It pulls where there is a `version`: new arrays, or into `out`, C-contiguous. The result is a
+    list, one array where `single`, or state arrays by name where there are `names`; `Pulled` where `told`.
+    `as_kept`: the values as their shard has them, however they travel else.
+
+    Of what is both, the values say that the gradients have arrived; `future.arrived` is set where the shards have said
+    so before.
+    """
+
+    def __init__(
+        self,
+        future: Future[Any],
+        keys: KeySet,
+        *,
+        payload_kind: PayloadKind | None = None,
+        step: int = 0,
+        arrays: Sequence[Array] = (),
+        array: int = 0,
+        version: int | None = None,
+        reading: Reading = Reading.OWN,
+        out: list[Array] | None = None,
+        names: tuple[str, ...] | None = None,
+        single: bool = False,
+        told: bool = False,
+        as_kept: bool = False,
+        priority: int = 0,
+    ) -> None:
+        self.future = future
+        self.pending, self.because, self.runs = {}, {}, {}
+        self.keys = keys
+        self.payload_kind = payload_kind
+        self.step, self.arrays, self.array = step, arrays, array
+        self.priority = priority
+        self._encoders: GradientEncoders | None = None
+        """Set while they have begun this step."""
+        self._encoded: list[EncodedRun] = []
+        self._places = False
+        if version is not None:
+            self.is_request = self.is_pull = True
+            self.reads = keys.places
+            self.version, self.reading, self.names = version, reading, names
+            self._out, self._single, self._told, self._as_kept = out, single, told, as_kept
+            self._versions: Array | None = None
+        elif payload_kind is _GRADIENT:
+            self.may_wait = keys.is_small
+        else:
+            self.sets = keys.places
 
     def look(self, memory: GivenArrays) -> None:
-        self._gives_place = self.payload_kind is _GRADIENT and are_given(
-            memory.gradients, self.keys.places, self.arrays
-        )
+        self._places = self.payload_kind is _GRADIENT and are_given(memory.gradients, self.keys.places, self.arrays)
+        self.in_place = self.is_pull and self._out is not None and are_given(memory.values, self.keys.places, self._out)
 
-    def use(self, encoders: GradientEncoders) -> None:
-        if self.payload_kind is _GRADIENT:
-            self._encoders = encoders
+    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
+        """Makes the arrays that the caller will own, and the runs that it sends."""
+        plan = self._plan = self.keys.made or self.keys.plan(routing)
+        count = 1
+        if self.is_pull:
+            self.asked = plan.asks
+            count = 1 if self.names is None else len(self.names)
+            self._arrays: list[tuple[list[Array], list[Array]]]
+            """For each of `names`, or the value: an array for each key, and the memory that they lie in."""
+            if self._out is not None:
+                self._arrays, self._segments = [(self._out, self._out)], plan.single.segments
+            else:
+                self._arrays, self._segments = [plan.packed.make() for _ in range(count)], plan.packed.segments
+            self._came = bytearray(count * plan.total)
+            """A byte for each array and slice of the plan, 1 once it has come."""
+            if self._told:
+                self._versions = np.empty(plan.total, np.int64)
+            # Encoded where training goes on with them: what is kept, or read for itself, is as the shard has it.
+            self.may_be_compressed = (
+                plan.has_pulled
+                and self.reading is Reading.OWN
+                and self.version > 0
+                and self.names is None
+                and not self._as_kept
+            )
+        if self.payload_kind is not None:
+            self._make_runs(plan, encoders)
+            self._missing = plan.total
+        if count == 1:
+            return dict(plan.counts)
+        return {shard: slices * count for shard, slices in plan.counts.items() if count}
 
-    def send_runs(self, plan: KeyPlan) -> dict[int, list[SentRun]]:
-        """All of it, by shard. Raises MemoryError, and StoreRefusedError where it cannot be encoded now."""
-        arrays, ahead = self.arrays, self.priority * CALL_PRIORITY
-        number = NOBODY if self.payload_kind is _GRADIENT else self.number  # Gradients of several calls are one run.
-        of_keys: Sequence[SliceEncoder | None] = ()
-        encoders = self._encoders if plan.has_pushed else None
-        if encoders is not None:
+    def _make_runs(self, plan: KeyPlan, encoders: GradientEncoders | None) -> None:
+        kind, arrays, ahead = self.payload_kind, self.arrays, self.priority * CALL_PRIORITY
+        assert kind is not None
+        number = NOBODY if kind is _GRADIENT else self.number  # Gradients of several calls are one run.
+        if encoders is not None and plan.has_pushed and kind is _GRADIENT:
             of_keys = encoders.begin(self.keys, self.step)
-            self._begun, self._encoded = True, []
-        found: dict[int, list[SentRun]] = {}
+            self._encoders = encoders
         for shard, runs in plan.runs.items():
-            mine = found[shard] = []
+            mine = self.runs[shard] = []
             for run in runs:
-                place = self._gives_place and run.pushed is None
-                entry = SentEntry(self.payload_kind, number, run.bucket, self.step, self.array, place)
                 source: Source
-                if encoders is None or run.pushed is None:
+                if self._encoders is None or run.pushed is None:
                     bounds, source = run.bounds, source_of(run, arrays)
                 else:
                     bounds = run.pushed.begins
-                    source = EncodedRun(run, run.pushed, arrays, of_keys, step=self.step, scale=encoders.scale)
-                    self._encoded = [*self._encoded, source]
+                    scale = self._encoders.scale
+                    source = EncodedRun(run, run.pushed, arrays, of_keys, step=self.step, scale=scale)
+                    self._encoded.append(source)
+                place = self._places and run.pushed is None
+                entry = SentEntry(kind, number, run.bucket, self.step, self.array, place)
                 priorities = run.priorities if run.priorities is None or not ahead else run.priorities - ahead
                 mine.append(
                     OutRun(
@@ -352,107 +285,18 @@ class KeySend(Operation):
                         priorities=priorities,
                     )
                 )
-        return found
 
-    def let_go(self) -> None:
-        self.arrays = ()
-        if self._begun and self._encoders is not None:
-            encoded = any(source.has_begun for source in self._encoded)
-            self._encoders.ended(self.keys, self.step, encoded=encoded)
-            self._begun, self._encoded = False, ()
-
-
-class PushOperation(KeySend, SendOperation):
-    """All of some keys, sent to their shards."""
-
-    def __init__(
-        self, future: Future[Any], payload_kind: PayloadKind, keys: KeySet, step: int, arrays: Sequence[Array]
-    ) -> None:
-        self.future = future
-        self.payload_kind, self.keys, self.step, self.arrays = payload_kind, keys, step, arrays
-        self.runs = {}
-        if payload_kind is not _GRADIENT:
-            self.sets = keys.places
-        else:
-            self.may_wait = keys.is_small
-
-    def prepare(self, routing: Routing) -> dict[int, int]:
-        plan = self.keys.made or self.keys.plan(routing)
-        self.runs = self.send_runs(plan)
-        return dict(plan.counts)
-
-    def let_go(self) -> None:
-        self.runs, self.arrays = {}, ()
-        if self._begun:
-            super().let_go()
-
-    def __str__(self) -> str:
-        call, step = CALLS[self.payload_kind]
-        return f"{call} of {self.keys}, {step} {self.step}"
-
-
-class KeyPull(PullOperation):
-    """All of some keys at a version, or the rule's state of one: `names` are its arrays, None for the value. With
-    `out`, C-contiguous arrays in their order, values are written there.
-
-    `_arrays` are the values of each array in the keys' order, and the memory they lie in; `_came` has a byte for each
-    array and slice of the plan, 1 once it has come; where the caller wants to know them, `_versions` (slices) int64 has
-    the version of each.
-    """
-
-    _versions: Array | None = None
-
-    def __init__(
-        self,
-        future: Future[Any],
-        keys: KeySet,
-        version: int,
-        *,
-        reading: Reading,
-        gives: Gives,
-        out: list[Array] | None = None,
-        names: tuple[str, ...] | None = None,
-    ) -> None:
-        self.future = future
-        self.keys = keys
-        self.asks_of = keys.places
-        self.version = version
-        self.reading = reading
-        self.names = names
-        self._gives = gives
-        self._out = out
-        self._plan: KeyPlan
-        self._arrays: list[tuple[list[Array], list[Array]]] = []
-        self._segments: Sequence[Segments] = ()
-        self._came = bytearray()
-
-    def prepare(self, routing: Routing) -> dict[int, int]:
-        """Makes the arrays that the caller will own. Raises MemoryError."""
-        plan = self._plan = self.keys.made or self.keys.plan(routing)
-        out, count = self._out, 1 if self.names is None else len(self.names)
-        if out is not None:
-            self._arrays, self._segments = [(out, out)], plan.single.segments
-        else:
-            self._arrays, self._segments = [plan.packed.make() for _ in range(count)], plan.packed.segments
-        self._came = bytearray(count * plan.total)
-        if self._gives is Gives.VERSIONS:
-            self._versions = np.empty(plan.total, np.int64)
-        if (
-            plan.has_pulled
-        ):  # Where training goes on with them: what is kept, or read for itself, is as the shard has it.
-            ordinary = self.reading is Reading.OWN and self._gives not in {Gives.STATE, Gives.KEPT}
-            self.may_be_compressed = ordinary and self.version > 0
-        if count == 1:
-            return dict(plan.counts)
-        return {shard: slices * count for shard, slices in plan.counts.items() if count}
-
-    def look(self, memory: GivenArrays) -> None:
-        self.in_place = self._out is not None and are_given(memory.values, self.keys.places, self._out)
-
-    def asks(self, shard: int) -> list[tuple[int, int, int, int]]:
-        return self._plan.asks.get(shard, [])
+    def arrived(self, shard: int, count: int) -> bool:
+        if not self.is_pull:
+            return super().arrived(shard, count)
+        self._missing -= count
+        if self._missing <= 0 and not self.ended:  # What was refused is acknowledged too.
+            self.future.arrived = True  # type: ignore[attr-defined]  # it is a StoreFuture
+        return False
 
     def write(self, shard: int, came: ValueRun) -> int:
+        if not self.is_pull:
+            return super().write(shard, came)
         array, bucket, version, first, count, payload, compressed, _ = came
         if version != self.version:
             self.check_version(version)
@@ -462,9 +306,10 @@ class KeyPull(PullOperation):
         if runs:
             run = runs[0] if len(runs) == 1 else runs[max(bisect_right(runs, first, key=_FIRST) - 1, 0)]
         if run is None or first < run.first or first + count > run.first + run.count or array >= len(self._arrays):
+            asked = [f"slices {one} to {one + n - 1} of bucket {of}" for of, one, n, _ in self.asked.get(shard, [])[:4]]
             raise ProtocolError(
                 f"Values.first: {_slices(came)}, array {array}; {self} asks shard {shard} for "
-                f"{self._told(shard)} and {len(self._arrays)} arrays"
+                f"{', '.join(asked) or 'none'} and {len(self._arrays)} arrays"
             )
         first -= run.first
         if payload is not None:
@@ -500,29 +345,14 @@ class KeyPull(PullOperation):
             raise ProtocolError(f"payload: {_slices(came)} in {self}: {error}") from error
 
     def result(self) -> Any:
-        arrays = self._arrays[0][0] if self._arrays else []
-        match self._gives:
-            case Gives.VALUE | Gives.KEPT:
-                return arrays[0]
-            case Gives.VALUES:
-                return arrays
-            case Gives.STATE:
-                return {name: of[0] for name, (of, _) in zip(self.names or (), self._arrays, strict=True)}
-            case Gives.VERSIONS:
-                return Pulled(arrays, *self._key_versions())
-        raise AssertionError(self._gives)
-
-    def __str__(self) -> str:
-        what = "pull" if self.names is None else "pull of the state"
-        exactly = " exactly" if self.reading is Reading.EXACT else ""
-        return f"{what} of {self.keys}, version {self.version}{exactly}"
-
-    def _told(self, shard: int) -> str:
-        asked = [
-            f"slices {first} to {first + count - 1} of bucket {bucket}"
-            for bucket, first, count, _ in self.asks(shard)[:4]
-        ]
-        return ", ".join(asked) or "none"
+        if not self.is_pull:
+            return None
+        if self.names is not None:
+            return {name: of[0] for name, (of, _) in zip(self.names, self._arrays, strict=True)}
+        arrays = self._arrays[0][0]
+        if self._told:
+            return Pulled(arrays, *self._key_versions())
+        return arrays[0] if self._single else arrays
 
     def _key_versions(self) -> tuple[Array, Array]:
         """The lowest and the highest version of each key's slices, (keys) int64; of a key without any, the one asked
@@ -537,70 +367,21 @@ class KeyPull(PullOperation):
         lowest[none] = highest[none] = self.version
         return lowest, highest
 
+    def close(self) -> None:
+        self.arrays = ()
+        if self._encoders is not None:
+            encoded = any(one.has_begun for one in self._encoded)
+            self._encoders.ended(self.keys, self.step, encoded=encoded)
+            self._encoders, self._encoded = None, []
+
+    def __str__(self) -> str:
+        if self.payload_kind is not None:
+            call, number, _ = CALLS[self.payload_kind]
+            return f"{call}{'pull' if self.is_pull else ''} of {self.keys}, {number} {self.step}"
+        what = "pull" if self.names is None else "pull of the state"
+        exactly = " exactly" if self.reading is Reading.EXACT else ""
+        return f"{what} of {self.keys}, version {self.version}{exactly}"
+
 
 def _slices(came: ValueRun) -> str:
     return f"slices {came.first} to {came.stop - 1} of bucket {came.bucket}"
-
-
-class PushPull(KeySend, KeyPull):
-    """Gradients of a step, and the values that have seen it: one call, which ends with the values. They say that the
-    gradients have arrived; `future.arrived` is set where the shards have said so before."""
-
-    payload_kind = _GRADIENT
-
-    def __init__(
-        self,
-        future: StoreFuture[Any],
-        keys: KeySet,
-        step: int,
-        arrays: Sequence[Array],
-        *,
-        gives: Gives,
-        out: list[Array] | None = None,
-    ) -> None:
-        KeyPull.__init__(self, future, keys, step + 1, reading=Reading.OWN, gives=gives, out=out)
-        self.future: StoreFuture[Any] = future
-        self.step, self.arrays = step, arrays
-        self.runs: dict[int, list[SentRun]] = {}
-        self._missing = 0
-
-    def look(self, memory: GivenArrays) -> None:
-        KeySend.look(self, memory)
-        KeyPull.look(self, memory)
-
-    def prepare(self, routing: Routing) -> dict[int, int]:
-        pending = KeyPull.prepare(self, routing)
-        self.runs = self.send_runs(self._plan)
-        self._missing = self._plan.total
-        return pending
-
-    def begin(self, link: Link) -> None:
-        for run in self.runs[link.shard]:
-            link.outbox.put(run)
-        super().begin(link)
-
-    def give_up(self, link: Link) -> None:
-        link.withdraw(self.runs[link.shard])
-        KeyPull.give_up(self, link)
-
-    def delivered(self, shard: int, count: int) -> bool:
-        self._missing -= count
-        if self._missing <= 0 and not self.ended:  # What was refused is acknowledged too.
-            self.future.arrived = True
-        return False
-
-    def resent(self, shard: int, run: SentRun) -> None:
-        if not self.ended:
-            self.runs[shard].append(run)
-
-    def let_go(self) -> None:
-        for runs in self.runs.values():
-            for run in runs:
-                run.cancelled = True  # A connection that breaks now need not bring it again.
-        self.runs = {}
-        self.arrays = ()
-        if self._begun:
-            KeySend.let_go(self)
-
-    def __str__(self) -> str:
-        return f"pushpull of {self.keys}, step {self.step}"

@@ -296,7 +296,7 @@ class Poller:
         sleeps over the sockets may not hear of what comes meanwhile."""
         sockets = self._sockets
         now = self._begun_at = time.monotonic()
-        sends_all = self._is_led or (sockets.submitted and sockets.submitted[-1].asks_of)
+        sends_all = self._is_led or (sockets.submitted and sockets.submitted[-1].reads)
         sockets.send(now, math.inf if sends_all else BURST_BYTES)
         for poll_wait in (self._leader, self._own):
             if poll_wait.is_asleep and poll_wait.over_sockets and sockets.unread():

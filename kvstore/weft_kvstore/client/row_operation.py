@@ -10,8 +10,8 @@ import numpy as np
 from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array, bytes_of
-from weft_kvstore.client.connection import LinkState
-from weft_kvstore.client.operation import CALLS, Link, PullOperation, SendOperation, SentRun
+from weft_kvstore.client.encoders import GradientEncoders
+from weft_kvstore.client.operation import CALLS, Operation, SentRun
 from weft_kvstore.client.plan import TableKey
 from weft_kvstore.rows.rows import Rows, Wanted
 from weft_kvstore.sharding import Routing, chunks_of
@@ -20,7 +20,7 @@ from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
 from weft_kvstore.wire.outbox import CALL_PRIORITY, OneBuffer, OutRun
 
 
-class PushRowsOperation(SendOperation):
+class PushRowsOperation(Operation):
     """Some rows of a table, a gradient of a step or values at a version; `given` has distinct ids. `place` is the
     table's in the description."""
 
@@ -35,7 +35,7 @@ class PushRowsOperation(SendOperation):
         self._key = table.key
         self.rows_pushed = len(given)
 
-    def prepare(self, routing: Routing) -> dict[int, int]:
+    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in."""
         cut = routing.tables[self.place]
         ids, values = self.given.ids.view(cut.id_dtype), self.given.values
@@ -54,7 +54,7 @@ class PushRowsOperation(SendOperation):
         return pending
 
     def __str__(self) -> str:
-        call, step = CALLS[self.payload_kind]
+        call, step, _ = CALLS[self.payload_kind]
         return f"{call} of rows of key {self._key.key!r}, {step} {self.step}"
 
 
@@ -62,8 +62,10 @@ TAKEN_BYTES: Final = 1 << 16
 """A message with so many bytes of rows, which are all that was asked for, becomes the caller's array."""
 
 
-class PullRowsOperation(PullOperation):
+class PullRowsOperation(Operation):
     """Rows of a table, as `pull_rows` of the store gives them, or of the rule's state: `names` are its arrays."""
+
+    is_request = is_pull = sends_ids = True
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class PullRowsOperation(PullOperation):
         """Makes the arrays (rows, ...) that the caller will own. Raises MemoryError."""
         super().__init__(future)
         self.version, self.names, self.reading = version, names, reading
-        self.asks_of = (table.place,)
+        self.reads = (table.place,)
         self._key = table.key
         self._place = table.place
         count, row_shape, cut = 1 if names is None else len(names), table.key.shape[1:], table.cut
@@ -91,12 +93,11 @@ class PullRowsOperation(PullOperation):
         if len(wanted.zeros):
             for array in self._flat:
                 array[wanted.zeros] = 0
-        self.ids: dict[int, Array] = {}
+        self._ids: dict[int, Array] = {}
         """What each shard is asked for: distinct and ascending."""
         self._places: dict[int, Array | None] = {}
         self._chunks: dict[int, int] = {}
         """Chunks of each array that each shard answers with."""
-        self._runs: dict[int, list[SentRun]] = {}
         self._seen: dict[tuple[int, int], Array] = {}
         self._bucket = 0
         own = wanted.ids.view(cut.id_dtype)
@@ -104,45 +105,21 @@ class PullRowsOperation(PullOperation):
             if not len(own if mine is None else mine):
                 continue
             if mine is None:
-                self.ids[shard], self._places[shard] = np.ascontiguousarray(own), wanted.places
+                self._ids[shard], self._places[shard] = np.ascontiguousarray(own), wanted.places
             else:
-                self.ids[shard] = own.take(mine)
+                self._ids[shard] = own.take(mine)
                 self._places[shard] = mine if wanted.places is None else wanted.places.take(mine)
-            self._chunks[shard] = chunks_of(len(self.ids[shard]), cut.rows_down)
+            self._chunks[shard] = chunks_of(len(self._ids[shard]), cut.rows_down)
 
-    def prepare(self, routing: Routing) -> dict[int, int]:
+    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         self._bucket = routing.bucket_of[self._place]
+        self.asked = {
+            shard: [(self._bucket, 0, 0, chunks_of(len(ids), self._cut.ids_up))] for shard, ids in self._ids.items()
+        }
         arrays = len(self._arrays)
         if not arrays or not self._cut.row_bytes:
             return {}
         return dict(self._chunks) if arrays == 1 else {shard: n * arrays for shard, n in self._chunks.items()}
-
-    def asks(self, shard: int) -> list[tuple[int, int, int, int]]:
-        return [(self._bucket, 0, 0, chunks_of(len(self.ids[shard]), self._cut.ids_up))]
-
-    def begin(self, link: Link) -> None:
-        link.requests[self.number] = self
-        if link.connection.state is LinkState.OPEN:
-            self.make(link)
-
-    def make(self, link: Link) -> None:
-        """After a broken connection all ids are sent again, for what came of them is forgotten."""
-        link.new_pulls.append(self)
-        if (before := self._runs.get(link.shard)) is not None:
-            link.withdraw(before)
-        run = self._cut_ids(link.shard)
-        self._runs[link.shard] = [run]
-        link.outbox.put(run)
-
-    def give_up(self, link: Link) -> None:
-        link.withdraw(self._runs.get(link.shard, ()))
-        super().give_up(link)
-
-    def resent(self, shard: int, run: SentRun) -> None:
-        self._runs[shard].append(run)
-
-    def let_go(self) -> None:
-        self._runs = {}
 
     def write(self, shard: int, came: ValueRun) -> int:
         if came.version != self.version:
@@ -176,7 +153,7 @@ class PullRowsOperation(PullOperation):
                 f"Values.first: chunks {first} to {stop - 1} of array {array}; {self} has {total} chunks "
                 f"and {len(self._flat)} arrays"
             )
-        low, high = first * self._cut.rows_down, min(stop * self._cut.rows_down, len(self.ids[shard]))
+        low, high = first * self._cut.rows_down, min(stop * self._cut.rows_down, len(self._ids[shard]))
         if (high - low) * self._cut.row_bytes != payload.nbytes:
             told = (high - low) * self._cut.row_bytes
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, the rows of {self._key.key!r} have {told}")
@@ -212,10 +189,10 @@ class PullRowsOperation(PullOperation):
         what = "pull" if self.names is None else "pull of the state"
         return f"{what} of rows of key {self._key.key!r}, version {self.version}"
 
-    def _cut_ids(self, shard: int) -> SentRun:
-        chunks = chunks_of(len(self.ids[shard]), self._cut.ids_up)
+    def ids(self, shard: int) -> SentRun:
+        chunks = chunks_of(len(self._ids[shard]), self._cut.ids_up)
         entry = SentEntry(PayloadKind.IDS, self.number, self._bucket, self.version, chunks)
-        base = bytes_of(self.ids[shard])
+        base = bytes_of(self._ids[shard])
         bounds = _bounds(chunks, self._cut.ids_up * ID_BYTES, base.nbytes)
         priority = self._key.priority - self.priority * CALL_PRIORITY
         return OutRun(entry, 0, bounds, OneBuffer(base), priority=priority, owner=self)

@@ -15,16 +15,14 @@ from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.encoders import GradientEncoders
-from weft_kvstore.client.operation import (
-    Link,
-    Operation,
-)
+from weft_kvstore.client.operation import Operation
 from weft_kvstore.client.poller import Poller
 from weft_kvstore.client.sockets import ClientSockets
 from weft_kvstore.compression.slices import heirs, residual_array, residual_name, slot_of
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys, LinkKeys
 from weft_kvstore.encryption.key_files import check_pair, new_curve_keys
+from weft_kvstore.futures import StoreFuture
 from weft_kvstore.same_host.layout import shared_layout
 from weft_kvstore.same_host.memory import ClientMemory
 from weft_kvstore.settings import LinkSettings
@@ -34,69 +32,25 @@ from weft_kvstore.snapshot_files import Snapshot, SnapshotReader, part_of
 from weft_kvstore.statistics import ClientStatistics, LinkStatistics
 from weft_kvstore.step_outcome import LossScale, loss_scale_of
 
-# --- What a slot owes of its gradients, for a snapshot and back -------------------------------------------------------
-# It passes no socket. Pure.
 
+class EncodersOperation(Operation):
+    """Does something with the slot's encoders, between the calls before and behind it; no shard has a part of it."""
 
-class ResidualOperation(Operation):
-    """Ends at once, with copies of what is owed by name; with `named`, takes that on before, and the loss scale of the
-    next step."""
-
-    def __init__(
-        self,
-        future: Future[Any],
-        encoders: GradientEncoders,
-        named: Mapping[str, Array] | None = None,
-        scale: LossScale | None = None,
-    ) -> None:
+    def __init__(self, future: Future[Any], name: str, work: Callable[[], Any]) -> None:
         super().__init__(future)
-        self._encoders = encoders
-        self._named = named
-        self._scale = scale
-        self._owed: dict[str, Array] = {}
+        self._name = name
+        self._work = work
+        self._found: Any = None
 
-    def prepare(self, routing: Routing) -> dict[int, int]:
-        if self._named is not None:
-            self._encoders.restore(self._named, self._scale)
-        self._owed = self._encoders.export()
+    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
+        self._found = self._work()
         return {}
 
-    def begin(self, link: Link) -> None:
-        raise AssertionError("no shard has a part of it")
-
-    def give_up(self, link: Link) -> None:
-        raise AssertionError("no shard has a part of it")
-
-    def result(self) -> dict[str, Array]:
-        return self._owed
-
-    def let_go(self) -> None:
-        self._named = None
+    def result(self) -> Any:
+        return self._found
 
     def __str__(self) -> str:
-        return "export of residuals" if self._named is None else "restore of residuals"
-
-
-class CaptureOperation(ResidualOperation):
-    """Ends at once; `told` is told later of what is owed after the steps before `step`: `GradientEncoders.capture`."""
-
-    def __init__(
-        self,
-        future: Future[Any],
-        encoders: GradientEncoders,
-        step: int,
-        told: Callable[[dict[str, Array] | int], None],
-    ) -> None:
-        super().__init__(future, encoders)
-        self._step = step
-        self._told = told
-
-    def prepare(self, routing: Routing) -> dict[int, int]:
-        self._encoders.capture(self._step, self._told)
-        return {}
-
-    def __str__(self) -> str:
-        return f"capture of residuals at step {self._step}"
+        return self._name
 
 
 _SUMMED: Final = [one.name for one in fields(LinkStatistics) if one.name in ClientStatistics.__dataclass_fields__]
@@ -158,12 +112,17 @@ class StoreClient(StoreCalls):
     def residuals(self) -> Future[dict[str, Array]]:
         """What this slot owes, by the names that a snapshot has for it: copies of what compression has left out of its
         gradients so far. Fails while pushes are under way: it belongs between two steps."""
-        return self._begin(lambda future: ResidualOperation(future, self._core.encoders))
+        return self._on_encoders("export of residuals", self._core.encoders.export)
 
     def restore_residuals(self, named: Mapping[str, Array], scale: LossScale | None = None) -> Future[dict[str, Array]]:
         """Takes on what `residuals` gave; keys that are not named owe nothing. Fails, and changes nothing, for an array
         that does not fit, and while pushes are under way. `scale`: that of the next step, where the loss is scaled."""
-        return self._begin(lambda future: ResidualOperation(future, self._core.encoders, named, scale))
+
+        def restore() -> dict[str, Array]:
+            self._core.encoders.restore(named, scale)
+            return self._core.encoders.export()
+
+        return self._on_encoders("restore of residuals", restore)
 
     def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
         """Calls `told` with copies of what this slot owes after the steps before `step`, once these have been encoded;
@@ -177,7 +136,8 @@ class StoreClient(StoreCalls):
             parts = [part_of(array, key, 0, one) for key, one in found.items()]
             told(Held(lambda: parts))
 
-        self._begin(lambda future: CaptureOperation(future, self._core.encoders, step, owed))
+        name, encoders = f"capture of residuals at step {step}", self._core.encoders
+        self._on_encoders(name, lambda: encoders.capture(step, owed))
 
     def resume(self, snapshot: Snapshot, timeout_s: float) -> None:
         """Takes on what this slot owes by a snapshot, whatever slots there were: before anything is pushed. Raises
@@ -192,6 +152,10 @@ class StoreClient(StoreCalls):
                         name = residual_name(key, heir)
                         named[name] = named[name] + owed if name in named else owed
         self.restore_residuals(named, loss_scale_of(snapshot)).result(timeout_s)
+
+    def _on_encoders(self, name: str, work: Callable[[], Any]) -> Future[Any]:
+        self._process.check()
+        return self._begun(EncodersOperation(StoreFuture(self._driver), name, work))
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; they may move while they are read."""

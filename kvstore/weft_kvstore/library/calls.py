@@ -265,7 +265,7 @@ class ValueCalls:
         state = self._store.pull_state(spec.key, version, settled=settled)
         if spec.half is None:
             return state
-        kept: Future[Any] = self._store.pull_kept(spec.key, version, settled=settled)
+        kept: Future[Any] = self._store.pull(spec.key, version, settled=settled, as_kept=True)
         return joined([state, kept], lambda both: {**both[0], MASTER: both[1]})
 
     def _asked(

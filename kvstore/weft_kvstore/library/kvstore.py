@@ -183,7 +183,7 @@ class KVStore:
         """
         known, single = self._known(key, step, priority), not isinstance(key, list | tuple)
         if known is not None and (gradients := known.fitting(gradient, single=single)) is not None:
-            hand_over = partial(self._store.push_keys, known, gradients=gradients, priority=priority)
+            hand_over = partial(self._store.push, known, gradients=gradients, priority=priority)
             pushed = self._slot_calls.steps.push_planned(known.names, step, hand_over)
             if pushed is not None:
                 return pushed
@@ -216,7 +216,7 @@ class KVStore:
             single = not isinstance(key, list | tuple)
             outs = None if out is None else known.fitting(out, single=single, writable=True)
             if out is None or outs is not None:
-                hand_over = partial(self._store.pull_keys, known, out=outs, single=single, priority=priority)
+                hand_over = partial(self._store.pull, known, out=outs, single=single, priority=priority)
                 pulled = self._slot_calls.steps.pull_planned(known.names, hand_over)
                 if pulled is not None:
                     return pulled

@@ -521,7 +521,7 @@ def test_a_refusal_names_its_reason() -> None:
         (
             lambda store: store.pull("w", 1),
             Done([0]),
-            r"Done.*pull of key 'w', version 1 ends with values",
+            r"Done.*pull of key 'w', version 1 is not answered so",
         ),
         (lambda store: store.barrier(0, []), VALUES, r"Values\.request: \d+, barrier of step 0 asks for none"),
         (

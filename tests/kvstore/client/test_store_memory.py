@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from store_cluster import WAIT_S, key_of, served, store_of, stores_of
-from weft_kvstore.client.operation import KeyPull
+from weft_kvstore.client.operation import KeyOperation
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
 from weft_kvstore.local.local_store import LocalStore
@@ -63,7 +63,7 @@ def test_an_operation_that_cannot_be_begun_ends_and_the_store_goes_on(
 
     with stores_of(kind, store_of([key_of("w", [8], 1)], slots=1, shards=1), LinkSettings()) as (store,):
         with monkeypatch.context() as patched:
-            patched.setattr(KeyPull, "prepare", fails)
+            patched.setattr(KeyOperation, "prepare", fails)
             with pytest.raises(StoreError, match="at the beginning"):
                 store.pull("w", 0).result(WAIT_S)
         assert store.pull("w", 0).result(WAIT_S).shape == (8,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -30,11 +30,12 @@ from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of
 from store_raw import column, hello_of, push_of, raw_peer, values_of
 from store_simulation import Simulation
 from weft_kvstore import Key, KVStore, describe
-from weft_kvstore.client.store_client import ResidualOperation, StoreClient
+from weft_kvstore.client.store_client import EncodersOperation, StoreClient
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression, codec_of
 from weft_kvstore.compression.slices import residual_name
 from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError
+from weft_kvstore.futures import StoreFuture
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.sharding import routing_of
@@ -368,11 +369,15 @@ def test_residuals_are_not_copied_in_the_middle_of_a_step() -> None:
     simulation = Simulation(compressed_store(gradients=TWO_BIT), LINK)
     push = push_all(simulation.stores[0], simulation.description, 0, 0)
     calls: Any = simulation.stores[0]
-    during = calls._begin(lambda future: ResidualOperation(future, simulation.clients[0].encoders))
+
+    def export() -> Future[Any]:
+        return calls._begun(EncodersOperation(StoreFuture(), "export", simulation.clients[0].encoders.export))
+
+    during = export()
     simulation.finish(ANY, push, during)
     with pytest.raises(StoreRefusedError, match="slot 0: export of residuals: 1 pushes are under way"):
         during.result(0)
-    after = calls._begin(lambda future: ResidualOperation(future, simulation.clients[0].encoders))
+    after = export()
     simulation.finish(ANY, after)
     assert any(array.any() for array in after.result(0).values())
 
