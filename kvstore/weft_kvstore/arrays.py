@@ -207,10 +207,11 @@ class PendingSegments:
 
     __slots__ = ("_bounds", "_first", "segments")
 
-    def __init__(self, bounds: Array) -> None:
+    def __init__(self, bounds: Array, first: Segment | None = None) -> None:
         self._bounds = bounds
-        self._first: list[int] = []
-        self.segments: list[Segment] = []
+        parts = () if first is None else first.parts or (first,)
+        self._first = [one.first for one in parts]
+        self.segments = [*parts]
         """In the order of their slices."""
 
     def __bool__(self) -> bool:

@@ -129,10 +129,7 @@ class BucketSets:
         return found
 
     def _put(self, segment: Segment) -> None:
-        elements, origin = segment.elements, self._values.bounds[segment.first]
-        assert elements is not None
-        for low, high, weight in self._values.written(segment.first, segment.stop):
-            np.copyto(weight, elements[self._values.bounds[low] - origin : self._values.bounds[high] - origin])
+        self._values.write(segment)
         if not self.complete:
             self._lacking[segment.first : segment.stop] = False
             self.complete = not self._lacking.any()

@@ -7,7 +7,7 @@ slice's value is at one version at any time: what is half made is shown to nobod
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -22,18 +22,10 @@ from weft_kvstore.arrays import (
     ranges_alike,
     ranges_where,
     segment_as,
+    segments_as_one,
 )
 from weft_kvstore.bucket.sets import BucketSets
-from weft_kvstore.bucket.sums import (
-    ArrivalOrder,
-    BucketGate,
-    BucketSums,
-    MergeOrder,
-    SlotOrder,
-    Sum,
-    Total,
-    sum_dtype,
-)
+from weft_kvstore.bucket.sums import BucketGate, BucketSums, Gradient, WaitingGradients, sum_dtype
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
@@ -49,13 +41,6 @@ def contradiction(*, before: bool) -> str:
 # --- Which steps of a bucket's slices are in and merged, by slot: numbers alone, over any run of slices at once -------
 
 
-NEVER: Final = -1
-
-
-STEPS_SAID: Final = STEPS_AHEAD + 1
-"""Steps of which a slot may be in while another is in none of them: so many are told apart by what was said of them."""
-
-
 class BucketSteps:
     """`came[p]`: how many steps of contributing slot number p are in, by slice, and `through[p]` how many are merged.
     `version` counts those that are merged of every slot and applied.
@@ -63,11 +48,11 @@ class BucketSteps:
     A slot's steps are taken in one after the other: what comes early waits with whoever asks. Invariant: `version` <=
     `through` <= `came`, except that where slots go on by themselves `version` is the least of `through`.
 
-    `places` has the number of each slot that contributes. `_said[step % STEPS_SAID, p]` is twice the step that was
-    taken in last, and one more where the slot had nothing.
+    `places` has the number of each slot that contributes. `pushed[p]`: whether the slot had gradients of the last step
+    that is merged of it.
     """
 
-    __slots__ = ("_said", "_together", "base", "came", "places", "slots", "through", "version")
+    __slots__ = ("_together", "base", "came", "places", "pushed", "slots", "through", "version")
 
     def __init__(self, slots: tuple[int, ...], slices: int, *, together: bool) -> None:
         """`together`: no slot may be far ahead of the others, for a step applies once all are in."""
@@ -76,10 +61,10 @@ class BucketSteps:
         self._together = together
         self.came = np.zeros((len(slots), slices), np.int64)
         self.through = np.zeros((len(slots), slices), np.int64)
+        self.pushed = np.zeros((len(slots), slices), np.bool_)
         self.version = np.zeros(slices, np.int64)
         self.base = np.zeros(slices, np.int64)
         """The version with which a slice began."""
-        self._said = np.full((STEPS_SAID, len(slots), slices), NEVER, np.int64)
 
     def place_of(self, slot: int, where: str) -> int:
         """The slot's number among those that contribute. Raises PushRefusedError."""
@@ -94,25 +79,23 @@ class BucketSteps:
             those = self.came[:, first].tolist()
             if those[place] != step or (self._together and step > min(those) + STEPS_AHEAD):
                 return False
-        else:
-            came = self.came[place, first:stop]
-            if not (came == step).all() or (self._together and step > self.came[:, first:stop].min() + STEPS_AHEAD):
-                return False
-        at = first if stop - first == 1 else slice(first, stop)
-        self.came[place, at] = step + 1
-        self._said[step % STEPS_SAID, place, at] = 2 * step
+            self.came[place, first] = step + 1
+            return True
+        came = self.came[place, first:stop]
+        if not (came == step).all() or (self._together and step > self.came[:, first:stop].min() + STEPS_AHEAD):
+            return False
+        came[:] = step + 1
         return True
 
     def check(self, place: int, step: int, first: int, stop: int, *, pushes: bool, where: Callable[[int], str]) -> None:
-        """Raises PushRefusedError where gradients of a slot, or its word that it has none, contradict what is there.
-        `where` gives the words for a slice."""
+        """Raises PushRefusedError where gradients of a slot, or its word that it has none, are too far ahead, or
+        contradict what is merged of a step that is not applied. `where` gives the words for a slice."""
         came = self.came[place, first:stop]
-        if step < greatest(came):
-            said = self._said[step % STEPS_SAID, place, first:stop]
-            wrong = (said == _word(step, pushes=not pushes)) & self._open(place, step, first, stop)
+        if self._together and step < greatest(came):
+            open_ = (self.version[first:stop] == step) & (self.through[place, first:stop] == step + 1)
+            wrong = open_ & (self.pushed[place, first:stop] != pushes)
             if wrong.any():
-                told = contradiction(before=not pushes)
-                raise PushRefusedError(f"{where(first + int(wrong.argmax()))}: {told}")
+                raise PushRefusedError(f"{where(first + int(wrong.argmax()))}: {contradiction(before=not pushes)}")
         those = self.came[:, first:stop] if self._together else came
         if step > least(those) + STEPS_AHEAD:
             at = first + int((those.min(axis=0) if self._together else came).argmin())
@@ -123,16 +106,12 @@ class BucketSteps:
                 f"{where(at)}: more than {STEPS_AHEAD} steps ahead of step {behind}, which waits for slots {of}"
             )
 
-    def accept(self, place: int, step: int, first: int, stop: int, *, pushes: bool) -> tuple[list[Range], list[Range]]:
+    def accept(self, place: int, step: int, first: int, stop: int) -> tuple[list[Range], list[Range]]:
         """Takes in what `check` lets pass: the ranges that are new, and those that come too early to be taken in."""
         came = self.came[place, first:stop]
-        if least(came) == step == greatest(came):
-            taken, early = [(first, stop)], []
-        else:
-            taken, early = ranges_where(came == step, first), ranges_where(came < step, first)
+        taken, early = ranges_where(came == step, first), ranges_where(came < step, first)
         for low, high in taken:
             self.came[place, low:high] = step + 1
-            self._said[step % STEPS_SAID, place, low:high] = 2 * step + (not pushes)
         return taken, early
 
     def untouched(self, first: int, stop: int) -> bool:
@@ -147,8 +126,6 @@ class BucketSteps:
     def forget(self, place: int) -> None:
         """What of a slot is not merged never came."""
         self.came[place] = self.through[place]
-        said = self._said[:, place]
-        said[said >= _word(self.through[place], pushes=True)] = NEVER
 
     def missing_in(self, slice_: int, step: int) -> list[int]:
         """The slots that are not in with a step of a slice."""
@@ -169,12 +146,6 @@ class BucketSteps:
             missing,
         )
 
-    def _open(self, place: int, step: int, first: int, stop: int) -> Array:
-        """At which slices a step is not applied, so that what is said of it still counts."""
-        done = self.version if self._together else self.through[place]
-        found: Array = done[first:stop] <= step
-        return found
-
 
 def _waits_for(step: int, missing: list[int]) -> str:
     return f"step {step} waits for slots {_listed(missing) or 'none: it is being merged'}"
@@ -184,11 +155,6 @@ def _listed(slots: list[int]) -> str:
     return ", ".join(map(str, slots))
 
 
-def _word(step: int | Array, *, pushes: bool) -> Any:
-    """What a slot says of a step, as a number; those of later steps are larger."""
-    return 2 * step + int(not pushes)
-
-
 # --- A bucket's way through its steps ---------------------------------------------------------------------------------
 
 
@@ -196,19 +162,9 @@ MOST_RESTORED: Final = 1 << 60
 """Steps that a store may begin with: what is counted from there stays within 64 bits."""
 
 
-class Arrival(NamedTuple):
-    """Gradients of a step that are in and not merged, from contributing slot number `place` in its `life`."""
-
-    place: int
-    life: int
-    step: int
-    segment: Segment
-
-
 class BucketState:
-    """Invariants: a slice's sum is of its next step; `_merged` counts the slots in it. `_lives` counts the incarnations
-    of each slot. `_early[p, step]` has what came of slot number p before the step before: no more than STEPS_AHEAD
-    steps of a slice, and none that is due."""
+    """Invariants: a slice's sum is of its next step; `_merged` counts the slots in it. `_waiting` has what came and is
+    not merged: of a slot's steps that are in, and of at most STEPS_AHEAD steps that came before the one before them."""
 
     def __init__(self, spec: BucketSpec, values: Array, given: Array, *, lent_at: int | None = None) -> None:
         """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later.
@@ -225,15 +181,17 @@ class BucketState:
         self.reached: Callable[[int, int, int], None] | None = None
         """Told (version, first, stop) of slices that have come to a version together, where somebody asks."""
         self._sums = BucketSums(count, bounds)
-        self._is_alone = len(spec.slots) == 1
-        """Whether a step's sum is what its one slot has pushed."""
-        self._sum_dtype = sum_dtype(values.dtype) if spec.update is Update.MEAN else values.dtype
-        self._adds_late = spec.update is Update.RULE and spec.rule.anywhere and spec.gate is None and not spec.is_whole
-        self._order: MergeOrder = _order(spec, bounds)
+        self._sum_dtype = sum_dtype(values.dtype)
+        """In which gradients are added whose mean is wanted."""
+        # Where each slot goes on by itself, only its own steps have an order.
+        self._waiting = WaitingGradients(bounds, by_slot=spec.merge is Merge.SLOT or not spec.together)
         self._merged = np.zeros(count, np.int64)
-        self._gate = None if spec.gate is None else BucketGate(spec.gate, spec, self._sums, bounds)
-        self._lives = [0] * len(spec.slots)
-        self._early: dict[tuple[int, int], PendingSegments] = {}
+        self._gate = None
+        is_summed = spec.update is not Update.MEAN
+        self._is_plain = is_summed and spec.gate is None and not spec.is_whole
+        """Whether nothing but its rule stands between a step's last gradients and its update."""
+        if spec.gate is not None:
+            self._gate = BucketGate(spec.gate, self._sums, bounds, is_summed=is_summed, unscaled=spec.unscaled)
 
     def __len__(self) -> int:
         """How many slices."""
@@ -244,34 +202,44 @@ class BucketState:
         """Of the values."""
         return int(self.spec.part.bounds[-1])
 
-    def push(self, slot: int, step: int, segment: Segment) -> list[Arrival]:
+    def push(self, slot: int, step: int, segment: Segment) -> list[Range]:
         """Takes in a slot's gradients: see `check` and `accept`."""
-        place = self.steps.places.get(slot)
-        if place is not None and not self._early and self.steps.take_next(place, step, segment.first, segment.stop):
-            return [Arrival(place, self._lives[place], step, segment)]
-        self.check(slot, step, segment.first, segment.stop, pushes=True)
+        place, first, stop = self.steps.places.get(slot), segment.first, segment.stop
+        # What waits of the step behind it would be due with it.
+        alone = place is not None and (place, step + 1) not in self._waiting.segments
+        if place is not None and alone and self.steps.take_next(place, step, first, stop):
+            self._waiting.put(place, step, segment)
+            return [(first, stop)]
+        self.check(slot, step, first, stop, pushes=True)
         return self.accept(slot, step, segment)
 
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
         place = self.steps.place_of(slot, self._where(slot, step, first))
         self.steps.check(place, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
-        early = self._early.get((place, step)) if self._early else None
-        for segment in early.within(first, stop) if early is not None else ():
+        waiting = self._waiting.segments.get((place, step))
+        for segment in waiting.within(first, stop) if waiting is not None else ():
             if (segment.elements is not None) != pushes:
                 where = self._where(slot, step, max(segment.first, first))
                 raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
 
-    def accept(self, slot: int, step: int, segment: Segment) -> list[Arrival]:
-        """Takes in what `check` lets pass: gradients, which are written later, or that there are none. What may now be
-        merged; what was in before changes nothing: exactly once holds."""
+    def accept(self, slot: int, step: int, segment: Segment) -> list[Range]:
+        """Takes in what `check` lets pass: gradients, which are written later, or that there are none. The slices whose
+        merge may go on; what was in before changes nothing: exactly once holds."""
         place = self.steps.places[slot]
-        found = fresh = self._taken(place, step, segment)
-        while self._early and fresh and (early := self._timely(place, step + 1, fresh)):
-            step += 1
-            fresh = [one for some in early for one in self._taken(place, step, some)]
-            found = found + fresh
-        return found
+        taken, early = self.steps.accept(place, step, segment.first, segment.stop)
+        cut = PendingSegments(self.bounds)
+        for first, stop in early:
+            if (before := self._waiting.segments.get((place, step))) is not None:
+                before.take(first, stop)  # What was sent again takes the place of what came first: it is the same.
+            self._waiting.put(place, step, cut.part(segment, first, stop))
+        for first, stop in taken:
+            self._waiting.put(place, step, cut.part(segment, first, stop))
+        due = taken
+        while due and (pending := self._waiting.segments.get((place, step := step + 1))) is not None:
+            come = [(max(one.first, a), min(one.stop, b)) for a, b in due for one in pending.within(a, b)]
+            due = [one for a, b in come for one in self.steps.accept(place, step, a, b)[0]]
+        return taken
 
     def restore(self, slot: int, version: int, number: int, segment: Segment, origin: Hashable) -> list[Range]:
         """Of slices that nobody has pushed: their value at a version with number 0, else state array `number` of the
@@ -320,91 +288,60 @@ class BucketState:
         if self.spec.slots:
             self.steps.begin_at(version, value.first, value.stop)
 
-    def advance(self, todo: list[Range], arrival: Arrival | None = None) -> Range | None:
+    def advance(self, todo: list[Range]) -> Range | None:
         """The next piece of work on the slices `todo`, from which it takes what it has done: the slices that it has
-        changed, or None where nothing more can be done. An `arrival` is of all of them, and comes with the first piece.
-        Raises RuleFailedError, MemoryError."""
-        known = None
-        if arrival is not None:
-            if arrival.life != self._lives[arrival.place]:
-                return None  # A newer incarnation fills the slot.
-            known, is_applied = self._take(arrival)
-            if is_applied:
-                order = self._order
-                if not order.waiting or (self.spec.together and not order.holds(arrival.step + 1)):
-                    todo.clear()
-                return arrival.segment.first, arrival.segment.stop
-        return self._advance(todo, known) if self.spec.together else self._advance_alone(todo)
-
-    def _take(self, arrival: Arrival) -> tuple[tuple[int, int, int] | None, bool]:
-        """Adds what has come, where it is next, or keeps it until it is. What `_alike` says then, if that is known, and
-        whether it was the last of its step, which is applied."""
-        spec, (place, _, step, segment) = self.spec, arrival
-        first, stop = segment.first, segment.stop
-        if spec.together:
-            end, merged, version = self._alike(first, stop)
-            # As it is where slots come in order: what is next of all its slices need not wait first.
-            if end < stop or version != step or not (self._is_alone or self._order.is_next(place, version, merged)):
-                self._order.put(place, step, segment)
-                return None, False
-            if merged + 1 == len(spec.slots) and self._is_free(version, first, stop):
-                given = segment if self._sum_dtype is self.update.values.dtype else self._as_sum(segment)
-                if self._is_alone:
-                    total = None if given.elements is None or given.parts else Total(given, None, 1)
-                else:
-                    total = self._sums.closed(given, late=self._adds_late)
-                if total is not None:
-                    self._is_merged(place, step, segment)
-                    self._complete(version, first, stop, total)
-                    return None, True
-            self._add(place, step, segment)
-            return (end, merged + 1, version), False
-        end, _, version = self._alike(first, stop, self.steps.through[place])
-        if end == stop and version == step and not segment.parts and self._is_free(version, first, stop):
-            self._apply_alone(place, step, segment)
-            return None, True
-        self._order.put(place, step, segment)
-        return None, False
-
-    def _advance(self, todo: list[Range], known: tuple[int, int, int] | None) -> Range | None:
-        """Of steps that apply together: see `advance`. `known`: what `_alike` says of the only slices to do."""
-        spec, order = self.spec, self._order
+        changed, or None where nothing more can be done. Raises RuleFailedError, MemoryError."""
+        if not self.spec.together:
+            return self._advance_alone(todo)
+        slots, waiting = len(self.spec.slots), self._waiting
         while todo:
             low, high = todo.pop()
-            (end, merged, version), known = known or self._alike(low, high), None
+            end, merged, version = self._alike(low, high)
             if end < high:
                 todo.append((end, high))
-            if merged < len(spec.slots):
-                for place, segment in order.next(version, merged, low, end) if order.waiting else ():
+            if merged < slots:
+                found = waiting.take(version, merged, low, end) if waiting.segments else ()
+                if merged + 1 == slots and len(found) == 1 and self._closes(version, found[0][1]):
+                    ((place, segment),) = found  # As nearly all steps end: it crosses memory once, and waits nowhere.
+                    first, stop = segment.first, segment.stop
+                    self._is_merged(place, version, segment, first if stop - first == 1 else slice(first, stop))
+                    self._complete(version, first, stop, segment)
+                    if waiting.segments and waiting.holds(version + 1):
+                        todo.append((first, stop))
+                    return first, stop
+                for place, segment in found:
                     self._add(place, version, segment)
                     todo.append((segment.first, segment.stop))
-            elif (not spec.is_whole or self._is_due(merged, version)) and (
-                piece := self._first_piece(low, end)
-            ) is not None:
-                if piece[1] < end:
-                    todo.append((piece[1], end))
-                if not self._is_held(version) and (self._gate is None or self._gate.passes(version, *piece)):
-                    self._complete(version, *piece)
-                    if order.waiting and order.holds(version + 1):
-                        todo.append(piece)
-                    return piece
+                continue
+            piece = self._first_piece(low, end)
+            if piece is None or (self.spec.is_whole and self._alike(*piece) != (self.count, merged, version)):
+                continue  # All slices of a whole key wait for each other.
+            if piece[1] < end:
+                todo.append((piece[1], end))
+            if not self._is_held(version) and (self._gate is None or self._gate.passes(version, *piece)):
+                self._complete(version, *piece)
+                if waiting.holds(version + 1):
+                    todo.append(piece)
+                return piece
         return None
 
     def _advance_alone(self, todo: list[Range]) -> Range | None:
         """Of slots whose gradients are updates of their own, of each slice one step after the other: see `advance`.
         Work may be done in any order."""
-        while todo and self._order.waiting:
+        waiting = self._waiting
+        while todo and waiting.segments:
             piece = self._first_piece(*todo[-1])
             if piece is None:
                 todo.pop()
                 continue
             for place in range(len(self.spec.slots)):
                 for low, high, step in ranges_alike(self.steps.through[place, piece[0] : piece[1]], piece[0]):
-                    if self._is_held(step) or (self.spec.is_whole and not self._order.has_all(step, place, low, high)):
+                    pending = waiting.segments.get((place, step))
+                    if pending is None or self._is_held(step) or (self.spec.is_whole and len(pending) < self.count):
                         continue
-                    found = [segment for _, segment in self._order.next(step, place, low, high)]
-                    if self.spec.is_whole and found:
-                        found = [_joined(found)]
+                    found = [segment for _, segment in waiting.take(step, place, low, high)]
+                    if self.spec.is_whole:
+                        found = [segments_as_one(found)]
                     for segment in found:  # All before who waits is told: what was taken out is nowhere else.
                         self._apply_alone(place, step, segment)
                     if found:
@@ -418,22 +355,13 @@ class BucketState:
     def _is_held(self, step: int) -> bool:
         """Whether a change of hyper-parameters holds a step."""
         hold = self.spec.hold
-        return hold is not None and hold.held is not None and hold.holds(step)
-
-    def _is_free(self, step: int, first: int, stop: int) -> bool:
-        """Whether a step of these slices can be applied in one piece as soon as all of it is there."""
-        hold = self.spec.hold
-        if self._gate is not None or self.spec.is_whole or not self.sets.complete:
-            return False
-        if hold is not None and hold.held is not None and hold.holds(step):
-            return False
-        return stop - first == 1 or self._first_piece(first, stop) == (first, stop)
+        return hold is not None and hold.held is not None and step >= hold.held.step
 
     def begun(self, first: int, stop: int) -> tuple[int, str]:
         """Of some slices: see `Changed`. What has come early counts wherever it belongs."""
         came = self.steps.came[:, first:stop].max(axis=0)
         at = first + int(came.argmax())
-        step = max([int(came.max()), *(step + 1 for _, step in self._early)])
+        step = max([int(came.max()), *(step + 1 for _, step in self._waiting.segments)])
         return step, f"step {step - 1} of {self.spec.key_named(at)} has begun"
 
     def replace(self, slot: int) -> None:
@@ -441,48 +369,15 @@ class BucketState:
         place = self.steps.places.get(slot)
         if place is None:
             return
-        self._lives[place] += 1
-        self._order.forget(place)
-        for key in [key for key in self._early if key[0] == place]:
-            del self._early[key]
+        self._waiting.forget(place)
         self.steps.forget(place)
 
     def _where(self, slot: int, step: int, slice_: int) -> str:
         return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
 
-    def _taken(self, place: int, step: int, segment: Segment) -> list[Arrival]:
-        pushes = segment.elements is not None
-        taken, early = self.steps.accept(place, step, segment.first, segment.stop, pushes=pushes)
-        if len(taken) == 1 and taken[0] == (segment.first, segment.stop):
-            return [Arrival(place, self._lives[place], step, segment)]
-        cut = PendingSegments(self.bounds)
-        for first, stop in early:
-            pending = self._early.setdefault((place, step), PendingSegments(self.bounds))
-            pending.take(first, stop)  # What was sent again takes the place of what came first: it is the same.
-            pending.put(cut.part(segment, first, stop))
-        life = self._lives[place]
-        return [Arrival(place, life, step, cut.part(segment, first, stop)) for first, stop in taken]
-
-    def _timely(self, place: int, step: int, fresh: list[Arrival]) -> list[Segment]:
-        """Takes out what has come early from a slot of a step, of the slices whose step before has just been taken in:
-        nothing else has become due."""
-        pending = self._early.get((place, step))
-        if pending is None:
-            return []
-        found = [segment for one in fresh for segment in pending.take(one.segment.first, one.segment.stop)]
-        if not pending:
-            del self._early[place, step]
-        return found
-
-    def _is_due(self, merged: int, version: int) -> bool:
-        """Whether slices of a whole key may be updated, of which so many slots are merged: they wait for each other."""
-        return self._alike(0, len(self)) == (len(self), merged, version)
-
-    def _alike(self, first: int, stop: int, versions: Array | None = None) -> tuple[int, int, int]:
-        """How far slices are alike from the first on, how many slots are merged in their next step, and which it is;
-        of `versions` (slices) where those of the bucket are not meant."""
-        if versions is None:
-            versions = self.steps.version
+    def _alike(self, first: int, stop: int) -> tuple[int, int, int]:
+        """How far slices are alike from the first on, how many slots are merged in their next step, and which it is."""
+        versions = self.steps.version
         merged, version = int(self._merged[first]), int(versions[first])
         if stop - first == 1:
             return stop, merged, version
@@ -505,40 +400,43 @@ class BucketState:
         most = int(np.searchsorted(self.bounds, self.bounds[low] + self.spec.a_piece, side="right")) - 1
         return low, min(max(most, low + 1), low + self.spec.slices_a_piece, high)
 
-    def _as_sum(self, segment: Segment) -> Segment:
-        """Gradients in the type in which they are added."""
-        elements = segment.elements
-        return (
-            segment if elements is None or elements.dtype == self._sum_dtype else segment_as(segment, self._sum_dtype)
-        )
-
     def _add(self, place: int, step: int, segment: Segment) -> None:
-        """Adds a slot's gradients to sums of equally many slots; the last as the rule runs, where that may be."""
-        last = self._adds_late and int(self._merged[segment.first]) + 1 == len(self.spec.slots)
-        self._sums.add(self._as_sum(segment), last=last)
-        self._merged[segment.first if segment.stop - segment.first == 1 else slice(segment.first, segment.stop)] += 1
-        self._is_merged(place, step, segment)
-
-    def _is_merged(self, place: int, step: int, segment: Segment) -> None:
+        """Adds a slot's gradients to sums of equally many slots."""
         first, stop = segment.first, segment.stop
-        self.steps.through[place, first if stop - first == 1 else slice(first, stop)] = step + 1
-        if self.applied is not None and segment.elements is not None:
-            self.applied(self.spec.slots[place], step, first, stop)
+        at = first if stop - first == 1 else slice(first, stop)
+        is_last = int(self._merged[first]) + 1 == len(self.spec.slots)
+        is_mean = self.spec.update is Update.MEAN
+        self._sums.add(segment_as(segment, self._sum_dtype) if is_mean else segment, last=is_last)
+        self._merged[at] += 1
+        self._is_merged(place, step, segment, at)
 
-    def _complete(self, step: int, first: int, stop: int, total: Total | None = None) -> None:
-        """Applies a step; its `total` where that was taken from the sums."""
-        if total is not None:
-            self.update.with_gradient(total.total, total.contributors, step, total.addend)
+    def _is_merged(self, place: int, step: int, segment: Segment, at: int | slice) -> None:
+        pushes = segment.elements is not None
+        self.steps.through[place, at] = step + 1
+        self.steps.pushed[place, at] = pushes
+        if self.applied is not None and pushes:
+            self.applied(self.spec.slots[place], step, segment.first, segment.stop)
+
+    def _closes(self, step: int, last: Segment) -> bool:
+        """Whether the last gradients of a step let all of their slices be updated in one piece."""
+        first, stop = last.first, last.stop
+        if last.elements is None or not self._is_plain or not self.sets.complete or self._is_held(step):
+            return False
+        if stop - first == 1:
+            return True
+        count = self._sums.contributors[first:stop]
+        return self._first_piece(first, stop) == (first, stop) and bool((count == count[0]).all())
+
+    def _complete(self, step: int, first: int, stop: int, last: Segment | None = None) -> None:
+        """Applies a step, of which the `last` gradients may be in no sum."""
+        if last is not None:
+            self.update.with_gradient(self._sums.take(first, stop, last), 1, step)
         else:
-            alike = self._sums.contributors[first:stop]
-            for low, high, contributors in ranges_alike(alike if stop - first == 1 else alike.copy(), first):
-                if not contributors:
+            for low, high, count in ranges_alike(self._sums.contributors[first:stop].copy(), first):
+                if count:
+                    self.update.with_gradient(self._sums.take(low, high), count, step)
+                else:
                     self.update.without_gradient(low, high, step)
-                sums = self._sums.take(low, high)
-                if self.spec.is_whole and contributors:
-                    sums = iter([Sum(_joined([one.total for one in sums]))])
-                for one in sums:
-                    self.update.with_gradient(one.total, contributors, step, one.addend)
         at = first if stop - first == 1 else slice(first, stop)
         self._merged[at] = 0
         self.steps.version[at] = step + 1
@@ -550,27 +448,7 @@ class BucketState:
     def _apply_alone(self, place: int, step: int, segment: Segment) -> None:
         first, stop = segment.first, segment.stop
         if segment.elements is not None:
-            self.update.with_gradient(segment, 1, step)
-        through = self.steps.through
-        if stop - first == 1:
-            through[place, first] = step + 1
-            self.steps.version[first] = min(through[:, first].tolist())
-        else:
-            through[place, first:stop] = step + 1
-            self.steps.version[first:stop] = through[:, first:stop].min(axis=0)
-        if self.applied is not None and segment.elements is not None:
-            self.applied(self.spec.slots[place], step, first, stop)
-
-
-def _joined(parts: list[Segment]) -> Segment:
-    """Slices that follow each other, their elements in one array."""
-    if len(parts) == 1 and not parts[0].parts:
-        return parts[0]
-    whole = [one for segment in parts for one in segment.parts or (segment,)]
-    arrays = [one.elements for one in whole if one.elements is not None]
-    return Segment(whole[0].first, whole[-1].stop, np.concatenate(arrays) if arrays else None)
-
-
-def _order(spec: BucketSpec, bounds: Array) -> MergeOrder:
-    """Where each slot goes on by itself, only its own steps have an order."""
-    return SlotOrder(bounds) if spec.merge is Merge.SLOT or not spec.together else ArrivalOrder(bounds)
+            self.update.with_gradient(Gradient(self.bounds, first, stop, (segment,)), 1, step)
+        at = first if stop - first == 1 else slice(first, stop)
+        self._is_merged(place, step, segment, at)
+        self.steps.version[at] = self.steps.through[:, at].min(axis=0)

@@ -2,51 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kernels.blocks import CACHE_ELEMENTS, whole_blocks
 from weft_kernels.rules.record import Hyper, Rule, State
 from weft_kernels.run import KernelError
 from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, ranges_where
 from weft_kvstore.bucket.gate import StepGate
+from weft_kvstore.bucket.sums import ADDED_ELEMENTS, Gradient
 from weft_kvstore.compression.description import Choice
 from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
 from weft_kvstore.description.records import KeyDescription, Merge, Mode
 from weft_kvstore.hyper import HyperAgreement, KeyHyper
 from weft_kvstore.sharding import BucketPart
 from weft_kvstore.wire.outbox import OneBuffer, Pinnable
-
-# --- Who computes the pieces of an update -----------------------------------------------------------------------------
-
-
-Task = Callable[[], None]
-
-
-class Computing(Protocol):
-    """Carries out tasks that do not depend on each other, as many as `lanes` at the same time."""
-
-    lanes: int
-
-    def run(self, tasks: Sequence[Task]) -> None:
-        """Carries out all of them, in any order, and returns when all have ended. Raises what the first one raised."""
-
-
-class InTurn:
-    """One task after the other."""
-
-    lanes = 1
-
-    def run(self, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            task()
-
 
 # --- The values of a bucket on a shard: one flat array, in blocks that are copied where slices are written while lent -
 # A block has whole slices of at most `BLOCK_BYTES` together: it fills a frame, and is what a copy costs where a reader
@@ -114,6 +88,13 @@ class BucketValues:
                 held = self._blocks[block] = held.copied()
             found.append((low, high, held.array[elements]))
         return found
+
+    def write(self, segment: Segment) -> None:
+        """These are the elements of some slices."""
+        assert segment.elements is not None
+        origin = self.bounds[segment.first]
+        for low, high, elements in self.written(segment.first, segment.stop):
+            np.copyto(elements, segment.elements[self.bounds[low] - origin : self.bounds[high] - origin])
 
     def elements(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
         """The elements of slices, to be read: by blocks, each with the slices that lie in it."""
@@ -235,17 +216,16 @@ class UpdateSpec:
 class BucketSpec(UpdateSpec):
     """What all slices of dense keys have in common.
 
-    `part` is what this shard has; `keys` by place in the description. Of a piece `slices_a_piece` slices at most.
-    `computing` carries out what can be cut. `own` has the hyper-parameters of keys, by place, that were changed for
-    them alone. `is_whole`: the bucket is one key that is updated at once, when all its slices are merged; slices are
-    how it travels. `pushed` and `pulled` say how gradients travel, and values; None as they are. `keeps_previous`: each
-    slice keeps its value of the version before, for a new incarnation of a slot.
+    `part` is what this shard has; `keys` by place in the description. Of a piece `slices_a_piece` slices at most. `own`
+    has the hyper-parameters of keys, by place, that were changed for them alone. `is_whole`: the bucket is one key that
+    is updated at once, when all its slices are merged; slices are how it travels. `pushed` and `pulled` say how
+    gradients travel, and values; None as they are. `keeps_previous`: each slice keeps its value of the version before,
+    for a new incarnation of a slot.
     """
 
     part: BucketPart
     keys: tuple[KeyDescription, ...]
     slices_a_piece: int
-    computing: Computing
     pushed: Choice | None
     pulled: Choice | None
     is_whole: bool
@@ -278,22 +258,19 @@ class BucketSpec(UpdateSpec):
 # --- Carries out updates of a bucket's slices: weights and the rule's state in, and out -------------------------------
 
 
-ADDED_ELEMENTS: Final = 2 * CACHE_ELEMENTS
-"""What is added before the rule has it: more of it leaves the cache, less costs more calls."""
-
 RULE_ERRORS: Final = (ArithmeticError, ValueError, MemoryError, KernelError)
 """What a rule or a schedule may raise on the numbers that it meets. Anything else is a fault of the store."""
 
 
 class _Pass(NamedTuple):
-    """An update of slices `low` to `high`, which lie in one block: number `update` of them, made of `step`. `before` is
-    where the weights go that they have now."""
+    """An update of slices `low` to `high`, which lie in one block: number `update` of them, made of `step`. Their
+    elements are those of `gradient` from `begin` on. `before` is where the weights go that they have now."""
 
     low: int
     high: int
     weight: Array
-    gradient: Array
-    addend: Array | None
+    gradient: Gradient
+    begin: int
     before: Array | None
     update: int
     step: int
@@ -340,9 +317,7 @@ class BucketUpdate:
 
     def restore(self, name: str, segment: Segment) -> None:
         """Makes this a state array of some slices."""
-        values = self.state[name]
-        for low, high, state in values.written(segment.first, segment.stop):
-            np.copyto(state, self._elements_of(segment, segment.elements, low, high))
+        self.state[name].write(segment)
 
     def without_gradient(self, first: int, stop: int, step: int) -> None:
         """Nobody had anything for a step: a merged gradient is zero, any other value stays."""
@@ -356,60 +331,62 @@ class BucketUpdate:
             if self.encoded is not None:
                 self.encoded.merged(step, first, stop, None)
 
-    def with_gradient(self, total: Segment, contributors: int, step: int, addend: Array | None = None) -> None:
-        """Applies a sum of gradients, which may be written, as the update of `step`. A rule that may be cut anywhere
-        adds the `addend` (elements) to it. Raises RuleFailedError."""
-        spec, first, stop = self._spec, total.first, total.stop
+    def with_gradient(self, gradient: Gradient, contributors: int, step: int) -> None:
+        """Applies a sum of gradients as the update of `step`. Raises RuleFailedError."""
+        spec, first, stop = self._spec, gradient.first, gradient.stop
         is_one = stop - first == 1
         alike = [(first, stop, int(self.updates[first]))] if is_one else ranges_alike(self.updates[first:stop], first)
         for begin, end, updates in alike:
             for low, high, weight in self.values.written(begin, end):
-                before, gradient, more = None, total.elements, addend
+                before = None
                 if self.previous is not None:
                     ((_, _, before),) = self.previous.written(low, high)  # They are in one block.
-                if low != first or high != stop:
-                    gradient = self._elements_of(total, gradient, low, high)
-                    more = None if addend is None else self._elements_of(total, addend, low, high)
-                assert gradient is not None
+                at = int(self.values.bounds[low] - self.values.bounds[first]) if low > first else 0
                 if spec.update is Update.RULE:
-                    self._run_rule(_Pass(low, high, weight, gradient, more, before, updates + 1, step))
+                    self._run_rule(_Pass(low, high, weight, gradient, at, before, updates + 1, step))
                     continue
                 if before is not None:
                     np.copyto(before, weight)
-                self._merged(weight, gradient, contributors)
+                total = gradient.read(at, at + len(weight), np.empty(len(weight), gradient.dtype))
+                if spec.update is Update.GRADIENT:
+                    np.copyto(weight, total)
+                elif total.dtype.kind == "f":
+                    np.divide(total, contributors, out=weight, casting="same_kind")
+                else:
+                    weight[...] = np.floor_divide(total, contributors)
         self.updates[first if is_one else slice(first, stop)] += 1
         if self.encoded is not None and spec.update is Update.GRADIENT:
-            self.encoded.merged(step, first, stop, total.elements)
+            total = gradient.read(0, gradient.count, np.empty(gradient.count, gradient.dtype))
+            self.encoded.merged(step, first, stop, total)
 
     def _run_rule(self, of: _Pass) -> None:
         """Updates slices of a block, each range of them with the hyper-parameters that it has."""
         spec, low, high, at = self._spec, of.low, of.high, of.low
         state = {name: values.written(low, high)[0][2] for name, values in self.state.items()} if self.state else {}
         try:
-            if not spec.own and spec.rule.anywhere and len(of.weight) <= CACHE_ELEMENTS:
-                constant = spec.hyper.constant
-                self._apply(of, state, spec.hyper.at(of.step) if constant is None else constant, 0, len(of.weight))
+            if not spec.own and spec.rule.anywhere:
+                self._apply(of, state, spec.hyper.constant or spec.hyper.at(of.step), 0, len(of.weight))
                 return
             alike = spec.numbers(of.step, low, high) if spec.own else ((low, high, spec.hyper.at(of.step)),)
             for first, stop, hyper in alike:
-                apply = partial(self._apply, of, state, hyper)
-                spec.computing.run([partial(apply, *piece) for piece in self._pieces(low, first, stop)])
+                for begin, end in self._pieces(low, first, stop):
+                    self._apply(of, state, hyper, begin, end)
                 at = stop
         except RULE_ERRORS as error:  # A schedule's: what the rule itself raises is told by its slices.
             raise self._failed(error, at, at, of.step) from error
 
     def _apply(self, of: _Pass, state: State, hyper: Hyper, begin: int, end: int) -> None:
-        """Elements `begin` to `end` of the block's slices. Of two addends the sum is used while it is in the cache, and
-        never written to memory; what the weights were is copied then too."""
-        rule, spec, weight, before, addend = self._spec.rule, self._spec, of.weight, of.before, of.addend
-        most = end - begin if addend is None else min(end - begin, ADDED_ELEMENTS)
-        scratch = None if addend is None else np.empty(most, of.gradient.dtype)
+        """Elements `begin` to `end` of the block's slices. A rule that may be cut anywhere gets a gradient that has to
+        be put together, or added up, while it is in the cache; what the weights were is copied then too."""
+        rule, spec, weight, before, gradient = self._spec.rule, self._spec, of.weight, of.before, of.gradient
+        most, scratch = end - begin, gradient.array
+        if scratch is None:
+            most = min(most, ADDED_ELEMENTS) if rule.anywhere else most
+            scratch = np.empty(most, gradient.dtype)
         try:
             for at in range(begin, end, most):
                 some = slice(at, min(at + most, end))
-                given = of.gradient[some]
-                if addend is not None and scratch is not None:
-                    given = np.add(given, addend[some], out=scratch[: some.stop - at])
+                given = gradient.read(of.begin + at, of.begin + some.stop, scratch)
                 if before is not None:
                     np.copyto(before[some], weight[some])
                 if rule.whole:  # It sees the key as it is.
@@ -431,32 +408,13 @@ class BucketUpdate:
         told = str(error) or type(error).__name__  # A MemoryError has no words.
         return RuleFailedError(f"rule {self._spec.rule.name!r} failed on {where}, step {step}: {told}")
 
-    def _elements_of(self, total: Segment, elements: Array | None, first: int, stop: int) -> Array:
-        """Of the elements of a total's slices those of some of them."""
-        assert elements is not None
-        if first == total.first and stop == total.stop:
-            return elements
-        origin = self.values.bounds[total.first]
-        return elements[self.values.bounds[first] - origin : self.values.bounds[stop] - origin]
-
-    def _merged(self, weight: Array, gradient: Array, contributors: int) -> None:
-        if self._spec.update is Update.GRADIENT:
-            np.copyto(weight, gradient)
-        elif gradient.dtype.kind == "f":
-            np.divide(gradient, contributors, out=weight, casting="same_kind")
-        else:
-            weight[...] = np.floor_divide(gradient, contributors)
-
     def _pieces(self, low: int, first: int, stop: int) -> Iterator[Range]:
-        """Elements of adjacent slices that the rule gets at once, from 0 at slice `low`: where it may be cut anywhere,
-        a part for each of those who compute, else slice by slice, so that no bit depends on which came together."""
+        """Elements of adjacent slices that the rule gets at once, from 0 at slice `low`: all where it may be cut
+        anywhere, else slice by slice, so that no bit depends on which came together."""
         edges = (self.values.bounds[first : stop + 1] - self.values.bounds[low]).tolist()
-        begin, end, most = edges[0], edges[-1], self._spec.a_piece
-        if self._spec.rule.whole:
-            yield begin, end
+        if self._spec.rule.whole or self._spec.rule.anywhere:
+            yield edges[0], edges[-1]
             return
-        if self._spec.rule.anywhere:
-            most = max(whole_blocks(-(-(end - begin) // self._spec.computing.lanes)), CACHE_ELEMENTS)
-            edges = [begin, end]
+        most = self._spec.a_piece
         for start, until in pairwise(edges):
             yield from ((at, min(at + most, until)) for at in range(start, until, most))

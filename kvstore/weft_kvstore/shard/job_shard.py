@@ -13,8 +13,6 @@ from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Range, Ranges, Segment
 from weft_kvstore.bucket.bucket import PlainBucket, PullWait, plain_bucket
 from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.bucket.state import Arrival
-from weft_kvstore.bucket.update import Computing, InTurn
 from weft_kvstore.description.records import StoreDescription, first_table_rows, is_given
 from weft_kvstore.errors import StoreError
 from weft_kvstore.rows.memory import TablePlace
@@ -37,7 +35,7 @@ class Taken(NamedTuple):
     `pull` came, tables can answer it instead."""
 
     tables: Sequence[TableState] = ()
-    arrivals: Sequence[tuple[PlainBucket, Arrival]] = ()
+    arrivals: Sequence[tuple[PlainBucket, Range]] = ()
     changed: bool = False
     ranges: Sequence[tuple[PlainBucket, Range]] = ()
     pull: PullWait | None = None
@@ -92,7 +90,6 @@ class JobShard:
         shard: int,
         *,
         rule: Rule | None = None,
-        computing: Computing | None = None,
         tables: TablePlace | None = None,
         keeps_previous: bool = False,
         lend: Callable[[int], Lent | None] = lambda _: None,
@@ -118,7 +115,6 @@ class JobShard:
             shard,
             live=self.live,
             gate=self.gate,
-            computing=computing or InTurn(),
             rule=rule,
             keeps_previous=keeps_previous,
         )

@@ -8,7 +8,6 @@ from typing import Final, Literal, Protocol
 
 from weft_kvstore.arrays import FEW, Range
 from weft_kvstore.bucket.bucket import PIECE_BYTES, PlainBucket, PullWait, Work
-from weft_kvstore.bucket.state import Arrival
 from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.shard.job_shard import JobShard, Taken
 from weft_kvstore.tables.state import TableState
@@ -91,8 +90,8 @@ class Merger:
         segment = (
             bucket.segment_in_places(run, shard.places.gradients[run.bucket]) if run.place else bucket.segment_of(run)
         )
-        for arrival in bucket.state.push(slot, run.step, segment):
-            self.merge(bucket, arrival.segment.first, arrival.segment.stop, arrival)
+        for first, stop in bucket.state.push(slot, run.step, segment):
+            self.merge(bucket, first, stop)
 
     def take(self, taken: Taken) -> None:
         """Goes on with what follows from something that came."""
@@ -101,9 +100,8 @@ class Merger:
             return
         if taken.tables:
             self._put(taken.tables)
-        for bucket, arrival in taken.arrivals:
-            segment = arrival.segment
-            self.merge(bucket, segment.first, segment.stop, arrival)
+        for bucket, (first, stop) in taken.arrivals:
+            self.merge(bucket, first, stop)
         if taken.changed:
             for one in taken.tables:
                 self._answer_waiting(one)
@@ -166,21 +164,20 @@ class Merger:
             work.turn = self._seq
             self._push(work)
 
-    def merge(self, bucket: PlainBucket, first: int, stop: int, arrival: Arrival | None = None) -> None:
-        """Goes on with slices of a bucket, of which an `arrival` may have come. A few small ones are merged at once if
-        nothing else waits: to queue them takes longer."""
+    def merge(self, bucket: PlainBucket, first: int, stop: int) -> None:
+        """Goes on with slices of a bucket. A few small ones are merged at once if nothing else waits: to queue them
+        takes longer."""
         state, todo = bucket.state, [(first, stop)]
         part = state.spec.part
         nbytes = int(part.bounds[stop] - part.bounds[first])
         if nbytes <= AT_ONCE_BYTES and stop - first <= FEW and not self.queue and self._running is None:
             begun = self.clock()
             try:
-                changed = state.advance(todo, arrival)
+                changed = state.advance(todo)
                 if changed is not None and bucket.pulls.versions:
                     self._answer_range(bucket, *changed)
                 if changed is None or not todo:
                     return
-                arrival = None
             except (RuleFailedError, MemoryError) as error:
                 self._fail(bucket, error)
                 return
@@ -189,12 +186,11 @@ class Merger:
                 return
             finally:
                 self.at_once_s += self.clock() - begun
-        self._add(Work(int(part.priorities[first]), min(nbytes, PIECE_BYTES)), self._changing(bucket, todo, arrival))
+        self._add(Work(int(part.priorities[first]), min(nbytes, PIECE_BYTES)), self._changing(bucket, todo))
 
-    def _changing(self, bucket: PlainBucket, todo: list[Range], arrival: Arrival | None) -> Iterator[None]:
+    def _changing(self, bucket: PlainBucket, todo: list[Range]) -> Iterator[None]:
         try:
-            while (changed := bucket.state.advance(todo, arrival)) is not None:
-                arrival = None
+            while (changed := bucket.state.advance(todo)) is not None:
                 self._answer_range(bucket, *changed)
                 if todo:
                     yield

@@ -17,7 +17,7 @@ from weft_kvstore.bucket.bucket import (
     PlainBucket,
 )
 from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.bucket.update import BucketSpec, Computing
+from weft_kvstore.bucket.update import BucketSpec
 from weft_kvstore.description.check import hyper_of, is_ruled, rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription, is_given
 from weft_kvstore.hyper import HyperAgreement, HyperTimeline, KeyHyper, Least, check_range, range_of
@@ -160,7 +160,6 @@ class Specs:
         *,
         live: LiveHyper,
         gate: StepGate | None,
-        computing: Computing,
         rule: Rule | None = None,
         keeps_previous: bool = False,
     ) -> None:
@@ -169,7 +168,6 @@ class Specs:
         self._shard = shard
         self._live = live
         self._gate = gate
-        self._computing = computing
         self._rule = rule or rule_of(description)
         self._keeps_previous = keeps_previous
 
@@ -186,7 +184,6 @@ class Specs:
             keys=description.keys,
             a_piece=BUCKET_PIECES * a_piece(description.rule),
             slices_a_piece=PIECE_CALLS * PIECE_NODES // nodes_of(description.rule) if by_slice else len(part),
-            computing=self._computing,
             pushed=bucket.pushed,
             pulled=bucket.pulled,
             is_whole=bucket.kind is BucketKind.WHOLE,

@@ -121,7 +121,7 @@ class TableSteps:
         place, first = self.counts.places[slot], step
         self._waiting[place, step] = gradient
         while (place, step) in self._waiting and self.counts.came[place, 0] == step:  # and what came before it was due
-            self.counts.accept(place, step, 0, 1, pushes=self._waiting[place, step] is not None)
+            self.counts.accept(place, step, 0, 1)
             if not self._together:
                 self._arrived.append((place, step))
             step += 1
@@ -137,7 +137,7 @@ class TableSteps:
             return None
         gradient = self._waiting.pop((place, step))
         self._merged += 1
-        self.counts.through[place] = step + 1
+        self.counts.through[place], self.counts.pushed[place] = step + 1, gradient is not None
         if gradient is None:
             return 0
         if self._total is None:
@@ -182,7 +182,7 @@ class TableSteps:
         self._arrived = deque(one for one in self._arrived if one in self._waiting)
         self.counts.forget(place)
         if due is not None and due[0] == place:
-            self.counts.accept(place, due[1], 0, 1, pushes=self._waiting[due] is not None)
+            self.counts.accept(place, due[1], 0, 1)
 
     def seen(self, slot: int, *, settled: bool) -> int:
         """The version that a pull of this slot can have."""

@@ -8,16 +8,15 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from store_cluster import advanced_by, constant, key_of, store_of, stores_of, table_of
+from store_cluster import advanced, constant, key_of, store_of, stores_of, table_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import PendingSegments, Ranges, Segment, ranges_alike, ranges_where, segments_as_one
 from weft_kvstore.bucket import update as bucket_values
 from weft_kvstore.bucket.bucket import PlainBucket, PullWait
-from weft_kvstore.bucket.state import BucketSteps
 from weft_kvstore.bucket.sums import BucketSums
 from weft_kvstore.bucket.update import BucketValues
 from weft_kvstore.description.records import Merge, Mode
@@ -158,18 +157,9 @@ def test_a_block_is_copied_only_where_slices_that_are_lent_are_written() -> None
     assert bounds.tolist() == [second.start, second.start + 16, second.start + 32]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(st.integers(1, 4), min_size=1, max_size=8),
-    st.integers(0, 1 << 30),
-    st.sampled_from([1, 3, 1 << 17]),
-    st.booleans(),
-)
-def test_sums_are_made_from_the_left_whatever_the_cuts(
-    monkeypatch: pytest.MonkeyPatch, sizes: list[int], seed: int, late: int, looked: bool
-) -> None:
-    """Also where the last gradients are added by who takes the sums: those of `late` elements and more."""
-    monkeypatch.setattr("weft_kvstore.bucket.sums.LATE_ELEMENTS", late)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=8), st.integers(0, 1 << 30), st.booleans())
+def test_sums_are_made_from_the_left_whatever_the_cuts(sizes: list[int], seed: int, looked: bool) -> None:
+    """Also where the last gradients are added as the sums are read, and some were read-only."""
     choose, bounds = random.Random(seed), bounds_of(sizes)
     sums, generator = BucketSums(len(sizes), bounds), np.random.default_rng(seed)
     total: np.ndarray | None = None
@@ -196,54 +186,51 @@ def test_sums_are_made_from_the_left_whatever_the_cuts(
     assert total is not None
     assert set(sums.contributors.tolist()) == {count}
     if looked:
-        seen = [one.elements for one in sums.look(0, len(sizes))]
+        seen = [one.elements for one in sums.made(0, len(sizes))]
         assert np.concatenate([one for one in seen if one is not None]).tobytes() == total.tobytes()
     for first, stop in pieces():
-        found: list[np.ndarray] = []
-        for one, addend in sums.take(first, stop):
-            assert one.elements is not None
-            assert bounds[one.stop] - bounds[one.first] == len(one.elements)
-            found.append(one.elements if addend is None else one.elements + addend)
-        assert np.concatenate(found).tobytes() == total[bounds[first] : bounds[stop]].tobytes()
+        found = sums.take(first, stop)
+        assert (found.first, found.stop, found.count) == (first, stop, bounds[stop] - bounds[first])
+        at_once, read = choose.randint(1, 5), []
+        for begin in range(0, found.count, at_once):
+            end = min(begin + at_once, found.count)
+            read.append(found.read(begin, end, np.empty(end - begin, np.float32)).copy())
+        assert np.concatenate(read).tobytes() == total[bounds[first] : bounds[stop]].tobytes()
+        assert found.array is None or found.array.tobytes() == np.concatenate(read).tobytes()
     assert not sums.contributors.any()
-    assert list(sums.take(0, len(sizes))) == []
-
-
-def where(number: int) -> str:
-    return f"slice {number}"
+    assert sums.made(0, len(sizes)) == []
 
 
 def test_what_a_slot_says_of_each_of_its_last_steps_is_known() -> None:
-    """Slot 1 is in none of them, so that all of them still count."""
-    steps = BucketSteps((0, 1), 4, together=True)
+    """Slot 1 is in none of them, so that all of them still count: the first is merged, and the others wait."""
+    state = plain_bucket("a", "b", "c", "d").state
     for step, pushes in enumerate([False, True, False]):
-        assert steps.accept(0, step, 0, 4, pushes=pushes) == ([(0, 4)], [])
+        elements = np.zeros(4, np.float32) if pushes else None
+        assert state.accept(0, step, Segment(0, 4, elements)) == [(0, 4)]
+    assert list(advanced(state, 0, 4)) == []
     for step, pushes in enumerate([False, True, False]):
-        steps.check(0, step, 0, 4, pushes=pushes, where=where)
-        assert steps.accept(0, step, 0, 4, pushes=pushes) == ([], [])
-        with pytest.raises(PushRefusedError, match="slice 0: the slot"):
-            steps.check(0, step, 0, 4, pushes=not pushes, where=where)
+        state.check(0, step, 0, 4, pushes=pushes)
+        with pytest.raises(PushRefusedError, match=f"key 'a', slice 0, step {step}: the slot"):
+            state.check(0, step, 0, 4, pushes=not pushes)
     with pytest.raises(PushRefusedError, match=r"more than 2 steps ahead of step 0, which waits for slots \[1\]"):
-        steps.check(0, 3, 0, 4, pushes=True, where=where)
-    steps.through[0, 0:2] = 1
-    steps.forget(0)
-    assert steps.came[0].tolist() == [1, 1, 0, 0]
-    with pytest.raises(PushRefusedError, match="slice 0: the slot declared nothing before and pushes now"):
-        steps.check(0, 0, 0, 4, pushes=True, where=where)
-    steps.check(0, 0, 2, 4, pushes=True, where=where)
-    steps.check(0, 1, 0, 2, pushes=False, where=where)
+        state.check(0, 3, 0, 4, pushes=True)
+    state.replace(0)
+    assert state.steps.came[0].tolist() == [1] * 4
+    with pytest.raises(PushRefusedError, match="key 'a', slice 0, step 0: the slot declared nothing before and pushes"):
+        state.check(0, 0, 0, 4, pushes=True)
+    state.check(0, 1, 0, 4, pushes=False)
 
 
 def test_the_word_of_a_slot_that_was_replaced_is_forgotten_where_it_is_not_merged() -> None:
-    steps = BucketSteps((0, 1), 4, together=True)
-    steps.accept(0, 0, 0, 2, pushes=True)
-    steps.accept(0, 0, 2, 4, pushes=False)
-    with pytest.raises(PushRefusedError, match="slice 2: the slot declared nothing before and pushes now"):
-        steps.check(0, 0, 0, 4, pushes=True, where=where)
-    steps.through[0, 0:2] = 1
-    steps.forget(0)
-    steps.check(0, 0, 0, 4, pushes=True, where=where)
-    assert steps.accept(0, 0, 0, 4, pushes=True) == ([(2, 4)], [])
+    state = plain_bucket("a", "b", "c", "d").state
+    state.accept(0, 0, Segment(0, 2, np.zeros(2, np.float32)))
+    assert list(advanced(state, 0, 2)) == []
+    state.accept(0, 0, Segment(2, 4, None))
+    with pytest.raises(PushRefusedError, match="key 'c', slice 0, step 0: the slot declared nothing before and pushes"):
+        state.check(0, 0, 0, 4, pushes=True)
+    state.replace(0)
+    state.check(0, 0, 0, 4, pushes=True)
+    assert state.accept(0, 0, Segment(0, 4, np.zeros(4, np.float32))) == [(2, 4)]
 
 
 def plain_bucket(
@@ -274,8 +261,8 @@ def test_by_arrival_what_waits_in_pieces_goes_on_in_all_of_them() -> None:
     for slot, first, stop in [(0, 0, 1), (1, 0, 2), (0, 1, 2)]:
         arrivals += bucket.state.accept(slot, 0, Segment(first, stop, floats(*[1.0] * (stop - first))))
         arrivals += bucket.state.accept(slot, 1, Segment(first, stop, floats(*[1.0] * (stop - first))))
-    for arrival in sorted(arrivals, key=lambda one: -one.step):
-        list(advanced_by(bucket.state, arrival))
+    for slices in arrivals:
+        list(advanced(bucket.state, *slices))
     assert bucket.state.steps.version.tolist() == [2, 2]
     assert values_in(bucket) == [-4.0, -4.0]
 
@@ -284,10 +271,9 @@ def test_where_slots_go_on_by_themselves_no_step_is_applied_before_the_one_befor
     bucket = plain_bucket("a", "b", mode=Mode.ASYNC)
     applied: list[tuple[int, int]] = []
     bucket.state.applied = lambda _slot, step, first, stop: applied.extend((one, step) for one in range(first, stop))
-    (late,) = bucket.state.accept(0, 0, Segment(0, 2, floats(1, 2)))
-    (urgent,) = bucket.state.accept(0, 1, Segment(0, 2, floats(3, 4)))
-    assert list(advanced_by(bucket.state, urgent)) == []
-    list(advanced_by(bucket.state, late))
+    assert bucket.state.accept(0, 1, Segment(0, 2, floats(3, 4))) == []
+    (slices,) = bucket.state.accept(0, 0, Segment(0, 2, floats(1, 2)))
+    list(advanced(bucket.state, *slices))
     assert applied == [(0, 0), (1, 0), (0, 1), (1, 1)]
     assert bucket.state.steps.through[0].tolist() == [2, 2]
     assert values_in(bucket) == [-4.0, -6.0]
@@ -319,8 +305,8 @@ def test_pulls_of_versions_to_come_are_not_looked_at(mode: Mode) -> None:
         wait.want(bucket.state.spec.number, 0, 1)
         bucket.pulls.wait_for(wait)
     for step in range(count):
-        for arrival in bucket.state.accept(0, step, Segment(0, 1, floats(1))):
-            list(advanced_by(bucket.state, arrival))
+        for slices in bucket.state.accept(0, step, Segment(0, 1, floats(1))):
+            list(advanced(bucket.state, *slices))
         found = bucket.pulls.waiting(0, 1)
         assert [one.version for one in found if bucket.pulls.ready(one, 0, 1)] == [step + 1]
         looked += len(found)
@@ -337,13 +323,13 @@ def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:
     for wait in (own, other):
         wait.want(bucket.state.spec.number, 0, 1)
     for slot, step in [(0, 0), (0, 1), (1, 0)]:
-        for arrival in bucket.state.accept(slot, step, Segment(0, 1, floats(1))):
-            list(advanced_by(bucket.state, arrival))
+        for slices in bucket.state.accept(slot, step, Segment(0, 1, floats(1))):
+            list(advanced(bucket.state, *slices))
     for wait in (own, other):
         assert bucket.pulls.ready(wait, 0, 1) == []
         assert bucket.pulls.waits_for(wait)[1] == [2]
-    for arrival in bucket.state.accept(2, 0, Segment(0, 1, floats(1))):
-        list(advanced_by(bucket.state, arrival))
+    for slices in bucket.state.accept(2, 0, Segment(0, 1, floats(1))):
+        list(advanced(bucket.state, *slices))
     assert [bucket.pulls.ready(wait, 0, 1) for wait in (own, other)] == [[(0, 1)]] * 2
 
 

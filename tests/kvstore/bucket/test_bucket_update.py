@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from store_cluster import key_of, store_of
 from weft_graph.program import Update
-from weft_kernels.blocks import CACHE_ELEMENTS, VECTOR_BLOCK
+from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
-from weft_kvstore.arrays import Segment
+from weft_kvstore.arrays import PendingSegments, Segment, segments_as_one
 from weft_kvstore.bucket import update as bucket_update
 from weft_kvstore.bucket import update as bucket_values
-from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues, RuleFailedError, Task
+from weft_kvstore.bucket.sums import Gradient
+from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues, RuleFailedError
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.wire.outbox import Pin
@@ -28,20 +29,6 @@ from weft_kvstore.wire.outbox import Pin
 Array = np.ndarray[Any, np.dtype[Any]]
 
 RATE = 0.25
-
-
-class Backwards:
-    """Three that compute at once: what they do may not depend on who is first."""
-
-    lanes = 3
-
-    def __init__(self) -> None:
-        self.tasks: list[int] = []
-
-    def run(self, tasks: Sequence[Task]) -> None:
-        self.tasks.append(len(tasks))
-        for task in reversed(tasks):
-            task()
 
 
 def counting(weight: Array, gradient: Array, state: Mapping[str, Array], step: int, hyper: Mapping[str, float]) -> None:
@@ -69,6 +56,13 @@ def update_of(spec: BucketSpec, dtype: str = "float32") -> BucketUpdate:
 
 def flat(values: BucketValues) -> Array:
     return np.concatenate([some for _, _, some in values.elements(0, len(values.bounds) - 1)])
+
+
+def pushed(update: BucketUpdate, segment: Segment, contributors: int, step: int, last: Array | None = None) -> None:
+    """The sum of one segment, and maybe of another that came last."""
+    first, stop = segment.first, segment.stop
+    layers = [[segment]] if last is None else [[segment], [Segment(first, stop, last)]]
+    update.with_gradient(Gradient(update.values.bounds, first, stop, *layers), contributors, step)
 
 
 def some_of(update: BucketUpdate, first: int, stop: int, seed: int) -> Array:
@@ -99,7 +93,7 @@ def test_slices_are_updated_as_each_would_be_by_itself(
     monkeypatch.setattr(bucket_values, "BLOCK_BYTES", block)
     spec = spec_of(ELEVEN, rule=rule)
     apart = {place: KeyHyper({"lr": RATE * (place + 2)}, {}) for place in own}
-    update = update_of(replace(spec, own=apart, a_piece=a_piece, computing=Backwards()))
+    update = update_of(replace(spec, own=apart, a_piece=a_piece))
     bounds = update.values.bounds
     assert bounds.tolist() == [0, 2, 4, 5, 6, 8, 10, 12, 13, 15, 17, 18]
     weight, state, counts = flat(update.values), np.full(18, 3, np.float32), [0] * 11
@@ -112,7 +106,7 @@ def test_slices_are_updated_as_each_would_be_by_itself(
             here = slice(bounds[one], bounds[one + 1])
             part = gradient[bounds[one] - bounds[first] : bounds[one + 1] - bounds[first]]
             counting(weight[here], part, {"sum": state[here]}, counts[one], {"lr": lr})
-        update.with_gradient(Segment(first, stop, gradient), 2, step)
+        pushed(update, Segment(first, stop, gradient), 2, step)
         assert update.updates.tolist() == counts
     assert flat(update.values).tobytes() == weight.tobytes()
     assert flat(update.state["sum"]).tobytes() == state.tobytes()
@@ -125,12 +119,12 @@ def test_a_sum_that_is_made_as_the_rule_runs_is_the_same_bits(
 ) -> None:
     monkeypatch.setattr(bucket_values, "BLOCK_BYTES", block)
     monkeypatch.setattr(bucket_update, "ADDED_ELEMENTS", at_once)
-    together, apart = (update_of(replace(spec_of(ELEVEN), computing=Backwards())) for _ in range(2))
+    together, apart = (update_of(replace(spec_of(ELEVEN))) for _ in range(2))
     for step, (first, stop) in enumerate([(0, 11), (2, 9), (3, 4), (0, 11)]):
         one, last = some_of(together, first, stop, step), some_of(together, first, stop, 100 + step)
-        together.with_gradient(Segment(first, stop, one + last), 2, step)
+        pushed(together, Segment(first, stop, one + last), 2, step)
         addend = last.copy()
-        apart.with_gradient(Segment(first, stop, one), 2, step, addend)
+        pushed(apart, Segment(first, stop, one), 2, step, addend)
         assert addend.tobytes() == last.tobytes()
     assert flat(apart.values).tobytes() == flat(together.values).tobytes()
     assert flat(apart.state["sum"]).tobytes() == flat(together.state["sum"]).tobytes()
@@ -143,35 +137,37 @@ def test_bytes_that_are_on_their_way_stay_as_they_are(rule: Rule) -> None:
     pin = Pin(held, first, stop)
     travels = memoryview(held.source.base)
     before = bytes(travels)
-    update.with_gradient(Segment(4, 6, np.ones(4, np.float32)), 2, 0)
+    pushed(update, Segment(4, 6, np.ones(4, np.float32)), 2, 0)
     update.without_gradient(0, 11, 1)
     assert bytes(travels) == before
     assert flat(update.values).tobytes() != before
     pin.give_back(0, stop)
 
 
-def test_a_rule_that_may_be_cut_anywhere_is_cut_for_all_who_compute_and_others_slice_by_slice() -> None:
-    """Parts are whole vector blocks, and none is so small that it does not pay."""
+def test_what_lies_in_pieces_is_put_together_in_the_cache_and_a_rule_that_may_not_be_cut_gets_slices() -> None:
     seen: list[int] = []
 
     def apply(weight: Array, *_: Any) -> None:
         seen.append(len(weight))
         weight += 1
 
-    elements, lanes = 4 * CACHE_ELEMENTS + 5, Backwards()
+    elements = 4 * CACHE_ELEMENTS + 5
     spec = spec_of([elements, 3], slice_elements=100_000, rule=Rule("wide", {}, {}, apply, anywhere=True))
-    for rule, a_piece in [(spec.rule, 1), (replace(spec.rule, anywhere=False), 60_000)]:
+    slice_wise, gradient = replace(spec.rule, anywhere=False), np.zeros(elements + 3, np.float32)
+    for rule, pieces, wanted in [
+        (spec.rule, 1, [elements + 3]),
+        (spec.rule, 2, [bucket_update.ADDED_ELEMENTS] * 2 + [8]),
+        (slice_wise, 1, [60_000, 40_000, 60_000, 40_000, 60_000, elements - 260_000, 3]),
+        (slice_wise, 2, [60_000, 40_000, 60_000, 40_000, 60_000, elements - 260_000, 3]),
+    ]:
         seen.clear()
-        update = update_of(replace(spec, rule=rule, a_piece=a_piece, computing=lanes))
-        before = flat(update.values)
-        gradient = np.zeros(elements + 3, np.float32)
-        update.with_gradient(Segment(0, 4, gradient), 2, 0)
+        update = update_of(replace(spec, rule=rule, a_piece=60_000))
+        before, cut = flat(update.values), PendingSegments(update.values.bounds)
+        whole = Segment(0, 4, gradient)
+        parts = [whole] if pieces == 1 else [cut.part(whole, 0, 3), cut.part(whole, 3, 4)]
+        pushed(update, segments_as_one(parts), 2, 0)
         assert np.array_equal(flat(update.values), before + 1), "each element once"
-        if rule.anywhere:
-            assert lanes.tasks[-1] == len(seen) == 3
-            assert all(size % VECTOR_BLOCK == 0 and size >= CACHE_ELEMENTS for size in seen[1:])
-        else:
-            assert sorted(seen) == sorted([60_000, 40_000, 60_000, 40_000, 60_000, elements - 260_000, 3])
+        assert seen == wanted
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -180,7 +176,7 @@ def test_a_mean_is_of_those_who_contributed_and_a_merged_gradient_is_their_sum(d
         spec = spec_of([3, 2], dtype=dtype, update=kind, slice_elements=100)
         update = update_of(replace(spec, update=kind), dtype)
         assert update.state == {}
-        update.with_gradient(Segment(0, 1, np.array([4.5, 9.0, 13.5], dtype)), 3, 0)
+        pushed(update, Segment(0, 1, np.array([4.5, 9.0, 13.5], dtype)), 3, 0)
         assert flat(update.values).tolist() == [*wanted, 3.0, 4.0]
         assert flat(update.values).dtype == dtype
 
@@ -214,18 +210,13 @@ class Broken:
     [(each("no"), "no") for each in (ZeroDivisionError, OverflowError, ValueError, MemoryError, KernelError)]
     + [(MemoryError(), "MemoryError")],
 )
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_a_rule_that_fails_is_named_with_the_key_the_slice_and_the_step(
-    error: Exception, told: str, lanes: int
-) -> None:
+def test_a_rule_that_fails_is_named_with_the_key_the_slice_and_the_step(error: Exception, told: str) -> None:
     rule = Rule("broken", {}, {}, Broken(error))
-    computing = Backwards()
-    computing.lanes = lanes
-    update = update_of(replace(spec_of(ELEVEN, rule=rule), computing=computing))
+    update = update_of(spec_of(ELEVEN, rule=rule))
     gradient = np.ones(18, np.float32)
     gradient[10] = np.nan  # The third key's third slice.
     with pytest.raises(RuleFailedError, match=f"rule 'broken' failed on key 'k2', slice 2, step 41: {told}$") as caught:
-        update.with_gradient(Segment(0, 11, gradient), 2, 41)
+        pushed(update, Segment(0, 11, gradient), 2, 41)
     assert caught.value.__cause__ is error
 
 
@@ -235,7 +226,7 @@ def test_where_slices_are_computed_together_a_failure_names_the_first_and_the_la
     gradient = np.full(10, np.inf, np.float32)
     told = "rule 'broken' failed on key 'k0', slice 2 to key 'k2', slice 3, step 7: no"
     with pytest.raises(RuleFailedError, match=told):
-        update.with_gradient(Segment(2, 8, some_of(update, 2, 8, 0) * gradient[0]), 2, 7)
+        pushed(update, Segment(2, 8, some_of(update, 2, 8, 0) * gradient[0]), 2, 7)
 
 
 def test_a_schedule_that_fails_fails_its_rule() -> None:
@@ -244,13 +235,13 @@ def test_a_schedule_that_fails_fails_its_rule() -> None:
             return {"lr": 1 / (step - 5)}
 
     update = update_of(replace(spec_of(ELEVEN), own={2: Falling({}, {})}))
-    update.with_gradient(Segment(0, 11, np.ones(18, np.float32)), 2, 4)
+    pushed(update, Segment(0, 11, np.ones(18, np.float32)), 2, 4)
     with pytest.raises(RuleFailedError, match=r"rule 'counting' failed on key 'k2', slice 0, step 5: .*division"):
-        update.with_gradient(Segment(0, 11, np.ones(18, np.float32)), 2, 5)
+        pushed(update, Segment(0, 11, np.ones(18, np.float32)), 2, 5)
 
 
 def test_a_fault_that_is_no_rules_is_not_told_as_one() -> None:
     rule = Rule("broken", {}, {}, Broken(KeyError("a fault of the store")))
     update = update_of(spec_of(ELEVEN, rule=rule))
     with pytest.raises(KeyError, match="a fault of the store"):
-        update.with_gradient(Segment(0, 11, np.full(18, np.nan, np.float32)), 2, 0)
+        pushed(update, Segment(0, 11, np.full(18, np.nan, np.float32)), 2, 0)

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import advanced_by, constant, key_of, store_of
+from store_cluster import advanced, constant, key_of, store_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket.bucket import PullWait, Work
-from weft_kvstore.bucket.state import Arrival, BucketState
+from weft_kvstore.bucket.state import BucketState
 from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
@@ -39,7 +39,7 @@ class OneSlice:
         description = store_of([constant(key_of("w", [SIZE], slots), 0.0)], slots=slots, shards=1, merge=merge)
         (self.bucket,) = JobShard(description, 0, rule=RULE).buckets.values()
         self.state: BucketState = self.bucket.state
-        self.waiting: list[Arrival] = []
+        self.waiting: list[tuple[int, int]] = []
 
     @property
     def version(self) -> int:
@@ -66,8 +66,8 @@ class OneSlice:
         """Merges all that can be. Whether it made an update."""
         before, waiting = self.version, self.waiting
         self.waiting = []
-        for arrival in waiting:
-            list(advanced_by(self.state, arrival))
+        for slices in waiting:
+            list(advanced(self.state, *slices))
         return self.version > before
 
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import advanced, advanced_by, constant, given, key_of, store_of
+from store_cluster import advanced, constant, given, key_of, store_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array, Segment
@@ -43,8 +43,8 @@ class Whole:
         count = int(self.state.bounds[stop] - self.state.bounds[first])
         elements = None if number is None else np.full(count, number, np.float32)
         found = []
-        for arrival in self.state.accept(slot, step, Segment(first, stop, elements)):
-            found += advanced_by(self.state, arrival)
+        for slices in self.state.accept(slot, step, Segment(first, stop, elements)):
+            found += advanced(self.state, *slices)
         return found
 
     @property
