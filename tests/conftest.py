@@ -14,15 +14,37 @@ from xdist.scheduler import LoadFileScheduling
 settings.register_profile("untimed", settings.default, deadline=None)  # On a busy machine an example may take long.
 settings.load_profile("untimed")
 
-TOGETHER = "tests/acceptance/"
-"""A folder whose tests run one after the other in one process: they share a cluster, five more processes."""
+TOGETHER = {
+    "tests/acceptance/": "tests/acceptance/",  # they share a cluster, five more processes
+    # These pay for PyTorch's exporter once: its modules and its registry of operators take as long as ten exports.
+    **dict.fromkeys(
+        (
+            "tests/graph/onnx_form/test_torch_files.py",
+            "tests/kernels/test_torch_zoo.py",
+            "tests/sdk/test_sdk_fit.py",
+            "tests/sdk/test_sdk_torch.py",
+            "tests/worker/test_torch_models_train.py",
+        ),
+        "PyTorch's exporter",
+    ),
+}
+"""How tests' ids begin that run one after the other in one process, and which of them those are. They begin first: they
+take the longest."""
+
+
+def together(nodeid: str) -> str | None:
+    return next((name for beginning, name in TOGETHER.items() if nodeid.startswith(beginning)), None)
 
 
 class Spreading(LoadFileScheduling):
     """A file stays in one process, so that what it makes once stays made once."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return TOGETHER if nodeid.startswith(TOGETHER) else super()._split_scope(nodeid)
+        return together(nodeid) or super()._split_scope(nodeid)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: together(item.nodeid) is None)
 
 
 @pytest.hookimpl(optionalhook=True)
