@@ -218,12 +218,19 @@ def metric(step: int) -> MetricReport:
 
 
 def test_facts_come_in_order_nothing_but_older_steps_is_left_out() -> None:
-    play = Play()
+    gate = threading.Event()
+
+    def held(_request: httpx.Request) -> httpx.Response:
+        gate.wait(DEADLINE_S)
+        return httpx.Response(204)
+
+    play = Play(reports=held)
     each = reporter(play)
     each.report(event=AllocationEvent.READY)
     for step in range(50):
         each.report(step=step, metrics=[metric(step)], logs=[LogReport(level="info", message=str(step))])
     each.report(event=AllocationEvent.DONE)
+    gate.set()
     assert each.flush(DEADLINE_S)
     each.close()
     sent = play.bodies("/reports")

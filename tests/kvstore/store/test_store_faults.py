@@ -145,7 +145,7 @@ def test_a_slot_that_goes_silent_fails_the_others_by_its_name() -> None:
 
 
 def test_a_slot_that_lives_and_does_not_push_is_named_at_the_deadline() -> None:
-    impatient = LinkSettings(request_timeout_s=1.0)
+    impatient = LinkSettings(request_timeout_s=4.0)
     with served(spread(3, 1)) as (description, _), clients_of(description, impatient) as clients:
         for client in clients:
             client.pull("narrow", 0).result(WAIT_S)

@@ -174,7 +174,7 @@ def test_what_does_not_fit_the_description_fails_its_future(
 
 
 def test_a_pull_of_rows_that_waits_too_long_says_for_whom(make: Make) -> None:
-    stores = make(simple(table_of("t", (9, 2), 3), slots=3, shards=1), LinkSettings(request_timeout_s=1.0))
+    stores = make(simple(table_of("t", (9, 2), 3), slots=3, shards=1), LinkSettings(request_timeout_s=4.0))
     stores[1].push_rows("t", 0, ints(1), ones(1, 2)).result(WAIT_S)
     with pytest.raises(StoreTimeoutError, match=r"pull of rows of key 't', version 1 .*step 0 waits for slots 0, 2"):
         got(stores[1], "t", ints(1), 1)
