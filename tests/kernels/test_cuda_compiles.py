@@ -39,8 +39,8 @@ GENERATED = {
     "one_of_each_operator.cu": partial(compiled_operators, once=True),
     "users_rules.cu": _rules,
 }
-# No source asks for its architecture: each counts in 32 bits on one of them and in 64 on the other. What is wrong with a
-# type is wrong for every GPU and index, so all types of all operators are compiled once.
+# No source asks for its architecture: each counts in 32 bits on one of them and in 64 on the other. What is wrong with
+# a type is wrong for every GPU and index, so all types of all operators are compiled once.
 COMPILED = [
     (name, architecture, index)
     for name in (*sources(), *GENERATED)
