@@ -178,9 +178,8 @@ class StoreCalls(Store, BufferStore):
         `pushpull`. With `out`, an array or one for each key, C-contiguous and of the key's dtype and shape, they are
         written there; it is the store's until the future has ended, and what is in it after a failure is not said.
 
-        New arrays, of which small ones may lie in one buffer: who keeps one of them keeps up to 1 MiB. `exact`: none is
-        newer; it fails where a key has passed the version. In mode sync alone. `as_kept`: the values as the shard has
-        them, however they travel else.
+        `exact`: none is newer; it fails where a key has passed the version. In mode sync alone. `as_kept`: the values
+        as the shard has them, however they travel else.
         """
         reading = Reading.EXACT if exact else _READING[settled]
         if type(keys) is KeySet:

@@ -228,12 +228,8 @@ class KeyOperation(Operation):
         if self.is_pull:
             self.asked = plan.asks
             count = 1 if self.names is None else len(self.names)
-            self._arrays: list[tuple[list[Array], list[Array]]]
-            """For each of `names`, or the value: an array for each key, and the memory that they lie in."""
-            if self._out is not None:
-                self._arrays, self._segments = [(self._out, self._out)], plan.single.segments
-            else:
-                self._arrays, self._segments = [plan.packed.make() for _ in range(count)], plan.packed.segments
+            self._arrays = [self._out] if self._out is not None else [self.keys.new_arrays() for _ in range(count)]
+            """For each of `names`, or the value: an array for each key."""
             self._came = bytearray(count * plan.total)
             """A byte for each array and slice of the plan, 1 once it has come."""
             if self._told:
@@ -320,7 +316,7 @@ class KeyOperation(Operation):
             if end - start != payload.nbytes:
                 told = f"{_slices(came)} have {end - start} in {self}"
                 raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {told}")
-            self._segments[run.number].copy(start, end, payload, self._arrays[array][1])
+            run.write(start, end, payload, self._arrays[array])
         elif not self.in_place:
             raise ProtocolError(f"Values.place: {self} has no places for values")
         first += run.begin
@@ -348,8 +344,8 @@ class KeyOperation(Operation):
         if not self.is_pull:
             return None
         if self.names is not None:
-            return {name: of[0] for name, (of, _) in zip(self.names, self._arrays, strict=True)}
-        arrays = self._arrays[0][0]
+            return {name: arrays[0] for name, arrays in zip(self.names, self._arrays, strict=True)}
+        arrays = self._arrays[0]
         if self._told:
             return Pulled(arrays, *self._key_versions())
         return arrays[0] if self._single else arrays

@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, repeat
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanRun:
-    """Adjacent slices of what a shard has of a bucket: run `number` of a plan, whose slices are numbered from `begin`.
+    """Adjacent slices of what a shard has of a bucket; in the plan they are numbered from `begin`.
 
     Slice `first + i` has bytes `bounds[i]` to `bounds[i + 1]` of the run, and priority `priorities[i]`; where all have
     one, it is `priority` and they are None. `parts` are what its keys have there, one behind the other; part i begins
@@ -52,7 +52,6 @@ class PlanRun:
     `pulled`: what its gradients, and its values, may be encoded with; None as they are.
     """
 
-    number: int
     bucket: int
     first: int
     count: int
@@ -68,9 +67,19 @@ class PlanRun:
     pushed: SliceCodec | None
     pulled: SliceCodec | None
 
-    @property
-    def stop(self) -> int:
-        return self.first + self.count
+    def write(self, start: int, stop: int, payload: memoryview, arrays: Sequence[Array]) -> None:
+        """Copies bytes `start` to `stop` of the run to where they belong in a call's C-contiguous arrays."""
+        first = bisect_right(self.starts, start) - 1 if start else 0
+        for number in range(first, len(self.parts)):
+            part, begin, end = self.parts[number], self.starts[number], self.starts[number + 1]
+            memory = memoryview(arrays[part.position]).cast("B")  # type: ignore[arg-type]  # an array is a buffer
+            if part.whole and start <= begin and end <= stop:
+                memory[:] = payload[begin - start : end - start]
+            elif begin < stop:
+                low, high, shift = max(begin, start), min(end, stop), part.start - begin
+                memory[low + shift : high + shift] = payload[low - start : high - start]
+            else:
+                break
 
 
 # --- The bytes of a run over the arrays of some keys, without a look at each array before it is sent ------------------
@@ -116,149 +125,6 @@ def source_of(run: PlanRun, arrays: Sequence[Array]) -> Source:
     return JoinedArrays(parts, run.starts)
 
 
-# --- Where pulled values go: arrays that are the caller's, and small ones side by side in one buffer ------------------
-# Small keys that are neighbours in a bucket come one behind the other in a frame; where they lie so here too, one copy
-# puts all of them in place.
-
-
-SMALL_BYTES: Final = 1 << 16
-"""A larger value has memory of its own: who keeps one array of a buffer keeps all of the buffer."""
-
-MAX_PACK_BYTES: Final = 1 << 20
-"""Of one buffer: as much as the largest frame that a link makes by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Pack:
-    """Keys whose values lie in one buffer, one behind the other."""
-
-    positions: tuple[int, ...]
-    dtypes: tuple[np.dtype[Any], ...]
-    shapes: tuple[tuple[int, ...], ...]
-    offsets: tuple[int, ...]
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """Bytes `starts[i]` to `starts[i + 1]` of a run go to buffer `buffers[i]`, `shifts[i]` bytes further on."""
-
-    starts: tuple[int, ...]
-    buffers: tuple[int, ...]
-    shifts: tuple[int, ...]
-
-    def copy(self, start: int, stop: int, payload: memoryview, buffers: Sequence[Array]) -> None:
-        """Puts bytes `start` to `stop` of the run in their places."""
-        starts, at = self.starts, start
-        number = bisect_right(starts, start) - 1 if start else 0
-        while at < stop:
-            end = min(starts[number + 1], stop)
-            shift = self.shifts[number]
-            memory = memoryview(buffers[self.buffers[number]]).cast("B")  # type: ignore[arg-type]  # as above
-            memory[at + shift : end + shift] = payload[at - start : end - start]
-            at = end
-            number += 1
-
-
-class PullLayout:
-    """How the memory for some keys is cut up: the same for every pull of them. Of a layout without packs `segments` fit
-    the caller's own arrays, in the order of the call."""
-
-    __slots__ = ("_dtypes", "_in_order", "_packs", "_shapes", "_single", "segments")
-
-    def __init__(
-        self,
-        packs: Sequence[_Pack],
-        single: Sequence[int],
-        segments: Sequence[Segments],
-        dtypes: Sequence[np.dtype[Any]],
-        shapes: Sequence[tuple[int, ...]],
-    ) -> None:
-        self._packs = packs
-        self._single = single
-        self.segments = segments
-        self._dtypes = dtypes
-        self._shapes = shapes
-        made = [position for pack in packs for position in pack.positions] + list(single)
-        self._in_order = _picker(np.argsort(made).tolist() if packs else [])
-
-    def make(self) -> tuple[list[Array], list[Array]]:
-        """New memory: the values' arrays, in the order of the call, and the C-contiguous arrays whose memory they lie
-        in. Raises MemoryError."""
-        arrays: list[Array] = []
-        buffers: list[Array] = []
-        for pack in self._packs:
-            buffer = np.empty(pack.nbytes, np.uint8)
-            arrays += map(np.ndarray, pack.shapes, pack.dtypes, repeat(buffer), pack.offsets)
-            buffers.append(buffer)
-        for position in self._single:
-            array: Array = np.empty(self._shapes[position], self._dtypes[position])
-            arrays.append(array)
-            buffers.append(array)
-        return self._in_order(arrays), buffers
-
-
-def pull_layout(
-    runs: Iterable[PlanRun], dtypes: Sequence[np.dtype[Any]], shapes: Sequence[tuple[int, ...]], *, packed: bool
-) -> PullLayout:
-    """The layout of keys that have these runs; `packed`: small ones share buffers."""
-    cuts = [_cut(run, packed=packed) for run in runs]
-    packs = [_pack_of(run, some, dtypes, shapes) for run, parts in cuts for some in parts if len(some) > 1]
-    in_packs = {position for pack in packs for position in pack.positions}
-    single = [position for position in range(len(shapes)) if position not in in_packs]
-    numbers = {pack.positions[0]: number for number, pack in enumerate(packs)}
-    numbers |= {position: number for number, position in enumerate(single, len(packs))}
-    segments = [_segments_of(run, parts, numbers) for run, parts in cuts]
-    return PullLayout(packs, single, segments, dtypes, shapes)
-
-
-def _cut(run: PlanRun, *, packed: bool) -> tuple[PlanRun, list[range]]:
-    """The parts of a run, in groups that share memory."""
-    groups: list[range] = []
-    begin = 0
-    while begin < len(run.parts):
-        stop = begin + 1
-        if packed and _is_small(run, begin):
-            limit = run.starts[begin] + MAX_PACK_BYTES
-            while stop < len(run.parts) and _is_small(run, stop) and run.starts[stop + 1] <= limit:
-                stop += 1
-        groups.append(range(begin, stop))
-        begin = stop
-    return run, groups
-
-
-def _is_small(run: PlanRun, part: int) -> bool:
-    return run.parts[part].whole and run.starts[part + 1] - run.starts[part] <= SMALL_BYTES
-
-
-def _pack_of(run: PlanRun, parts: range, dtypes: Sequence[np.dtype[Any]], shapes: Sequence[tuple[int, ...]]) -> _Pack:
-    begin = run.starts[parts.start]
-    positions = tuple(run.parts[part].position for part in parts)
-    return _Pack(
-        positions,
-        tuple(dtypes[position] for position in positions),
-        tuple(shapes[position] for position in positions),
-        tuple(run.starts[part] - begin for part in parts),
-        run.starts[parts.stop] - begin,
-    )
-
-
-def _segments_of(run: PlanRun, groups: Sequence[range], numbers: dict[int, int]) -> Segments:
-    starts = [run.starts[group.start] for group in groups]
-    firsts = [run.parts[group.start] for group in groups]
-    shifts = [part.start - start for part, start in zip(firsts, starts, strict=True)]
-    buffers = [numbers[part.position] for part in firsts]
-    return Segments((*starts, run.starts[-1]), tuple(buffers), tuple(shifts))
-
-
-def _picker(places: Sequence[int]) -> Callable[[list[Array]], list[Array]]:
-    """Puts arrays in another order; no places: leaves them."""
-    if len(places) < 2:
-        return lambda arrays: arrays
-    pick = itemgetter(*places)
-    return lambda arrays: list(pick(arrays))
-
-
 # --- Where the values of some keys lie on the shards, as runs of buckets that are as long as can be -------------------
 # Made once for a set of keys and used by every push and pull of them, so that a call does nothing for each slice.
 
@@ -269,8 +135,8 @@ class KeyPlan:
     first slice, slices, 0); `counts` how many slices each shard has, `total` how many there are.
 
     `part_firsts` (parts) int64 has the number of each part's first slice, over all runs in the order of their `begin`,
-    and `part_positions` (parts) its key's. `packed` and `single` are where a pull's values go: see `PullLayout`.
-    `has_pushed` and `has_pulled`: whether gradients, or values, of any of the keys travel encoded.
+    and `part_positions` (parts) its key's. `has_pushed` and `has_pulled`: whether gradients, or values, of any of the
+    keys travel encoded.
     """
 
     runs: Mapping[int, tuple[PlanRun, ...]]
@@ -280,15 +146,11 @@ class KeyPlan:
     total: int
     part_firsts: Array
     part_positions: Array
-    packed: PullLayout
-    single: PullLayout
     has_pushed: bool
     has_pulled: bool
 
 
-def key_plan(
-    routing: Routing, places: Sequence[int], dtypes: Sequence[np.dtype[Any]], shapes: Sequence[tuple[int, ...]]
-) -> KeyPlan:
+def key_plan(routing: Routing, places: Sequence[int]) -> KeyPlan:
     """The plan of the keys at these places of the description, which are distinct."""
     here: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for position, place in enumerate(places):
@@ -296,14 +158,13 @@ def key_plan(
             here.setdefault((shard, routing.bucket_of[place]), []).append((first, position))
     runs: dict[int, list[PlanRun]] = {}
     firsts: list[int] = []
-    number = total = 0
+    total = 0
     for shard, bucket in sorted(here):
         for adjacent in _adjacent(routing, places, shard, sorted(here[shard, bucket])):
-            made = _run(routing, places, adjacent, shard=shard, bucket=bucket, number=number, begin=total)
+            made = _run(routing, places, adjacent, shard=shard, bucket=bucket, begin=total)
             runs.setdefault(shard, []).append(made)
             firsts += [total + first - made.first for first, _ in adjacent]
             total += made.count
-            number += 1
     found = {shard: tuple(some) for shard, some in runs.items()}
     in_order = [run for some in found.values() for run in some]
     of_bucket: dict[tuple[int, int], list[PlanRun]] = {}
@@ -318,8 +179,6 @@ def key_plan(
         total=total,
         part_firsts=np.array(firsts, np.int64),
         part_positions=np.array([part.position for run in in_order for part in run.parts], np.int64),
-        packed=pull_layout(in_order, dtypes, shapes, packed=True),
-        single=pull_layout(in_order, dtypes, shapes, packed=False),
         has_pushed=any(run.pushed is not None for run in in_order),
         has_pulled=any(run.pulled is not None for run in in_order),
     )
@@ -346,7 +205,6 @@ def _run(
     *,
     shard: int,
     bucket: int,
-    number: int,
     begin: int,
 ) -> PlanRun:
     held = routing.buckets[bucket].parts[shard]
@@ -362,7 +220,6 @@ def _run(
     starts = [0, *accumulate(part.stop - part.start for part in parts)]
     bounds = held.bounds[first : stop + 1] - held.bounds[first]
     return PlanRun(
-        number=number,
         bucket=bucket,
         first=first,
         count=stop - first,
@@ -389,6 +246,9 @@ def _codec(choice: Choice | None, bounds: Array) -> SliceCodec | None:
 
 
 NAMES_SHOWN: Final = 4
+
+SMALL_BYTES: Final = 1 << 16
+"""A message may have all of so much, and more."""
 
 
 class KeySet:
@@ -431,6 +291,10 @@ class KeySet:
                 return None
         return arrays
 
+    def new_arrays(self) -> list[Array]:
+        """An array for each value. Raises MemoryError."""
+        return [*map(np.empty, self.shapes, self.dtypes)]
+
     def described(self, number: int) -> str:
         """A key's dtype and shape, in words."""
         return f"{self.dtypes[number]}{list(self.shapes[number])}"
@@ -438,7 +302,7 @@ class KeySet:
     def plan(self, routing: Routing) -> KeyPlan:
         """Where they lie; `routing` is the same in every call."""
         if self.made is None:
-            self.made = key_plan(routing, self.places, self.dtypes, self.shapes)
+            self.made = key_plan(routing, self.places)
         return self.made
 
     def __str__(self) -> str:

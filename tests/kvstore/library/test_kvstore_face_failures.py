@@ -206,7 +206,7 @@ class LosesOnce:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    def push_keys(self, *_: object, **__: object) -> Future[None]:
+    def push(self, *_: object, **__: object) -> Future[None]:
         return ended(StoreLostError("shard 1 has been silent for 5.0 s"))
 
     def statistics(self) -> ClientStatistics:

@@ -122,20 +122,22 @@ class ManyStore:
         self.pushed: list[tuple[list[str], int]] = []
         self.outs: list[bool] = []
 
-    def push(self, keys: Sequence[str], step: int, gradients: Sequence[Array], **_: object) -> Future[None]:
+    def push(self, keys: Sequence[str] | KeySet, step: int, gradients: Sequence[Array], **_: object) -> Future[None]:
+        keys = keys.names if isinstance(keys, KeySet) else keys
         assert all(np.all(gradient == len(key)) for key, gradient in zip(keys, gradients, strict=True))
         self.pushed.append((list(keys), step))
         return finished(None)
 
     def pull(
         self,
-        keys: Sequence[str],
+        keys: Sequence[str] | KeySet,
         version: int,
         *,
         settled: bool = False,
         out: Sequence[Array] | None = None,
         **_: object,
     ) -> Future[list[Array]]:
+        keys = keys.names if isinstance(keys, KeySet) else keys
         self.outs.append(out is not None)
         found = [np.empty(2, np.float32) for _ in keys] if out is None else list(out)
         for key, value in zip(keys, found, strict=True):
@@ -156,12 +158,6 @@ class ManyStore:
 
     def key_set(self, keys: Sequence[str]) -> KeySet:
         return KeySet([key_of(key, (2,), 1) for key in keys], range(len(keys)), 0)
-
-    def push_keys(self, keys: KeySet, *given: Any, **named: Any) -> Future[None]:
-        return self.push(keys.names, *given, **named)
-
-    def pull_keys(self, keys: KeySet, *given: Any, **named: Any) -> Future[list[Array]]:
-        return self.pull(keys.names, *given, **named)
 
     def close(self) -> None:
         pass
