@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,18 +16,15 @@ from msgspec import Meta
 from weft_graph.ir import GIVEN
 from weft_graph.program import Update
 from weft_graph.rules.built_in import BUILT_IN
-from weft_graph.spelling import did_you_mean
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
 from weft_kvstore.description.check import DescriptionError, check_description, check_port, compiled_once, field_first
 from weft_kvstore.description.records import (
     AtLeast0,
     AverageDescription,
     CommitDescription,
-    EvictionDescription,
     GrowthDescription,
     InitializerDescription,
     KeyDescription,
-    LossScaling,
     Merge,
     Mode,
     Multipliers,
@@ -163,6 +158,7 @@ class DescriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 _forms: Final[Reader[DescriptionForm]] = Reader(DescriptionForm)
 _initializers: Final[Reader[InitializerDescription]] = Reader(InitializerDescription)
+_documents: Final[Reader[Any]] = Reader(Any)
 
 _DRAWS: Final = {"uniform": ("RandomUniform", ("low", "high")), "normal": ("RandomNormal", ("mean", "scale"))}
 """Short names of initializers, and the attributes that their two numbers are."""
@@ -175,18 +171,6 @@ _AS_HALVES: Final = {
     )
 }
 """How keys travel whose users have 16 bits: rounding leaves nothing out that anybody had."""
-
-_NESTED: Final[Mapping[str, Any]] = {
-    "keys": NamedKey,
-    "growth": GrowthDescription,
-    "eviction": EvictionDescription,
-    "commit": CommitDescription,
-    "loss_scaling": LossScaling,
-    "average": AverageDescription,
-    "compression": StoreCompression,
-    **dict.fromkeys(("gradients", "merged", "weights"), CompressionDescription),
-}
-"""Fields that have fields."""
 
 _WORDS: Final = {"kind": Kind, "mode": Mode, "merge": Merge, "update": Update, "sparse": Sparse}
 """Fields that are one of some words."""
@@ -222,13 +206,9 @@ def check_unplaced(description: StoreDescription) -> None:
 def _with_hint(error: str) -> str:
     """An error with the words that may have been meant."""
     field, _, what = error.partition(": ")
-    name = re.sub(r"\[\d+\]", "", field.rpartition(".")[2])
-    if word := re.fullmatch(r"invalid enum value (.*)", what):
-        return f"{field}: {word[1]} is none of {', '.join(_WORDS[name])}"
-    if unknown := re.search(r"unknown field `(.*)`", what):
-        known = [one.name for one in msgspec.structs.fields(_NESTED.get(name, DescriptionForm))]
-        near = did_you_mean(unknown[1], known) or f"; there are {', '.join(known)}"
-        return f"{field}: there is no field {unknown[1]!r}{near}"
+    words = _WORDS.get(field.rpartition(".")[2])
+    if what.startswith("invalid enum value") and words is not None:
+        return f"{error}, which is none of {', '.join(words)}"
     if field == "keys" and what.endswith("got `object`"):
         return 'keys: a list is expected: in TOML [[keys]] and below it key = "...", for each'
     return error
@@ -412,10 +392,6 @@ def _plain(value: object) -> object:
 # --- Descriptions in files: TOML or JSON, in the short form or whole --------------------------------------------------
 
 
-MOST_FILE_BYTES: Final = 64 << 20
-"""Of a file: far more than a description of a hundred thousand keys."""
-
-
 def read_description(path: str | os.PathLike[str]) -> StoreDescription:
     """The store's description in a file, .toml or .json: in the short form (`DescriptionForm`), or whole, as msgspec
     writes a `StoreDescription`, which is told by its field `term`.
@@ -448,19 +424,11 @@ def _document(file: Path) -> Mapping[str, Any]:
         raise DescriptionError("a description is a .toml or a .json file")
     if file.exists() and not file.is_file():  # A pipe would have to be written first, by nobody.
         raise DescriptionError("it is no regular file")
-    with file.open("rb") as stream:
-        content = stream.read(MOST_FILE_BYTES + 1)
-    if len(content) > MOST_FILE_BYTES:
-        raise DescriptionError(f"more than {MOST_FILE_BYTES >> 20} MiB")
     try:
-        text = content.decode()
-        document = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:  # those of both readers, and of decoding, are ValueErrors
+        text = file.read_text(encoding="utf-8")
+        document = tomllib.loads(text) if file.suffix == ".toml" else _documents.from_json(text)
+    except (ValueError, RecursionError) as error:  # Those of both readers, and of decoding, are ValueErrors.
         raise DescriptionError(f"no {file.suffix[1:].upper()}: {error or 'too deep'}") from None
     if not isinstance(document, dict):
         raise DescriptionError(f"an object with keys and a rule is expected, not {type(document).__name__}")
     return document
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number")

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeVar, get_args
 
 import numpy as np
@@ -17,6 +17,7 @@ import zmq
 from weft.agent.trace import TraceRecorder
 from weft.api.store import gradient_key
 from weft.api.trace import SpanKind
+from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
@@ -26,15 +27,133 @@ from weft_kvstore.process import Wakeup, resident_bytes
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError, LentMemory
-from weft_kvstore.serving.connections import Router
-from weft_kvstore.settings import STALL_S, LinkSettings
+from weft_kvstore.serving.connections import Strangers
+from weft_kvstore.settings import MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.snapshot import Held, MissedError, capture, restore
 from weft_kvstore.snapshot_files import Snapshot
+from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
-SPARE: Final = 8
-"""Connections of clients beyond twice those that a slot has now: those that broke, and are not known to be closed."""
+# --- A shard's socket: a ROUTER that clients connect to ---------------------------------------------------------------
+
+
+QUEUED_MESSAGES: Final = 1000
+"""Messages that ZeroMQ holds for one peer, either way; a peer that does not read is dropped."""
+
+COPIED_BYTES: Final = 1 << 19
+"""A shorter part of a message is copied: for one that is not, a thread is woken once it has left. It takes as long."""
+
+SHORT_BYTES: Final = 1 << 15
+"""A shorter part of a message that comes is copied sooner than it is kept where it lies."""
+
+HANDSHAKE_MS: Final = 5000
+"""A connection that has not ended its handshake by then is closed: silent ones would use up the file descriptors."""
+
+KEEPALIVE_S: Final = 60
+"""Seconds without a word after which the kernel asks whether a client's machine is still there."""
+
+_GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
+"""The connection is gone, or the peer does not read. It may come again by a Hello."""
+
+# Plain numbers: arithmetic on pyzmq's flags takes longer than what it says.
+_NOW = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_READABLE = int(zmq.POLLIN)
+_EVENTS = int(zmq.EVENTS)
+
+
+class Router:
+    """Bound to `bind` when made, of a range of ports to the first free one; `endpoint` is where. Used by one thread at
+    a time, and polled as `socket`.
+    `authenticator`: who is let in, where links are encrypted. Raises StoreError where it cannot be bound."""
+
+    def __init__(self, bind: str, authenticator: CurveAuthenticator | None = None) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self._context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.sndhwm = self.socket.rcvhwm = QUEUED_MESSAGES
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.handshake_ivl = HANDSHAKE_MS
+        self.socket.tcp_keepalive = 1  # A client whose machine is gone does not keep its connection for ever.
+        self.socket.tcp_keepalive_idle = KEEPALIVE_S
+        self._authenticator = authenticator
+        self._strangers: Strangers | None = None
+        try:
+            if authenticator is not None:
+                authenticator.apply_to(self._context, self.socket)
+            self._bind(bind)
+        except (zmq.ZMQError, RuntimeError, ValueError) as error:  # RuntimeError: no thread starts.
+            self.close()
+            raise StoreError(f"cannot bind {bind}: {error}") from error
+        self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.bytes_sent = 0
+        self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
+        """Without what pyzmq's own adds for other kinds of sockets: a third of its time."""
+        self._last: zmq.Frame | None = None
+        self._strangers = Strangers(self.socket)
+
+    def _bind(self, bind: str) -> None:
+        *endpoints, last = endpoints_of(bind)
+        for endpoint in endpoints:
+            try:
+                self.socket.bind(endpoint)
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE:
+                    raise
+            else:
+                return
+        self.socket.bind(last)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether a message has come."""
+        return bool(self.socket.get(_EVENTS) & _READABLE)  # type: ignore[operator]  # a poll makes a poller each time
+
+    def receive(self) -> tuple[bytes, Sequence[Buffer]]:
+        """A message that has come: the identity of its connection, and its parts, which nobody else has. Short ones
+        are copied: where a message lies whatever came with it is kept too, and arrays in it are not aligned."""
+        identity = self.socket.recv(_NOW)
+        self._last = frame = self.socket.recv(_NOW, copy=False)
+        parts: list[Buffer] = [frame.bytes]
+        while frame.more:  # The parts of a message come together or not at all.
+            frame = self.socket.recv(_NOW, copy=False)
+            parts.append(frame.bytes if len(frame) < SHORT_BYTES else frame.buffer)
+        return identity, parts
+
+    def welcome(self) -> None:
+        """The message received last came from a client, whose connection stays. Others are closed in time."""
+        if self._strangers is not None and self._last is not None:
+            self._strangers.welcome(self._last)
+
+    def send(self, identity: bytes, parts: Sequence[Buffer]) -> bool:
+        """Sends a message; False where its connection is gone, or does not read. Never waits."""
+        last = len(parts) - 1
+        try:
+            self._send(identity, _MORE)
+            for number, part in enumerate(parts):
+                size = len(part)
+                self._send(part, _NOW if number == last else _MORE, size < COPIED_BYTES)
+                self.bytes_sent += size
+        except zmq.ZMQError as error:
+            if error.errno not in _GONE:
+                raise
+            return False
+        return True
+
+    def close(self) -> None:
+        """Closes it; what was not sent is dropped. Idempotent."""
+        if self._strangers is not None:
+            self._strangers.close()
+        self.socket.close(0)
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.term()
+
+
+# --- The shard's thread: it has the socket, and carries out what the core decides -------------------------------------
+
 
 MESSAGES_A_ROUND: Final = 64
 """Messages read before slices are merged, so that a flood cannot starve the merging."""
@@ -312,7 +431,7 @@ class ShardServer:
                 core.links.lose(identity)
             if core.counts.welcomed != self._welcomed:
                 self._welcomed = core.counts.welcomed
-                router.welcome(2 * len(core.peers) + SPARE)
+                router.welcome()
             done = clock()
             merged, core.work.at_once_s = core.work.at_once_s, 0.0
             self._seconds["receive"] += came - begun

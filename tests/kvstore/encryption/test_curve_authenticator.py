@@ -92,14 +92,6 @@ def test_a_directory_that_is_gone_lets_nobody_in_until_it_is_there_again(
     assert lets_in(authenticator, known)
 
 
-def test_how_many_are_let_in_is_known_where_there_is_a_list(clients: Path) -> None:
-    make_key_files(clients / "a")
-    make_key_files(clients / "b")
-    (clients / "notes.txt").write_text("none")
-    assert CurveAuthenticator(SHARD, clients).client_count == 2
-    assert CurveAuthenticator(SHARD).client_count is None
-
-
 def test_what_is_no_small_file_holds_nobody_up(clients: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A pipe that nobody writes to, a directory, a file that is large, links that lead in a circle or nowhere."""
     _, _, known = make_key_files(clients / "known")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import traceback
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 import zmq.auth
 
 from weft_kvstore.encryption import key_files
-from weft_kvstore.encryption.curve_authenticator import ClientKeys
+from weft_kvstore.encryption.curve_authenticator import public_keys_in
 from weft_kvstore.encryption.curve_keys import CurveKeyError
 from weft_kvstore.encryption.key_files import make_key_files, new_curve_keys, read_curve_keys, read_public_key
 
@@ -157,9 +158,9 @@ def test_what_is_missing_or_no_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CurveKeyError, match=rf"{tmp_path.name}: it is no file"):
         read_curve_keys(tmp_path)
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        ClientKeys(tmp_path / "nowhere")
+        public_keys_in(tmp_path / "nowhere")
     with pytest.raises(NotADirectoryError, match=r"a\.txt"):
-        ClientKeys(secret_file(tmp_path / "a.txt", ""))
+        public_keys_in(secret_file(tmp_path / "a.txt", ""))
 
 
 def test_the_tools_of_zeromq_make_the_same_once_the_mode_is_right(tmp_path: Path, umask: Callable[[int], int]) -> None:
@@ -169,7 +170,7 @@ def test_the_tools_of_zeromq_make_the_same_once_the_mode_is_right(tmp_path: Path
         read_curve_keys(Path(secret))
     Path(secret).chmod(0o600)
     keys = read_curve_keys(Path(secret))
-    assert ClientKeys(tmp_path).has(keys.public)
+    assert public_keys_in(tmp_path) == ([keys.public], [])
 
 
 def test_zeromq_reads_what_is_made_here(tmp_path: Path) -> None:
@@ -182,13 +183,13 @@ def test_of_a_directory_only_what_ends_in_key_counts(tmp_path: Path) -> None:
     made = [make_key_files(tmp_path / name)[2].public for name in ("a", "b.c")]
     for name in ("notes.txt", "a.key~", "key", ".key", "a.key.bak"):
         (tmp_path / name).write_text("no key")
-    clients = ClientKeys(tmp_path)
-    assert all(clients.has(public) for public in made)
+    assert public_keys_in(tmp_path) == (made, [])
 
 
 @pytest.mark.parametrize("text", ["", "public-key", 'public-key = "short"', f'public-key = "{"#" * 40}"'])
 def test_a_file_of_the_directory_that_has_no_key_is_named(tmp_path: Path, text: str) -> None:
-    make_key_files(tmp_path / "a")
+    made = make_key_files(tmp_path / "a")[2].public
     (tmp_path / "b.key").write_text(text)
-    with pytest.raises(CurveKeyError, match=r"b\.key: .*CURVE key"):
-        ClientKeys(tmp_path)
+    keys, (error,) = public_keys_in(tmp_path)
+    assert keys == [made]
+    assert re.search(r"b\.key: .*CURVE key", str(error))

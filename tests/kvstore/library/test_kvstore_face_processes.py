@@ -8,20 +8,17 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from click.testing import Result
-from typer.testing import CliRunner
 
 from free_ports import free_port
+from shard_command import weft_kvstore
 from weft_kvstore import DescriptionError, KVStore, StoreError, StoreLostError, StoreRefusedError, describe
-from weft_kvstore.__main__ import main
 from weft_kvstore.description.form import read_description
 
 ROOT = Path(__file__).parents[3]
@@ -50,14 +47,6 @@ def written(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def weft_kvstore() -> Callable[..., Result]:
-    """The command line, in this process: for what ends before anything is served."""
-    app = typer.Typer()
-    app.command()(main)
-    return lambda *arguments: CliRunner().invoke(app, [str(one) for one in arguments], env={"COLUMNS": "80"})
-
-
 @contextmanager
 def started(*commands: list[str]) -> Iterator[list[subprocess.Popen[str]]]:
     """Processes, which are killed in the end."""
@@ -82,7 +71,7 @@ def ready(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-def test_a_check_says_what_each_shard_will_hold(tmp_path: Path, weft_kvstore: Callable[..., Result]) -> None:
+def test_a_check_says_what_each_shard_will_hold(tmp_path: Path) -> None:
     path = written(tmp_path)
     told = weft_kvstore("--description", path, "--check")
     assert told.exit_code == 0, told.stderr
@@ -103,16 +92,14 @@ def test_a_check_says_what_each_shard_will_hold(tmp_path: Path, weft_kvstore: Ca
         (["--description", "/nowhere.toml", "--check"], 1, "No such file or directory: '/nowhere.toml'"),
     ],
 )
-def test_a_shard_that_cannot_start_says_what_to_do(
-    tmp_path: Path, weft_kvstore: Callable[..., Result], arguments: list[str], code: int, told: str
-) -> None:
+def test_a_shard_that_cannot_start_says_what_to_do(tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
     path = written(tmp_path)
     ended = weft_kvstore(*(str(path) if one == "STORE" else one for one in arguments))
     assert ended.exit_code == code
     assert told in " ".join(ended.stderr.replace("│", " ").split())
 
 
-def test_an_endpoint_that_is_not_here_is_named(tmp_path: Path, weft_kvstore: Callable[..., Result]) -> None:
+def test_an_endpoint_that_is_not_here_is_named(tmp_path: Path) -> None:
     path = tmp_path / "store.toml"
     path.write_text(STORE.format(1, 2).replace("127.0.0.1", "192.0.2.1"))  # RFC 5737: an address for documentation
     ended = weft_kvstore(*shard(path, 0)[2:])
@@ -120,7 +107,7 @@ def test_an_endpoint_that_is_not_here_is_named(tmp_path: Path, weft_kvstore: Cal
     assert "cannot bind tcp://192.0.2.1:1: " in ended.stderr
 
 
-def test_a_store_without_shards_is_for_one_process(tmp_path: Path, weft_kvstore: Callable[..., Result]) -> None:
+def test_a_store_without_shards_is_for_one_process(tmp_path: Path) -> None:
     path = tmp_path / "store.toml"
     path.write_text("\n".join(line for line in STORE.format(1, 2).splitlines() if not line.startswith("shards")))
     assert "shards: none; a store of processes has an endpoint for each" in weft_kvstore(*shard(path, 0)[2:]).stderr

@@ -82,7 +82,7 @@ def test_a_peer_that_was_not_welcomed_in_time_is_closed_and_one_that_was_stays(m
             peers.append((peer, peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)))
             identity, _ = router.recv_multipart(copy=False)
         wait_until(lambda: len(strangers._since) == 2)
-        strangers.welcome(identity, 1)
+        strangers.welcome(identity)
         wait_until(lambda: len(strangers._since) == 1)  # Or its thread would look at both once they are late.
         now[0] = connections.STRANGER_S + 1
         (_, ended), (client, going) = peers

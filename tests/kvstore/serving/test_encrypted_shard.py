@@ -7,19 +7,16 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from click.testing import Result
-from typer.testing import CliRunner
 
 from free_ports import free_port
+from shard_command import Ended, weft_kvstore
 from weft_kvstore import KVStore, StoreLostError, StoreRefusedError
-from weft_kvstore.__main__ import main
 from weft_kvstore.encryption.curve_keys import CurveKeyError
 from weft_kvstore.encryption.key_files import make_key_files, new_curve_keys, read_curve_keys
 
@@ -38,15 +35,6 @@ initializer = 0
 """
 
 
-@pytest.fixture
-def weft_kvstore(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """The command line, in this process: for what ends before anything is served."""
-    monkeypatch.setattr("weft_kvstore.serving.shard_process.tune_process", lambda: None)
-    app = typer.Typer()
-    app.command()(main)
-    return lambda *arguments: CliRunner().invoke(app, [str(one) for one in arguments], env={"COLUMNS": "200"})
-
-
 def written(path: Path, *curve_keys: str, shards: int = 1) -> Path:
     """A description in a file; without keys, of plain links."""
     endpoints = ", ".join(f'"tcp://127.0.0.1:{free_port()}"' for _ in range(shards))
@@ -55,7 +43,7 @@ def written(path: Path, *curve_keys: str, shards: int = 1) -> Path:
     return path
 
 
-def told(ended: Result) -> str:
+def told(ended: Ended) -> str:
     return " ".join(re.sub("[│╭╮╰╯─]", " ", ended.stderr).split())
 
 
@@ -77,7 +65,7 @@ def serving(*arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_the_pages_commands_make_keys_and_serve_whoever_has_one(
-    tmp_path: Path, weft_kvstore: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys are made, a shard is served, killed and started again; clients come with and without keys."""
     monkeypatch.chdir(tmp_path)
@@ -121,7 +109,7 @@ def test_the_pages_commands_make_keys_and_serve_whoever_has_one(
             assert (shard.returncode, "Traceback" in errors) == (0, False)
 
 
-def test_files_of_keys_are_not_written_over(tmp_path: Path, weft_kvstore: Callable[..., Result]) -> None:
+def test_files_of_keys_are_not_written_over(tmp_path: Path) -> None:
     name = tmp_path / "shard-0"
     assert weft_kvstore("--new-curve-keys", name).exit_code == 0
     before = (tmp_path / "shard-0.key_secret").read_bytes()
@@ -134,7 +122,7 @@ def test_files_of_keys_are_not_written_over(tmp_path: Path, weft_kvstore: Callab
     assert not (tmp_path / "shard-0.key_secret").exists()
 
 
-def test_a_check_says_that_links_are_encrypted(tmp_path: Path, weft_kvstore: Callable[..., Result]) -> None:
+def test_a_check_says_that_links_are_encrypted(tmp_path: Path) -> None:
     plain = weft_kvstore("--description", written(tmp_path / "plain.toml"), "--check").stdout
     assert "encrypted" not in plain
     path = written(tmp_path / "store.toml", new_curve_keys().public, new_curve_keys().public, shards=2)
@@ -160,17 +148,13 @@ def test_a_check_says_that_links_are_encrypted(tmp_path: Path, weft_kvstore: Cal
         ),
     ],
 )
-def test_options_that_do_not_belong_together_are_refused_by_name(
-    weft_kvstore: Callable[..., Result], arguments: list[str], error: str
-) -> None:
+def test_options_that_do_not_belong_together_are_refused_by_name(arguments: list[str], error: str) -> None:
     ended = weft_kvstore(*arguments)
     assert ended.exit_code == 2
     assert error in told(ended)
 
 
-def test_variables_stand_for_the_options(
-    tmp_path: Path, weft_kvstore: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_stand_for_the_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "store.toml", new_curve_keys().public)
     monkeypatch.setenv("WEFT_SHARD_CURVE_CLIENTS", str(tmp_path))
     assert "--curve-clients needs --curve-keys" in told(weft_kvstore("--description", path, "--shard", "0"))
@@ -180,9 +164,7 @@ def test_variables_stand_for_the_options(
     assert f"the file of --curve-keys has {keys.public}" in ended.stderr
 
 
-def test_a_description_that_does_not_fit_the_shards_keys_is_refused_by_its_line(
-    tmp_path: Path, weft_kvstore: Callable[..., Result]
-) -> None:
+def test_a_description_that_does_not_fit_the_shards_keys_is_refused_by_its_line(tmp_path: Path) -> None:
     _, secret, keys = make_key_files(tmp_path / "shard")
     other = new_curve_keys().public
     with_keys = ("--curve-keys", secret)
@@ -202,7 +184,7 @@ def test_a_description_that_does_not_fit_the_shards_keys_is_refused_by_its_line(
     assert error(path, 1, *with_keys).endswith(f"{told}the file of --curve-keys has {keys.public}")
 
 
-def test_files_that_are_no_keys_are_refused_by_name(tmp_path: Path, weft_kvstore: Callable[..., Result]) -> None:
+def test_files_that_are_no_keys_are_refused_by_name(tmp_path: Path) -> None:
     public, secret, keys = make_key_files(tmp_path / "shard")
     path = written(tmp_path / "store.toml", keys.public)
     empty = tmp_path / "clients"
