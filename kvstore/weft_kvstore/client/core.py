@@ -59,8 +59,8 @@ ASK_BEFORE_S: Final = 0.5
 TOLD_AFTER_S: Final = 5.0
 """A call that waits longer is logged. Steps are shorter, but for the first, which is compiled."""
 
-ANSWER_S: Final = 0.5
-"""So long shards have to say what it waits for."""
+ANSWERS_S: Final = 2.5
+"""Shards are asked what it waits for with each ping, from so long before on."""
 
 QUIET_S: Final = 60.0
 """Between two calls that are logged: where every step takes long, a line for each would drown the others."""
@@ -116,11 +116,6 @@ class ClientCore:
         """The last operation of which shards were asked what it waits for, since its deadline comes."""
         self._timeout_s = settings.request_timeout_s
         self._ask_before_s = min(ASK_BEFORE_S, settings.request_timeout_s / 4)
-        self._slow: int | None = None
-        """The call that is, or will be, logged because it waits for long."""
-        self._slow_name = ""
-        self._slow_since = 0.0
-        self._log_at = math.inf
         self._quiet_until = -math.inf
         self.tick_at = now
         self.rows_pushed = 0
@@ -209,35 +204,34 @@ class ClientCore:
             case Released():
                 for frame in message.frame:
                     self._delivered(link, link.released(frame, now))
-            case HyperAnswer() | HyperDecided() | HyperDoubt():
-                self._hyper(link, message)
+            case HyperDoubt():
+                self.links[0].say(HyperDecide(NOBODY, message.proposal, 0))
+            case HyperDecided() if message.request == NOBODY:
+                for other in self.links[1:]:  # One of them was in doubt.
+                    other.say(HyperSettle(NOBODY, message.proposal, message.version))
             case PushRefused():
                 self._push_refused(link, message)
             case Welcome() | Refused():
                 link.greeted(message, now)
                 return True
-            case Done() | Measured() | Failed() | Because():
+            case Done() | Measured() | Failed() | Because() | HyperAnswer() | HyperDecided():
                 for number in message.request if isinstance(message, Done) else [message.request]:
                     if (request := link.requests.get(number)) is not None:
-                        self._said_of(link, request, message)
+                        self._answered(link, request, message)
         return False
 
-    def _said_of(self, link: ClientLink, request: Operation, message: Done | Measured | Failed | Because) -> None:
+    def _answered(self, link: ClientLink, request: Operation, message: Answer | Failed | Because) -> None:
+        """A shard says something of a request."""
         if isinstance(message, Because):
             request.because[link.shard] = message.reason
-        elif isinstance(message, Failed):
-            error = _ERRORS[message.code](f"{self.told(request)}: {link.name}: {message.reason}")
-            self.end(request, None, error)
-        else:
-            self._answered(link, request, message)
-
-    def _answered(self, link: ClientLink, request: Operation, message: Answer) -> None:
-        """A shard answers a request that is no pull."""
+            return
         try:
+            if isinstance(message, Failed):
+                raise _ERRORS[message.code](message.reason)
             for shard, said in request.answered(link.shard, message):
                 self.links[shard].say(said)
-        except StoreRefusedError as error:
-            self.end(request, None, StoreRefusedError(f"{self.told(request)}: {link.name}: {error}"))
+        except StoreError as error:
+            self.end(request, None, type(error)(f"{self.told(request)}: {link.name}: {error}"))
             return
         if link.shard not in request.pending:
             link.requests.pop(request.number, None)
@@ -272,18 +266,6 @@ class ClientCore:
             operation.came_in_parts = True
         link.arrived(values)
         return False
-
-    def _hyper(self, link: ClientLink, message: HyperAnswer | HyperDecided | HyperDoubt) -> None:
-        if isinstance(message, HyperDoubt):
-            self.links[0].say(HyperDecide(NOBODY, message.proposal, 0))
-            return
-        if isinstance(message, HyperDecided) and message.request == NOBODY:
-            for other in self.links[1:]:  # One of them was in doubt.
-                other.say(HyperSettle(NOBODY, message.proposal, message.version))
-            return
-        request = link.requests.get(message.request)
-        if request is not None:
-            self._answered(link, request, message)
 
     def _arrived(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
         for frame in frames:
@@ -347,7 +329,7 @@ class ClientCore:
         due_at = next((one.due_at for one in self.open.values()), math.inf)
         ask_at = next((one.due_at for one in self.open.values() if one.number > self._asked), math.inf)
         pings = [link.connection.next_tick() for link in self.links]
-        self.tick_at = min(due_at, ask_at - self._ask_before_s, self._log_at, *pings)
+        self.tick_at = min(due_at, ask_at - self._ask_before_s, *pings)
 
     def close(self, reason: str) -> None:
         """Fails what is open, for that reason, and says good-bye."""
@@ -425,24 +407,16 @@ class ClientCore:
         return asked
 
     def _log_long_wait(self, now: float) -> list[int]:
-        """Says of the call that has been open longest that it waits, for whom, and when that is over; one at a time.
-        Which call shards are to be asked for. Looked at with each ping, so that no call pays for it."""
+        """Says of the call that has been open longest that it waits, and for whom. Which call shards are to be asked
+        for. Looked at with each ping, so that no call pays for it."""
         oldest = next(iter(self.open.values()), None)
-        slow = None if self._slow is None else self.open.get(self._slow)
-        if slow is None:
-            if self._slow_name:
-                _log.warning("%s is over, after %.0f s", self._slow_name, now - self._slow_since)
-            self._slow, self._slow_name, self._log_at = None, "", math.inf
-            begun = math.inf if oldest is None else oldest.due_at - self._timeout_s
-            if oldest is not None and now - begun >= TOLD_AFTER_S and now >= self._quiet_until:
-                self._slow, self._slow_since, self._log_at = oldest.number, begun, now + ANSWER_S
-                return [oldest.number]
-        elif now >= self._log_at:
-            self._slow_name = self.told(slow)
-            waited_s = now - self._slow_since
-            _log.warning("%s has waited %.0f s: %s", self._slow_name, waited_s, self._waits(slow))
-            self._quiet_until, self._log_at = now + QUIET_S, math.inf
-        return []
+        waited_s = 0.0 if oldest is None else now - (oldest.due_at - self._timeout_s)
+        if oldest is None or waited_s < TOLD_AFTER_S - ANSWERS_S or now < self._quiet_until:
+            return []
+        if waited_s >= TOLD_AFTER_S:
+            self._quiet_until = now + QUIET_S
+            _log.warning("%s has waited %.0f s: %s", self.told(oldest), waited_s, self._waits(oldest))
+        return [oldest.number]
 
     def _waits(self, operation: Operation) -> str:
         """What it waits for on each shard, as far as that is known."""

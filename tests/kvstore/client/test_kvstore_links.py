@@ -310,7 +310,7 @@ def test_pulls_that_cannot_wait_for_a_silent_slot_are_not_looked_at(monkeypatch:
 
     monkeypatch.setattr(BucketPulls, "waits_for", counted)
     pass_time(simulation, 8.0)
-    assert len(looks) <= 1, "the client has asked why it waits so long"
+    assert len(set(looks)) <= 1, "the client has asked why the first waits so long"
     assert not any(one.done() for one in asked)
 
 
@@ -480,28 +480,26 @@ def test_values_that_do_not_fit_are_nonsense() -> None:
         ended(simulation, value)
 
 
-def test_a_call_that_waits_long_for_a_slot_says_for_which_and_when_that_is_over(
+def test_a_call_that_waits_long_for_a_slot_says_for_which_and_others_do_not_repeat_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     simulation = Simulation(described(zero("w", (4,), 2), shards=1), LINK)
     first, second = simulation.stores[0], simulation.stores[1]
-    for step, lines in enumerate([2, 2, 4]):
+    for step, lines in enumerate([1, 1, 2]):
         ended(simulation, first.push("w", step, ones(4)))
         pulled = first.pull("w", step + 1)
         again = first.pull("w", step + 1)
         pass_time(simulation, TOLD_AFTER_S - 0.5)
-        assert len(caplog.messages) == (0, 2, 2)[step]
+        assert len(caplog.messages) == (0, 1, 1)[step]
         pass_time(simulation, 2.5)
-        assert len(caplog.messages) == (1, 2, 3)[step]
+        assert len(caplog.messages) == lines
         ended(simulation, second.push("w", step, ones(4)))
         for one in (pulled, again):
             ended(simulation, one)
         pass_time(simulation, 2.0 if step != 1 else QUIET_S)
         assert len(caplog.messages) == lines
-    waits, over = caplog.messages[:2]
     told = r"slot 0: pull of key 'w', version 1 has waited [56] s: shard 0 at tcp://shard-0: .*step 0 waits for slots 1"
-    assert re.match(told, waits)
-    assert re.fullmatch(r"slot 0: pull of key 'w', version 1 is over, after [6-9] s", over)
+    assert re.match(told, caplog.messages[0])
 
 
 def test_a_refusal_names_its_reason() -> None:
