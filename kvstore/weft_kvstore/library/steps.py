@@ -6,12 +6,11 @@ import logging
 import re
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -52,7 +51,8 @@ class FailedPush(NamedTuple):
 
 
 class PushLog:
-    """Of each key the pushes that have not ended, and the steps whose push failed, until they are pushed again.
+    """The steps of each key whose push failed, until they are pushed again, and the pulls that fail with a push that is
+    under way.
 
     A failure is here before the push's future ends, so who has seen a future fail finds it. Each call takes a time that
     does not depend on how many pushes and pulls are under way.
@@ -61,124 +61,86 @@ class PushLog:
     def __init__(self) -> None:
         self.has_failed = False
         """Whether any step has failed and was not pushed again."""
-        self._calls: deque[tuple[StoreFuture[Any], Sequence[str], Sequence[int]]] = deque()
+        self._under_way: deque[StoreFuture[Any]] = deque()
         """Pushes in the order of their calls, the first of them one that has not ended."""
-        self._new = 0
-        """The last so many of them are not in `_open`: most have ended before anybody asks."""
-        self._open: dict[str, OrderedDict[int, StoreFuture[Any]]] = {}
-        """By key and step: the last push of it. Empty where none is under way."""
-        self._guards: dict[str, deque[tuple[int, Future[Any]]]] = {}
-        """By key: versions that pulls wait for, and the pulls."""
+        self._again: dict[tuple[str, int], StoreFuture[Any]] = {}
+        """By key and step: the last push of a step that may have been pushed before."""
+        self._pulls: list[tuple[Sequence[str], Sequence[int], Future[Any]]] = []
+        self._most_pulls = 64
+        """Those that have ended are looked for where there are more."""
         self._failed: dict[str, dict[int, FailedPush]] = {}
         self._lock = threading.RLock()
         """Held for a moment: failures come on the store's thread. A signal's handler may call too."""
 
-    def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any]) -> None:
-        """The steps are under way."""
+    def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any], *, again: bool = False) -> None:
+        """The steps are under way. `again`: some of them may have been pushed before."""
         push = pushed if isinstance(pushed, StoreFuture) else joined([pushed], itemgetter(0))
         with self._lock:
-            if self._calls:
+            if self._under_way:
                 self.is_under_way()
-            self._calls.append((push, names, steps))
-            self._new += 1
-            if self._failed:
+            self._under_way.append(push)
+            if again or self.has_failed:
+                self._again = {step: one for step, one in self._again.items() if not one.has_ended}
+                self._again.update(dict.fromkeys(zip(names, steps, strict=True), push))
                 for name, step in zip(names, steps, strict=True):
-                    if name in self._failed:
-                        self._failed[name].pop(step, None)
-                        if not self._failed[name]:
-                            del self._failed[name]
+                    failed = self._failed.get(name, {})
+                    failed.pop(step, None)
+                    if not failed:
+                        self._failed.pop(name, None)
                 self.has_failed = bool(self._failed)
         push.hook_failure(partial(self._fail, names, steps, push))
 
     def is_under_way(self) -> bool:
         """Whether any push has not ended. Forgets those before the first that has not."""
-        calls = self._calls
-        while calls and calls[0][0].has_ended:
-            calls.popleft()
-        if calls:
-            self._new = min(self._new, len(calls))
-            return True
-        self._new = 0
-        if self._open:
-            self._open.clear()
-            self._guards.clear()
-        return False
+        while self._under_way and self._under_way[0].has_ended:
+            self._under_way.popleft()
+        if not self._under_way and self._pulls:
+            self._pulls = []
+        return bool(self._under_way)
 
     def guard(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> bool:
-        """`pulled` fails when a push under way fails without which one of these versions does not come. Whether there
-        is such a push. One that fails while this is called is in `failed`."""
-        guarded = False
+        """`pulled` fails when a push under way fails without which one of these versions does not come. Whether any
+        push is under way. One that fails while this is called is in `failed`."""
         with self._lock:
             if not self.is_under_way():
                 return False
-            self._file()
-            for name, version in zip(names, versions, strict=True):
-                under_way = self._under_way(name)
-                if under_way and next(iter(under_way)) < version:
-                    self._guards.setdefault(name, deque()).append((version, pulled))
-                    guarded = True
-        return guarded
+            if len(self._pulls) >= self._most_pulls:
+                self._pulls = [one for one in self._pulls if not one[2].done()]
+                self._most_pulls = max(64, 2 * len(self._pulls))
+            self._pulls.append((names, versions, pulled))
+        return True
 
-    def failed(self, name: str, version: int) -> FailedPush | None:
-        """The earliest failed step without which there is no such version."""
-        return self._earliest(name, lambda one: one.step < version)
-
-    def refused(self, name: str, version: int) -> FailedPush | None:
-        """The same, of those that the shards certainly have not."""
-        return self._earliest(name, lambda one: one.step < version and one.is_refused)
-
-    def _earliest(self, name: str, counts: Callable[[FailedPush], bool]) -> FailedPush | None:
+    def failed(self, name: str, version: int, *, refused: bool = False) -> FailedPush | None:
+        """The earliest failed step without which there is no such version; `refused`: of those that the shards
+        certainly have not."""
         if name not in self._failed:
             return None
         with self._lock:
-            return min(filter(counts, self._failed[name].values()), default=None, key=lambda one: one.step)
-
-    def _file(self) -> None:
-        """All that is under way is in `_open`."""
-        if not self._new:
-            return
-        for pushed, names, steps in islice(self._calls, len(self._calls) - self._new, None):
-            for name, step in zip(names, steps, strict=True):
-                self._open.setdefault(name, OrderedDict())[step] = pushed
-        self._new = 0
-
-    def _under_way(self, name: str) -> OrderedDict[int, StoreFuture[Any]]:
-        """The pushes of a key that have not ended, without those at the head that have."""
-        under_way, guards = self._open.get(name), self._guards.get(name)
-        if under_way is None:
-            return OrderedDict()
-        while under_way and (first := next(iter(under_way.items())))[1].has_ended:
-            del under_way[first[0]]
-        while guards and (not under_way or guards[0][0] <= next(iter(under_way))):
-            guards.popleft()
-        return under_way
+            found = [one for one in self._failed[name].values() if one.step < version and one.is_refused >= refused]
+            return min(found, default=None, key=lambda one: one.step)
 
     def _fail(self, names: Iterable[str], steps: Iterable[int], pushed: StoreFuture[Any], error: BaseException) -> None:
         """A push fails: pulls that wait for it do too."""
-        ends: list[Future[Any]] = []
-        is_refused = False
+        lost: dict[str, int] = {}
         with self._lock:
-            self._file()
             for name, step in zip(names, steps, strict=True):
-                under_way = self._open.get(name)
-                if under_way is None or under_way.get(step) is not pushed:
-                    continue  # It has failed before it was filed, or was pushed again.
-                del self._open[name][step]
-                if pushed.arrived:
-                    continue  # What else the call asked for has failed.
+                if pushed.arrived or self._again.get((name, step), pushed) is not pushed:
+                    continue  # What else the call asked for has failed; or the step was pushed again.
                 one, failed = FailedPush(step, error), self._failed.setdefault(name, {})
                 self.has_failed = True
-                is_refused = one.is_refused
-                if is_refused or len(failed) < MOST_SILENT:
+                if one.is_refused or len(failed) < MOST_SILENT:
                     failed[step] = one
-                guards = self._guards.pop(name, deque())
-                ends += [guard for version, guard in guards if version > step]
-                self._guards[name] = deque(one for one in guards if one[0] <= step)
-        if is_refused:
+                lost[name] = step
+            ends = [
+                pulled
+                for wanted, versions, pulled in self._pulls
+                if any(lost.get(name, version) < version for name, version in zip(wanted, versions, strict=True))
+            ]
+        if lost and FailedPush(0, error).is_refused:
             _log.warning("it has to be pushed again: %s", error)
-        for guard in ends:
+        for pulled in ends:
             with suppress(InvalidStateError):  # Pushes of several of its keys may fail at once.
-                guard.set_exception(error)
+                pulled.set_exception(error)
 
 
 # --- Which steps of each key a slot has begun; what begins one, or counts on one, goes to the store in order ----------
@@ -238,7 +200,7 @@ class SlotSteps:
             except BaseException:  # Nothing has left.
                 self._counts.give_back(names, steps, befores)
                 raise
-            self._log.add(names, steps, pushed)
+            self._log.add(names, steps, pushed, again=step is not None)
         return pushed
 
     def push_planned(
@@ -255,7 +217,7 @@ class SlotSteps:
             before = self._at(names)
             if before is None or (pulls and self._unseen and not self._unseen.isdisjoint(names)):
                 return None
-            step = before if step is None else step
+            again, step = step is not None, before if step is None else step
             steps = [step] * len(names)
             guards: list[Future[Any]] = []
             if pulls and self._log.is_under_way():
@@ -268,7 +230,7 @@ class SlotSteps:
             except BaseException:  # Nothing has left.
                 self._counts.give_back(names, steps, [before] * len(names))
                 raise
-            self._log.add(names, steps, future)
+            self._log.add(names, steps, future, again=again)
         return joined([future], itemgetter(0), guards) if guards else future
 
     def pull_planned(
@@ -359,7 +321,7 @@ class SlotSteps:
     def _check_none_refused(self, call: str, name: str, version: int) -> None:
         """Raises StoreRefusedError where a step of the key before `version` was refused: until it is pushed again no
         step behind it applies, and what was pushed in it is nowhere."""
-        refused = self._log.refused(name, version)
+        refused = self._log.failed(name, version, refused=True)
         if refused is not None:
             raise StoreRefusedError(f"{self._registry.where(call, user_key(name))}: {_again(refused)}")
 

@@ -107,7 +107,7 @@ def test_the_earliest_failed_push_is_remembered_until_its_step_is_pushed_again()
     for step, error in enumerate([StoreTimeoutError("late"), StoreRefusedError("far"), None]):
         log.add(["w"], [step], ended(error))
     assert (log.failed("w", 1), log.failed("w", 0)) == (log.failed("w", 3), None)
-    earliest, refused = log.failed("w", 3), log.refused("w", 3)
+    earliest, refused = log.failed("w", 3), log.failed("w", 3, refused=True)
     assert earliest is not None
     assert refused is not None
     assert [(one.step, one.is_refused) for one in (earliest, refused)] == [(0, False), (1, True)]
@@ -120,7 +120,7 @@ def test_the_earliest_failed_push_is_remembered_until_its_step_is_pushed_again()
 def test_a_failure_of_a_push_counts_only_if_the_step_was_not_pushed_again() -> None:
     log, first, second = PushLog(), StoreFuture[None](), StoreFuture[None]()
     log.add(["w"], [0], first)
-    log.add(["w"], [0], second)
+    log.add(["w"], [0], second, again=True)
     first.set_exception(StoreTimeoutError("late"))
     assert log.failed("w", 1) is None
     second.set_exception(StoreTimeoutError("later"))
