@@ -8,12 +8,11 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import PushRefusedError, StoreError, StoreRefusedError
 from weft_kvstore.futures import OtherThread
-from weft_kvstore.rows.rows import Rows, check_ids, last_rows, summed_rows, wanted_rows
+from weft_kvstore.rows.rows import Rows, check_ids, distinct_ids, last_rows, spread_rows, summed_rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.snapshot import Held, MissedError, capture, restore
 from weft_kvstore.sharding import routing_of
@@ -86,7 +85,7 @@ class OwnTables:
         """Sets rows, once the table is at that version. Raises StoreRefusedError where it has passed."""
         table = self._tables[key]
         check_ids(ids, self._keys[key], f"values of key {key!r}")
-        found = last_rows(ids.copy(), rows.reshape(len(ids), table.cut.width).copy())
+        found = last_rows(ids, rows.reshape(len(ids), table.cut.width))
         self._sets += 1
         try:
             table.check_set(0, version, self._sets)
@@ -107,26 +106,19 @@ class OwnTables:
 
     def _read(self, key: str, ids: Array, names: Iterable[str | None], out: Array | None = None) -> list[Array]:
         table, described = self._tables[key], self._keys[key]
-        width, dtype = table.cut.width, table.cut.dtype
-        count = check_ids(ids, described, f"rows of key {key!r}")
-        wanted = wanted_rows(ids, None) if count is None else None
-        places = self._places(table, ids[:count] if wanted is None else wanted.ids)
+        own, index = distinct_ids(ids, check_ids(ids, described, f"rows of key {key!r}"))
+        places = self._places(table, own)
         if table.lacks_rows(places):
             raise StoreError(f"key {key!r}: not all of the rows were ever set")
         self._pulled += len(places)
         found: list[Array] = []
         for name in names:
             rows = _ended(table.reading(places, name))
-            if out is not None or wanted is not None or len(rows) < len(ids):
-                compact = rows
-                rows = np.empty((len(ids), width), dtype) if out is None else out.reshape(len(ids), width)
-                if wanted is None:
-                    rows[:count], rows[count:] = compact, 0
-                else:
-                    assert wanted.places is not None, "they do not ascend"
-                    put_rows(rows, wanted.places, compact)
-                    rows[wanted.zeros] = 0
-                    rows[wanted.copies] = rows[wanted.sources]
+            if index is not None:
+                rows = spread_rows(rows, index)
+            if out is not None:
+                out.reshape(len(ids), table.cut.width)[...] = rows
+                rows = out
             found.append(rows.reshape(len(ids), *described.shape[1:]))
         return found
 

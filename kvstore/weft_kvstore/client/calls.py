@@ -22,7 +22,7 @@ from weft_kvstore.errors import StoreError, StorePassedError, StoreRefusedError,
 from weft_kvstore.futures import Driver, StoreFuture, joined, on_end
 from weft_kvstore.hyper import checked_numbers
 from weft_kvstore.process import OwnProcess
-from weft_kvstore.rows.rows import check_ids, last_rows, summed_rows, wanted_rows
+from weft_kvstore.rows.rows import check_ids, distinct_ids, last_rows, summed_rows
 from weft_kvstore.same_host.memory import ClientMemory
 from weft_kvstore.settings import MAX_STEP
 from weft_kvstore.step_outcome import StepOutcome
@@ -346,8 +346,8 @@ class StoreCalls(Store, BufferStore):
     ) -> Future[Any]:
         """`pull_rows`, or `pull_state_rows`, of a `table`. Ids fit already, as by `push_table`."""
         names = self._keys.state_of(table.key) if state else None
-        wanted, future = wanted_rows(ids, count), StoreFuture[Any](self._driver)
-        operation = PullRowsOperation(future, table, version, _READING[settled], wanted, rows=len(ids), names=names)
+        future = StoreFuture[Any](self._driver)
+        operation = PullRowsOperation(future, table, version, _READING[settled], distinct_ids(ids, count), names=names)
         operation.priority = priority
         return self._begun(operation)
 

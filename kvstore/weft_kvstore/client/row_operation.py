@@ -13,7 +13,7 @@ from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.operation import CALLS, Operation, SentRun
 from weft_kvstore.client.plan import TableKey
-from weft_kvstore.rows.rows import Rows, Wanted
+from weft_kvstore.rows.rows import Rows, spread_rows
 from weft_kvstore.sharding import Routing, chunks_of
 from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueRun
 from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
@@ -73,128 +73,91 @@ class PullRowsOperation(Operation):
         table: TableKey,
         version: int,
         reading: Reading,
-        wanted: Wanted,
+        wanted: tuple[Array, Array | None],
         *,
-        rows: int,
         names: tuple[str, ...] | None = None,
     ) -> None:
-        """Makes the arrays (rows, ...) that the caller will own. Raises MemoryError."""
+        """`wanted` is what `distinct_ids` has of them. Makes the arrays (ids, width) that rows come into. Raises
+        MemoryError."""
         super().__init__(future)
         self.version, self.names, self.reading = version, names, reading
         self.reads = (table.place,)
-        self._key = table.key
-        self._place = table.place
-        count, row_shape, cut = 1 if names is None else len(names), table.key.shape[1:], table.cut
-        self._cut = cut
-        self._wanted = wanted
-        self.rows_pulled = len(wanted.ids)
-        self._arrays: list[Array] = [np.empty((rows, *row_shape), cut.dtype) for _ in range(count)]
-        self._flat = [array.reshape(rows, cut.width) for array in self._arrays]
-        if len(wanted.zeros):
-            for array in self._flat:
-                array[wanted.zeros] = 0
-        self._ids: dict[int, Array] = {}
-        """What each shard is asked for: distinct and ascending."""
-        self._places: dict[int, Array | None] = {}
-        self._chunks: dict[int, int] = {}
-        """Chunks of each array that each shard answers with."""
-        self._seen: dict[tuple[int, int], Array] = {}
-        self._bucket = 0
-        own = wanted.ids.view(cut.id_dtype)
+        self._table = table
+        ids, self._index = wanted
+        self.rows_pulled = len(ids)
+        cut = self._cut = table.cut
+        self._arrays: list[Array] = [
+            np.empty((len(ids), cut.width), cut.dtype) for _ in ((None,) if names is None else names)
+        ]
+        own = ids.view(cut.id_dtype)
+        self._ids: dict[int, tuple[Array, Array | None]] = {}
+        """What each shard is asked for, distinct and ascending, and where its rows go; None: all of the array."""
+        self._came: dict[int, bytearray] = {}
+        """A byte for each array and chunk that each shard answers with, 1 once it has come."""
         for shard, mine in enumerate(cut.dealt(own)):
-            if not len(own if mine is None else mine):
-                continue
-            if mine is None:
-                self._ids[shard], self._places[shard] = np.ascontiguousarray(own), wanted.places
-            else:
-                self._ids[shard] = own.take(mine)
-                self._places[shard] = mine if wanted.places is None else wanted.places.take(mine)
-            self._chunks[shard] = chunks_of(len(self._ids[shard]), cut.rows_down)
+            some = own.copy() if mine is None else own.take(mine)
+            if len(some):
+                self._ids[shard] = some, mine
+                self._came[shard] = bytearray(len(self._arrays) * chunks_of(len(some), cut.rows_down))
+        self._bucket = 0
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
-        self._bucket = routing.bucket_of[self._place]
+        self._bucket = routing.bucket_of[self._table.place]
         self.asked = {
-            shard: [(self._bucket, 0, 0, chunks_of(len(ids), self._cut.ids_up))] for shard, ids in self._ids.items()
+            shard: [(self._bucket, 0, 0, chunks_of(len(ids), self._cut.ids_up))]
+            for shard, (ids, _) in self._ids.items()
         }
-        arrays = len(self._arrays)
-        if not arrays or not self._cut.row_bytes:
-            return {}
-        return dict(self._chunks) if arrays == 1 else {shard: n * arrays for shard, n in self._chunks.items()}
+        return {shard: len(came) for shard, came in self._came.items() if came and self._cut.row_bytes}
 
     def write(self, shard: int, came: ValueRun) -> int:
-        if came.version != self.version:
-            self.check_version(came.version)
-        if came.compressed:
+        """Copies adjacent chunks into place; those that are a whole array, and large, are that array from now on."""
+        array, bucket, version, first, count, payload, compressed, owned = came
+        if version != self.version:
+            self.check_version(version)
+        if compressed:
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
-        if came.payload is None:
+        if payload is None:
             raise ProtocolError(f"Values.place: 1, {self} has no places for values")
-        if came.bucket != self._bucket:
-            raise ProtocolError(f"Values.bucket: {came.bucket}, {self} asks for bucket {self._bucket}")
-        self._put(shard, came, came.payload)
-        seen = self._seen.get((shard, came.array))
-        if seen is None:
-            total = self._chunks[shard]
-            if came.count == total:
-                self._seen[shard, came.array] = np.ones(total, np.bool_)
-                return total
-            seen = self._seen[shard, came.array] = np.zeros(total, np.bool_)
-        some = seen[came.first : came.stop]
-        fresh = came.count - int(np.count_nonzero(some))
-        some[:] = True
+        if bucket != self._bucket:
+            raise ProtocolError(f"Values.bucket: {bucket}, {self} asks for bucket {self._bucket}")
+        ids, places = self._ids.get(shard, (np.zeros(0, np.int64), None))
+        cut, total = self._cut, len(self._came.get(shard, b"")) // max(len(self._arrays), 1)
+        if array >= len(self._arrays) or first + count > total:
+            raise ProtocolError(
+                f"Values.first: chunks {first} to {first + count - 1} of array {array}; {self} has {total} chunks "
+                f"and {len(self._arrays)} arrays"
+            )
+        low, high = first * cut.rows_down, min((first + count) * cut.rows_down, len(ids))
+        if (high - low) * cut.row_bytes != payload.nbytes:
+            told = f"the rows of {self._table.key.key!r} have {(high - low) * cut.row_bytes}"
+            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {told}")
+        rows: Array = np.frombuffer(payload, cut.dtype).reshape(high - low, cut.width)
+        if places is not None:
+            put_rows(self._arrays[array], places[low:high], rows)
+        elif owned and count == total and rows.nbytes >= TAKEN_BYTES and rows.flags.writeable and rows.flags.aligned:
+            self._arrays[array] = rows
+        else:
+            self._arrays[array][low:high] = rows
+        seen, begin = self._came[shard], array * total + first
+        fresh = seen.count(0, begin, begin + count)
+        seen[begin : begin + count] = b"\1" * count
         return fresh
 
-    def _put(self, shard: int, came: ValueRun, payload: memoryview) -> None:
-        """Copies adjacent chunks into place; those that are a whole array, and large, are that array from now on.
-        Raises ProtocolError where they are not of this pull."""
-        array, first = came.array, came.first
-        stop, total = first + came.count, self._chunks.get(shard, 0)
-        if array >= len(self._flat) or stop > total:
-            raise ProtocolError(
-                f"Values.first: chunks {first} to {stop - 1} of array {array}; {self} has {total} chunks "
-                f"and {len(self._flat)} arrays"
-            )
-        low, high = first * self._cut.rows_down, min(stop * self._cut.rows_down, len(self._ids[shard]))
-        if (high - low) * self._cut.row_bytes != payload.nbytes:
-            told = (high - low) * self._cut.row_bytes
-            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, the rows of {self._key.key!r} have {told}")
-        rows: Array = np.frombuffer(payload, self._cut.dtype).reshape(high - low, self._cut.width)
-        places = self._places[shard]
-        if places is None:
-            flat, flags = self._flat[array], rows.flags
-            if (
-                came.owned
-                and rows.nbytes >= TAKEN_BYTES
-                and len(rows) == len(flat)
-                and flags.writeable
-                and flags.aligned
-            ):
-                self._arrays[array] = rows.reshape(self._arrays[array].shape)
-            else:
-                flat[low:high] = rows
-            return
-        mine = places[low:high]
-        if self._wanted.ordered and mine[-1] - mine[0] == len(mine) - 1:
-            self._flat[array][mine[0] : mine[-1] + 1] = rows
-        else:
-            put_rows(self._flat[array], mine, rows)
-
     def result(self) -> Any:
-        wanted = self._wanted
-        if wanted.copies.size:
-            for array in self._flat:
-                array[wanted.copies] = array[wanted.sources]
-        return self._arrays[0] if self.names is None else dict(zip(self.names, self._arrays, strict=True))
+        found = self._arrays if self._index is None else [spread_rows(one, self._index) for one in self._arrays]
+        shaped = [one.reshape(len(one), *self._table.key.shape[1:]) for one in found]
+        return shaped[0] if self.names is None else dict(zip(self.names, shaped, strict=True))
 
     def __str__(self) -> str:
         what = "pull" if self.names is None else "pull of the state"
-        return f"{what} of rows of key {self._key.key!r}, version {self.version}"
+        return f"{what} of rows of key {self._table.key.key!r}, version {self.version}"
 
     def ids(self, shard: int) -> SentRun:
-        chunks = chunks_of(len(self._ids[shard]), self._cut.ids_up)
-        entry = SentEntry(PayloadKind.IDS, self.number, self._bucket, self.version, chunks)
-        base = bytes_of(self._ids[shard])
+        base = bytes_of(self._ids[shard][0])
+        ((bucket, _, _, chunks),) = self.asked[shard]
+        entry = SentEntry(PayloadKind.IDS, self.number, bucket, self.version, chunks)
         bounds = _bounds(chunks, self._cut.ids_up * ID_BYTES, base.nbytes)
-        priority = self._key.priority - self.priority * CALL_PRIORITY
+        priority = self._table.key.priority - self.priority * CALL_PRIORITY
         return OutRun(entry, 0, bounds, OneBuffer(base), priority=priority, owner=self)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from weft_kernels.indexing import summed_rows as added_rows
-from weft_kernels.row_copies import put_rows
+from weft_kernels.row_copies import put_rows, taken_rows
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreRefusedError
@@ -111,68 +110,40 @@ class Rows:
         self.parts = [(np.concatenate(ids), np.concatenate(values))]
 
 
+def distinct_ids(ids: Array, count: int | None) -> tuple[Array, Array | None]:
+    """The distinct ids, ascending, without padding, and which of them each of the ids (n) is: (n) int64, -1 for
+    padding; None where they are the same. `count`: what `before_padding` says of the ids."""
+    if count is not None:
+        index = np.arange(len(ids))
+        return ids[:count], None if count == len(ids) else np.where(index < count, index, -1)
+    distinct, index = np.unique(ids, return_inverse=True)
+    padding = np.count_nonzero(distinct < 0)
+    return distinct[padding:], np.maximum(index - padding, -1)
+
+
+def spread_rows(rows: Array, index: Array) -> Array:
+    """The row (n, width) that each of `index` names; zeros for -1."""
+    found = taken_rows(rows, np.maximum(index, 0)) if len(rows) else np.zeros((len(index), rows.shape[1]), rows.dtype)
+    found[index < 0] = 0
+    return found
+
+
 def summed_rows(ids: Array, values: Array, count: int | None) -> Rows:
     """Rows of distinct ids: those of one id summed in their order, those of negative ids left out. `count`: what
     `before_padding` says of the ids."""
-    if count is not None:
-        return Rows(ids[:count], values[:count])
-    ids, values = _without_padding(ids, values)
-    if is_ascending(ids):
-        return Rows(ids, values)
-    order = np.argsort(ids)
-    if is_ascending(ids[order]):  # Distinct, in another order: nothing is to be added.
-        return Rows(ids[order], values.take(order, axis=0))
-    distinct, inverse = np.unique(ids, return_inverse=True)
-    return Rows(distinct, added_rows(np, values, inverse, len(distinct)))
+    distinct, index = distinct_ids(ids, count)
+    if index is None or count is not None:
+        return Rows(distinct, values[:count])
+    if len(distinct) == len(ids):  # They have another order: nothing is to be added.
+        return Rows(distinct, values.take(np.argsort(ids), axis=0))
+    return Rows(distinct, added_rows(np, values, index, len(distinct)))
 
 
 def last_rows(ids: Array, values: Array) -> Rows:
-    """Rows of distinct ids: of one id the last one, those of negative ids left out."""
-    ids, values = _without_padding(ids, values)
-    if is_ascending(ids):
-        return Rows(ids, values)
+    """Rows of distinct ids, copied: of one id the last one, those of negative ids left out."""
     distinct, last = np.unique(ids[::-1], return_index=True)
-    return Rows(distinct, values.take(len(ids) - 1 - last, axis=0))
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Ids as somebody asked for them, and where each row goes.
-
-    `ids` are distinct and ascending; the row of `ids[i]` is written at `places[i]` of the answer, or at i where that is
-    None, then `copies` (m) are filled from `sources` (m). `zeros` are the places of negative ids. `ordered`: the places
-    ascend too.
-    """
-
-    ordered: bool
-    ids: Array
-    places: Array | None
-    copies: Array
-    sources: Array
-    zeros: Array
-
-
-def wanted_rows(ids: Array, count: int | None) -> Wanted:
-    """Sorts out what was asked for: ids (n) int64 or uint64 in any order, repeated or negative. `count`: what
-    `before_padding` says of them."""
-    none = np.zeros(0, np.int64)
-    if count is not None:
-        places = None if count == len(ids) else np.arange(count)
-        return Wanted(True, ids[:count].copy(), places, none, none, np.arange(count, len(ids)))
-    real = np.flatnonzero(ids >= 0)
-    zeros = np.flatnonzero(ids < 0)
-    own = ids[real]
-    if is_ascending(own):
-        return Wanted(True, own, real, none, none, zeros)
-    distinct, first, inverse = np.unique(own, return_index=True, return_inverse=True)
-    again = np.ones(len(own), bool)
-    again[first] = False
-    return Wanted(False, distinct, real[first], real[again], real[first[inverse[again]]], zeros)
-
-
-def _without_padding(ids: Array, values: Array) -> tuple[Array, Array]:
-    real = ids >= 0
-    return (ids, values) if np.logical_and.reduce(real) else (ids[real], values[real])
+    padding = np.count_nonzero(distinct < 0)
+    return Rows(distinct[padding:], values.take(len(ids) - 1 - last[padding:], axis=0))
 
 
 # --- The sum of pushes of rows, slot after slot: rows that several have are added, the others stay where they lie -----

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_kvstore.rows.arrays import MOST_BLOCKS, RowCapture, a_block
-from weft_kvstore.rows.rows import before_padding, summed_rows, wanted_rows
+from weft_kvstore.rows.rows import before_padding, distinct_ids, last_rows, spread_rows, summed_rows
 
 
 def test_rows_of_one_id_are_summed_in_order_and_of_float16_as_float32_rounded_once() -> None:
@@ -43,13 +43,16 @@ def test_ids_in_any_order_with_padding_anywhere_are_summed_and_answered_alike(li
     rows = summed_rows(ids, values, before_padding(ids))
     assert dict(zip(rows.ids.tolist(), rows.values[:, 0].tolist(), strict=True)) == total
     assert rows.ids.tolist() == sorted(total)
-    wanted = wanted_rows(ids, before_padding(ids))
-    assert wanted.ids.tolist() == sorted(total)
-    answer = np.full(len(ids), 99)
-    answer[slice(None) if wanted.places is None else wanted.places] = wanted.ids
-    answer[wanted.zeros] = -1
-    answer[wanted.copies] = answer[wanted.sources]
-    assert answer.tolist() == [max(one, -1) for one in listed]
+    distinct, index = distinct_ids(ids, before_padding(ids))
+    assert distinct.tolist() == sorted(total)
+    assert (index is None) == (is_plain and len(real) == len(listed))
+    if index is not None:
+        answer = spread_rows(distinct[:, None] + 1, index)
+        assert answer[:, 0].tolist() == [max(one + 1, 0) for one in listed]
+    last = last_rows(ids, values)
+    assert dict(zip(last.ids.tolist(), last.values[:, 0].tolist(), strict=True)) == {
+        one: value for one, value in zip(listed, values[:, 0].tolist(), strict=True) if one >= 0
+    }
 
 
 STOP = 300
