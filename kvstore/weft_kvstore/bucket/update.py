@@ -18,7 +18,7 @@ from weft_kvstore.bucket.sums import ADDED_ELEMENTS, Gradient
 from weft_kvstore.compression.description import Choice
 from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
 from weft_kvstore.description.records import KeyDescription, Merge, Mode
-from weft_kvstore.hyper import HyperAgreement, KeyHyper
+from weft_kvstore.hyper import HyperHold, KeyHyper
 from weft_kvstore.sharding import BucketPart
 from weft_kvstore.wire.outbox import OneBuffer, Pinnable
 
@@ -189,7 +189,7 @@ class UpdateSpec:
     hyper: KeyHyper
     a_piece: int
     gate: StepGate | None
-    hold: HyperAgreement | None
+    hold: HyperHold | None
     together: bool = field(init=False)
     """Whether a step applies once all slots are in, not each slot's by itself."""
 

@@ -3,7 +3,7 @@
 `ShardCore` takes messages and the time in and says which messages leave. Frames of gradients go to the job's buckets
 and tables; what is complete is merged, the most urgent first; and answers leave as far as each client's credit allows.
 
-Read `core` (what each message does), `job_shard` (the job's buckets and tables, and what comes to them), `merger` (the
-work), `peer` (a client, and what leaves for it), `links` (all connections, and how they begin), `specs` (how each
-bucket is updated, and hyper-parameters that change) and `snapshot`.
+Read `core` (what each message does), `job_shard` (the job's buckets and tables), `merger` (what comes to them, and the
+work), `peer` (a client, and what leaves for it), `links` (all connections, and how they begin), `live_hyper`
+(hyper-parameters that change) and `snapshot`.
 """

@@ -18,7 +18,7 @@ from weft_kvstore.errors import PushRefusedError, StoreError
 from weft_kvstore.hyper import ChangeRefusedError, Proposal
 from weft_kvstore.same_host.layout import Arenas, placed
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.job_shard import JobShard, Taken
+from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import BATCH_BYTES, Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Job, Peer
@@ -71,99 +71,6 @@ def own_run(shard: JobShard, run: Run) -> Run:
     return run._replace(payload=own, arena=None)
 
 
-# --- Hyper-parameters that change, and whole steps: barriers, what they amount to, and commits ------------------------
-
-
-class Agreements:
-    """On all connections; what may be merged then, or is held no more, is left to `work`."""
-
-    def __init__(self, links: Links, work: Merger) -> None:
-        self._links = links
-        self._work = work
-
-    def change(self, peer: Peer, message: Hyper | HyperDecide | HyperSettle, now: float) -> None:
-        """Takes part in agreeing on a change. Raises ProtocolError for what cannot be meant."""
-        shard = peer.job.shard
-        agreement = shard.live.agreement
-        held = agreement.held
-        if isinstance(message, Hyper):
-            self._links.say(peer.identity, _proposed(shard, peer, message, now))
-        elif isinstance(message, HyperDecide):
-            version = agreement.decide(message.proposal, take=bool(message.take))
-            self._links.say(peer.identity, HyperDecided(message.request, message.proposal, version))
-        else:
-            agreement.settle(message.proposal, message.version)
-            peer.done.append(message.request)
-            self._links.due(peer)
-        if held is not None and agreement.held is None:
-            self._work.go_on(shard)
-
-    def doubt(self, job: Job, now: float, silence_s: float) -> None:
-        """A proposal whose proposer is gone, or takes long, holds its step for no longer than it must."""
-        agreement = job.shard.live.agreement
-        held = agreement.held
-        asked = _in_doubt(job, now, silence_s)
-        if asked is not None:
-            self._links.say(asked[0].identity, asked[1])
-        if held is not None and agreement.held is None:
-            self._work.go_on(job.shard)
-
-    def barrier(self, peer: Peer, barrier: Barrier) -> None:
-        """The slot has nothing for some keys in a step."""
-        job = peer.job
-        try:
-            taken = job.shard.declare_nothing(peer.slot, barrier.step, barrier.nothing)
-        except PushRefusedError as error:
-            self._links.refuse_request(peer, barrier.request, error)
-            return
-        self._work.take(taken)
-        if peer.is_lost:
-            return
-        job.stragglers.came(peer.slot, barrier.step, peer.heard)
-        peer.done.append(barrier.request)
-        self._links.due(peer)
-
-    def measure(self, peer: Peer, measure: Measure) -> None:
-        """The slot's step is whole, and it asks what the step amounts to."""
-        if measure.request in peer.measures or len(peer.measures) >= MAX_OPEN_MEASURES:
-            raise ProtocolError(f"Measure.request: {measure.request} is open already, or {MAX_OPEN_MEASURES} are")
-        job = peer.job
-        peer.measures[measure.request] = measure.step
-        try:
-            job.shard.arrive(peer.slot, measure.step)
-        except PushRefusedError as error:
-            del peer.measures[measure.request]
-            self._links.refuse_request(peer, measure.request, error)
-            return
-        self.tell_measured(job, measure.step)
-
-    def tell_measured(self, job: Job, step: int) -> None:
-        """Answers who has asked of a step, if it is measured."""
-        gate = job.shard.gate
-        found = gate.measurement(step) if gate is not None else None
-        if found is None:
-            return
-        for peer in job.links.values():
-            for request in [one for one, of in peer.measures.items() if of == step]:
-                del peer.measures[request]
-                scale = found.loss_scale
-                measured = Measured(request, found.squares, int(found.finite), scale.scale, scale.good)
-                self._links.say(peer.identity, measured)
-
-    def commit(self, peer: Peer, commit: Commit) -> None:
-        """The slot says what all shards measured of a step."""
-        shard = peer.job.shard
-        try:
-            goes_on = shard.commit(commit.step, norm=commit.norm, finite=bool(commit.finite))
-        except PushRefusedError as error:
-            self._links.refuse_request(peer, commit.request, error)
-            return
-        if goes_on:
-            self._work.go_on(shard)
-        peer.done.append(commit.request)
-        self._links.due(peer)
-
-
 def _proposed(shard: JobShard, peer: Peer, message: Hyper, now: float) -> HyperAnswer:
     """Holds a proposal, or says why not. Raises ProtocolError for what cannot be meant."""
     if len(message.names) != len(message.numbers) or len(set(message.names)) != len(message.names):
@@ -171,29 +78,10 @@ def _proposed(shard: JobShard, peer: Peer, message: Hyper, now: float) -> HyperA
     place, numbers = next(iter(message.key), None), dict(zip(message.names, message.numbers, strict=True))
     shard.live.check(place, numbers)
     try:
-        shard.live.agreement.propose(
-            Proposal(message.proposal, peer.slot, peer.hello.process, message.step, place, numbers, now)
-        )
+        shard.live.propose(Proposal(message.proposal, peer.slot, peer.hello.process, message.step, place, numbers, now))
     except ChangeRefusedError as error:
         return HyperAnswer(message.request, message.proposal, 0, error.step, str(error)[:2048])
     return HyperAnswer(message.request, message.proposal, 1, message.step, "")
-
-
-def _in_doubt(job: Job, now: float, silence_s: float) -> tuple[Peer, HyperDoubt] | None:
-    """Whom to ask what became of a proposal that is held for too long, or whose proposer is gone; another one each
-    time. Shard 0 gives it up by itself."""
-    agreement = job.shard.live.agreement
-    held = agreement.held
-    linked = {slot: peer.hello.process for slot, peer in job.links.items()}
-    if held is None or not agreement.is_in_doubt(now, silence_s, linked):
-        return None
-    if agreement.decides:
-        agreement.decide(held.id, take=False)
-        return None
-    if not job.links:
-        return None
-    slots = sorted(job.links)
-    return job.links[slots[agreement.next_doubt() % len(slots)]], HyperDoubt(held.id)
 
 
 # --- What a connection's open requests wait for, and those that wait for slots that are not there ---------------------
@@ -249,8 +137,8 @@ class ShardCore:
         self.links = Links(settings, boot, let_go)
         self.peers = self.links.peers
         self.counts = self.links.counts
+        self._doubts = 0
         self.work = Merger(self, priorities=settings.priorities)
-        self._agreements = Agreements(self.links, self.work)
 
     @property
     def job(self) -> Job | None:
@@ -279,7 +167,7 @@ class ShardCore:
             )
         job = Job(shard)
         if shard.gate is not None:
-            shard.gate.tell = lambda step: self._agreements.tell_measured(job, step)
+            shard.gate.tell = lambda step: self._tell_measured(job, step)
         self.links.job = job
 
     def close(self, reason: str) -> None:
@@ -338,13 +226,13 @@ class ShardCore:
                 self._pull(peer, message)
                 self.links.due(peer)
             case Barrier():
-                self._agreements.barrier(peer, message)
+                self._barrier(peer, message)
             case Measure():
-                self._agreements.measure(peer, message)
+                self._measure(peer, message)
             case Commit():
-                self._agreements.commit(peer, message)
+                self._commit(peer, message)
             case Hyper() | HyperDecide() | HyperSettle():
-                self._agreements.change(peer, message, now)
+                self._change_hyper(peer, message, now)
             case Cancel():
                 peer.cancel_all(message.request)
             case Why():
@@ -376,12 +264,16 @@ class ShardCore:
         newest = -1
         for number, run in enumerate(runs):
             try:
-                if run.payload_kind == PayloadKind.GRADIENT and not run.chunks:
-                    work.push(shard, peer.slot, run)
-                else:
-                    work.take(self._taken(peer, run))
-                if run.payload_kind == PayloadKind.GRADIENT:
+                kind = run.payload_kind
+                if kind == PayloadKind.GRADIENT:
+                    (work.push_rows if run.chunks else work.push)(shard, peer.slot, run)
                     newest = run.step
+                elif kind == PayloadKind.IDS:
+                    self._ids(peer, run)
+                elif kind in {PayloadKind.VALUE, PayloadKind.RESTORED}:
+                    work.set(shard, peer.slot, run, (peer.hello.process, run.request))
+                else:
+                    raise ProtocolError(f"Push.payload_kind: {kind} is none that there is")
             except PushRefusedError as error:
                 self._refuse(peer, push, number, str(error))
             if peer.is_lost:  # By an answer.
@@ -407,33 +299,15 @@ class ShardCore:
         # What is checked, and then taken in, are the same bytes.
         return [own_run(shard, run) for run in runs_of(push, payload, arena)]
 
-    def _taken(self, peer: Peer, run: Run) -> Taken:
-        """Takes in a run of a frame that has no gradients of slices.
-
-        Raises ProtocolError where it contradicts the description, PushRefusedError where it contradicts what is there.
-        """
-        shard, kind = peer.job.shard, run.payload_kind
-        if kind == PayloadKind.GRADIENT:
-            return shard.accept_chunks(peer.slot, run)
-        if kind == PayloadKind.IDS:
-            return self._ids(peer, run)
-        origin = (peer.hello.process, run.request)
-        if kind == PayloadKind.VALUE:
-            return (shard.set_chunks if run.chunks else shard.set_slices)(peer.slot, run, origin)
-        if kind == PayloadKind.RESTORED:
-            return shard.restore(peer.slot, run, origin)
-        raise ProtocolError(f"Push.payload_kind: {kind} is none that there is")
-
-    def _ids(self, peer: Peer, run: Run) -> Taken:
+    def _ids(self, peer: Peer, run: Run) -> None:
         wait = peer.pulls.get(run.request)
         if wait is None:
-            return Taken()  # It was given up meanwhile.
+            return  # It was given up meanwhile.
         before = wait.ids_bytes
-        taken = peer.job.shard.ask_ids(wait, run)
+        self.work.ask_ids(peer.job.shard, wait, run)
         peer.ids_bytes += wait.ids_bytes - before
         if peer.ids_bytes > MAX_IDS_BYTES:
             raise ProtocolError(f"Push.request: {peer.ids_bytes} bytes of ids wait already")
-        return taken
 
     def _refuse(self, peer: Peer, push: Push, number: int, reason: str) -> None:
         self.counts.refused += 1
@@ -535,6 +409,95 @@ class ShardCore:
         peer.close()
         return False
 
+    # --- Whole steps: barriers, what they amount to, and commits
+
+    def _barrier(self, peer: Peer, barrier: Barrier) -> None:
+        """The slot has nothing for some keys in a step."""
+        try:
+            self.work.push_nothing(peer.job.shard, peer.slot, barrier.step, barrier.nothing)
+        except PushRefusedError as error:
+            self.links.refuse_request(peer, barrier.request, error)
+            return
+        if not peer.is_lost:
+            peer.job.stragglers.came(peer.slot, barrier.step, peer.heard)
+            self._done(peer, barrier.request)
+
+    def _done(self, peer: Peer, request: int) -> None:
+        peer.done.append(request)
+        self.links.due(peer)
+
+    def _measure(self, peer: Peer, measure: Measure) -> None:
+        """The slot's step is whole, and it asks what the step amounts to."""
+        if measure.request in peer.measures or len(peer.measures) >= MAX_OPEN_MEASURES:
+            raise ProtocolError(f"Measure.request: {measure.request} is open already, or {MAX_OPEN_MEASURES} are")
+        gate = peer.job.shard.step_gate("Measure")
+        peer.measures[measure.request] = measure.step
+        try:
+            gate.arrive(peer.slot, measure.step)
+        except PushRefusedError as error:
+            del peer.measures[measure.request]
+            self.links.refuse_request(peer, measure.request, error)
+            return
+        self._tell_measured(peer.job, measure.step)
+
+    def _tell_measured(self, job: Job, step: int) -> None:
+        """Answers who has asked of a step, if it is measured."""
+        found = job.shard.step_gate("Measure").measurement(step)
+        if found is None:
+            return
+        for peer in job.links.values():
+            for request in [one for one, of in peer.measures.items() if of == step]:
+                del peer.measures[request]
+                scale = found.loss_scale
+                measured = Measured(request, found.squares, int(found.finite), scale.scale, scale.good)
+                self.links.say(peer.identity, measured)
+
+    def _commit(self, peer: Peer, commit: Commit) -> None:
+        """The slot says what all shards measured of a step."""
+        shard = peer.job.shard
+        try:
+            if shard.step_gate("Commit").commit(commit.step, norm=commit.norm, finite=bool(commit.finite)):
+                self.work.go_on(shard)
+        except PushRefusedError as error:
+            self.links.refuse_request(peer, commit.request, error)
+            return
+        self._done(peer, commit.request)
+
+    # --- Hyper-parameters that change: what a change holds goes on once it is decided
+
+    def _change_hyper(self, peer: Peer, message: Hyper | HyperDecide | HyperSettle, now: float) -> None:
+        """Takes part in agreeing on a change. Raises ProtocolError for what cannot be meant."""
+        shard = peer.job.shard
+        live = shard.live
+        held = live.held
+        if isinstance(message, Hyper):
+            self.links.say(peer.identity, _proposed(shard, peer, message, now))
+        elif isinstance(message, HyperDecide):
+            version = live.decide(message.proposal, take=bool(message.take))
+            self.links.say(peer.identity, HyperDecided(message.request, message.proposal, version))
+        else:
+            live.settle(message.proposal, message.version)
+            self._done(peer, message.request)
+        if held is not None and live.held is None:
+            self.work.go_on(shard)
+
+    def _doubt_hyper(self, job: Job, now: float, silence_s: float) -> None:
+        """A proposal that is held for too long, or whose proposer is gone: shard 0 gives it up by itself, the others
+        ask what became of it, another client each time."""
+        live = job.shard.live
+        held = live.held
+        linked = {slot: peer.hello.process for slot, peer in job.links.items()}
+        if held is None or not live.is_in_doubt(now, silence_s, linked):
+            return
+        if live.decides:
+            live.decide(held.id, take=False)
+            self.work.go_on(job.shard)
+        elif job.links:
+            self._doubts += 1
+            slots = sorted(job.links)
+            asked = job.links[slots[self._doubts % len(slots)]]
+            self.links.say(asked.identity, HyperDoubt(held.id))
+
     def wants_flush(self) -> bool:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
         links = self.links
@@ -576,5 +539,5 @@ class ShardCore:
             self.links.lose(peer.identity)
         job = self.links.job
         if job is not None:
-            self._agreements.doubt(job, now, silence_s)
+            self._doubt_hyper(job, now, silence_s)
             give_up(self.links, job, job.absent(now, silence_s))

@@ -2,57 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft_graph.program import Update
+from weft_kernels.blocks import VECTOR_BLOCK
 from weft_kernels.id_draws import uniform_of_ids
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays import Range, Ranges, Segment
-from weft_kvstore.bucket.bucket import PlainBucket, PullWait, plain_bucket
+from weft_kvstore.arrays import Ranges
+from weft_kvstore.bucket.bucket import (
+    BUCKET_PIECES,
+    PIECE_CALLS,
+    PIECE_ELEMENTS,
+    PIECE_NODES,
+    PlainBucket,
+    PullWait,
+    plain_bucket,
+)
 from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.description.records import StoreDescription, first_table_rows, is_given
+from weft_kvstore.bucket.update import BucketSpec
+from weft_kvstore.description.check import rule_of
+from weft_kvstore.description.records import KeyDescription, StoreDescription, first_table_rows, is_given
 from weft_kvstore.errors import StoreError
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.rows.rows import Rows, is_ascending
 from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.same_host.layout import Lent, OwnPlaces, ShardPlaces, shard_places
-from weft_kvstore.shard.specs import LiveHyper, Specs
+from weft_kvstore.shard.live_hyper import LiveHyper
 from weft_kvstore.sharding import BucketKind, KeySlices, routing_of
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.tables.steps import TableSpec
-from weft_kvstore.wire.codec import ProtocolError, Run, check_chunks, chunks_apart, unpacked_ids, unpacked_rows
+from weft_kvstore.wire.codec import ProtocolError, Run, check_chunks
 from weft_kvstore.wire.messages import PayloadKind
-
-# --- What follows on a shard from something that came -----------------------------------------------------------------
-
-
-class Taken(NamedTuple):
-    """What follows from something that came: `tables` may now merge, and so may `arrivals` of buckets. Where values
-    were set, tables have `changed` or ranges of buckets have, and pulls may have waited for it; where the last ids of a
-    `pull` came, tables can answer it instead."""
-
-    tables: Sequence[TableState] = ()
-    arrivals: Sequence[tuple[PlainBucket, Range]] = ()
-    changed: bool = False
-    ranges: Sequence[tuple[PlainBucket, Range]] = ()
-    pull: PullWait | None = None
-
-
-# --- The rows of a run of a table -------------------------------------------------------------------------------------
-
-
-def rows_of(table: TableState, run: Run) -> Rows:
-    """A run of rows, to be written. They are copied where the payload is no place for them. Raises ProtocolError."""
-    rows = unpacked_rows(run, table.cut, table.shard, table.spec.key)
-    ids, values = rows.parts[0]
-    flags = values.flags
-    if flags.writeable and flags.aligned and ids.flags.aligned:
-        return rows
-    return Rows(ids.copy(), values.copy())
-
 
 # --- Who waits for whom on a shard, in words: what a pull lacks, and a step that is not measured ----------------------
 
@@ -109,24 +92,17 @@ class JobShard:
             if stopped():
                 raise OpenStoppedError(f"key {key!r}: the job is not wanted any more")
 
-        specs = Specs(
-            description,
-            self._routing,
-            shard,
-            live=self.live,
-            gate=self.gate,
-            rule=rule,
-            keeps_previous=keeps_previous,
-        )
+        self._rule = rule or rule_of(description)
+        self._keeps_previous = keeps_previous
         own = OwnPlaces(self._routing, shard)
         self.lent = lend(own.nbytes) if own.nbytes else None
         """Where its values are, if clients of this host may read them."""
         for bucket in self._routing.buckets:
             if bucket.kind is BucketKind.TABLE:
                 if self._routing.tables[bucket.keys[0]].bytes_on(shard):
-                    self.tables[bucket.number] = self._made_table(specs.of_table(bucket.number), bucket.keys[0], tables)
+                    self.tables[bucket.number] = self._made_table(bucket.number, tables)
             elif shard in bucket.parts:
-                spec = specs.of_bucket(bucket.number)
+                spec = self._bucket_spec(bucket.number)
                 at = memory = None
                 if self.lent is not None:
                     at = own.starts[bucket.number]
@@ -189,8 +165,56 @@ class JobShard:
             raise ProtocolError(f"bucket: {number} has no rows on shard {self.shard}")
         return found
 
-    def _made_table(self, spec: TableSpec, place: int, rows_at: TablePlace | None) -> TableState:
+    def _bucket_spec(self, number: int) -> BucketSpec:
+        """How a bucket that is no table is updated: all of its keys as the first of them is."""
+        description, bucket = self.description, self._routing.buckets[number]
+        key, part = description.keys[bucket.keys[0]], bucket.parts[self.shard]
+        rule = self._rule_of(key)
+        by_slice = key.update is Update.RULE and bucket.kind is BucketKind.PLAIN and not rule.anywhere
+        return BucketSpec(
+            **self._update_spec(number, key, rule),
+            part=part,
+            keys=description.keys,
+            a_piece=BUCKET_PIECES * a_piece(description.rule),
+            slices_a_piece=PIECE_CALLS * PIECE_NODES // nodes_of(description.rule) if by_slice else len(part),
+            pushed=bucket.pushed,
+            pulled=bucket.pulled,
+            is_whole=bucket.kind is BucketKind.WHOLE,
+            keeps_previous=self._keeps_previous,
+        )
+
+    def _table_spec(self, number: int) -> TableSpec:
+        key = self.description.keys[self._routing.buckets[number].keys[0]]
+        return TableSpec(
+            **self._update_spec(number, key, self._rule_of(key)),
+            key=key.key,
+            priority=key.priority,
+            given=is_given(key),
+            a_piece=a_piece(self.description.rule if key.rule is None else key.rule),
+        )
+
+    def _update_spec(self, number: int, key: KeyDescription, rule: Rule) -> dict[str, Any]:
+        """What `UpdateSpec` says, but for the size of a piece."""
+        description = self.description
+        return {
+            "number": number,
+            "slots": key.slots,
+            "update": key.update,
+            "merge": description.merge,
+            "mode": description.mode,
+            "staleness": description.staleness if key.staleness is None else key.staleness,
+            "rule": rule,
+            "hyper": self.live.numbers(key, rule),
+            "gate": self.gate,
+            "hold": self.live,
+        }
+
+    def _rule_of(self, key: KeyDescription) -> Rule:
+        return self._rule if key.rule is None and key.hyper is None else rule_of(self.description, key)
+
+    def _made_table(self, number: int, rows_at: TablePlace | None) -> TableState:
         """Raises ValueError for an initializer that there is not, StoreError where its rows have no place."""
+        place, spec = self._routing.buckets[number].keys[0], self._table_spec(number)
         key, cut, seed = self.description.keys[place], self._routing.tables[place], self.description.seed
         make = partial(first_table_rows, key, seed, cut.width)
         if not is_given(key):
@@ -200,36 +224,6 @@ class JobShard:
             return TableState(spec, cut, self.shard, make, sparse=key.sparse, draw=draw, place=rows_at)
         except OSError as error:
             raise StoreError(f"key {key.key!r}: there is no place for its rows: {error}") from error
-
-    # --- Values that clients set, in order with what is pushed. `origin` tells the parts of one set from those of
-    # another, so that each is taken in once. All raise ProtocolError for what this shard does not have, and
-    # PushRefusedError where it contradicts what is there; what is refused changes nothing.
-
-    def set_slices(self, slot: int, run: Run, origin: Hashable) -> Taken:
-        """Sets a run of slices."""
-        bucket = self.plain(run.bucket)
-        segment = bucket.segment_of(run)
-        bucket.state.sets.check(slot, run.step, segment.first, segment.stop, origin)
-        changed = bucket.state.sets.accept(run.step, segment, origin)
-        return Taken(changed=True, ranges=[(bucket, one) for one in changed])
-
-    def restore(self, slot: int, run: Run, origin: Hashable) -> Taken:
-        """Restores a run of slices: their value, or a state array of the rule."""
-        bucket = self.plain(run.bucket)
-        segment = bucket.segment_of(run)
-        changed = bucket.state.restore(slot, run.step, run.chunks, segment, origin)
-        return Taken(changed=True, ranges=[(bucket, one) for one in changed])
-
-    def set_chunks(self, slot: int, run: Run, origin: Hashable) -> Taken:
-        """Sets rows of a table, each chunk by itself."""
-        table = self.table(run.bucket)
-        chunks = list(enumerate(chunks_apart(rows_of(table, run), table.cut.rows_up), run.first))
-        for index, _ in chunks:  # all before any
-            table.check_set(slot, run.step, (origin, index))
-        changed = [table.set(run.step, part, (origin, index)) for index, part in chunks]
-        return Taken([table] if any(changed) else [], changed=True)
-
-    # --- Pulls, with the ids of rows that they want. All raise ProtocolError for what this shard does not have.
 
     def ask(self, wait: PullWait, bucket: int, first: int, count: int, chunks: int) -> None:
         """Takes in an entry of a pull: slices of plain buckets are open in it then.
@@ -250,46 +244,7 @@ class JobShard:
         self.plain(bucket).check_range(first, count, "Pull.first")
         wait.want(bucket, first, first + count)
 
-    def ask_ids(self, wait: PullWait, run: Run) -> Taken:
-        """Takes in a run of the ids of a pull."""
-        table = self.tables.get(run.bucket)
-        if table is None or run.bucket not in wait.open_tables or run.chunks != wait.chunks:
-            raise ProtocolError(
-                f"Push.request: {wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
-            )
-        ids = unpacked_ids(run, table.cut, self.shard, table.spec.key)
-        if not wait.add_ids(run.first, ids):
-            return Taken(pull=wait)
-        places = ids[0] if wait.chunks == 1 else wait.places
-        if wait.chunks > 1 and not is_ascending(places):  # Those of one chunk do.
-            raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
-        wait.ids = places
-        return Taken([table], pull=wait)
-
-    # --- Steps
-
-    def accept_chunks(self, slot: int, run: Run) -> Taken:
-        """Takes in a run of chunks of a push of rows. Raises ProtocolError for a run that this shard does not have, and
-        PushRefusedError where the push contradicts what is there."""
-        table = self.tables.get(run.bucket) or self.table(run.bucket)
-        rows = rows_of(table, run)
-        return Taken([table]) if table.push(slot, run.step, rows, run.first, run.count, run.chunks) else Taken()
-
-    def declare_nothing(self, slot: int, step: int, keys: Iterable[int]) -> Taken:
-        """The slot has nothing for these keys in this step. Raises as `accept_chunks` does."""
-        tables, ranges = self._contributed(keys)
-        for table in tables:  # all before any: what is refused changes nothing
-            table.check(slot, step, pushes=False)
-        runs = [(self.buckets[number], first, stop) for number, some in ranges.items() for first, stop in some]
-        for bucket, first, stop in runs:
-            bucket.state.check(slot, step, first, stop, pushes=False)
-        ready = [table for table in tables if table.accept(slot, step, None)]
-        nothing = [
-            (bucket, bucket.state.accept(slot, step, Segment(first, stop, None))) for bucket, first, stop in runs
-        ]
-        return Taken(ready, [(bucket, one) for bucket, arrivals in nothing for one in arrivals])
-
-    def _contributed(self, keys: Iterable[int]) -> tuple[list[TableState], dict[int, Ranges]]:
+    def contributed(self, keys: Iterable[int]) -> tuple[list[TableState], dict[int, Ranges]]:
         """What this shard has of these keys: tables, and slices by bucket. Raises ProtocolError."""
         tables: list[TableState] = []
         ranges: dict[int, Ranges] = {}
@@ -303,16 +258,6 @@ class JobShard:
                 first = self._routing.first_in_bucket[key][self.shard]
                 ranges.setdefault(number, Ranges()).add(first, first + len(self._routing.runs[key][self.shard]))
         return tables, ranges
-
-    def arrive(self, slot: int, step: int) -> None:
-        """The slot's barrier of a step is whole. Raises ProtocolError where steps are not committed, PushRefusedError
-        for a step that nobody can be at."""
-        self._gate("Measure").arrive(slot, step)
-
-    def commit(self, step: int, *, norm: float, finite: bool) -> bool:
-        """A slot says what all shards measured of a step. True if everything that is contributed to may go on; raises
-        as `arrive`."""
-        return self._gate("Commit").commit(step, norm=norm, finite=finite)
 
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: its unmerged pushes are forgotten."""
@@ -360,7 +305,7 @@ class JobShard:
 
     def step_waits_for(self, step: int) -> Reason:
         """What a step that is not measured waits for. Raises ProtocolError where steps are not committed."""
-        text, missing = self._gate("Measure").missing(step)
+        text, missing = self.step_gate("Measure").missing(step)
         if missing:
             return text, missing
         for table in self.tables.values():
@@ -377,7 +322,19 @@ class JobShard:
                 return f"{bucket.state.spec.key_named(at)} {text}", missing
         return text, missing
 
-    def _gate(self, message: str) -> StepGate:
+    def step_gate(self, message: str) -> StepGate:
+        """The gate, for a message of this kind. Raises ProtocolError where steps are not committed."""
         if self.gate is None:
             raise ProtocolError(f"{message}.step: the job's steps are not committed")
         return self.gate
+
+
+def a_piece(rule: str | Mapping[str, Any]) -> int:
+    """Elements that the rule updates in some 50 ms at most; whole blocks, so that cutting changes no bit."""
+    return PIECE_ELEMENTS * PIECE_NODES // nodes_of(rule) // VECTOR_BLOCK * VECTOR_BLOCK
+
+
+def nodes_of(rule: str | Mapping[str, Any]) -> int:
+    """Of a user's rule; `PIECE_NODES` where it has fewer, and for a built-in one."""
+    nodes = () if isinstance(rule, str) or "graph" not in rule else rule["graph"]["nodes"]
+    return max(len(nodes), PIECE_NODES)

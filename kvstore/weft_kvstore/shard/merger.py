@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final, Literal, Protocol
 
-from weft_kvstore.arrays import FEW, Range
+from weft_kvstore.arrays import FEW, Range, Segment
 from weft_kvstore.bucket.bucket import PIECE_BYTES, PlainBucket, PullWait, Work
 from weft_kvstore.bucket.update import RuleFailedError
-from weft_kvstore.shard.job_shard import JobShard, Taken
+from weft_kvstore.rows.rows import Rows, is_ascending
+from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.wire.codec import Run
-from weft_kvstore.wire.messages import Reading
+from weft_kvstore.wire.codec import ProtocolError, Run, chunks_apart, unpacked_ids, unpacked_rows
+from weft_kvstore.wire.messages import PayloadKind, Reading
 
 # --- Who hands over what a merger has merged: the connections of a shard, or the callers of a local store -------------
 
@@ -80,12 +81,11 @@ class Merger:
         """Priority and bytes of the pieces that wait; may be called on any thread."""
         return [(priority, one.piece_bytes) for priority, _, one in list(self.queue)]
 
-    def push(self, shard: JobShard, slot: int, run: Run) -> None:
-        """Takes in a run of gradients of slices, and merges them; the payload's memory is taken over.
+    # --- What comes. All raise ProtocolError for what the shard does not have, and PushRefusedError where it
+    # contradicts what is there; what is refused changes nothing.
 
-        Raises ProtocolError for a run that the shard does not have, and PushRefusedError where the push contradicts
-        what is there.
-        """
+    def push(self, shard: JobShard, slot: int, run: Run) -> None:
+        """Takes in a run of gradients of slices, and merges them; the payload's memory is taken over."""
         bucket = shard.buckets.get(run.bucket) or shard.plain(run.bucket)
         segment = (
             bucket.segment_in_places(run, shard.places.gradients[run.bucket]) if run.place else bucket.segment_of(run)
@@ -93,21 +93,65 @@ class Merger:
         for first, stop in bucket.state.push(slot, run.step, segment):
             self.merge(bucket, first, stop)
 
-    def take(self, taken: Taken) -> None:
-        """Goes on with what follows from something that came."""
-        if taken.pull is not None:
-            self._answer_tables(taken.pull, taken.tables)
+    def push_rows(self, shard: JobShard, slot: int, run: Run) -> None:
+        """Takes in a run of chunks of a push of rows."""
+        table = shard.table(run.bucket)
+        if table.push(slot, run.step, rows_of(table, run), run.first, run.count, run.chunks):
+            self._put([table])
+
+    def push_nothing(self, shard: JobShard, slot: int, step: int, keys: Iterable[int]) -> None:
+        """The slot has nothing for these keys in this step."""
+        tables, ranges = shard.contributed(keys)
+        for table in tables:  # All before any: what is refused changes nothing.
+            table.check(slot, step, pushes=False)
+        runs = [(shard.buckets[number], first, stop) for number, some in ranges.items() for first, stop in some]
+        for bucket, first, stop in runs:
+            bucket.state.check(slot, step, first, stop, pushes=False)
+        self._put([table for table in tables if table.accept(slot, step, None)])
+        taken = [(bucket, bucket.state.accept(slot, step, Segment(first, stop, None))) for bucket, first, stop in runs]
+        for bucket, accepted in taken:
+            for low, high in accepted:
+                self.merge(bucket, low, high)
+
+    def set(self, shard: JobShard, slot: int, run: Run, origin: Hashable) -> None:
+        """Sets or restores a run of slices or of a table's chunks, in order with what is pushed. `origin` tells the
+        parts of one set from those of another, so that each is taken in once."""
+        is_set = run.payload_kind == PayloadKind.VALUE
+        if is_set and run.chunks:
+            table = shard.table(run.bucket)
+            chunks = list(enumerate(chunks_apart(rows_of(table, run), table.cut.rows_up), run.first))
+            for index, _ in chunks:  # All before any.
+                table.check_set(slot, run.step, (origin, index))
+            changed_rows = [table.set(run.step, part, (origin, index)) for index, part in chunks]
+            if any(changed_rows):
+                self._put([table])
+                self._answer_waiting(table)
             return
-        if taken.tables:
-            self._put(taken.tables)
-        for bucket, (first, stop) in taken.arrivals:
+        bucket = shard.plain(run.bucket)
+        segment = bucket.segment_of(run)
+        if is_set:
+            bucket.state.sets.check(slot, run.step, segment.first, segment.stop, origin)
+            changed = bucket.state.sets.accept(run.step, segment, origin)
+        else:
+            changed = bucket.state.restore(slot, run.step, run.chunks, segment, origin)
+        for first, stop in changed:
+            self._answer_range(bucket, first, stop)
             self.merge(bucket, first, stop)
-        if taken.changed:
-            for one in taken.tables:
-                self._answer_waiting(one)
-            for bucket, (first, stop) in taken.ranges:
-                self._answer_range(bucket, first, stop)
-                self.merge(bucket, first, stop)
+
+    def ask_ids(self, shard: JobShard, wait: PullWait, run: Run) -> None:
+        """Takes in a run of the ids of a pull, which can be answered once it has all of them."""
+        table = shard.tables.get(run.bucket)
+        if table is None or run.bucket not in wait.open_tables or run.chunks != wait.chunks:
+            raise ProtocolError(
+                f"Push.request: {wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
+            )
+        ids = unpacked_ids(run, table.cut, shard.shard, table.spec.key)
+        if wait.add_ids(run.first, ids):
+            places = ids[0] if wait.chunks == 1 else wait.places
+            if wait.chunks > 1 and not is_ascending(places):  # Those of one chunk do.
+                raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
+            wait.ids = places
+            self._answer_or_wait(wait, table)
 
     def go_on(self, shard: JobShard) -> None:
         """A step was committed: what holds it goes on."""
@@ -229,13 +273,6 @@ class Merger:
                 one.merge_is_due = True
                 self._add(one, self._merging(one))
 
-    def _answer_tables(self, wait: PullWait, tables: Sequence[TableState]) -> None:
-        for one in tables:
-            wait.open_tables.add(one.spec.number)
-        for one in tables:
-            if not wait.dropped:
-                self._answer_or_wait(wait, one)
-
     def _merging(self, one: TableState) -> Iterator[None]:
         one.merge_is_due = False
         try:
@@ -289,3 +326,12 @@ def _failing(error: Exception) -> Iterator[None]:
     """Work that raises this."""
     raise error
     yield
+
+
+def rows_of(table: TableState, run: Run) -> Rows:
+    """A run of rows, to be written. They are copied where the payload is no place for them. Raises ProtocolError."""
+    rows = unpacked_rows(run, table.cut, table.shard, table.spec.key)
+    ids, values = rows.parts[0]
+    if values.flags.writeable and values.flags.aligned and ids.flags.aligned:
+        return rows
+    return Rows(ids.copy(), values.copy())

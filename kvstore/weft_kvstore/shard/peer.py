@@ -463,7 +463,7 @@ class Job:
         """The shard stood still for so long: it could not hear anybody."""
         for times in (self.heard, self.left):
             times.update({slot: min(now, at + stall_s) for slot, at in times.items()})
-        self.shard.live.agreement.after_stall(stall_s)
+        self.shard.live.after_stall(stall_s)
 
     def absent(self, now: float, silence_s: float) -> dict[int, str]:
         """The slots that have not been here for so long, each with the words that say so."""

@@ -30,7 +30,7 @@ from weft_kvstore.library.key_registry import CHANGES_KEPT, KeyRegistry
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.specs import LiveHyper
+from weft_kvstore.shard.live_hyper import LiveHyper
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import (
     Hyper,
@@ -158,9 +158,7 @@ def end(simulation: Simulation, choose: random.Random, futures: list[Future[Any]
     """Until the changes have ended, and no shard holds one back of which it has not heard what became."""
     for _ in range(40):
         simulation.settle(choose)
-        if all(future.done() for future in futures) and not any(
-            live_of(core).agreement.held for core in simulation.shards
-        ):
+        if all(future.done() for future in futures) and not any(live_of(core).held for core in simulation.shards):
             return
         pass_time(simulation, 0.5)
     raise AssertionError("changes do not end")
@@ -409,7 +407,7 @@ def test_changes_that_wait_are_bounded_in_number_until_their_steps_come(
     make: Make, key: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In whatever order they come."""
-    monkeypatch.setattr(hyper_module, "MOST_WAITING", 10)
+    monkeypatch.setattr("weft_kvstore.shard.live_hyper.MOST_WAITING", 10)
     store = make(described(1, 2))
     for step in range(10, 0, -1):
         store.set_hyper({"lr": 1.0}, step=step, key=key).result(WAIT_S)

@@ -15,7 +15,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import ProtocolError, Run
-from weft_kvstore.wire.messages import Reading
+from weft_kvstore.wire.messages import PayloadKind, Reading
 
 DESCRIPTION = store_of([key_of("w", [8], 2)], slots=2, shards=1)
 
@@ -143,8 +143,9 @@ def test_an_answer_that_loses_a_connection_is_the_last_one_for_it(whole: bool) -
 
 
 def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
-    shard = JobShard(DESCRIPTION, 0)
-    run = Run(0, 0, 0, 0, 0, 1, 1, memoryview(bytearray(12)))
-    for take in (shard.accept_chunks, lambda slot, run: shard.set_chunks(slot, run, "origin")):
-        with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
-            take(0, run)
+    ends = Ends(lambda *_: None)
+    run = Run(PayloadKind.GRADIENT, 0, 0, 0, 0, 1, 1, memoryview(bytearray(12)))
+    with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
+        ends.merger.push_rows(ends.shard, 0, run)
+    with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
+        ends.merger.set(ends.shard, 0, run._replace(payload_kind=PayloadKind.VALUE), "origin")

@@ -24,8 +24,7 @@ from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
-from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.specs import a_piece
+from weft_kvstore.shard.job_shard import JobShard, a_piece
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.wire.codec import RowSource, decode_reply, encode
 from weft_kvstore.wire.messages import Acknowledge, Cancel, Hello, Message, Ping, Pong, PushRefused, Values

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from store_cluster import store_of, table_of
-from weft_kvstore.shard.job_shard import JobShard, rows_of
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.merger import rows_of
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import Run
 from weft_kvstore.wire.messages import PayloadKind

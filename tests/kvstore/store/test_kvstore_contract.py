@@ -259,7 +259,7 @@ def test_a_rule_that_fails_ends_the_store_by_its_name(make: Make, monkeypatch: p
         raise ArithmeticError("no such thing")
 
     broken = type(sgd.RULE)(name="sgd", state={}, hyper=sgd.RULE.hyper, apply=failing)
-    monkeypatch.setattr("weft_kvstore.shard.specs.rule_of", lambda _description: broken)
+    monkeypatch.setattr("weft_kvstore.shard.job_shard.rule_of", lambda _description: broken)
     (store,) = make(simple(key_of("w", (300,), 1)))
     value = store.pull("w", 1)
     store.push("w", 0, ones(300))

@@ -211,13 +211,13 @@ def test_a_commit_that_says_something_else_is_refused_and_changes_nothing() -> N
     choose = random.Random(0)
     outcome = push_all(simulation.stores[0], 0, 0)
     simulation.finish(choose, outcome)
-    shard = simulation.shards[0].job.shard
+    gate = simulation.shards[0].job.shard.step_gate("Commit")
     norm = outcome.result(0).norm  # type: ignore[union-attr]
-    assert shard.commit(0, norm=norm, finite=True) is False
+    assert gate.commit(0, norm=norm, finite=True) is False
     with pytest.raises(Exception, match=r"commit of step 0: norm 1\.0, finite True; it was norm"):
-        shard.commit(0, norm=1.0, finite=True)
+        gate.commit(0, norm=1.0, finite=True)
     with pytest.raises(Exception, match="commit of step 1, which is not measured"):
-        shard.commit(1, norm=1.0, finite=True)
+        gate.commit(1, norm=1.0, finite=True)
 
 
 def test_a_slot_whose_connection_broke_asks_again_and_ends_like_the_others() -> None:

@@ -32,6 +32,7 @@ from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.rows.rows import Rows, before_padding, check_ids, merged, summed_rows
 from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.merger import Merger
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import ProtocolError, Run
@@ -314,15 +315,16 @@ def test_async_rows_are_as_old_as_updates_are() -> None:
 )
 def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int, chunks: int, told: str) -> None:
     job = JobShard(described(growing(), shards=2), 0)
+    merger = Merger(None, priorities=True)  # type: ignore[arg-type]  # nobody is answered
     wait = PullWait(None, 1, 0, slot=0, state=False, reading=Reading.OWN)
     wait.expect(0, chunks)
     run = Run(PayloadKind.IDS, 1, 0, 0, first, 1, chunks, memoryview(payload.tobytes()))
     with pytest.raises(ProtocolError, match=told):
-        job.ask_ids(wait, run)
+        merger.ask_ids(job, wait, run)
     row = np.zeros((len(payload), WIDTH), np.float32)
     values = payload.tobytes() + row.tobytes()
     with pytest.raises(ProtocolError, match=told):
-        job.accept_chunks(0, Run(PayloadKind.GRADIENT, 1, 0, 0, first, 1, chunks, memoryview(values)))
+        merger.push_rows(job, 0, Run(PayloadKind.GRADIENT, 1, 0, 0, first, 1, chunks, memoryview(values)))
     assert table_in(job).rows.count == 0
 
 

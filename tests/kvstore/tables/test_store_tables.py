@@ -262,7 +262,7 @@ WHOLE = Rule("whole", {"most": 0.5}, {"lr": 1.0}, lengthened, whole=True)
 def test_a_whole_key_travels_as_slices_and_its_rule_sees_its_shape(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (
         "weft_kvstore.client.plan",
-        "weft_kvstore.shard.specs",
+        "weft_kvstore.shard.job_shard",
         "weft_kvstore.description.check",
     ):
         monkeypatch.setattr(f"{module}.rule_of", lambda *_: WHOLE)
@@ -293,7 +293,7 @@ def test_state_may_start_at_any_number_and_rows_that_are_new_have_it(
     rule = Rule("halve", {"scale": 8.0}, {"lr": 1.0}, halve)
     for module in (
         "weft_kvstore.client.plan",
-        "weft_kvstore.shard.specs",
+        "weft_kvstore.shard.job_shard",
         "weft_kvstore.description.check",
     ):
         monkeypatch.setattr(f"{module}.rule_of", lambda *_: rule)
