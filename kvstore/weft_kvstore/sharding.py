@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -62,8 +62,7 @@ FEW_SHARDS: Final = 4
 @dataclass(frozen=True, slots=True)
 class RowCut:
     """A table's rows: `width` elements each. `rows_up`, `rows_down`: rows of a full chunk to a shard, and from it;
-    `ids_up`: ids of a full chunk of a pull. `chunk_bytes` are those of a full chunk to a shard; `id_dtype` is what ids
-    are: any 64-bit number where the table grows."""
+    `ids_up`: ids of a full chunk of a pull."""
 
     rows: int
     width: int
@@ -73,23 +72,28 @@ class RowCut:
     rows_down: int
     ids_up: int
     growth: GrowthDescription | None = None
-    id_dtype: np.dtype[Any] = field(init=False)
-    row_bytes: int = field(init=False)
-    chunk_bytes: int = field(init=False)
-    rows_on: tuple[int, ...] = field(init=False)
-    """How many rows each shard has; of a growing table, how many one call may name there."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "id_dtype", np.dtype(np.int64 if self.growth is None else np.uint64))
-        object.__setattr__(self, "row_bytes", self.width * self.dtype.itemsize)
-        object.__setattr__(self, "chunk_bytes", self.rows_up * (ID_BYTES + self.row_bytes))
-        grows, shards = self.growth is not None, range(self.shards)
-        counts = [MOST_ROWS_A_CALL if grows else len(range(shard, self.rows, self.shards)) for shard in shards]
-        object.__setattr__(self, "rows_on", tuple(counts))
+    @property
+    def id_dtype(self) -> np.dtype[Any]:
+        """What ids are: any 64-bit number where the table grows."""
+        return np.dtype(np.int64 if self.growth is None else np.uint64)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.width * self.dtype.itemsize
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Of a full chunk to a shard."""
+        return self.rows_up * (ID_BYTES + self.row_bytes)
+
+    def rows_on(self, shard: int) -> int:
+        """How many rows a shard has; of a growing table, how many one call may name there."""
+        return len(range(shard, self.rows, self.shards)) if self.growth is None else MOST_ROWS_A_CALL
 
     def bytes_on(self, shard: int) -> int:
         """Bytes of as many rows; with none there is nothing to send the shard."""
-        return self.rows_on[shard] * self.row_bytes
+        return self.rows_on(shard) * self.row_bytes
 
     def shards_of(self, ids: Array) -> Array:
         """The shards (n) int64 of ids (n)."""
@@ -187,24 +191,6 @@ class Bucket:
     pulled: Choice | None
 
 
-def buckets_of(
-    description: StoreDescription, cuts: Sequence[KeySlices], runs: Sequence[Mapping[int, range]]
-) -> tuple[Bucket, ...]:
-    """All buckets; `runs[place][shard]` are the slices that a shard has of a key."""
-    alike: dict[Any, list[int]] = {}
-    for place, key in enumerate(description.keys):
-        alike.setdefault(_likeness(description, place, key), []).append(place)
-    found: list[Bucket] = []
-    for number, places in enumerate(alike.values()):
-        first = description.keys[places[0]]
-        kind = BucketKind.TABLE if first.rows else BucketKind.WHOLE if first.whole else BucketKind.PLAIN
-        ordered = tuple(sorted(places, key=lambda place: (description.keys[place].priority, place)))
-        parts = {} if kind is BucketKind.TABLE else _parts(description.keys, ordered, cuts, runs)
-        pushed, pulled = (choice_of(one, first.dtype) for one in _travels(description, first))
-        found.append(Bucket(number, kind, ordered, parts, pushed, pulled))
-    return tuple(found)
-
-
 def _likeness(description: StoreDescription, place: int, key: KeyDescription) -> Any:
     """Equal for keys that can be updated as one, and travel alike."""
     if key.rows or key.whole:
@@ -221,30 +207,16 @@ def _travels(description: StoreDescription, key: KeyDescription) -> tuple[Compre
     return setting.pushed(key), setting.pulled(key)
 
 
-def _parts(
-    keys: Sequence[KeyDescription],
-    ordered: Sequence[int],
-    cuts: Sequence[KeySlices],
-    runs: Sequence[Mapping[int, range]],
-) -> Mapping[int, BucketPart]:
-    found: dict[int, BucketPart] = {}
-    for shard in sorted({shard for place in ordered for shard in runs[place]}):
-        here = [(place, runs[place][shard]) for place in ordered if shard in runs[place]]
-        counts = [len(run) for _, run in here]
-        places = np.repeat([place for place, _ in here], counts)
-        indices = np.concatenate([np.arange(run.start, run.stop) for _, run in here])
-        lengths = np.concatenate([_lengths(cuts[place], run) for place, run in here])
-        priorities = np.repeat([keys[place].priority for place, _ in here], counts)
-        bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        found[shard] = BucketPart(places, indices, priorities, bounds)
-    return found
-
-
-def _lengths(cut: KeySlices, run: range) -> Array:
-    """Bytes of each slice of a run."""
-    ends = np.minimum(np.arange(run.start, run.stop + 1) * cut.step_bytes, cut.nbytes)
-    lengths: Array = np.diff(ends)
-    return lengths
+def _part(keys: Sequence[KeyDescription], cuts: Sequence[KeySlices], runs: Sequence[tuple[int, range]]) -> BucketPart:
+    """What a shard has of a bucket whose keys, by place, have these runs of slices there."""
+    counts = [len(run) for _, run in runs]
+    lengths = [cuts[place].length(index) for place, run in runs for index in run]
+    return BucketPart(
+        np.repeat([place for place, _ in runs], counts),
+        np.concatenate([np.arange(run.start, run.stop) for _, run in runs]),
+        np.repeat([keys[place].priority for place, _ in runs], counts),
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+    )
 
 
 # --- Which shard has which slices, and where: a pure function of the description --------------------------------------
@@ -259,8 +231,8 @@ class Routing:
     """`shards` is their number. `cuts` by key's place; `runs[key][shard]` are the slices that the shard has of the key.
     `tables`, by key's place, have neither.
 
-    `buckets` are what shards keep as one: key `place` is in bucket `lot_of[place]`, and the first slice that a shard
-    has of it is slice `first_in_lot[place][shard]` there.
+    `buckets` are what shards keep as one: key `place` is in bucket `bucket_of[place]`, and the first slice that a shard
+    has of it is slice `first_in_bucket[place][shard]` there.
     """
 
     shards: int
@@ -282,21 +254,29 @@ def routing_of(description: StoreDescription) -> Routing:
         if key.rows
     }
     runs = tuple(_deal(cut, loads, whole=key.whole) for key, cut in zip(description.keys, cuts, strict=True))
-    buckets = buckets_of(description, cuts, runs)
-    bucket_of = {place: bucket.number for bucket in buckets for place in bucket.keys}
-    firsts: list[dict[int, int]] = [{} for _ in description.keys]
-    for bucket in buckets:
-        for shard, part in bucket.parts.items():
+    alike: dict[Any, list[int]] = {}
+    for place, key in enumerate(description.keys):
+        alike.setdefault(_likeness(description, place, key), []).append(place)
+    buckets: list[Bucket] = []
+    firsts: tuple[dict[int, int], ...] = tuple({} for _ in description.keys)
+    for number, places in enumerate(alike.values()):
+        key = description.keys[places[0]]
+        kind = BucketKind.TABLE if key.rows else BucketKind.WHOLE if key.whole else BucketKind.PLAIN
+        ordered = tuple(sorted(places, key=lambda place: (description.keys[place].priority, place)))
+        parts: dict[int, BucketPart] = {}
+        for shard in range(len(description.shards)):
+            here = [(place, runs[place][shard]) for place in ordered if shard in runs[place]]
             begun = 0
-            for place in bucket.keys:
-                if shard in runs[place]:
-                    firsts[place][shard] = begun
-                    begun += len(runs[place][shard])
-            assert begun == len(part)
-    places = range(len(description.keys))
-    return Routing(
-        len(description.shards), cuts, runs, tables, buckets, tuple(bucket_of[place] for place in places), tuple(firsts)
-    )
+            for place, run in here:
+                firsts[place][shard] = begun
+                begun += len(run)
+            if here:
+                parts[shard] = _part(description.keys, cuts, here)
+        pushed, pulled = (choice_of(one, key.dtype) for one in _travels(description, key))
+        buckets.append(Bucket(number, kind, ordered, parts, pushed, pulled))
+    of_keys = {place: bucket.number for bucket in buckets for place in bucket.keys}
+    bucket_of = tuple(of_keys[place] for place in range(len(description.keys)))
+    return Routing(len(description.shards), cuts, runs, tables, tuple(buckets), bucket_of, firsts)
 
 
 def _deal(cut: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> Mapping[int, range]:

@@ -42,7 +42,7 @@ class PushRowsOperation(Operation):
         bucket, priority = routing.bucket_of[self.place], self._key.priority - self.priority * CALL_PRIORITY
         pending: dict[int, int] = {}
         for shard, mine in enumerate(cut.dealt(ids)):
-            if not cut.rows_on[shard] * cut.row_bytes:
+            if not cut.rows_on(shard) * cut.row_bytes:
                 continue
             rows = RowSource(ids, values, cut, mine)
             if self.payload_kind is PayloadKind.VALUE and not rows.count:

@@ -39,7 +39,7 @@ def holdings(description: StoreDescription) -> list[list[Holding]]:
         cut, table = routing.cuts[number], routing.tables.get(number)
         for shard, held in enumerate(found):
             if table is not None:
-                count, parts, nbytes = table.rows_on[shard], f"{table.rows_on[shard]:,} rows", table.bytes_on(shard)
+                count, parts, nbytes = table.rows_on(shard), f"{table.rows_on(shard):,} rows", table.bytes_on(shard)
             else:
                 run = routing.runs[number].get(shard, range(0))
                 count, parts, nbytes = len(run), f"{len(run)} of {cut.count} slices", cut.length(run.start, len(run))

@@ -232,7 +232,7 @@ class JobShard:
         """
         table = self.tables.get(bucket)
         if table is not None:
-            check_chunks(table.cut.rows_on[self.shard], table.cut.ids_up, chunks, table.spec.key)
+            check_chunks(table.cut.rows_on(self.shard), table.cut.ids_up, chunks, table.spec.key)
             if wait.open or wait.open_tables:
                 raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
             wait.expect(bucket, chunks)

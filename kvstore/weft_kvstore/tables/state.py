@@ -111,7 +111,7 @@ class TableState(Work):
         self._known_sets: dict[Hashable, None] = {}
         self._waits: dict[int, list[PullWait]] = {}
         self._added_waits = 0
-        count = cut.rows_on[shard] if cut.growth is None else None
+        count = cut.rows_on(shard) if cut.growth is None else None
         self.rows = TableRows(
             cut.width,
             cut.dtype,

@@ -257,7 +257,7 @@ def unpacked_rows(run: Run, cut: RowCut, shard: int, key: str) -> Rows:
     """The rows of a run of a push to a shard: places there, which ascend within each chunk, and values, which lie in
     the payload; `key` is the key's name. Raises ProtocolError, naming the field."""
     row = ID_BYTES + cut.row_bytes
-    _check_sizes(run, cut.rows_on[shard], cut.rows_up, row, key)
+    _check_sizes(run, cut.rows_on(shard), cut.rows_up, row, key)
     count = run.payload.nbytes // row
     ids: Array = np.frombuffer(run.payload, cut.id_dtype, count)
     values: Array = np.frombuffer(run.payload, cut.dtype, count * cut.width, count * ID_BYTES)
@@ -273,7 +273,7 @@ def chunks_apart(rows: Rows, a_chunk: int) -> Iterator[Rows]:
 
 def unpacked_ids(run: Run, cut: RowCut, shard: int, key: str) -> list[Array]:
     """The chunks of a run of a pull's ids, as places on the shard. Raises ProtocolError, naming the field."""
-    _check_sizes(run, cut.rows_on[shard], cut.ids_up, ID_BYTES, key)
+    _check_sizes(run, cut.rows_on(shard), cut.ids_up, ID_BYTES, key)
     ids = np.frombuffer(run.payload, cut.id_dtype).copy()  # As above.
     places = _places(ids, cut.ids_up, cut, shard, key)
     return [places[begin : begin + cut.ids_up] for begin in range(0, max(len(ids), 1), cut.ids_up)]
