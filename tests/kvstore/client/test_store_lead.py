@@ -322,6 +322,35 @@ def test_a_wait_that_takes_too_long_ends_and_leaves_the_lead() -> None:
         assert pulled.result(WAIT_S).shape == (8,)
 
 
+def test_who_follows_leaves_when_its_time_is_over_and_the_leader_stays() -> None:
+    with two_slots() as (one, other), without_thread(one), ThreadPoolExecutor(1) as pool:
+        one.push("k0", 0, GRADIENT).result(WAIT_S)
+        pulled, never = one.pull("k0", 1), one.pull("k1", 1)
+        leading = pool.submit(pulled.result, WAIT_S)
+        wait_until(lambda: is_led(one))
+        with pytest.raises(TimeoutError):
+            never.result(0.02)
+        assert is_led(one)
+        assert not one._poller._followers
+        other.push("k0", 0, GRADIENT).result(WAIT_S)
+        assert leading.result(WAIT_S).shape == (8,)
+
+
+def test_a_signals_handler_may_close_the_client_where_its_own_thread_leads() -> None:
+    """Its close returns at once: the thread that it would wait for waits for the leader to leave."""
+    with two_slots() as (one, _):
+        before = signal.signal(signal.SIGUSR1, lambda *_: one.close())
+        try:
+            one.push("k0", 0, GRADIENT).result(WAIT_S)
+            pulled = one.pull("k0", 1)
+            thread = meanwhile(one, lambda: os.kill(os.getpid(), signal.SIGUSR1))
+            with pytest.raises(StoreError, match="the store was closed"):
+                pulled.result(WAIT_S)
+            thread.join()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+
 def test_a_close_ends_the_wait_of_who_leads() -> None:
     with two_slots() as (one, _):
         one.push("k0", 0, GRADIENT).result(WAIT_S)
