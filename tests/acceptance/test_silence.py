@@ -141,9 +141,15 @@ def test_a_worker_that_is_lost_in_the_last_evaluation_costs_no_values_that_the_s
     keeper = re.search(r"(worker-\d) \(worker \d\) saves", placed)
     assert keeper is not None
     other = "worker-0" if keeper[1] == "worker-1" else "worker-1"
-    with standing_still(place.family(other)):
-        await_that(result.exists, "its values", DEADLINE_S)
-        job.wait(timeout_s=DEADLINE_S)
+    processes = place.family(other)
+    while job.refresh().state is JobState.RUNNING:  # It stands still, and is not lost before the values are there.
+        with standing_still(processes):
+            await_that(
+                lambda: result.exists() or place.states()[other] is AgentState.SUSPECTED, "its values", DEADLINE_S
+            )
+            if result.exists():
+                job.wait(timeout_s=DEADLINE_S)
+        await_that(lambda: place.states().get(other) is not AgentState.SUSPECTED, "a word of it", DEADLINE_S)
     assert (job.refresh().reason or "").startswith(f"trained, but {other} (worker "), job.job
     assert job.values()
 
