@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from weft_graph.rules.schedule import Schedule, schedule_from_json
 from weft_kernels.rules.record import Hyper
-from weft_kvstore.description.check import is_ruled, most_of, rule_of, told_beyond
+from weft_kvstore.description.check import is_ruled, largest_finite, overflow_text, rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.wire.messages import MAX_NUMBERS
 
@@ -60,7 +60,7 @@ def check_range(name: str, value: float, range_: Least) -> None:
     """Raises ValueError, which names the key, for a number beyond it."""
     if abs(value) > range_.most:
         assert range_.key is not None
-        raise ValueError(told_beyond(range_.key, name, value))
+        raise ValueError(overflow_text(range_.key, name, value))
 
 
 def _finite(name: str, value: object) -> float:
@@ -74,7 +74,7 @@ def _finite(name: str, value: object) -> float:
 
 
 def _range_of_one(key: KeyDescription, name: str) -> Least:
-    return Least(most_of(key, name), key)
+    return Least(largest_finite(key, name), key)
 
 
 # --- Hyper-parameters that were changed while a job runs, each from a step on -----------------------------------------

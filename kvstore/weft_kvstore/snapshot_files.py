@@ -229,7 +229,7 @@ def check_place(folder: str) -> None:
         if system.exists(f"{path}/{MARK}"):
             return
     except Exception as error:
-        raise SnapshotError(f"{place} cannot be read: {_told(error)}") from error
+        raise SnapshotError(f"{place} cannot be read: {_text_of(error)}") from error
     raise SnapshotError(
         f"{place}/{MARK} is not there: the server and its agents have to reach the same place (WEFT_SERVER_SNAPSHOTS)"
     )
@@ -259,7 +259,7 @@ def write_file(folder: str, name: str, parts: Sequence[Part], metadata: Mapping[
                 system.rm(path)
             raise
     except Exception as error:  # What the library of a protocol raises is its own; where it lacks, ImportError.
-        raise SnapshotError(f"{folder}/{name} cannot be written: {_told(error)}") from error
+        raise SnapshotError(f"{folder}/{name} cannot be written: {_text_of(error)}") from error
     return SnapshotFile(name, nbytes, digest.hexdigest())
 
 
@@ -367,14 +367,14 @@ class SnapshotReader:
         try:
             yield
         except Exception as error:
-            raise SnapshotError(f"{self._where(file)} cannot be read: {_told(error)}") from error
+            raise SnapshotError(f"{self._where(file)} cannot be read: {_text_of(error)}") from error
 
     def _where(self, file: SnapshotFile) -> str:
         folder = self._snapshot.folder
         return f"{folder.rpartition('/')[0]}/{file.folder}/{file.name}" if file.folder else f"{folder}/{file.name}"
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
@@ -384,5 +384,5 @@ def _check(opened: BinaryIO, file: SnapshotFile) -> None:
     digest = hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]  # it wants readinto
     nbytes = opened.tell()
     if nbytes != file.nbytes or digest != file.sha256:
-        told = f"{nbytes} bytes of {file.nbytes}" if nbytes != file.nbytes else "its SHA-256 is another"
-        raise TensorFileError(f"it is not what was written: {told}")
+        difference = f"{nbytes} bytes of {file.nbytes}" if nbytes != file.nbytes else "its SHA-256 is another"
+        raise TensorFileError(f"it is not what was written: {difference}")

@@ -112,16 +112,16 @@ def hyper_of(
     return {**({} if key.rule is not None else description.hyper), **(key.hyper or {})}
 
 
-def most_of(key: KeyDescription, name: str) -> float:
+def largest_finite(key: KeyDescription, name: str) -> float:
     """The largest magnitude that a hyper-parameter may have; the rule computes in the key's own type."""
-    stretch = abs(key.multipliers.get(name, 1.0))
-    return float(np.finfo(key.dtype).max) / stretch if stretch else math.inf
+    factor = abs(key.multipliers.get(name, 1.0))
+    return float(np.finfo(key.dtype).max) / factor if factor else math.inf
 
 
-def told_beyond(key: KeyDescription, name: str, value: float) -> str:
-    """In words: the number is beyond what it may be."""
-    stretched = f", multiplied by {key.multipliers[name]:g}" if name in key.multipliers else ""
-    return f"{name!r}: {value:g}{stretched} is infinite in {key.dtype}, which key {key.key!r} is of"
+def overflow_text(key: KeyDescription, name: str, value: float) -> str:
+    """Says that a hyper-parameter overflows the type of a key."""
+    multiplied = f", multiplied by {key.multipliers[name]:g}" if name in key.multipliers else ""
+    return f"{name!r}: {value:g}{multiplied} is infinite in {key.dtype}, which key {key.key!r} is of"
 
 
 def digest(description: StoreDescription) -> bytes:
@@ -165,8 +165,8 @@ def _problems(description: StoreDescription) -> Iterator[str]:
             yield f"key {key.key!r}: {problem}"
         slices += 0 if key.rows else -(-key.nbytes // description.slice_bytes)
         if slices > MAX_SLICES:
-            told = f"with it there are {slices} slices of {description.slice_bytes} bytes, {MAX_SLICES} may be"
-            yield f"key {key.key!r}: {told}; a larger slice_bytes makes fewer"
+            text = f"with it there are {slices} slices of {description.slice_bytes} bytes, {MAX_SLICES} may be"
+            yield f"key {key.key!r}: {text}; a larger slice_bytes makes fewer"
     yield from _rule_problems(description)
     yield from _compression_problems(description)
 
@@ -281,8 +281,8 @@ def _key_rule_problems(key: KeyDescription, rule: Rule, numbers: Mapping[str, fl
         if name not in rule.hyper:
             yield f"key {key.key!r}: multipliers: rule {rule.name!r} has no {name!r}"
     for name, number in numbers.items():
-        if abs(number) > most_of(key, name):
-            yield f"hyper: {told_beyond(key, name, number)}"
+        if abs(number) > largest_finite(key, name):
+            yield f"hyper: {overflow_text(key, name, number)}"
 
 
 def _compression_problems(description: StoreDescription) -> Iterator[str]:

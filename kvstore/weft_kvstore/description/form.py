@@ -298,7 +298,7 @@ def _finite(number: object, where: str) -> float:
     return float(number)
 
 
-def shown(description: StoreDescription) -> list[KeyDescription]:
+def user_keys(description: StoreDescription) -> list[KeyDescription]:
     """The user's keys, without the store's own."""
     return [key for key in description.keys if key.key != BARRIER_KEY]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.description.check import hyper_of, rule_of
-from weft_kvstore.description.form import UserKey, shown, store_name, user_key
+from weft_kvstore.description.form import UserKey, store_name, user_key, user_keys
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, is_given
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.hyper import MOST_WAITING, HyperTimeline, KeyHyper, checked_numbers
@@ -32,7 +32,7 @@ class KeyRegistry:
         self.slot = slot
         self.slots = description.slots
         self._description = description
-        self._keys = {key.key: key for key in shown(description)}
+        self._keys = {key.key: key for key in user_keys(description)}
         self._strings = {name: key for name, key in self._keys.items() if user_key(name) == name}
         """Those whose users call them what the store does."""
         self._job = HyperTimeline()

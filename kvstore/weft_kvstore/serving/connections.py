@@ -15,12 +15,12 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-STRANGERS: Final = 256
+MOST_UNKNOWN: Final = 256
 """Connections that may be open at a time on which no Hello was welcomed. A client says Hello once it is connected, so
 the one that has been silent for longest is closed for one more."""
 
-STRANGER_S: Final = 10.0
-"""A stranger is closed after so long. ZeroMQ closes it earlier where its handshake does not end."""
+UNKNOWN_S: Final = 10.0
+"""Such a connection is closed after so long. ZeroMQ closes it earlier where its handshake does not end."""
 
 _TICK_MS: Final = 1000
 _ENDED: Final = (
@@ -35,24 +35,24 @@ _WATCHED: Final = zmq.EVENT_ACCEPTED | _ENDED | zmq.EVENT_ACCEPT_FAILED | zmq.EV
 _log = logging.getLogger("weft.shard")
 
 
-class Strangers:
-    """Closes connections of a bound `router` that are too many or too old, until one is `welcome`. A thread of its own
-    hears of connections; a call costs the shard nothing."""
+class UnknownPeers:
+    """Closes connections of a bound `router` on which no Hello was welcomed, where they are too many or too old. It has
+    a thread of its own; a call costs the shard nothing."""
 
     def __init__(
-        self, router: zmq.Socket[bytes], *, most: int = STRANGERS, clock: Callable[[], float] = time.monotonic
+        self, router: zmq.Socket[bytes], *, most: int = MOST_UNKNOWN, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._router = router
         self._most = most
         self._clock = clock
         self._welcomed: deque[int] = deque()
         self._since: dict[int, float] = {}
-        """File descriptor -> when it was accepted, the oldest first."""
+        """When each file descriptor was accepted, the oldest first."""
         self._closed = 0
         self._monitor = router.get_monitor_socket(_WATCHED)
         address = router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._port = int(address.rsplit(":", 1)[1]) if address.startswith("tcp://") else None
-        self._thread = threading.Thread(target=self._run, name="weft-strangers", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="weft-unknown-peers", daemon=True)
         self._thread.start()
 
     def welcome(self, message: zmq.Frame) -> None:
@@ -76,14 +76,14 @@ class Strangers:
                     self._take(event["event"], event["value"])
                 for fd in welcomed:
                     self._since.pop(fd, None)
-                old = self._clock() - STRANGER_S
+                old = self._clock() - UNKNOWN_S
                 for fd in [each for each, since in self._since.items() if since < old]:
                     self._shut(fd)
                 while len(self._since) > self._most:
                     self._shut(next(iter(self._since)))
 
     def _take(self, event: int, fd: int) -> None:
-        if event == zmq.EVENT_ACCEPT_FAILED:  # No file descriptor is left, say: half of the strangers make room.
+        if event == zmq.EVENT_ACCEPT_FAILED:  # No file descriptor is left, say: half of them are closed.
             for each in list(self._since)[: (len(self._since) + 1) // 2]:
                 self._shut(each)
             return

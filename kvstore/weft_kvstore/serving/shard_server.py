@@ -27,7 +27,7 @@ from weft_kvstore.process import Wakeup, resident_bytes
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError, LentMemory
-from weft_kvstore.serving.connections import Strangers
+from weft_kvstore.serving.connections import UnknownPeers
 from weft_kvstore.settings import MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
@@ -79,7 +79,7 @@ class Router:
         self.socket.tcp_keepalive = 1  # A client whose machine is gone does not keep its connection for ever.
         self.socket.tcp_keepalive_idle = KEEPALIVE_S
         self._authenticator = authenticator
-        self._strangers: Strangers | None = None
+        self._unknown: UnknownPeers | None = None
         try:
             if authenticator is not None:
                 authenticator.apply_to(self._context, self.socket)
@@ -92,7 +92,7 @@ class Router:
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         """Without what pyzmq's own adds for other kinds of sockets: a third of its time."""
         self._last: zmq.Frame | None = None
-        self._strangers = Strangers(self.socket)
+        self._unknown = UnknownPeers(self.socket)
 
     def _bind(self, bind: str) -> None:
         *endpoints, last = endpoints_of(bind)
@@ -124,8 +124,8 @@ class Router:
 
     def welcome(self) -> None:
         """The message received last came from a client, whose connection stays. Others are closed in time."""
-        if self._strangers is not None and self._last is not None:
-            self._strangers.welcome(self._last)
+        if self._unknown is not None and self._last is not None:
+            self._unknown.welcome(self._last)
 
     def send(self, identity: bytes, parts: Sequence[Buffer]) -> bool:
         """Sends a message; False where its connection is gone, or does not read. Never waits."""
@@ -144,8 +144,8 @@ class Router:
 
     def close(self) -> None:
         """Closes it; what was not sent is dropped. Idempotent."""
-        if self._strangers is not None:
-            self._strangers.close()
+        if self._unknown is not None:
+            self._unknown.close()
         self.socket.close(0)
         if self._authenticator is not None:
             self._authenticator.stop()

@@ -65,19 +65,19 @@ class TableCapture(NamedTuple):
 def capture(
     shard: JobShard,
     step: int,
-    told: Callable[[Held | MissedError], None],
+    done: Callable[[Held | MissedError], None],
     there: OtherThread,
     *,
     without: Collection[str] = (),
     since: int | None = None,
 ) -> Callable[[], None]:
     """Captures what `shard` holds at version `step`, `without` some keys, on the shard's thread, which other threads
-    reach by `there`. `told` has to be quick; what it is given is to be released. `since`: of tables only what has
+    reach by `there`. `done` has to be quick; what it is given is to be released. `since`: of tables only what has
     changed since the capture at that step, where all of them know it. The result drops a capture that is not complete:
     a shard has one at a time."""
     missed = _missed(shard, step)
     if missed is not None:
-        told(missed)
+        done(missed)
         return lambda: None
     if not shard.tables or not all(table.rows.changes.knows(since) for table in shard.tables.values()):
         since = None
@@ -104,7 +104,7 @@ def capture(
             forget()
             scale = None if shard.gate is None else shard.gate.loss_scale
             parts = partial(_parts, shard, copies, tables, there, without)
-            told(Held(parts, scale, lambda: there.soon(release), since))
+            done(Held(parts, scale, lambda: there.soon(release), since))
 
     def reached(number: int, version: int, first: int, stop: int) -> None:
         if version == step:
@@ -216,7 +216,7 @@ def _table_parts(unit: TableState, captured: TableCapture, there: OtherThread) -
             yield Part(name, key, begin, some * widths[name], str(array.dtype), column(name))
 
 
-def together(count: int, told: Callable[[Held | MissedError], None]) -> Callable[[Held | MissedError], None]:
+def together(count: int, done: Callable[[Held | MissedError], None]) -> Callable[[Held | MissedError], None]:
     """What several parts of a process hold at one version, as one: a function that may be called on any thread with
     each of so many. One that was missed ends all of them."""
     found: list[Held | MissedError] = []
@@ -235,11 +235,11 @@ def together(count: int, told: Callable[[Held | MissedError], None]) -> Callable
         missed = next((each for each in found if isinstance(each, MissedError)), None)
         if missed is not None:
             release()
-            told(missed)
+            done(missed)
             return
         scale = next((each.loss_scale for each in held if each.loss_scale is not None), None)
         since = next((each.since for each in held if each.since is not None), None)  # One of them has all tables.
-        told(Held(lambda: [part for each in held for part in each.parts()], scale, release, since))
+        done(Held(lambda: [part for each in held for part in each.parts()], scale, release, since))
 
     return add
 

@@ -15,7 +15,7 @@ from same_host_children import wait_until
 from store_cluster import WAIT_S, key_of, store_of
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.serving import connections
-from weft_kvstore.serving.connections import Strangers
+from weft_kvstore.serving.connections import UnknownPeers
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 
@@ -51,7 +51,7 @@ def test_connections_without_a_hello_are_bounded_and_clients_come_and_stay() -> 
         first = stack.enter_context(StoreClient(description, 0, settings=LINK))
         before = first.pull("w", 0).result(WAIT_S)
         silent = []
-        for number in range(connections.STRANGERS + BEYOND):
+        for number in range(connections.MOST_UNKNOWN + BEYOND):
             silent.append(stack.enter_context(socket.create_connection((host, int(port)))))
             if number % 2:  # half a greeting
                 silent[-1].send(b"\xff\0\0\0\0\0\0\0\x01\x7f")
@@ -72,7 +72,7 @@ def test_a_peer_that_was_not_welcomed_in_time_is_closed_and_one_that_was_stays(m
     with zmq.Context() as context, ExitStack() as stack:
         router = context.socket(zmq.ROUTER)
         port = router.bind_to_random_port("tcp://127.0.0.1")
-        strangers = Strangers(router, clock=lambda: now[0])
+        unknown = UnknownPeers(router, clock=lambda: now[0])
         peers = []
         for _ in range(2):
             peer = stack.enter_context(context.socket(zmq.DEALER))
@@ -81,10 +81,10 @@ def test_a_peer_that_was_not_welcomed_in_time_is_closed_and_one_that_was_stays(m
             peer.send(b"here")
             peers.append((peer, peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)))
             identity, _ = router.recv_multipart(copy=False)
-        wait_until(lambda: len(strangers._since) == 2)
-        strangers.welcome(identity)
-        wait_until(lambda: len(strangers._since) == 1)  # Or its thread would look at both once they are late.
-        now[0] = connections.STRANGER_S + 1
+        wait_until(lambda: len(unknown._since) == 2)
+        unknown.welcome(identity)
+        wait_until(lambda: len(unknown._since) == 1)  # Or its thread would look at both once they are late.
+        now[0] = connections.UNKNOWN_S + 1
         (_, ended), (client, going) = peers
         assert ended.poll(WAIT_S * 1000)
         assert not going.poll(0)
@@ -94,5 +94,5 @@ def test_a_peer_that_was_not_welcomed_in_time_is_closed_and_one_that_was_stays(m
             peer.disable_monitor()
             monitor.close(0)
             peer.linger = 0
-        strangers.close()
+        unknown.close()
         router.close(0)
