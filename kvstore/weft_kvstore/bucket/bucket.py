@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -50,6 +50,7 @@ class PullWait:
         "slot",
         "state",
         "version",
+        "waits_in",
     )
 
     def __init__(  # what a message says of it
@@ -83,6 +84,8 @@ class PullWait:
         self.open: dict[int, Ranges] = {}
         self.open_tables: set[int] = set()
         self.dropped = False
+        self.waits_in: list[BucketPulls] = []
+        """The buckets where it waits, or has waited."""
         self._parts: dict[int, Array] = {}
 
     @property
@@ -97,6 +100,9 @@ class PullWait:
     def drop(self) -> None:
         """It was given up: nothing is kept for it."""
         self.dropped = True
+        for pulls in self.waits_in:
+            pulls.forget(self)
+        self.waits_in = []
         self.open = {}
         self.open_tables = set()
         self.ids = None
@@ -230,49 +236,47 @@ class Work:
 # --- The pulls that wait for slices of a bucket, and what answers them ------------------------------------------------
 
 
-LEAST_WAITS: Final = 64
-"""Pulls of a bucket that may wait before those that were given up are looked for."""
-
 FEW_WAITS: Final = 8
 """So many are looked at one by one: that takes less time than one look at arrays."""
 
 
 class _Waits:
-    """Pulls that wait for one version, by identity. `added` has, of each that came, from which slice to behind which it
-    wanted some: so who waits for some slices is found without a look at the others."""
+    """Pulls that wait for one version, by identity. `_spans` has, of each that came, the first and the stop of its
+    slices: so who waits for some slices is found without a look at the others."""
 
-    __slots__ = ("added", "pulls", "spans")
+    __slots__ = ("_array", "_spans", "pulls")
 
     def __init__(self) -> None:
         self.pulls: dict[int, PullWait] = {}
-        self.added: list[tuple[int, int, int]] = []
-        self.spans: Array | None = None
+        self._spans: list[tuple[int, int, int]] = []
+        self._array: Array | None = None
+
+    def add(self, wait: PullWait, first: int, stop: int) -> None:
+        if len(self._spans) > 2 * len(self.pulls) + FEW_WAITS:  # Who asks and gives up again must not fill the memory.
+            self._spans = [one for one in self._spans if one[2] in self.pulls]
+        self.pulls[id(wait)] = wait
+        self._spans.append((first, stop, id(wait)))
+        self._array = None
 
     def near(self, first: int, stop: int) -> list[PullWait]:
         """Those that wanted some of these slices when they came, and maybe others where they are few."""
         if len(self.pulls) <= FEW_WAITS:
             return list(self.pulls.values())
-        if self.spans is None:
-            self.spans = np.array(self.added, np.int64).reshape(-1, 3)
-        near = self.spans[(self.spans[:, 0] < stop) & (self.spans[:, 1] > first), 2]
+        if self._array is None:
+            self._array = np.array(self._spans, np.int64).reshape(-1, 3)
+        near = self._array[(self._array[:, 0] < stop) & (self._array[:, 1] > first), 2]
         return [self.pulls[one] for one in dict.fromkeys(near.tolist()) if one in self.pulls]
 
 
 class BucketPulls:
     """Pulls of which slices of the bucket are open, by the version that they wait for: those of a version that no slice
-    has reached are not looked at. Who is answered is forgotten at once: what was pulled is held by nobody here; who has
-    given up, now and then.
-
-    `versions` are those of `_waits`, in order. `_added` counts the pulls that came since the last look for those that
-    were given up.
-    """
+    has reached are not looked at. Who is answered, or gives up, is forgotten at once: what was pulled is held by nobody
+    here. `versions` are those of `_waits`, in order."""
 
     def __init__(self, bucket: BucketState) -> None:
         self._bucket = bucket
         self._waits: dict[int, _Waits] = {}
         self.versions: list[int] = []
-        self._added = 0
-        self._most = LEAST_WAITS
 
     @property
     def waits(self) -> list[PullWait]:
@@ -281,17 +285,13 @@ class BucketPulls:
 
     def wait_for(self, wait: PullWait) -> None:
         """A pull that has open slices here."""
-        if self._added >= self._most:  # A peer that asks and gives up again must not fill the memory.
-            self._tidy()
         version = self._version_of(wait)
         some = self._waits.get(version)
         if some is None:
             some = self._waits[version] = _Waits()
             insort(self.versions, version)
-        some.pulls[id(wait)] = wait
-        some.added.append((*wait.open[self._bucket.spec.number].span, id(wait)))
-        some.spans = None
-        self._added += 1
+        some.add(wait, *wait.open[self._bucket.spec.number].span)
+        wait.waits_in.append(self)
 
     def waiting(self, first: int, stop: int) -> list[PullWait]:
         """The pulls that wait for any of these slices, and maybe a few others, unless for a version that none of them
@@ -306,23 +306,13 @@ class BucketPulls:
             found += [one for one in self._waits[version].near(first, stop) if number in one.open]
         return found
 
-    def tidy(self, waits: Iterable[PullWait]) -> None:
-        """Forgets those of these that have nothing open here any more."""
-        for one in waits:
-            if self._bucket.spec.number not in one.open:
-                version = self._version_of(one)
-                some = self._waits[version]
-                del some.pulls[id(one)]
-                if not some.pulls:
-                    del self._waits[version]
-                    del self.versions[bisect_left(self.versions, version)]
-
-    def _tidy(self) -> None:
-        open_ = [one for one in self.waits if self._bucket.spec.number in one.open]
-        self._waits, self.versions, self._added = {}, [], 0
-        self._most = max(2 * len(open_), LEAST_WAITS)
-        for one in open_:
-            self.wait_for(one)
+    def forget(self, wait: PullWait) -> None:
+        """A pull that has nothing open here any more."""
+        version = self._version_of(wait)
+        some = self._waits.get(version)
+        if some is not None and some.pulls.pop(id(wait), None) is not None and not some.pulls:
+            del self._waits[version]
+            del self.versions[bisect_left(self.versions, version)]
 
     def _version_of(self, wait: PullWait) -> int:
         """The version before which it is not answered; 0 where the bucket is at every version for it."""

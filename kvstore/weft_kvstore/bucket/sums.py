@@ -224,21 +224,22 @@ class BucketGate:
             squares = self._measured(low, high) if self._is_summed else 0
             self._told[low:high] = step
             self._gate.hold(step, squares, high - low)
-        verdict = self._gate.verdict(step)
-        if verdict is None:
+        committed = self._gate.committed(step)
+        if committed is None:
             return False
-        if verdict.factor is None:
+        if committed.factor is None:
             self._sums.drop(first, stop)
-        elif self._is_summed and verdict.factor != 1.0:
-            _multiply(self._sums.made(first, stop), verdict.factor)
+        elif self._is_summed and committed.factor != 1.0:
+            _multiply(self._sums.made(first, stop), committed.factor)
         return True
 
     def _measured(self, first: int, stop: int) -> int | None:
         """The exact sum of the slices' sums of squares, each in float64; None where that is not finite. What was
         multiplied by the loss scale is divided by it."""
         sums = self._sums.made(first, stop)
-        if self._gate.scale != 1.0 and not self._unscaled:
-            _multiply(sums, 1.0 / self._gate.scale)
+        scale = self._gate.loss_scale.scale
+        if scale != 1.0 and not self._unscaled:
+            _multiply(sums, 1.0 / scale)
         found: list[Array] = []
         for low, high, elements, _ in sums:
             assert elements is not None

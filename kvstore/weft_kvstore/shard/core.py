@@ -442,13 +442,13 @@ class ShardCore:
 
     def _tell_measured(self, job: Job, step: int) -> None:
         """Answers who has asked of a step, if it is measured."""
-        found = job.shard.step_gate("Measure").measurement(step)
-        if found is None:
+        found = job.shard.step_gate("Measure").measured(step)
+        scale = None if found is None else found.loss_scale
+        if found is None or scale is None:
             return
         for peer in job.links.values():
             for request in [one for one, of in peer.measures.items() if of == step]:
                 del peer.measures[request]
-                scale = found.loss_scale
                 measured = Measured(request, found.squares, int(found.finite), scale.scale, scale.good)
                 self.links.say(peer.identity, measured)
 

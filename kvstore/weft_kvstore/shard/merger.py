@@ -249,12 +249,11 @@ class Merger:
 
     def _answer_range(self, bucket: PlainBucket, first: int, stop: int) -> None:
         pulls = bucket.pulls
-        waiting = pulls.waiting(first, stop) if pulls.versions else ()
-        for wait in waiting:
+        for wait in pulls.waiting(first, stop) if pulls.versions else ():
             if not wait.dropped:  # An answer may lose the connection of those behind it.
                 self._answer_or_refuse(bucket, wait, first, stop)
-        if waiting:
-            pulls.tidy(waiting)
+                if bucket.state.spec.number not in wait.open:
+                    pulls.forget(wait)
 
     def _answer_or_refuse(self, bucket: PlainBucket, wait: PullWait, first: int, stop: int) -> None:
         for low, high in bucket.pulls.ready(wait, first, stop):

@@ -211,13 +211,13 @@ class TableState(Work):
         if self.spec.gate is not None:
             if self._measured != step:
                 yield from self._measure(step, total)
-            verdict = self.spec.gate.verdict(step)
-            if verdict is None:
+            committed = self.spec.gate.committed(step)
+            if committed is None:
                 return False
-            if verdict.factor is None:
+            if committed.factor is None:
                 total = None
             elif total is not None:
-                yield from self._multiply(total, verdict.factor)
+                yield from self._multiply(total, committed.factor)
         self._changing = True
         if total is not None:
             yield from self._apply(step, total)
@@ -241,7 +241,7 @@ class TableState(Work):
         assert gate is not None
         squares: int | None = 0
         if total is not None:
-            yield from self._multiply(total, 1.0 / gate.scale)
+            yield from self._multiply(total, 1.0 / gate.loss_scale.scale)
             for _, values in total.pieces(self.a_piece):
                 exact = exact_sum(np.square(values, dtype=np.float64).sum(axis=1))
                 if exact is None or squares is None:

@@ -11,7 +11,7 @@ import pytest
 from store_cluster import key_of, store_of
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array, Segment
-from weft_kvstore.bucket.gate import Measurement, StepGate
+from weft_kvstore.bucket.gate import GateStep, StepGate
 from weft_kvstore.bucket.sums import BucketGate, BucketSums
 from weft_kvstore.description.records import CommitDescription, LossScaling
 from weft_kvstore.shard.job_shard import JobShard
@@ -38,8 +38,8 @@ class Gated:
         )
 
     @property
-    def measured(self) -> Measurement:
-        found = self.gate.measurement(0)
+    def measured(self) -> GateStep:
+        found = self.gate.measured(0)
         assert found is not None
         return found
 
@@ -57,7 +57,7 @@ def gradient() -> Array:
 def test_slices_wait_until_all_are_measured_and_the_step_is_committed() -> None:
     gated = Gated(CLIPPED, gradient())
     assert not gated.bucket.passes(0, 0, 1)
-    assert gated.gate.measurement(0) is None, "of one slice of two"
+    assert gated.gate.measured(0) is None, "of one slice of two"
     assert not gated.bucket.passes(0, 0, 2)
     assert math.fsum(gated.measured.squares) == NORM**2, "each once, though the first was asked twice"
     gated.gate.commit(0, norm=NORM, finite=True)

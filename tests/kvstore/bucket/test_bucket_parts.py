@@ -312,9 +312,22 @@ def test_pulls_of_versions_to_come_are_not_looked_at(mode: Mode) -> None:
         looked += len(found)
         for one in found:
             one.answered(bucket.state.spec.number, 0, 1)
-        bucket.pulls.tidy(found)
+            bucket.pulls.forget(one)
     assert looked == count
     assert bucket.pulls.waits == []
+
+
+def test_a_pull_that_gives_up_is_forgotten_at_once_and_leaves_no_memory_behind() -> None:
+    bucket = plain_bucket("a", slots=1)
+    for number in range(500):
+        wait = PullWait(None, number, 7, slot=0, state=False, reading=Reading.OWN)
+        wait.want(bucket.state.spec.number, 0, 1)
+        bucket.pulls.wait_for(wait)
+        if number:
+            wait.drop()
+        assert [one.request for one in bucket.pulls.waits] == [0]
+    (waits,) = bucket.pulls._waits.values()
+    assert len(waits._spans) < 20
 
 
 def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:

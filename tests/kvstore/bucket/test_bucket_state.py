@@ -210,15 +210,16 @@ class Play:
         if gate is None:
             return
         for step in range(self.case.steps):
-            found = gate.measurement(step)
-            if found is None or gate.verdict(step) is not None:
+            found = gate.measured(step)
+            if found is None or gate.committed(step) is not None:
                 continue
             norm = norm_of(found.squares) if found.finite else float("nan")
+            assert found.loss_scale is not None
             self.scales[step] = found.loss_scale.scale
             assert gate.commit(step, norm=norm, finite=found.finite)
-            verdict = gate.verdict(step)
-            assert verdict is not None
-            self.factors[step] = verdict.factor
+            committed = gate.committed(step)
+            assert committed is not None
+            self.factors[step] = committed.factor
             self.work.append(advanced(self.state, 0, self.slices))
 
     def replace(self, slot: int) -> None:

@@ -213,7 +213,7 @@ class Gated(Table):
 
     @property
     def squares(self) -> float:
-        measured = self.gate.measurement(0)
+        measured = self.gate.measured(0)
         assert measured is not None
         return math.fsum(measured.squares) if measured.finite else math.inf
 
