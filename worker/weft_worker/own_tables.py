@@ -77,9 +77,8 @@ class OwnTables:
                 found = summed_rows(ids, rows, count)
                 self._pushed += len(found)
                 table.accept(0, step, self._placed(table, found))
-            with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
-                while table.version <= step and _ended(table.merging()):
-                    pass
+            while table.version <= step and _ended(table.merging()):
+                pass
 
     def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> None:
         """Sets rows, once the table is at that version. Raises StoreRefusedError where it has passed."""
@@ -91,7 +90,8 @@ class OwnTables:
             table.check_set(0, version, self._sets)
         except PushRefusedError as error:
             raise StoreRefusedError(str(error)) from None
-        table.set(version, self._placed(table, found), self._sets)
+        with np.errstate(all="ignore"):
+            table.set(version, self._placed(table, found), self._sets)
 
     def capture(self, step: int, done: Callable[[Held | MissedError], None], since: int | None) -> None:
         """See `OwnStore.capture`."""
@@ -133,9 +133,10 @@ class OwnTables:
 
 def _ended(work: Generator[Any, None, T]) -> T:
     """What the work gives once all its pieces are done."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            found: T = end.value
-            return found
+    with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                found: T = end.value
+                return found

@@ -140,25 +140,23 @@ as long as one update of all rows, so a step that meets such a row costs little 
 SWEEP_TURN: Final = 1 << 10
 """Updates in which every row is looked at once, at most."""
 
-_OVER: Final = object()
-
-
 LOG: Final = "table/log"
 NUMBERS: Final = "table/numbers"
 """Their names in a snapshot."""
 
 
 class RowHistory:
-    """The log of a table's updates, and for each row the last one that it has seen.
+    """The log of a table's updates, and for each row the last one that it has seen. What overflows is the user's to see
+    in the values: whoever calls this has NumPy say nothing of it.
 
     A row of a table of fixed size begins before the first update, touched or not, as a dense key does; one of a growing
     table begins when it comes into being.
 
-    Invariants: `_seen` of a row is 0 where it is not here, else 1 + the last update that it has seen; what a row that
+    Invariants: `seen` of a row is 0 where it is not here, else 1 + the last update that it has seen; what a row that
     comes into being begins at has seen updates up to `_begin`; the log knows every update behind those of any row here.
     """
 
-    __slots__ = ("_begin", "_cursor", "_grows", "_log", "_rule", "_seen", "_still", "_turn")
+    __slots__ = ("_begin", "_cursor", "_grows", "_log", "_rule", "_still", "_turn", "seen")
 
     def __init__(self, rule: Rule, dtype: np.dtype[np.generic], capacity: int | None) -> None:
         """`capacity`: how many rows there will be; None: they grow."""
@@ -168,13 +166,9 @@ class RowHistory:
         self._begin = 0
         self._cursor = 0
         self._turn = 0
-        self._seen = GrowingArray(None, np.int64, rows=capacity)
+        self.seen = GrowingArray(None, np.int64, rows=capacity)
         # A float16 state that begins beyond its range is brought within it by the first update.
         self._still = dtype != np.float16 or not any(rule.state.values())
-
-    def reserve(self, rows: int) -> None:
-        """Makes room for so many rows. Raises MemoryError."""
-        self._seen.reserve(rows)
 
     def append(self, hyper: Hyper) -> int:
         """One update more, with these numbers, which rows here have not seen yet; which number it has."""
@@ -185,24 +179,12 @@ class RowHistory:
         return self._log.last
 
     def begin(self, rows: Array) -> None:
-        """These rows come into being."""
-        self._seen.array[rows] = 1 + self._begin
+        """These rows are created."""
+        self.seen.array[rows] = 1 + self._begin
 
     def saw_all(self, rows: Array) -> None:
         """These rows are as they are after the last update."""
-        self._seen.array[rows] = 1 + self._log.last
-
-    def gone(self, rows: Array) -> None:
-        """These rows are not here any more."""
-        self._seen.array[rows] = 0
-
-    def seen(self, rows: Array) -> Array:
-        """What is known of rows (n), all of them here: (n) int64, to be given to `restore`."""
-        return self._seen.array.take(rows)
-
-    def restore(self, rows: Array, seen: Array) -> None:
-        """These rows, all of them here, are as far as `seen` says."""
-        self._seen.array[rows] = seen
+        self.seen.array[rows] = 1 + self._log.last
 
     def marks(self) -> dict[str, Array]:
         """What is known of all rows together: the log, and what rows begin at."""
@@ -230,30 +212,29 @@ class RowHistory:
         """Brings rows (n), distinct and all of them here, up to the last update; stops after each piece. Meanwhile
         others may do the same, or set rows: what is up to date already is not written."""
         behind = rows[self._since(rows) < self._log.last]
-        order = behind[np.argsort(self._seen.array[behind], kind="stable")]
+        order = behind[np.argsort(self.seen.array[behind], kind="stable")]
         a_block = max(CACHE_ELEMENTS // max(arrays.width, 1), 1)
         for low in range(0, len(order), a_block):
             some = order[low : low + a_block]
             since, to = self._since(some), self._log.last
             values = arrays.read(None, some)
             state = {name: arrays.read(name, some) for name in self._rule.state}
-            yield from self._replaying(values, state, since)
+            yield from replaying(self._rule, values, state, np.arange(len(some)), since=since, log=self._log)
             left = self._since(some) == since
             arrays.write(None, some[left], values[left])
             for name, array in state.items():
                 arrays.write(name, some[left], array[left])
-            self._seen.array[some[left]] = 1 + to
+            self.seen.array[some[left]] = 1 + to
 
     def aging(self, values: Array) -> Generator[None, None, dict[str, Array]]:
         """Brings first values (n, width) up to the last update, in place; stops after each piece. Returns the state
         that belongs to them."""
-        with np.errstate(all="ignore"):
-            state = {name: np.full_like(values, start) for name, start in self._rule.state.items()}
+        state = {name: np.full_like(values, start) for name, start in self._rule.state.items()}
         a_block = max(CACHE_ELEMENTS // max(values.shape[1], 1), 1)
         for low in range(0, len(values) if self._begin < self._log.last else 0, a_block):
-            part = values[low : low + a_block]
-            states = {name: array[low : low + a_block] for name, array in state.items()}
-            yield from self._replaying(part, states, np.full(len(part), self._begin))
+            some = np.arange(low, min(low + a_block, len(values)))
+            since = np.full(len(some), self._begin)
+            yield from replaying(self._rule, values, state, some, since=since, log=self._log)
         return state
 
     def sweeping(self, arrays: RowArrays, stop: int, bring: Callable[[Array], object] | None = None) -> Iterator[None]:
@@ -276,7 +257,7 @@ class RowHistory:
             return
         while self._cursor < due:
             low, high = self._cursor, min(self._cursor + a_block, due)
-            seen = self._seen.array[low:high]
+            seen = self.seen.array[low:high]
             if bring is not None and self._begin < last - most and not seen.all():
                 bring(low + np.flatnonzero(seen == 0))
             yield from self.catching_up(arrays, low + np.flatnonzero((seen > 0) & (seen < last - most)))
@@ -289,17 +270,8 @@ class RowHistory:
 
     def _since(self, rows: Array) -> Array:
         """The last update (n) that rows have seen; what one that is not here would begin with."""
-        seen: Array = self._seen.array.take(np.maximum(rows, 0)) if len(self._seen.array) else np.zeros_like(rows)
+        seen: Array = self.seen.array.take(np.maximum(rows, 0)) if len(self.seen.array) else np.zeros_like(rows)
         return np.where((rows >= 0) & (seen > 0), seen - 1, self._begin)
-
-    def _replaying(self, values: Array, state: Mapping[str, Array], since: Array) -> Iterator[None]:
-        """Runs the rule on rows of these arrays, which nobody else has."""
-        steps = replaying(self._rule, values, state, np.arange(len(values)), since=since, log=self._log)
-        while True:
-            with np.errstate(all="ignore"):  # Never held over a yield: it would be the caller's.
-                if next(steps, _OVER) is _OVER:
-                    return
-            yield
 
     def _leaves_first_values(self, hyper: Hyper) -> bool:
         """Whether an update without a gradient changes no bit of a row that was never touched."""

@@ -181,23 +181,13 @@ def _added(parts: list[tuple[Array, Array]], part: tuple[Array, Array]) -> Itera
         both = here.take(place) == ids
         if not np.logical_or.reduce(both):
             continue
-        if np.logical_and.reduce(both):
-            _add_at(sums, place, values)
-            return
-        _add_at(sums, place.compress(both), values.compress(both, axis=0))
+        place = place.compress(both)
+        summed = sums.take(place, axis=0)
+        summed += values.compress(both, axis=0)
+        put_rows(sums, place, summed)
         np.logical_not(both, out=both)
         ids, values = ids.compress(both), values.compress(both, axis=0)
     yield ids, values
-
-
-def _add_at(values: Array, places: Array, more: Array) -> None:
-    """Adds to rows whose places ascend."""
-    if len(places) == len(values):
-        values += more
-    else:
-        summed = values.take(places, axis=0)
-        summed += more
-        put_rows(values, places, summed)
 
 
 def _in_order(rows: Rows) -> tuple[Array, Array]:

@@ -102,7 +102,8 @@ class TableRows:
     table of fixed size a place is the row's number, of a growing one it is the id, uint64.
 
     `_here` (bool) are the rows that are here, `count` of them. Of a growing table `_last` has the step of a row's last
-    use, and `_score` the sum over its uses of decay^(steps since then), at that step.
+    use, and `_score` the sum over its uses of decay^(steps since then), at that step. `_columns` are what is known of
+    each row beside `arrays`, by the names that a snapshot has for it.
     """
 
     def __init__(
@@ -136,6 +137,11 @@ class TableRows:
         self._last = GrowingArray(None, np.int64)
         self._score = GrowingArray(None, np.float32)
         self._bounds = 0
+        self._columns = {} if history is None else {SEEN: history.seen}
+        if self._eviction is not None:
+            self._columns[USED] = self._last
+            if self._eviction.score is not None:
+                self._columns[SCORE] = self._score
 
     @property
     def stop(self) -> int:
@@ -219,25 +225,15 @@ class TableRows:
     def columns(self, rows: Array) -> Columns:
         """All that is known of rows (n) that are here, but for their places: for `restore`."""
         found = {name or VALUE: self.arrays.read(name, rows) for name in (None, *self.arrays.names)}
-        if self.history is not None:
-            found[SEEN] = self.history.seen(rows)
-        if self._eviction is not None:
-            found[USED] = self._last.array[rows]
-            if self._eviction.score is not None:
-                found[SCORE] = self._score.array[rows]
-        return found
+        return found | {name: one.array.take(rows) for name, one in self._columns.items()}
 
     def restore(self, places: Array, columns: Columns) -> None:
         """Rows at places (n), distinct, are as `columns` has them. Raises MemoryError."""
         rows = self.bring(places, 0, None)
         for name in (None, *self.arrays.names):
             self.arrays.write(name, rows, columns[name or VALUE])
-        if self.history is not None:
-            self.history.restore(rows, columns[SEEN])
-        if self._eviction is not None:
-            self._last.array[rows] = columns[USED]
-            if self._eviction.score is not None:
-                self._score.array[rows] = columns[SCORE]
+        for column, one in self._columns.items():
+            one.array[rows] = columns[column]
 
     def marks(self) -> Columns:
         """What is known beside the columns of rows: copies, for `begin_with`."""
@@ -286,13 +282,9 @@ class TableRows:
         self.changes.mark(rows)
 
     def _reserve(self, rows: int) -> None:
-        self._here.reserve(rows)
         self.arrays.reserve(rows)
-        if self._eviction is not None:
-            self._last.reserve(rows)
-            self._score.reserve(rows)
-        if self.history is not None:
-            self.history.reserve(rows)
+        for one in (self._here, *self._columns.values()):
+            one.reserve(rows)
 
     def _create(self, rows: Array, places: Array, first: FirstOf | None) -> None:
         a_part = min(max(FIRST_ELEMENTS // max(self.arrays.width, 1), 1), self.arrays.at_once or len(rows))
@@ -315,7 +307,7 @@ class TableRows:
         self.count -= len(rows)
         self._index.remove(rows)
         if self.history is not None:
-            self.history.gone(rows)
+            self.history.seen.array[rows] = 0
 
     def _use(self, rows: Array, new: Array, step: int) -> None:
         """Rows (n), distinct, are used in a step, those at the positions `new` for the first time."""

@@ -149,7 +149,7 @@ def test_rows_that_nobody_meets_are_swept_and_what_they_needed_is_forgotten(
         log = table.rows.history._log
         assert log.last == 60
         assert log.last + 1 - log.first <= 7 + 2 * 5
-        assert (table.rows.history._seen.array[table.rows.history._seen.array > 0] >= 60 - 7 - 5).all()
+        assert (table.rows.history.seen.array[table.rows.history.seen.array > 0] >= 60 - 7 - 5).all()
     assert sum(table.rows.count for table in store.tables) == come
     assert store("pull_rows", "t", np.arange(ROWS), 60).tobytes() == dense.weight.tobytes()
 
