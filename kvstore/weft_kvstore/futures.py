@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError, wait
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -241,7 +242,8 @@ def then(future: Future[T], begin: Callable[[T], Future[R]]) -> Future[R]:
                 return
             except Exception as raised:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it
                 error = raised
-        result.set_exception(error)
+        with suppress(InvalidStateError):
+            result.set_exception(error)
 
     on_end(future, ended)
     return result
@@ -250,10 +252,11 @@ def then(future: Future[T], begin: Callable[[T], Future[R]]) -> Future[R]:
 def hand_on(future: Future[R], ended: Future[R]) -> None:
     """The future ends as the other has."""
     error = error_of(ended)
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(ended.result())
+    with suppress(InvalidStateError):  # It has failed with a push that it waited for.
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(ended.result())
 
 
 class _Join:
@@ -289,10 +292,11 @@ class _Join:
             value = None if error is not None else make([one.result() for one in futures])
         except Exception as raised:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it
             error = raised
-        if error is None:
-            result.set_result(value)
-        else:
-            result.set_exception(error)
+        with suppress(InvalidStateError):  # It has failed with a push that it waited for.
+            if error is None:
+                result.set_result(value)
+            else:
+                result.set_exception(error)
 
 
 # --- Work that another thread does between two pieces of its own ------------------------------------------------------

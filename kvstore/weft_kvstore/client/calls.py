@@ -313,6 +313,7 @@ class StoreCalls(Store, BufferStore):
 
     # --- Rows of tables
 
+    @_checked
     def push_table(
         self,
         table: TableKey,

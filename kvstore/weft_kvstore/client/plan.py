@@ -20,7 +20,6 @@ from weft_kvstore.compression.slices import SliceCodec
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.rows.rows import before_padding
 from weft_kvstore.sharding import Routing, RowCut, row_cut
 from weft_kvstore.wire.outbox import OneBuffer, Source
 
@@ -313,35 +312,14 @@ class KeySet:
         return f"{len(self.names)} keys ({shown}{f' and {more} more' if more > 0 else ''})"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TableKey:
     """A table whose rows the slot pushes, and pulls, with what every call of it needs anew. `place` is that in the
-    description, `names` has its own."""
+    description."""
 
-    __slots__ = ("_last", "_row", "cut", "dtype", "key", "names", "place")
-
-    def __init__(self, key: KeyDescription, place: int, cut: RowCut) -> None:
-        self.key = key
-        self.place = place
-        self.cut = cut
-        self.names = (key.key,)
-        self.dtype: np.dtype[Any] = np.dtype(key.dtype)
-        self._row = tuple(key.shape[1:])
-        self._last = np.iinfo(np.int64).max if key.growth is not None else key.shape[0] - 1
-
-    def fitting(self, ids: Any, rows: Any = None) -> int | None:
-        """How many of the ids are no padding, where they are int64 and ascend, all padding is behind them, and the
-        rows, if any, are such an array as the table has for them. None where more has to be looked at."""
-        if type(ids) is not np.ndarray or ids.dtype != np.int64 or ids.ndim != 1 or not ids.flags.c_contiguous:
-            return None
-        if rows is not None and (
-            type(rows) is not np.ndarray
-            or rows.dtype != self.dtype
-            or rows.shape != (len(ids), *self._row)
-            or not rows.flags.c_contiguous
-        ):
-            return None
-        count = before_padding(ids)
-        return count if not count or ids[count - 1] <= self._last else None
+    key: KeyDescription
+    place: int
+    cut: RowCut
 
 
 # --- The keys that a store has, found by the names that a caller says, and what is worked out of them once ------------

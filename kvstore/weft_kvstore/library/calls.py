@@ -16,7 +16,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import MAX_PULLED_ROWS, StoreCalls
-from weft_kvstore.client.plan import KeySet, TableKey
+from weft_kvstore.client.plan import KeySet
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
@@ -33,43 +33,11 @@ from weft_kvstore.library.arrays import (
     sum_of,
 )
 from weft_kvstore.library.key_registry import KeyRegistry
-from weft_kvstore.library.steps import Barriers, SlotSteps, check_number, check_priority
+from weft_kvstore.library.steps import Barriers, Send, SlotSteps, check_number, check_priority
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Pulled
-from weft_kvstore.wire.messages import MAX_RUNS
-
-# --- Keys that are at several steps: those at one step go together ----------------------------------------------------
-
-
-def _sent(
-    send: Callable[[Sequence[str], int, Sequence[Array]], Future[None]],
-    names: Sequence[str],
-    steps: Sequence[int],
-    arrays: Sequence[Array],
-) -> Future[None]:
-    """Sends each key's array, those of one step, or version, together."""
-    groups = [
-        send([names[number] for number in numbers], step, [arrays[number] for number in numbers])
-        for step, numbers in _grouped(steps)
-    ]
-    return groups[0] if len(groups) == 1 else joined(groups, _nothing)
-
-
-def _grouped(steps: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """The numbers of the keys that are at each step."""
-    found: dict[int, list[int]] = {}
-    for number, step in enumerate(steps):
-        found.setdefault(step, []).append(number)
-    return list(found.items())
-
-
-def _own(outs: Sequence[Array | None], numbers: Sequence[int]) -> list[Array] | None:
-    """The arrays that the store may write itself: all of them or none."""
-    own = [outs[number] for number in numbers]
-    fit = [out for out in own if out is not None and out.flags.c_contiguous]
-    return fit if len(fit) == len(own) else None
-
+from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A slot's calls on whole values: a user's arguments checked, counted, brought to the host, and handed to a `Store`.
@@ -77,6 +45,9 @@ def _own(outs: Sequence[Array | None], numbers: Sequence[int]) -> list[Array] | 
 
 MASTER: Final = "weft.master"
 """In a key's state: the float32 value of a key whose users have 16 bits."""
+
+KEY_LISTS_KEPT: Final = 1 << 16
+"""Calls that are remembered: a program that trains has as many as it has keys, and a few lists of them."""
 
 Form: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
 """A dtype and a shape."""
@@ -89,6 +60,19 @@ class _Several:
     arrays: Sequence[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The keys of a call, `given` by their user, and looked up. `is_plain`: arrays travel as they are given, and one
+    message may name all of them."""
+
+    given: list[Any]
+    specs: list[KeyDescription]
+    names: list[str]
+    known: KeySet
+    single: bool
+    is_plain: bool
+
+
 class ValueCalls:
     """`key` is always one key or a list, and the future's result has the same form. All raise StoreRefusedError, at
     once, for arguments that do not fit; then nothing was begun."""
@@ -98,16 +82,50 @@ class ValueCalls:
         self._registry = registry
         self._steps = steps
         self._traffic = traffic
+        self._pushed: dict[Any, _Keys] = {}
+        """Keys that the slot pushes, as they were given to a call: looked up once."""
+        self._pulled: dict[Any, _Keys] = {}
 
-    def key_set(self, key: object) -> KeySet | None:
-        """The store's of keys that may be pushed and pulled in one message; None where some cannot be. Errors are told
-        by the calls."""
-        try:
-            _, _, specs, _ = self._registry.listed("pushpull", key, pushes=True)
-        except StoreRefusedError:
-            return None
-        fit = 0 < len(specs) <= MAX_RUNS and not any(spec.half for spec in specs)
-        return self._store.key_set([spec.key for spec in specs]) if fit else None
+    def _keys(self, call: str, key: Any, *, pushes: bool) -> _Keys:
+        cached = self._pushed if pushes else self._pulled
+        hashed = key
+        if type(key) is not str and type(key) is not int:
+            is_list = (type(key) is list or type(key) is tuple) and not {*map(type, key)} - {str, int}
+            hashed = tuple(key) if is_list else None
+        found = None if hashed is None else cached.get(hashed)
+        if found is None:
+            single, given, specs, _ = self._registry.listed(call, key, pushes=pushes)
+            names = [spec.key for spec in specs]
+            plain = len(specs) <= MAX_RUNS and not any(spec.half for spec in specs)
+            found = _Keys(given, specs, names, self._store.key_set(names), single, plain)
+            if hashed is not None:
+                if len(cached) >= KEY_LISTS_KEPT:
+                    cached.clear()
+                cached[hashed] = found
+        return found
+
+    def _at_each(
+        self, keys: _Keys, numbers: Sequence[int], begin: Callable[[KeySet, int, Sequence[int] | None], Future[Any]]
+    ) -> Future[Any]:
+        """Begins a call for the keys that are at one step, or version, together: `begin(keys, number, which)`, None for
+        all. Ends with a list in the order of the keys, where they are at several."""
+        first = numbers[0] if numbers else 0
+        if numbers.count(first) == len(numbers):
+            return begin(keys.known, first, None)
+        groups: dict[int, list[int]] = {}
+        for which, number in enumerate(numbers):
+            groups.setdefault(number, []).append(which)
+        begun = [
+            begin(self._store.key_set([keys.names[which] for which in some]), number, some)
+            for number, some in groups.items()
+        ]
+
+        def ordered(found: list[Any]) -> list[Any]:
+            values = [value for some in found for value in some or ()]
+            order = [which for some in groups.values() for which in some]
+            return [value for _, value in sorted(zip(order, values, strict=False), key=itemgetter(0))]
+
+        return joined(begun, ordered)
 
     def init(self, key: object, value: Any, by: int | None) -> Future[None]:
         _, keys, specs, (values,) = self._registry.listed("init", key, value, rows=None)
@@ -130,79 +148,151 @@ class ValueCalls:
         return self._steps.set("init", [spec.key for spec in specs], 0, arrays, give)
 
     def push(self, call: str, key: object, gradient: Any, step: int | None, priority: int) -> Future[None]:
-        _, keys, specs, (gradients,) = self._registry.listed(call, key, gradient, pushes=True)
         if priority:
             check_priority(priority, self._registry.call(call))
-        arrays, names = self._wholes(call, keys, specs, gradients, "gradient"), [spec.key for spec in specs]
+        keys = self._keys(call, key, pushes=True)
+        arrays = keys.known.fitting(gradient, single=keys.single) if keys.is_plain else None
+        if arrays is None:
+            return self._push_converted(call, keys, gradient, step, priority)
+
+        return self._steps.push(call, keys.names, step, arrays, partial(self._push, keys, priority))
+
+    def _push(self, keys: _Keys, priority: int, steps: list[int], hosts: list[Array]) -> Future[None]:
+        def begin(some: KeySet, step: int, which: Sequence[int] | None) -> Future[None]:
+            arrays = hosts if which is None else [hosts[one] for one in which]
+            return self._store.push(some, step, arrays, priority=priority)
+
+        return self._at_each(keys, steps, begin)
+
+    def _push_converted(self, call: str, keys: _Keys, gradient: Any, step: int | None, priority: int) -> Future[None]:
+        """Of gradients that are not yet what the store takes: they are checked, brought to the host, and added up."""
+        _, _, _, (gradients,) = self._registry.listed(call, keys.given[0] if keys.single else keys.given, gradient)
+        arrays = self._wholes(call, keys.given, keys.specs, gradients, "gradient")
         parts = [one.arrays if isinstance(one, _Several) else (one,) for one in arrays]
 
-        def add_up(steps: list[int], hosts: list[Array]) -> Future[None]:
+        def send(steps: list[int], hosts: list[Array]) -> Future[None]:
             brought = iter(hosts)
             sums = []
-            for spec, some in zip(specs, parts, strict=True):
+            for spec, some in zip(keys.specs, parts, strict=True):
                 mine = [next(brought) for _ in some]
                 sums.append(mine[0] if len(mine) == 1 else sum_of(mine, np.dtype(spec.dtype)))
-            return _sent(partial(self._store.push, priority=priority), names, steps, _as_kept(specs, sums))
+            return self._push(keys, priority, steps, _as_kept(keys.specs, sums))
 
-        return self._steps.push(call, names, step, [one for some in parts for one in some], add_up)
+        return self._steps.push(call, keys.names, step, [one for some in parts for one in some], send)
 
     def pull(
         self, call: str, key: object, out: Any, version: int | None, *, settled: bool, priority: int
     ) -> Future[Any]:
         if priority:
             check_priority(priority, self._registry.call(call))
-        single, specs, outs, arrays, more = self._asked(call, key, out)
-        names = [spec.key for spec in specs]
-        versions, guards = self._steps.versions(call, names, version)
-        look = self._steps.look if version is None and not self._steps.are_seen(names) else None
+        keys = self._keys(call, key, pushes=False)
+        outs = None if out is None else keys.known.fitting(out, single=keys.single, writable=True)
+        if not keys.is_plain or (out is not None and outs is None):
+            return self._pull_converted(call, keys, out, version, settled=settled, priority=priority)
+        send = partial(self._pull, keys, outs, settled=settled, priority=priority, looks=version is None)
+        return self._steps.pull(call, keys.names, version, [], partial(send, single=keys.single))
+
+    def _pull(
+        self,
+        keys: _Keys,
+        outs: Sequence[Array | None] | None,
+        versions: list[int],
+        _: list[Array],
+        *,
+        settled: bool,
+        priority: int,
+        looks: bool,
+        single: bool = False,
+    ) -> Future[Any]:
+        """`looks`: keys that have not told yet which step they are at do so. Where all have one of `outs`, the store
+        writes these itself."""
+        looks = looks and not self._steps.unseen.isdisjoint(keys.names)
+
+        def begin(some: KeySet, version: int, which: Sequence[int] | None) -> Future[Any]:
+            own: Any = outs if outs is None or which is None else [outs[one] for one in which]
+            own = None if own is None or type(None) in map(type, own) else own
+            wanted = some if len(some) <= MAX_RUNS else some.names
+            if not looks:
+                return self._store.pull(wanted, version, settled=settled, out=own, single=single, priority=priority)
+
+            def told(pulled: list[Pulled]) -> Any:
+                self._steps.look(some.names, pulled[0].highest)
+                return pulled[0].values[0] if single else pulled[0].values
+
+            pulled = self._store.pull_versions(some.names, version, settled=settled, out=own, priority=priority)
+            return joined([pulled], told)
+
+        return self._at_each(keys, versions, begin)
+
+    def _pull_converted(
+        self, call: str, keys: _Keys, out: Any, version: int | None, *, settled: bool, priority: int
+    ) -> Future[Any]:
+        """Into arrays that the store cannot write itself, or of another type than it has."""
+        outs, arrays, more = self._asked(call, keys, out)
         targets = self._traffic.targets(arrays)
         host_outs = [None if number in targets else array for number, array in enumerate(arrays)]
-        store_outs = [None if spec.half else out for spec, out in zip(specs, host_outs, strict=True)]
-        groups = _grouped(versions)
+        fits = [
+            one is not None and one.flags.c_contiguous and not spec.half
+            for spec, one in zip(keys.specs, host_outs, strict=True)
+        ]
+        own = [one if fit else None for one, fit in zip(host_outs, fits, strict=True)]
+        looks = version is None
 
-        def pull_group(version: int, numbers: list[int]) -> Future[list[Array]]:
-            some, own = [names[number] for number in numbers], _own(store_outs, numbers)
-            if look is None:
-                return self._store.pull(some, version, settled=settled, out=own, priority=priority)
+        def send(versions: list[int], _: list[Array]) -> Future[list[Array]]:
+            pulled = self._pull(keys, own, versions, _, settled=settled, priority=priority, looks=looks)
+            return joined([pulled], lambda found: _as_given(keys.specs, found[0], host_outs))
 
-            def told(pulled: list[Pulled]) -> list[Array]:
-                look(some, pulled[0].highest)
-                return pulled[0].values
-
-            return joined([self._store.pull_versions(some, version, settled=settled, out=own, priority=priority)], told)
-
-        def ordered(found: list[list[Array]]) -> list[Array]:
-            values = {
-                number: value
-                for (_, numbers), group in zip(groups, found, strict=True)
-                for number, value in zip(numbers, group, strict=True)
-            }
-            return _as_given(specs, [values[number] for number in range(len(names))], host_outs)
-
-        def begin(_: list[Array]) -> Future[list[Array]]:
-            return joined([pull_group(*group) for group in groups], ordered, guards)
-
-        pulled = self._traffic.delivered(self._traffic.bring(names, [], begin), outs, targets, single=single)
-        return self._traffic.copied(pulled, more, single=single) if more else pulled
+        found = self._steps.pull(call, keys.names, version, [], send)
+        pulled = self._traffic.delivered(found, outs, targets, single=keys.single)
+        return self._traffic.copied(pulled, more, single=keys.single) if more else pulled
 
     def pushpull(self, key: object, gradient: Any, out: Any, step: int | None, priority: int) -> Future[Any]:
-        """A push and a pull."""
-        self._asked("pushpull", key, out)  # What `pull` would refuse, before something is begun that belongs to it.
-        pushed = self.push("pushpull", key, gradient, step, priority)
-        pulled = self.pull("pushpull", key, out, None if step is None else step + 1, settled=False, priority=priority)
+        """One message where that is possible, else a push and a pull."""
+        call = "pushpull"
+        if priority:
+            check_priority(priority, self._registry.call(call))
+        keys = self._keys(call, key, pushes=True)
+        arrays = keys.known.fitting(gradient, single=keys.single) if keys.is_plain else None
+        outs = None if out is None else keys.known.fitting(out, single=keys.single, writable=True)
+        if arrays and (out is None or outs is not None):
+            begun = self._steps.push(
+                call,
+                keys.names,
+                step,
+                arrays,
+                lambda steps, hosts: self._store.pushpull(
+                    keys.known, steps[0], hosts, out=outs, single=keys.single, priority=priority
+                ),
+                pulls=True,
+            )
+            if begun is not None:
+                return begun
+        self._asked(call, keys, out)  # What `pull` would refuse, before something is begun that belongs to it.
+        pushed = self.push(call, key, gradient, step, priority)
+        pulled = self.pull(call, key, out, None if step is None else step + 1, settled=False, priority=priority)
         return joined([pulled, pushed], itemgetter(0))
 
     def pull_state(self, key: object, version: int | None, *, settled: bool) -> Future[Any]:
         call = "pull_state"
         single, _, specs, _ = self._registry.listed(call, key)
-        names = [spec.key for spec in specs]
-        versions, guards = self._steps.versions(call, names, version)
 
-        def begin(_: list[Array]) -> Future[Any]:
+        def send(versions: list[int], _: list[Array]) -> Future[Any]:
             pulled = [self._state(spec, at, settled=settled) for spec, at in zip(specs, versions, strict=True)]
-            return joined(pulled, lambda found: found[0] if single else found, guards)
+            return joined(pulled, lambda found: found[0] if single else found)
 
-        return self._traffic.bring(names, [], begin)
+        return self._steps.pull(call, [spec.key for spec in specs], version, [], send)
+
+    def set(self, key: object, value: Any, version: int) -> Future[None]:
+        keys = self._keys("set", key, pushes=False)
+        _, _, _, (values,) = self._registry.listed("set", key, value)
+        arrays = self._wholes("set", keys.given, keys.specs, values, "value")
+        return self._steps.set(
+            "set",
+            keys.names,
+            version,
+            arrays,
+            lambda versions, hosts: self._store.set(keys.names, versions[0], _as_kept(keys.specs, hosts)),
+        )
 
     def restore(self, key: object, value: Any, state: Any, step: int) -> Future[None]:
         call = "restore"
@@ -241,17 +331,6 @@ class ValueCalls:
 
         return self._steps.set(call, [spec.key for spec in specs], step, arrays, give)
 
-    def set(self, key: object, value: Any, version: int) -> Future[None]:
-        _, keys, specs, (values,) = self._registry.listed("set", key, value)
-        arrays, names = self._wholes("set", keys, specs, values, "value"), [spec.key for spec in specs]
-        return self._steps.set(
-            "set",
-            names,
-            version,
-            arrays,
-            lambda versions, hosts: _sent(self._store.set, names, versions, _as_kept(specs, hosts)),
-        )
-
     def read_consistent(self, key: object) -> Future[tuple[int, list[Array]]]:
         call = "read_consistent"
         self._registry.check_sync(call)
@@ -268,29 +347,27 @@ class ValueCalls:
         kept: Future[Any] = self._store.pull(spec.key, version, settled=settled, as_kept=True)
         return joined([state, kept], lambda both: {**both[0], MASTER: both[1]})
 
-    def _asked(
-        self, call: str, key: object, out: Any
-    ) -> tuple[bool, list[KeyDescription], list[Any], list[Any], list[tuple[int, Any, Any]]]:
-        """Whether one key was given; the keys; of each the caller's first array, and it as it is written; and further
-        arrays: the number of the key, the caller's, and it as it is written."""
+    def _asked(self, call: str, keys: _Keys, out: Any) -> tuple[list[Any], list[Any], list[tuple[int, Any, Any]]]:
+        """Of each key the caller's first array, and it as it is written; and further arrays: the number of the key, the
+        caller's, and it as it is written."""
         firsts, others = out, []
         if isinstance(out, list | tuple):
-            single = isinstance(key, str | int | np.integer)
+            single = keys.single
             groups = [one if isinstance(one, list | tuple) and one else [one] for one in ([out] if single else out)]
             others = [(number, one) for number, group in enumerate(groups) for one in group[1:]]
             firsts = groups[0][0] if single else [group[0] for group in groups]
-        single, keys, specs, (outs,) = self._registry.listed(call, key, firsts)
+        _, _, specs, (outs,) = self._registry.listed(call, keys.given[0] if keys.single else keys.given, firsts)
         if out is None:
-            return single, specs, outs, outs, []
+            return outs, outs, []
 
         def written(some: Sequence[tuple[int, Any]]) -> list[Any]:
             forms = [_form(specs[number]) for number, _ in some]
             return checked_outs(
-                [one for _, one in some], forms, lambda at: self._registry.where(call, keys[some[at][0]])
+                [one for _, one in some], forms, lambda at: self._registry.where(call, keys.given[some[at][0]])
             )
 
         arrays, more = written(list(enumerate(outs))), written(others)
-        return single, specs, outs, arrays, [(*one, array) for one, array in zip(others, more, strict=True)]
+        return outs, arrays, [(*one, array) for one, array in zip(others, more, strict=True)]
 
     def _wholes(
         self, call: str, keys: Sequence[object], specs: Sequence[KeyDescription], values: Sequence[Any], what: str
@@ -361,163 +438,106 @@ class RowCalls:
         self._steps = steps
         self._traffic = traffic
 
-    def table(self, key: object) -> TableKey | None:
-        """A table that the slot pushes, looked up once for all such calls of its rows as need only have these checked.
-        None for any other key."""
-        try:
-            spec = self._registry.find(key, "push_rows", rows=True, pushes=True)
-        except StoreRefusedError:
-            return None
-        return self._store.table(spec.key) if spec.half is None else None
-
     def push(self, key: object, ids: Any, rows: Any, step: int | None, priority: int) -> Future[None]:
         call = "push_rows"
         if priority:
             check_priority(priority, self._registry.call(call))
-        specs, given = self._sent(call, key, ids, rows, pushing=True)
-        names = [spec.key for spec in specs]
-
-        def begin(steps: list[int], hosts: list[Array]) -> Future[None]:
-            parts = self._flat(call, specs, given, hosts)
-            pushed = [self._store.push_rows(*one, priority=priority) for one in _calls(names, steps, parts)]
-            return joined(pushed, _nothing)
-
-        return self._steps.push(call, names, step, given, begin)
+        names, given, send = self._sending(call, key, ids, rows, PayloadKind.GRADIENT, priority=priority)
+        return self._steps.push(call, names, step, given, send)
 
     def set(self, key: object, ids: Any, rows: Any, version: int) -> Future[None]:
         call = "set_rows"
-        specs, given = self._sent(call, key, ids, rows, pushing=False)
-        names = [spec.key for spec in specs]
+        names, given, send = self._sending(call, key, ids, rows, PayloadKind.VALUE)
+        return self._steps.set(call, names, version, given, send)
 
-        def begin(versions: list[int], hosts: list[Array]) -> Future[None]:
-            parts = self._flat(call, specs, given, hosts)
-            return joined([self._store.set_rows(*one) for one in _calls(names, versions, parts)], _nothing)
-
-        return self._steps.set(call, names, version, given, begin)
-
-    def pull(
-        self, key: object, ids: Any, out: Any, version: int | None, *, settled: bool, priority: int
-    ) -> Future[Any]:
-        call = "pull_rows"
-        if priority:
-            check_priority(priority, self._registry.call(call))
-        single, keys, specs, (wanted, outs) = self._registry.listed(call, key, ids, out, rows=True)
-        given = self._asked(call, keys, wanted)
-        shapes = [(*form_of(one)[1], *spec.shape[1:]) for spec, one in zip(specs, given, strict=True)]
-        forms = [(_dtype(spec), shape) for spec, shape in zip(specs, shapes, strict=True)]
-        arrays = checked_outs(outs, forms, lambda number: self._registry.where(call, keys[number]))
-        names, given = [spec.key for spec in specs], self._seen(call, specs, given)
-        versions, guards = self._steps.versions(call, names, version)
-        targets = self._traffic.targets(arrays)
-        host_outs = [None if number in targets else array for number, array in enumerate(arrays)]
-
-        def begin(hosts: list[Array]) -> Future[list[Array]]:
-            flat = self._brought(call, specs, given, hosts)
-            pulled = [
-                self._store.pull_rows(name, one, at, settled=settled, priority=priority)
-                for name, one, at in zip(names, flat, versions, strict=True)
-            ]
-            return joined(pulled, lambda values: _shaped(values, specs, shapes, host_outs), guards)
-
-        return self._traffic.delivered(self._traffic.bring(names, given, begin), outs, targets, single=single)
-
-    def pull_state(self, key: object, ids: Any, version: int | None, *, settled: bool) -> Future[Any]:
-        call = "pull_state_rows"
-        single, keys, specs, (wanted,) = self._registry.listed(call, key, ids, rows=True)
-        given = self._asked(call, keys, wanted)
-        shapes = [(*form_of(one)[1], *spec.shape[1:]) for spec, one in zip(specs, given, strict=True)]
-        names, given = [spec.key for spec in specs], self._seen(call, specs, given)
-        versions, guards = self._steps.versions(call, names, version)
-
-        def shaped(states: list[Any]) -> Any:
-            found = [
-                {name: rows.reshape(shape) for name, rows in state.items()}
-                for state, shape in zip(states, shapes, strict=True)
-            ]
-            return found[0] if single else found
-
-        def begin(hosts: list[Array]) -> Future[Any]:
-            flat = self._brought(call, specs, given, hosts)
-            pulled = [
-                self._store.pull_state_rows(name, one, at, settled=settled)
-                for name, one, at in zip(names, flat, versions, strict=True)
-            ]
-            return joined(pulled, shaped, guards)
-
-        return self._traffic.bring(names, given, begin)
-
-    def _sent(
-        self, call: str, key: object, ids: Any, rows: Any, *, pushing: bool
-    ) -> tuple[list[KeyDescription], list[Any]]:
-        """The tables, and by turns the ids and the rows of each, checked."""
-        _, keys, specs, (all_ids, all_rows) = self._registry.listed(call, key, ids, rows, rows=True, pushes=pushing)
+    def _sending(
+        self, call: str, key: object, ids: Any, rows: Any, kind: PayloadKind, *, priority: int = 0
+    ) -> tuple[list[str], list[Any], Send[None]]:
+        """The tables' names, by turns the ids and the rows of each, and what sends these once they are on the host."""
+        pushes = kind is PayloadKind.GRADIENT
+        _, keys, specs, (all_ids, all_rows) = self._registry.listed(call, key, ids, rows, rows=True, pushes=pushes)
         given: list[Any] = []
+        flats: list[_Flat | None] = []
         for one, spec, some, values in zip(keys, specs, all_ids, all_rows, strict=True):
             where = self._registry.where(call, one)
             found = checked_ids(some, where)
             shape = (*form_of(found)[1], *spec.shape[1:])
-            (seen,) = self._seen(call, [spec], [found])
-            given += [seen, checked(values, _dtype(spec), shape, f"{where}: rows")]
-        return specs, given
+            flats.append(None if is_on_device(found) else _flat(found, spec, where))
+            given += [found, checked(values, _dtype(spec), shape, f"{where}: rows")]
 
-    def _asked(self, call: str, keys: Sequence[object], wanted: Sequence[Any]) -> list[Any]:
-        """The ids of each table, in the caller's shape."""
-        found = [checked_ids(one, self._registry.where(call, name)) for name, one in zip(keys, wanted, strict=True)]
-        for name, ids in zip(keys, found, strict=True):
-            count = math.prod(form_of(ids)[1])
-            if count > MAX_PULLED_ROWS:
-                told = f"{count} rows; a call may ask for {MAX_PULLED_ROWS}"
-                raise StoreRefusedError(f"{self._registry.where(call, name)}: {told}")
-        return found
+        def send(steps: list[int], hosts: list[Array]) -> Future[None]:
+            sent = []
+            for spec, flat, step, some, values in zip(specs, flats, steps, hosts[::2], hosts[1::2], strict=True):
+                own, count = flat or _flat(some, spec, self._registry.where(call, user_key(spec.key)))
+                kept = values.reshape(len(own), *spec.shape[1:]).astype(spec.dtype, copy=False)
+                table = self._store.table(spec.key)
+                sent.append(self._store.push_table(table, step, own, kept, count, kind=kind, priority=priority))
+            return sent[0] if len(sent) == 1 else joined(sent, _nothing)
 
-    def _flat(
-        self, call: str, specs: Sequence[KeyDescription], given: list[Any], hosts: list[Array]
-    ) -> list[tuple[Array, Array]]:
-        """Ids (n) and rows (n, ...) of each table."""
-        all_ids = self._brought(call, specs, given[::2], hosts[::2])
-        return [
-            (ids, rows.reshape(len(ids), *spec.shape[1:]).astype(spec.dtype, copy=False))
-            for spec, ids, rows in zip(specs, all_ids, hosts[1::2], strict=True)
-        ]
+        return [spec.key for spec in specs], given, send
 
-    def _brought(
-        self, call: str, specs: Sequence[KeyDescription], given: Sequence[Any], hosts: Sequence[Array]
-    ) -> list[Array]:
-        """Ids (n) that are on the host by now: those that were on a GPU before are looked at now. Raises as `_seen`."""
-        return [
-            ids if ids is before else self._seen(call, [spec], [ids])[0]
-            for spec, before, ids in zip(specs, given, hosts, strict=True)
-        ]
+    def pull(
+        self,
+        key: object,
+        ids: Any,
+        out: Any,
+        version: int | None,
+        *,
+        settled: bool,
+        priority: int = 0,
+        state: bool = False,
+    ) -> Future[Any]:
+        """Rows, or the rule's `state` of them."""
+        call = "pull_state_rows" if state else "pull_rows"
+        if priority:
+            check_priority(priority, self._registry.call(call))
+        single, keys, specs, (wanted, outs) = self._registry.listed(call, key, ids, out, rows=True)
+        given: list[Any] = []
+        flats: list[_Flat | None] = []
+        for one, spec, some in zip(keys, specs, wanted, strict=True):
+            where = self._registry.where(call, one)
+            found = checked_ids(some, where)
+            if (rows := math.prod(form_of(found)[1])) > MAX_PULLED_ROWS:
+                raise StoreRefusedError(f"{where}: {rows} rows; a call may ask for {MAX_PULLED_ROWS}")
+            flats.append(None if is_on_device(found) else _flat(found, spec, where))
+            given.append(found)
+        shapes = [(*form_of(one)[1], *spec.shape[1:]) for spec, one in zip(specs, given, strict=True)]
+        forms = [(_dtype(spec), shape) for spec, shape in zip(specs, shapes, strict=True)]
+        arrays = checked_outs(outs, forms, lambda number: self._registry.where(call, keys[number]))
+        targets = self._traffic.targets(arrays)
+        host_outs = [None if number in targets else array for number, array in enumerate(arrays)]
 
-    def _seen(self, call: str, specs: Sequence[KeyDescription], all_ids: Sequence[Any]) -> list[Any]:
-        """Ids (n) as the tables take them; a GPU's as they are. Raises StoreRefusedError for one that a table cannot
-        have."""
-        found = []
-        for spec, ids in zip(specs, all_ids, strict=True):
-            flat = ids
-            if not is_on_device(ids):
-                where = self._registry.where(call, user_key(spec.key))
-                flat = flat_ids(ids, where, any_64_bits=spec.growth is not None)
-                check_ids(flat, spec, where)
-            found.append(flat)
-        return found
+        def shaped(found: list[Any]) -> list[Any]:
+            if state:
+                return [
+                    {name: rows.reshape(shape) for name, rows in one.items()}
+                    for one, shape in zip(found, shapes, strict=True)
+                ]
+            values = [value.reshape(shape) for value, shape in zip(found, shapes, strict=True)]
+            return _as_given(specs, values, host_outs)
+
+        def send(versions: list[int], hosts: list[Array]) -> Future[list[Any]]:
+            pulled = []
+            for spec, flat, at, some in zip(specs, flats, versions, hosts, strict=True):
+                own, count = flat or _flat(some, spec, self._registry.where(call, user_key(spec.key)))
+                table = self._store.table(spec.key)
+                pulled.append(
+                    self._store.pull_table(table, at, own, count, settled=settled, state=state, priority=priority)
+                )
+            return joined(pulled, shaped)
+
+        found = self._steps.pull(call, [spec.key for spec in specs], version, given, send)
+        return self._traffic.delivered(found, outs, targets, single=single)
 
 
-def _calls(
-    names: Sequence[str], numbers: Sequence[int], parts: Sequence[tuple[Array, Array]]
-) -> list[tuple[str, int, Array, Array]]:
-    """What is handed over of each table."""
-    return [(name, number, *part) for name, number, part in zip(names, numbers, parts, strict=True)]
+_Flat: TypeAlias = tuple[Array, int | None]
+"""Ids (n) as a table takes them, and how many come before the padding: see `check_ids`."""
 
 
-def _shaped(
-    values: list[Array],
-    specs: Sequence[KeyDescription],
-    shapes: Sequence[tuple[int, ...]],
-    outs: Sequence[Array | None],
-) -> list[Array]:
-    """Rows in the shape of the ids that asked for them, in the arrays where they are wanted."""
-    return _as_given(specs, [value.reshape(shape) for value, shape in zip(values, shapes, strict=True)], outs)
+def _flat(ids: Array, spec: KeyDescription, where: str) -> _Flat:
+    """Raises StoreRefusedError for an id that the table cannot have."""
+    flat = flat_ids(ids, where, any_64_bits=spec.growth is not None)
+    return flat, check_ids(flat, spec, where)
 
 
 # --- What stands behind `KVStore`: the calls of one slot on values and on rows, and those on the slot as a whole ------

@@ -6,16 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TypeAlias, cast, overload
+from typing import Any, TypeAlias, cast, overload
 from weakref import WeakSet
 
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
-from weft_kvstore.client.calls import MAX_PULLED_ROWS, StoreCalls
-from weft_kvstore.client.plan import KeySet, TableKey
+from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import UserKey, read_description
 from weft_kvstore.description.records import StoreDescription
@@ -27,15 +25,11 @@ from weft_kvstore.library.steps import await_shards
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.settings import MAX_STEP, LinkSettings
+from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 Keys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
-KEY_SETS_KEPT: Final = 1 << 16
-"""Calls that are remembered: a program that trains has as many as it has keys, and a few lists of them."""
-
 Described: TypeAlias = StoreDescription | str | os.PathLike[str]
 """A description, or the path of the file that has it."""
 
@@ -68,9 +62,6 @@ class KVStore:
         self._process = OwnProcess()
         self._slot_calls = SlotCalls(store, description, slot, step)
         self._calls = self._slot_calls
-        self._key_sets: dict[Any, KeySet] = {}
-        self._tables: dict[Any, TableKey] = {}
-        """Of keys as they are given to a call: those that were looked up once for all such calls."""
         _stores.add(self)
 
     @classmethod
@@ -181,12 +172,6 @@ class KVStore:
         A higher `priority` is sent first; equal ones follow the keys' priorities in the description. The future ends
         when the shards have the gradient, which may be before they apply it.
         """
-        known, single = self._known(key, step, priority), not isinstance(key, list | tuple)
-        if known is not None and (gradients := known.fitting(gradient, single=single)) is not None:
-            hand_over = partial(self._store.push, known, gradients=gradients, priority=priority)
-            pushed = self._slot_calls.steps.push_planned(known.names, step, hand_over)
-            if pushed is not None:
-                return pushed
         return self._calls.values.push("push", key, gradient, step, priority)
 
     @overload
@@ -211,15 +196,6 @@ class KVStore:
         The result is a new array, or `out`, which may be on a GPU or a PyTorch parameter. In async mode `settled` waits
         for that version from every slot. A higher `priority` is sent first. Fails if a push that it waits for failed.
         """
-        known = self._known(key, None, priority) if version is None and not settled else None
-        if known is not None:
-            single = not isinstance(key, list | tuple)
-            outs = None if out is None else known.fitting(out, single=single, writable=True)
-            if out is None or outs is not None:
-                hand_over = partial(self._store.pull, known, out=outs, single=single, priority=priority)
-                pulled = self._slot_calls.steps.pull_planned(known.names, hand_over)
-                if pulled is not None:
-                    return pulled
         return self._calls.values.pull("pull", key, out, version, settled=settled, priority=priority)
 
     @overload
@@ -234,46 +210,7 @@ class KVStore:
         self, key: UserKey | Keys, gradient: Any, *, step: int | None = None, out: Any = None, priority: int = 0
     ) -> Future[Any]:
         """`push`, then `pull` of the version that includes it, in one message. `out` may be the gradient itself."""
-        known, single = self._known(key, step, priority), not isinstance(key, list | tuple)
-        if known is not None and (gradients := known.fitting(gradient, single=single)) is not None:
-            outs = None if out is None else known.fitting(out, single=single, writable=True)
-            if out is None or outs is not None:
-                hand_over = partial(
-                    self._store.pushpull, known, gradients=gradients, out=outs, single=single, priority=priority
-                )
-                begun = self._slot_calls.steps.push_planned(known.names, step, hand_over, pulls=True)
-                if begun is not None:
-                    return begun
         return self._calls.values.pushpull(key, gradient, out, step, priority)
-
-    def _known(self, key: Any, step: int | None, priority: int) -> KeySet | None:
-        """The keys of a call that pushes or pulls them, all of which this slot pushes: only its arrays are left to
-        check. None where the keys, the step or the priority are such that each call has to look at them."""
-        if type(priority) is not int or not -MAX_CALL_PRIORITY <= priority <= MAX_CALL_PRIORITY:
-            return None
-        if step is not None and not (type(step) is int and 0 <= step < MAX_STEP):
-            return None
-        if type(key) is not str and type(key) is not int:
-            if (type(key) is not list and type(key) is not tuple) or {*map(type, key)} - {str, int}:
-                return None
-            key = tuple(key)
-        known = self._key_sets.get(key)
-        if known is None and (known := self._calls.values.key_set(key)) is not None:
-            if len(self._key_sets) >= KEY_SETS_KEPT:
-                self._key_sets = {}
-            self._key_sets[key] = known
-        return known
-
-    def _known_table(self, key: Any, step: int | None, priority: int) -> TableKey | None:
-        """The same of a table whose rows are pushed or pulled."""
-        if type(priority) is not int or not -MAX_CALL_PRIORITY <= priority <= MAX_CALL_PRIORITY:
-            return None
-        if (step is not None and not (type(step) is int and 0 <= step < MAX_STEP)) or type(key) not in {str, int}:
-            return None
-        known = self._tables.get(key)
-        if known is None and (known := self._calls.rows.table(key)) is not None:
-            self._tables[key] = known
-        return known
 
     def gradient_buffer(self, key: UserKey) -> Array:
         """An array for a key's gradients, the same one at each call. Shards on this host read it without a copy.
@@ -294,12 +231,6 @@ class KVStore:
 
         Rows of the same id are added up, and negative ids are padding. A table is pushed once a step; `ids` may be
         empty."""
-        table = self._known_table(key, step, priority)
-        if table is not None and rows is not None and (count := table.fitting(ids, rows)) is not None:
-            hand_over = partial(self._store.push_table, table, ids=ids, rows=rows, count=count, priority=priority)
-            pushed = self._slot_calls.steps.push_planned(table.names, step, hand_over)
-            if pushed is not None:
-                return pushed
         return self._calls.rows.push(key, ids, rows, step, priority)
 
     def pull_rows(
@@ -313,13 +244,6 @@ class KVStore:
         priority: int = 0,
     ) -> Future[Any]:
         """`pull` of rows of a table, with the shape (...ids, ...row). Ids may repeat; a negative id gives zeros."""
-        is_plain = out is None and version is None and not settled
-        table = self._known_table(key, None, priority) if is_plain else None
-        if table is not None and (count := table.fitting(ids)) is not None and len(ids) <= MAX_PULLED_ROWS:
-            hand_over = partial(self._store.pull_table, table, ids=ids, count=count, priority=priority)
-            pulled = self._slot_calls.steps.pull_planned(table.names, hand_over, looks=False)
-            if pulled is not None:
-                return pulled
         return self._calls.rows.pull(key, ids, out, version, settled=settled, priority=priority)
 
     def read_consistent(self, key: Keys) -> Future[tuple[int, list[Array]]]:
@@ -334,7 +258,7 @@ class KVStore:
         self, key: UserKey | Keys, ids: Any, *, version: int | None = None, settled: bool = False
     ) -> Future[Any]:
         """`pull_state` of rows of a table, shaped as by `pull_rows`."""
-        return self._calls.rows.pull_state(key, ids, version, settled=settled)
+        return self._calls.rows.pull(key, ids, None, version, settled=settled, state=True)
 
     def restore(self, key: UserKey | Keys, value: Any, state: Any = None, *, step: int) -> Future[None]:
         """Restores keys from your own checkpoint after `step` steps: values from `pull`, and state from `pull_state` or
@@ -401,8 +325,6 @@ class _Elsewhere:
 
 def _leave_behind() -> None:
     for store in _stores:
-        store._key_sets = {}
-        store._tables = {}
         store._calls = cast("SlotCalls", _Elsewhere(store._process))
 
 

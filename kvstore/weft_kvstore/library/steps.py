@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
+from itertools import repeat
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -76,8 +77,8 @@ class PushLog:
         """The steps are under way. `again`: some of them may have been pushed before."""
         push = pushed if isinstance(pushed, StoreFuture) else joined([pushed], itemgetter(0))
         with self._lock:
-            if self._under_way:
-                self.is_under_way()
+            while self._under_way and self._under_way[0].has_ended:
+                self._under_way.popleft()
             self._under_way.append(push)
             if again or self.has_failed:
                 self._again = {step: one for step, one in self._again.items() if not one.has_ended}
@@ -148,8 +149,11 @@ class PushLog:
 
 R = TypeVar("R")
 
-HandOver = Callable[[list[int], list[Array]], Future[R]]
-"""hand_over(numbers, arrays): gives the store a call with the keys' steps or versions, and its arrays on the host."""
+Send = Callable[[list[int], list[Array]], Future[R]]
+"""send(numbers, arrays): gives the store a call with the keys' steps or versions, and its arrays on the host."""
+
+
+_ON_HOST: Final = frozenset({np.ndarray})
 
 
 class SlotSteps:
@@ -166,7 +170,7 @@ class SlotSteps:
         self._traffic = traffic
         self._counts = StepCounts(registry.pushed, start)
         self._log = PushLog()
-        self._unseen = set(registry.pushed)
+        self.unseen = set(registry.pushed)
         """Keys that the slot pushes and that have not told yet which step they are at."""
         self._lock = threading.RLock()
         """Held while steps are counted and handed over, which waits for nothing. A signal's handler may call too."""
@@ -184,89 +188,73 @@ class SlotSteps:
         """Whether a step of the key was begun here."""
         return self._counts.has_begun(name)
 
+    @overload
+    def push(self, call: str, names: list[str], step: int | None, arrays: list[Any], send: Send[R]) -> Future[R]: ...
+    @overload
     def push(
-        self, call: str, names: list[str], step: int | None, arrays: list[Any], hand_over: HandOver[None]
-    ) -> Future[None]:
-        """Begins a step of each key; what raises has begun none."""
-        check_number(step, f"{self._registry.call(call)}: step")
+        self, call: str, names: list[str], step: int | None, arrays: list[Any], send: Send[R], *, pulls: Literal[True]
+    ) -> Future[R] | None: ...
+    def push(
+        self, call: str, names: list[str], step: int | None, arrays: list[Any], send: Send[R], *, pulls: bool = False
+    ) -> Future[R] | None:
+        """Begins a step of each key; what raises has begun none. `pulls`: one message that ends with the values that
+        have seen it; None, and nothing has begun, where keys are at several steps, have not told at which, a push has
+        failed, or arrays of a GPU are under way."""
+        if step is not None:
+            check_number(step, f"{self._registry.call(call)}: step")
         with uninterrupted(), self._lock:
-            befores = [self._counts[name] for name in names]
-            if step is None:
-                for name, before in zip(names, befores, strict=True) if self._log.has_failed else ():
+            log, counts = self._log, self._counts.counts
+            befores = [*map(counts.__getitem__, names)]
+            if pulls and (
+                log.has_failed
+                or self._traffic.under_way
+                or befores.count(befores[0]) < len(befores)
+                or not self.unseen.isdisjoint(names)
+            ):
+                return None
+            if step is None and log.has_failed:
+                for name, before in zip(names, befores, strict=True):
                     self._check_none_refused(call, name, before)
-            steps = self._counts.take(names, None if step is None else int(step))
+            steps = befores if step is None else [int(step)] * len(names)
+            for name, taken in zip(names, steps, strict=True):
+                if counts[name] <= taken:
+                    counts[name] = taken + 1
+            guard: StoreFuture[None] | None = None
+            if pulls and log.is_under_way():
+                guard = StoreFuture()
+                log.guard(names, steps, guard)
             try:
-                pushed = self._traffic.bring(names, arrays, lambda hosts: hand_over(steps, hosts))
+                if self._traffic.under_way or {*map(type, arrays)} - _ON_HOST:
+                    sent = self._traffic.bring(names, arrays, partial(send, steps))
+                else:
+                    sent = send(steps, arrays)
             except BaseException:  # Nothing has left.
                 self._counts.give_back(names, steps, befores)
                 raise
-            self._log.add(names, steps, pushed, again=step is not None)
-        return pushed
+            log.add(names, steps, sent, again=step is not None)
+        return sent if guard is None else joined([sent], itemgetter(0), [guard])
 
-    def push_planned(
-        self,
-        names: Sequence[str],
-        step: int | None,
-        hand_over: Callable[[int], Future[Any]],
-        *,
-        pulls: bool = False,
-    ) -> Future[Any] | None:
-        """Pushes a step of some keys: `hand_over` gives the store the call, with the step's number. `pulls`: its future
-        ends with the values that have seen it. None, and nothing has begun, where more has to be looked at."""
-        with uninterrupted(), self._lock:
-            before = self._at(names)
-            if before is None or (pulls and self._unseen and not self._unseen.isdisjoint(names)):
-                return None
-            again, step = step is not None, before if step is None else step
-            steps = [step] * len(names)
-            guards: list[Future[Any]] = []
-            if pulls and self._log.is_under_way():
-                guard: StoreFuture[None] = StoreFuture()
-                guards = [guard] if self._log.guard(names, steps, guard) else []
-            if step >= before:
-                self._counts.counts.update(dict.fromkeys(names, step + 1))
-            try:
-                future = hand_over(step)
-            except BaseException:  # Nothing has left.
-                self._counts.give_back(names, steps, [before] * len(names))
-                raise
-            self._log.add(names, steps, future, again=again)
-        return joined([future], itemgetter(0), guards) if guards else future
-
-    def pull_planned(
-        self, names: Sequence[str], hand_over: Callable[[int], Future[Any]], *, looks: bool = True
-    ) -> Future[Any] | None:
-        """Pulls what has seen all that was pushed of some keys: `hand_over` is given the version. `looks`: they have to
-        have told which step they are at. None as `push_planned`."""
+    def pull(self, call: str, names: Sequence[str], version: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
+        """Pulls a version of each key, by default what has seen all that was pushed."""
+        if version is not None:
+            check_number(version, f"{self._registry.call(call)}: version")
         with self._lock:
-            version = self._at(names)
-            if version is None or (looks and not self._unseen.isdisjoint(names)):
-                return None
-            pulled = hand_over(version)
-            versions = [version] * len(names)
+            counts = self._counts.counts
+            versions = [*map(counts.get, names, repeat(0))] if version is None else [int(version)] * len(names)
+            if self._traffic.under_way or {*map(type, arrays)} - _ON_HOST:
+                pulled = self._traffic.bring(names, arrays, partial(send, versions))
+            else:
+                pulled = send(versions, arrays)
             self._log.guard(names, versions, pulled)
             if self._log.has_failed:
                 self._fail_late(names, versions, pulled)
         return pulled
 
-    def _at(self, names: Sequence[str]) -> int | None:
-        """The step that these keys are at. None where they are at several, a push has failed, or arrays of a GPU are
-        under way: then each has to be looked at."""
-        if self._log.has_failed or self._traffic.under_way:
-            return None
-        counts = self._counts.counts
-        if len(names) == 1:
-            return counts[names[0]]
-        steps = {*map(counts.__getitem__, names)}
-        return steps.pop() if len(steps) == 1 else None
-
-    def set(
-        self, call: str, names: list[str], version: int, arrays: list[Any], hand_over: HandOver[None]
-    ) -> Future[None]:
+    def set(self, call: str, names: list[str], version: int, arrays: list[Any], send: Send[None]) -> Future[None]:
         """Hands over values of a version."""
         check_number(version, f"{self._registry.call(call)}: version", may_lack=False)
         with self._lock:
-            return self._traffic.bring(names, arrays, lambda hosts: hand_over([int(version)] * len(names), hosts))
+            return self._traffic.bring(names, arrays, lambda hosts: send([int(version)] * len(names), hosts))
 
     def end(self, step: int | None, hand_over: Callable[[list[tuple[int, list[str]]]], Future[R]]) -> Future[R]:
         """Ends all steps up to this one: each with the keys that were not pushed in it."""
@@ -281,17 +269,6 @@ class SlotSteps:
             skipped = {name for _, nothing in ended for name in nothing}
             return self._traffic.bring(sorted(skipped), [], lambda _: hand_over(ended))
 
-    def versions(self, call: str, names: Sequence[str], version: int | None) -> tuple[list[int], list[Future[Any]]]:
-        """Which version of each key is meant, and the pushes without which there will be none: they guard a pull."""
-        check_number(version, f"{self._registry.call(call)}: version")
-        with self._lock:
-            versions = [self._counts[name] if version is None else int(version) for name in names]
-            guard: StoreFuture[None] = StoreFuture()
-            guarded = self._log.guard(names, versions, guard)
-            if self._log.has_failed:
-                self._fail_late(names, versions, guard)
-            return versions, [guard] if guarded or guard.has_ended else []
-
     def _fail_late(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> None:
         """`pulled` fails where a push has failed without which one of these versions does not come."""
         for name, version in zip(names, versions, strict=True):
@@ -301,22 +278,18 @@ class SlotSteps:
                     pulled.set_exception(self._failure(failed))
                 return
 
-    def are_seen(self, names: Sequence[str]) -> bool:
-        """Whether all of these keys have told which step they are at, as far as the slot pushes them."""
-        return self._unseen.isdisjoint(names)
-
     def look(self, names: Sequence[str], highest: Array) -> None:
         """Raises StoreRefusedError where a key has seen more steps of this slot than this process has begun: it was
         pushed by a process before this one, and what is pushed again would count for nothing."""
         for name, version in zip(names, highest.tolist(), strict=True):
-            if name in self._unseen and version > self._counts[name]:
+            if name in self.unseen and version > self._counts[name]:
                 told = f"it has seen {version} steps of this slot, and this process has begun {self._counts[name]}"
                 raise StoreRefusedError(
                     f"{self._registry.where('pull', user_key(name))}: {told}: another one was here before it, and what "
                     f"is pushed again counts for nothing; to go on, connect with step={version}, and with a higher "
                     "incarnation= where the other may still live; to start over, restart the shards"
                 )
-        self._unseen.difference_update(names)
+        self.unseen.difference_update(names)
 
     def _check_none_refused(self, call: str, name: str, version: int) -> None:
         """Raises StoreRefusedError where a step of the key before `version` was refused: until it is pushed again no

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-import numpy as np
 import pytest
 
 from store_cluster import key_of, store_of, table_of
 from weft_kvstore.client.plan import KEY_SETS_KEPT, KnownKeys
-from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.errors import StoreRefusedError
 
 
@@ -35,44 +32,7 @@ def test_several_keys_that_are_one_are_that_one(keys: KnownKeys) -> None:
 def test_what_is_worked_out_of_a_table_is_worked_out_once(keys: KnownKeys) -> None:
     table = keys.table("t", "pull")
     assert keys.table("t", "push") is table
-    assert (table.names, table.place, table.cut.width) == (("t",), 1, 2)
-
-
-ROWS = np.zeros((3, 2), np.float32)
-
-
-@pytest.mark.parametrize(
-    ("ids", "rows", "count"),
-    [
-        (np.array([0, 3, 7]), None, 3),
-        (np.array([0, 3, 7]), ROWS, 3),
-        (np.array([0, 7, -1]), ROWS, 2),
-        (np.array([-1, -1, -1]), ROWS, 0),
-        (np.zeros(0, np.int64), ROWS[:0], 0),
-        (np.array([0, 3, 8]), ROWS, None),
-        (np.array([3, 0, 7]), ROWS, None),
-        (np.array([0, 3, 3]), ROWS, None),
-        (np.array([0, -1, 3]), ROWS, None),
-        (np.array([0, 3, 7], np.int32), ROWS, None),
-        (np.array([[0], [3], [7]]), ROWS[:, None], None),
-        (np.arange(6)[::2], ROWS, None),
-        ([0, 3, 7], ROWS, None),
-        (np.array([0, 3, 7]), ROWS[:2], None),
-        (np.array([0, 3, 7]), ROWS.astype(np.float64), None),
-        (np.array([0, 3, 7]), np.asfortranarray(ROWS), None),
-        (np.array([0, 3, 7]), ROWS.tolist(), None),
-    ],
-)
-def test_of_ids_that_ascend_and_rows_as_the_table_has_them_nothing_more_is_looked_at(
-    keys: KnownKeys, ids: object, rows: object, count: int | None
-) -> None:
-    assert keys.table("t", "push").fitting(ids, rows) == count
-
-
-def test_a_growing_table_has_no_last_id() -> None:
-    growing = msgspec.structs.replace(table_of("t", (0, 2), 1), growth=GrowthDescription())
-    keys = KnownKeys(store_of([growing], slots=1, shards=2), 0)
-    assert keys.table("t", "push").fitting(np.array([0, np.iinfo(np.int64).max])) == 2
+    assert (table.key.key, table.place, table.cut.width) == ("t", 1, 2)
 
 
 def test_so_many_sets_are_remembered_and_no_more() -> None:

@@ -15,7 +15,7 @@ import strict_copies
 from face_stores import WAIT_S, faces
 from strict_copies import StrictCupy
 from weft_kvstore import Key, KVStore, StoreError, describe
-from weft_kvstore.client.plan import KeySet, TableKey
+from weft_kvstore.client.plan import TableKey
 
 SOON_S = 0.2
 """Far longer than a thread takes that nothing keeps."""
@@ -38,11 +38,10 @@ class Recorded:
             if name.startswith("push"):
                 self.at(step)
             first, second = (step, key) if name == "barrier" else (key, step)
-            names = (
-                first
-                if isinstance(first, str)
-                else ",".join(first.names if isinstance(first, KeySet | TableKey) else first)
-            )
+            if isinstance(first, TableKey):
+                names = first.key.key
+            else:
+                names = first if isinstance(first, str) else ",".join(getattr(first, "names", first))
             self.calls.append((name.removesuffix("_keys").removesuffix("_many"), names, second))
             return found(key, step, *rest, **named)
 
@@ -176,9 +175,9 @@ def test_rows_and_ids_of_a_gpu_keep_the_order_of_their_table(copies: Copies, dty
         assert found.calls == []
         copies.let_go()
         assert pulled.result(WAIT_S).tolist() == [[-2.0, -2.0]] * 2
-        assert found.calls == [("push_rows", "t", 0), ("push_rows", "t", 1)]
+        assert found.calls == [("push_table", "t", 0), ("push_table", "t", 1)]
         store.push_rows("t", ids, rows)
-        assert found.calls[2:] == [("push_rows" if dtype is np.int32 else "push_table", "t", 2)]
+        assert found.calls[2:] == [("push_table", "t", 2)]
 
 
 def test_a_value_of_a_gpu_is_set_before_the_word_that_there_is_nothing_and_before_a_pull(copies: Copies) -> None:
