@@ -88,7 +88,7 @@ class BucketShard:
             self.push(message, np.frombuffer(payload, np.uint8))
             self.say(Acknowledge([message.frame]))
         elif isinstance(message, Pull):
-            for request, version, _, reading, _, _, runs in message.asks:
+            for request, version, _, reading, _, runs in message.asks:
                 self.waiting += [(request, bucket, version, reading, first, count) for bucket, first, count, _ in runs]
         elif isinstance(message, Cancel):
             self.waiting = [one for one in self.waiting if one[0] not in message.request]
@@ -96,7 +96,7 @@ class BucketShard:
 
     def push(self, message: Push, payload: np.ndarray) -> None:
         begin = 0
-        for payload_kind, _, bucket, step, _, _, first, count, nbytes in message.runs:
+        for payload_kind, _, bucket, step, _, first, count, nbytes in message.runs:
             held, given = self.buckets[bucket], payload[begin : begin + nbytes]
             begin += nbytes
             mine = held.bytes_of(first, count)
@@ -133,7 +133,7 @@ class BucketShard:
             some = self.choose.randint(1, len(runs))
             self.frames += 1
             rows = [
-                (request, 0, bucket, version, False, False, first, count, part.nbytes)
+                (request, 0, bucket, version, False, first, count, part.nbytes)
                 for request, bucket, version, first, count, part in runs[:some]
             ]
             self.say(Values(self.frames, rows), np.concatenate([run[-1] for run in runs[:some]]).tobytes())

@@ -170,7 +170,7 @@ class PushGate:
             link = ready[self._pick(sorted(ready))]
             message = link.waiting.popleft()
             push = _pushed(message)
-            for _, _, bucket, step, _, _, first, count, _ in push.runs:
+            for _, _, bucket, step, _, first, count, _ in push.runs:
                 self.arrivals += [(link.slot, bucket, step, first + place) for place in range(count)]
             self._deliver(link, message)
             seen.append((link, message))
@@ -239,5 +239,5 @@ def _telling(reply: list[bytes], frames: list[int]) -> list[bytes]:
     said, payload, _ = decode_reply(reply)
     if isinstance(said, Values):
         told = msgspec.structs.replace(said, acknowledge=frames)
-        return [bytes(part) for part in encode(told, None if said.lent else payload)]
+        return [bytes(part) for part in encode(told, None if said.at else payload)]
     return [bytes(part) for part in encode(Acknowledge(frames))] if frames else []

@@ -18,14 +18,14 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
         None,
     ),
     "push": (
-        m.Push(7, [(GRADIENT, 10, 0, 9, 0, False, 0, 2, 8), (IDS, 12, 2, 9, 5, False, 3, 1, 8)]),
+        m.Push(7, [(GRADIENT, 10, 0, 9, 0, 0, 2, 8), (IDS, 12, 2, 9, 5, 3, 1, 8)]),
         b"abcdefghijklmnop",
     ),
     "push-arena": (
         m.Push(
             8,
-            [(GRADIENT, 0, 0, 9, 0, False, 0, 2, 65536), (GRADIENT, 0, 0, 9, 0, True, 3, 1, 1048576)],
-            at=4096,
+            [(GRADIENT, 0, 0, 9, 0, 0, 2, 65536), (GRADIENT, 0, 0, 9, 0, 3, 1, 1048576)],
+            at=[(4096, 65536), (1 << 20, 1 << 20)],
             acknowledge=[3, 4],
         ),
         None,
@@ -33,20 +33,19 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
     "push-pull": (
         m.Push(
             8,
-            [(GRADIENT, 0, 0, 9, 0, False, 0, 2, 8)],
+            [(GRADIENT, 0, 0, 9, 0, 0, 2, 8)],
             acknowledge=[3],
-            pull=m.Pull([(11, 10, False, OWN, False, False, [(0, 0, 2, 0)])]),
+            pull=m.Pull([(11, 10, False, OWN, False, [(0, 0, 2, 0)])]),
         ),
         b"abcdefgh",
     ),
-    "push-restored": (m.Push(9, [(m.PayloadKind.RESTORED, 13, 0, 40, 0, False, 0, 2, 8)]), b"abcdefgh"),
-    "pull-priority": (m.Pull([(14, 1, False, OWN, False, False, [(0, 0, 2, 0)])], priority=7), None),
-    "pull-arena": (m.Pull([(11, 1, False, OWN, False, True, [(0, 4, 300, 0)])]), None),
+    "push-restored": (m.Push(9, [(m.PayloadKind.RESTORED, 13, 0, 40, 0, 0, 2, 8)]), b"abcdefgh"),
+    "pull-priority": (m.Pull([(14, 1, False, OWN, False, [(0, 0, 2, 0)])], priority=7), None),
     "pull": (
         m.Pull(
             [
-                (11, 1, False, m.Reading.EXACT, True, False, [(0, 4, 300, 0), (1, 0, 1, 0)]),
-                (12, 2**40, True, m.Reading.SETTLED, False, False, [(2, 0, 0, 5)]),
+                (11, 1, False, m.Reading.EXACT, True, [(0, 4, 300, 0), (1, 0, 1, 0)]),
+                (12, 2**40, True, m.Reading.SETTLED, False, [(2, 0, 0, 5)]),
             ]
         ),
         None,
@@ -69,17 +68,16 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
 
 REPLIES: dict[str, tuple[m.Reply, bytes | None]] = {
     "welcome": (m.Welcome(session=5, boot=DIGEST, silence_ms=5000), None),
-    "welcome-listener": (m.Welcome(session=5, boot=DIGEST, silence_ms=5000, listener=DIGEST, ticket=PROCESS), None),
+    "welcome-listener": (m.Welcome(session=5, boot=DIGEST, silence_ms=5000, listener=DIGEST), None),
     "released": (m.Released(frame=[0, 7]), None),
     "refused": (m.Refused(m.RefusalCode.STALE_TERM, "job 'job-1' is in term 3 here, term 2 is over"), None),
     "push-refused": (m.PushRefused(frame=7, run=1, reason="more than 2 steps ahead"), None),
-    "values": (m.Values(8, [(11, 0, 1, 1, True, False, 0, 3, 12)]), b"abcdefghijkl"),
-    "values-lent": (m.Values(8, [(11, 0, 1, 1, False, False, 0, 3, 12)], lent=True), None),
+    "values": (m.Values(8, [(11, 0, 1, 1, True, 0, 3, 12)]), b"abcdefghijkl"),
     "values-arena": (
         m.Values(
             9,
-            [(11, 0, 1, 1, False, False, 0, 3, 65536), (11, 0, 1, 1, False, True, 3, 1, 1048576)],
-            at=8192,
+            [(11, 0, 1, 1, False, 0, 3, 65536), (11, 0, 1, 1, False, 3, 1, 1048576)],
+            at=[(8192, 65536 + 1048576)],
             acknowledge=[8],
         ),
         None,

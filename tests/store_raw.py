@@ -63,14 +63,14 @@ def raw_peer(endpoint: str) -> Iterator[RawPeer]:
         yield RawPeer(socket)
 
 
-SENT = ("payload_kind", "request", "bucket", "step", "chunks", "place", "first", "count", "nbytes")
-ANSWERED = ("request", "array", "bucket", "version", "compressed", "place", "first", "count", "nbytes")
+SENT = ("payload_kind", "request", "bucket", "step", "chunks", "first", "count", "nbytes")
+ANSWERED = ("request", "array", "bucket", "version", "compressed", "first", "count", "nbytes")
 """The fields of a row of a Push, and of Values."""
 
 
 def row_of(names: Sequence[str], **fields: int) -> tuple[Any, ...]:
     """A row of a message, 0 where nothing is said, and one slice where no count is."""
-    flags = {"place", "compressed"}
+    flags = {"compressed"}
     fields = {"count": 1, **fields}
     assert fields.keys() <= {*names}
     return tuple(bool(fields.get(name, 0)) if name in flags else fields.get(name, 0) for name in names)
@@ -110,7 +110,7 @@ def pull_of(
 ) -> Pull:
     """One pull."""
     runs = [(bucket, first, count, chunks)]
-    return Pull([(request, version, bool(state), reading, bool(compressed), False, runs)])  # type: ignore[list-item]  # a Reading, or none
+    return Pull([(request, version, bool(state), reading, bool(compressed), runs)])  # type: ignore[list-item]  # a Reading, or none
 
 
 def push_of(

@@ -16,7 +16,6 @@ from weft_kvstore.bucket.update import BucketSpec, BucketValues, EncodedValues
 from weft_kvstore.compression.codecs import PayloadError
 from weft_kvstore.compression.slices import SliceCodec
 from weft_kvstore.description.records import Mode, StoreDescription, first_elements, is_given
-from weft_kvstore.same_host.layout import BucketPlaces, placed
 from weft_kvstore.sharding import Routing
 from weft_kvstore.wire.codec import ProtocolError, Run
 from weft_kvstore.wire.messages import PayloadKind, Reading
@@ -43,7 +42,6 @@ class PullWait:
         "link",
         "open",
         "open_tables",
-        "place",
         "priority",
         "reading",
         "request",
@@ -72,8 +70,6 @@ class PullWait:
         self.state = state
         self.reading = reading
         self.compressed = compressed
-        self.place = False
-        """Whether values may be written to the places of their keys."""
         self.priority = priority
         """The call's own: answers to a higher one are sent first."""
         self.entries = 0
@@ -506,16 +502,35 @@ class PlainBucket:
 
     def segment_of(self, run: Run) -> Segment:
         """The elements of a run of slices; their memory is taken over where it is writable. Raises ProtocolError."""
-        first, stop, payload = run.first, run.first + run.count, run.payload
+        first, stop = run.first, run.first + run.count
         if not 0 < run.count <= self.state.count - first:
             self.check_range(first, run.count, "Push.first")
         if self.pushed is not None and run.payload_kind == PayloadKind.GRADIENT:
             return Segment(first, stop, decoded(self.pushed, run, self.state.spec.named))
-        bounds = self.state.spec.part.bounds
-        if bounds[stop] - bounds[first] != payload.nbytes:
-            self._check_bytes(run, payload.nbytes)
-        elements: Array = np.frombuffer(payload, self.state.update.values.dtype)
+        bounds, dtype = self.state.spec.part.bounds, self.state.update.values.dtype
+        if len(run.parts) > 1:
+            return self._segment_in_parts(run)
+        (part,) = run.parts
+        if bounds[stop] - bounds[first] != part.nbytes:
+            self._check_bytes(run, part.nbytes)
+        elements: Array = np.frombuffer(part, dtype)
         return Segment(first, stop, elements if elements.flags.aligned else elements.copy())
+
+    def _segment_in_parts(self, run: Run) -> Segment:
+        """The same of a run whose bytes are in several parts. A slice that lies in two of them is copied."""
+        bounds, dtype = self.state.spec.part.bounds, self.state.update.values.dtype
+        sizes = [part.nbytes for part in run.parts]
+        self._check_bytes(run, sum(sizes))
+        ends = np.cumsum(sizes) + bounds[run.first]
+        stops = np.searchsorted(bounds, ends)
+        if (bounds[stops] != ends).any():
+            return self.segment_of(run.own())
+        segments, first = [], run.first
+        for part, stop in zip(run.parts, stops.tolist(), strict=True):
+            elements: Array = np.frombuffer(part, dtype)
+            segments.append(Segment(first, stop, elements if elements.flags.aligned else elements.copy()))
+            first = stop
+        return segments_as_one(segments)
 
     def _check_bytes(self, run: Run, nbytes: int) -> None:
         bounds = self.state.spec.part.bounds
@@ -523,18 +538,6 @@ class PlainBucket:
         if told != nbytes:
             what = f"{run.count} slices from {run.first} of bucket {run.bucket}"
             raise ProtocolError(f"Push.nbytes: {nbytes} for {what}, not {told}")
-
-    def segment_in_places(self, run: Run, places: BucketPlaces) -> Segment:
-        """The same where the elements are in the places of their keys."""
-        self.check_range(run.first, run.count, "Push.first")
-        self._check_bytes(run, run.nbytes)
-        dtype = self.state.update.values.dtype
-        assert run.arena is not None
-        parts = [
-            Segment(*slices, placed(run.arena, where).view(dtype))
-            for slices, where in places.pieces(run.first, run.stop)
-        ]
-        return segments_as_one(parts)
 
 
 def plain_bucket(
@@ -545,9 +548,8 @@ def plain_bucket(
     wanted: Wanted,
     *,
     memory: Array | None = None,
-    at: int | None = None,
 ) -> PlainBucket:
-    """The bucket with its first values, in `memory` (bytes) that is lent from `at` on, where there is some. Raises
+    """The bucket with its first values, in `memory` (bytes) that clients may read, where there is some. Raises
     ValueError for an initializer that there is not."""
     keys = description.keys
     places = [place for place in routing.buckets[spec.number].keys if shard in routing.runs[place]]
@@ -567,7 +569,7 @@ def plain_bucket(
         first = routing.first_in_bucket[place][shard]
         given[first : first + len(run)] = is_given(keys[place])
         begin += stop - start
-    state = BucketState(spec, values, given, lent_at=at)
+    state = BucketState(spec, values, given, shared=memory is not None)
     pushed = None if spec.pushed is None else SliceCodec(spec.pushed.codec, state.bounds)
     return PlainBucket(state, BucketPulls(state), pushed)
 

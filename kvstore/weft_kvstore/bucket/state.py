@@ -166,15 +166,15 @@ class BucketState:
     """Invariants: a slice's sum is of its next step; `_merged` counts the slots in it. `_waiting` has what came and is
     not merged: of a slot's steps that are in, and of at most STEPS_AHEAD steps that came before the one before them."""
 
-    def __init__(self, spec: BucketSpec, values: Array, given: Array, *, lent_at: int | None = None) -> None:
+    def __init__(self, spec: BucketSpec, values: Array, given: Array, *, shared: bool = False) -> None:
         """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later.
-        `lent_at`: see `OneBuffer`."""
+        `shared`: clients may read `values` where they are."""
         count = self.count = len(spec.part)
         bounds = spec.part.bounds // values.dtype.itemsize
         self.spec = spec
         self.bounds = bounds
         self.steps = BucketSteps(spec.slots, count, together=spec.together)
-        self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole, lent_at=lent_at))
+        self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole, shared=shared))
         self.sets = BucketSets(spec, self.steps.version, self.update.values, given)
         self.applied: Callable[[int, int, int, int], None] | None = None
         """Told (slot, step, first, stop) of each slot's gradients when they are merged, where somebody asks."""

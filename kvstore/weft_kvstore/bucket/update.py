@@ -51,18 +51,19 @@ class BucketValues:
 
     __slots__ = ("_block_of", "_blocks", "_cuts", "_edges", "bounds", "changed", "dtype")
 
-    def __init__(self, values: Array, bounds: Array, *, in_one: bool = False, lent_at: int | None = None) -> None:
-        """`in_one`: all of it is one block, for who writes it all at once. `lent_at`: see `OneBuffer`."""
+    def __init__(self, values: Array, bounds: Array, *, in_one: bool = False, shared: bool = False) -> None:
+        """`in_one`: all of it is one block, for who writes it all at once. `shared`: clients may read `values`
+        where they are."""
         self.bounds = bounds
         self.changed: Array | None = None
         self.dtype: np.dtype[Any] = values.dtype
         self._cuts: dict[Range, list[Cut]] = {}
         self._edges = np.array([0, len(bounds) - 1]) if in_one else _edges(bounds * self.dtype.itemsize)
         self._block_of = np.repeat(np.arange(len(self._edges) - 1), np.diff(self._edges))
-        source, itemsize = OneBuffer(bytes_of(values), lent_at), self.dtype.itemsize
+        source, itemsize = OneBuffer(bytes_of(values)), self.dtype.itemsize
         starts = bounds[self._edges].tolist()
         self._blocks = [
-            Pinnable(values[start:stop], source, start * itemsize, parts)
+            Pinnable(values[start:stop], source, start * itemsize, parts, shared=shared)
             for (start, stop), parts in zip(pairwise(starts), np.diff(self._edges).tolist(), strict=True)
         ]
 

@@ -23,7 +23,7 @@ from weft_kvstore.futures import Driver, StoreFuture, joined, on_end
 from weft_kvstore.hyper import checked_numbers
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.rows import check_ids, distinct_ids, last_rows, summed_rows
-from weft_kvstore.same_host.memory import ClientMemory
+from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import MAX_STEP
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import BufferStore, Pulled, Store, joined_pulls
@@ -81,7 +81,7 @@ class StoreCalls(Store, BufferStore):
         self._description = description
         self._slot = slot
         self._keys = KnownKeys(description, slot)
-        self._memory = ClientMemory(description.keys, None)
+        self._memory = ClientMemory(description.keys)
         self._process = OwnProcess()
 
     def hand_to(self, submit: Callable[[Operation], None], driver: Driver | None = None) -> None:

@@ -15,11 +15,11 @@ from weft_kvstore.client.operation import Answer, Operation
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.same_host.layout import Bytes, GivenArrays, LinkMemory, OwnPlaces
+from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import STALL_S, LinkSettings
 from weft_kvstore.sharding import Routing, routing_of
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.wire.codec import ProtocolError, decode_reply, value_runs
+from weft_kvstore.wire.codec import ProtocolError, decode_reply, parts_at, value_runs
 from weft_kvstore.wire.messages import (
     NOBODY,
     Acknowledge,
@@ -40,7 +40,6 @@ from weft_kvstore.wire.messages import (
     Reply,
     Values,
     Welcome,
-    place_of,
 )
 
 _ERRORS: Final = {
@@ -94,7 +93,7 @@ class ClientCore:
         settings: LinkSettings,
         endpoints: Sequence[str],
         now: float,
-        memory: GivenArrays | None = None,
+        memory: SharedMemory | None = None,
     ) -> None:
         self.routing: Routing = routing_of(description)
         self.encoders = GradientEncoders(description, self.routing, slot)
@@ -103,11 +102,12 @@ class ClientCore:
         self.outcomes: list[Outcome] = []
         self.hurries = False
         """Whether receipts are to leave before a caller goes on: see `_values`."""
-        self.memory = memory
         self._slot = slot
         job, term, session = description.job, description.term, 0
         hello = Hello(job, term, slot, incarnation, process, session, digest(description))
-        self.links = [ClientLink(shard, endpoint, hello, settings, now) for shard, endpoint in enumerate(endpoints)]
+        self.links = [
+            ClientLink(shard, endpoint, hello, settings, now, memory=memory) for shard, endpoint in enumerate(endpoints)
+        ]
         self.open: dict[int, Operation] = {}
         self._setting: dict[int, Operation] = {}
         self._held: list[tuple[Operation, set[int]]] = []
@@ -130,8 +130,6 @@ class ClientCore:
         other: nobody else knows of it, so nobody else could end it."""
         number = self._number = operation.number = self._number + 1
         try:
-            if self.memory is not None:
-                operation.look(self.memory)
             shards = operation.pending = operation.prepare(self.routing, self.encoders if self._encodes else None)
         except Exception as error:  # noqa: BLE001  # an operation's outermost frame
             self.end(operation, None, self._unprepared(operation, error))
@@ -244,16 +242,17 @@ class ClientCore:
         been under way, and the frames would stay small."""
         if values.acknowledge:
             self._arrived(link, values.acknowledge, now)
-        shard, arena = link.shard, link.arena
-        if values.at is not None or values.lent or any(map(place_of, values.runs)):
-            if arena.is_lost:
+        shard, parts = link.shard, [payload]
+        if values.at:
+            if link.arena.lent is not None:
+                parts = parts_at(values, link.arena.lent)
+            elif link.may_share:  # The shard's end is gone, or what it lends could not be mapped.
                 link.connection.disconnected(now)
                 return True
-            runs = arena.runs_of(values, payload)
-        else:
-            runs = value_runs(values, payload)
+            else:
+                raise ProtocolError("Values.at: the shard has lent nothing")
         operation = None
-        for request, came in runs:
+        for request, came in value_runs(values, parts):
             operation = link.requests.get(request)
             if operation is not None:  # Else it was given up meanwhile.
                 ended = operation.received(shard, operation.write(shard, came))
@@ -280,30 +279,17 @@ class ClientCore:
     def _push_refused(self, link: ClientLink, message: PushRefused) -> None:
         """A run was refused. One of several calls is sent again, call by call: most of them are right."""
         frame = link.outbox.in_flight(message.frame)
-        if frame is None or message.run >= len(frame.runs()):
+        runs = [] if frame is None else frame.runs()
+        if message.run >= len(runs):
             raise ProtocolError(f"PushRefused.run: run {message.run} of frame {message.frame} is not under way")
-        some = frame.pieces_of(message.run)
-        operation, *others = {piece.run.owner: None for piece in frame.pieces[some]}
+        operation, *others = {piece.run.owner: None for piece in runs[message.run]}
         if not others:
             self.end(operation, None, StoreRefusedError(f"{self.told(operation)}: {link.name}: {message.reason}"))
             return
-        for run in link.outbox.repeat(message.frame, some):
+        for run in link.outbox.repeat(message.frame, message.run):
             run.entry = run.entry._replace(request=run.owner.number)
             if not run.owner.ended:
                 run.owner.runs[link.shard].append(run)
-
-    def shares(self, shard: int, *, taken: bool, lent: Bytes | None = None) -> None:
-        """The shard has mapped this client's arena, and lends its own values, or has it no more."""
-        memory = None
-        if taken and self.memory is not None:
-            memory = LinkMemory(self.memory, shard, lent, OwnPlaces(self.routing, shard) if lent is not None else None)
-        self.links[shard].share(memory)
-
-    def cannot_share(self, shard: int, now: float) -> None:
-        """The shard may have mapped this client's arena, and what it then says is there cannot be read: the connection
-        is lost, and the next one is to do without."""
-        self.links[shard].arena.had_memory = True
-        self.disconnected(shard, now)
 
     def disconnected(self, shard: int, now: float) -> None:
         self.tick_at = now

@@ -9,12 +9,12 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from weft_kvstore.arrays import Buffer
+from weft_kvstore.arrays import Array, Buffer
 from weft_kvstore.client.connection import Connection, Due, LinkState
 from weft_kvstore.client.operation import Operation
-from weft_kvstore.same_host.layout import LinkMemory
+from weft_kvstore.same_host.memory import SharedMemory, Span
 from weft_kvstore.settings import LinkSettings, is_loopback
-from weft_kvstore.wire.codec import ProtocolError, ValueRun, encode, lent_runs, payload_bytes, value_runs
+from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
     Acknowledge,
@@ -31,7 +31,7 @@ from weft_kvstore.wire.messages import (
     Why,
     nbytes_of,
 )
-from weft_kvstore.wire.outbox import Outbox, OutFrame, Piece, parts_of
+from weft_kvstore.wire.outbox import Outbox, OutFrame, Piece
 
 # --- Pulls, and frames of what is pushed, as the messages that say them -----------------------------------------------
 
@@ -44,8 +44,8 @@ CARRIES_PULL_BYTES: Final = 1 << 16
 """A frame of at most so many bytes takes a pull along: a message of its own would cost more than the wait for them."""
 
 
-def pull_messages(pulls: Iterable[Operation], shard: int, *, shared: bool) -> list[Pull]:
-    """Asks for what is still wanted. `shared`: the shard has the arena."""
+def pull_messages(pulls: Iterable[Operation], shard: int) -> list[Pull]:
+    """Asks for what is still wanted."""
     messages: list[Pull] = []
     room = priority = 0
     for pull in pulls:
@@ -55,94 +55,72 @@ def pull_messages(pulls: Iterable[Operation], shard: int, *, shared: bool) -> li
             room, priority = MAX_RUNS, pull.priority
             messages.append(Pull([], priority))
         room -= len(runs)
-        place = shared and pull.in_place
         state, compressed = pull.names is not None, pull.may_be_compressed
-        messages[-1].asks.append((pull.number, pull.version, state, pull.reading, compressed, place, runs))
+        messages[-1].asks.append((pull.number, pull.version, state, pull.reading, compressed, runs))
     return messages
 
 
-# --- What of a link's frames is under way in the client's arena: laid there, arrived, and read no more ----------------
-# The shard reads what lies in the arena where it lies, so that it has arrived at one time and may be written at
-# another. What a connection that broke had brought there may be read still, until the shard says so on the next one.
+# --- What of a link's frames is under way in the client's memory: laid there, arrived, and read no more ---------------
+# The shard reads what lies there where it lies, so that it has arrived at one time and may be written at another. What
+# a connection that broke had brought there may be read still, until the shard says so on the next one.
 
 
 UNREAD: Final = "the shard has it where it lies, and reads it once the other slots have pushed the step"
 
 
 class ArenaFrames:
-    """`memory` is the arena, while the shard has it. `in_use`: a frame was laid there, by this connection or before.
+    """`memory` is the client's, while the shard has mapped it; `lent` is then the shard's, if it shares any. `in_use`:
+    a frame was laid there, by this connection or before.
 
-    Invariants: `_laid` has the frames of this connection that the shard may read, each with the piece of the stage that
-    it has, if any; `_unread` has those of them that have arrived, each with its pieces in the caller's own arrays.
-    `_left` are pieces of the stage that earlier connections have. `_read_before`: arrays of the caller may be read
-    still through an earlier connection; `_late` has arrived since.
+    Invariants: `_laid` has the frames of this connection that the shard may read: where they are, and which of their
+    pieces are the caller's own arrays; `_unread` has those of them that have arrived, each with these pieces. `_left`
+    is what earlier connections have there. `_read_before`: arrays of the caller may be read still through an earlier
+    connection; `_late` has arrived since.
     """
 
     __slots__ = (
         "_laid",
         "_late",
         "_left",
+        "_own",
         "_read_before",
         "_shard",
         "_unread",
         "bytes_received",
         "bytes_sent",
-        "had_memory",
         "in_use",
+        "lent",
         "memory",
     )
 
-    def __init__(self, shard: int) -> None:
+    def __init__(self, shard: int, own: SharedMemory | None = None) -> None:
         self.in_use = False
         self.bytes_sent = 0
         self.bytes_received = 0
         self._shard = shard
-        self.memory: LinkMemory | None = None
-        self.had_memory = False
-        """Whether the shard has had the arena on this connection."""
-        self._laid: dict[int, tuple[LinkMemory, int] | None] = {}
+        self._own = own
+        self.memory: SharedMemory | None = None
+        self.lent: Array | None = None
+        self._laid: dict[int, tuple[list[Span], list[bool]]] = {}
         self._unread: dict[int, list[SentPiece]] = {}
-        self._left: list[tuple[LinkMemory, int]] = []
+        self._left: list[list[Span]] = []
         self._read_before = False
         self._late: list[SentPiece] = []
 
-    def share(self, memory: LinkMemory | None) -> None:
-        """The shard has the arena, or has it no more."""
-        self.memory = memory
-        self.had_memory = self.had_memory or memory is not None
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the shard had the arena and has it no more: the connection is about to end."""
-        return self.had_memory and self.memory is None
-
-    def runs_of(self, values: Values, payload: memoryview) -> list[tuple[int, ValueRun]]:
-        """As `value_runs`, of a frame of values that uses shared memory. Raises ProtocolError."""
-        if self.memory is None:
-            told = "lent: true" if values.lent else "place: 1" if values.at is None else f"at: {values.at}"
-            raise ProtocolError(f"Values.{told}, the shard has no arena")
-        if values.lent:
-            return lent_runs(values, self.memory.lent)
-        return value_runs(
-            values, payload if values.at is None else self.memory.payload(values.at, payload_bytes(values))
-        )
-
-    def push(
-        self, memory: LinkMemory, frame: SentFrame, acknowledge: list[int], pull: Pull | None = None, number: int = 0
-    ) -> list[Buffer]:
-        """A frame as message `number`, whose bytes are in the arena, as far as there is room for them."""
-        placed = any(one.run.entry.place for one in frame.pieces)
-        pieces = _not_in_place(frame.pieces) if placed else frame.pieces
-        nbytes = sum([one.stop - one.start for one in pieces])
-        parts = parts_of(pieces)
-        at = memory.lay(parts, nbytes)
-        message = Push(frame.number, frame.rows(placed=placed), at, acknowledge, pull)
-        if at is None and not placed:
-            return encode(message, parts[0] if len(parts) == 1 else b"".join(parts), number)
+    def lay(self, frame: SentFrame) -> list[Span]:
+        """Where the bytes of a frame are, for the shard to read; nothing where they have to travel."""
+        if self.memory is None or frame.nbytes < self.memory.least_bytes:
+            return []
+        stretches = frame.stretches()
+        laid = self.memory.lay([parts for _, parts in stretches])
+        if laid is None:
+            return []
+        spans, in_place = laid
+        flags = [flag for (pieces, _), flag in zip(stretches, in_place, strict=True) for _ in pieces]
         self.in_use = True
-        self._laid[frame.number] = None if at is None else (memory, at)
-        self.bytes_sent += frame.nbytes if at is not None else frame.nbytes - nbytes
-        return encode(message, None if at is not None or not parts else b"".join(parts), number)
+        self._laid[frame.number] = spans, flags
+        self.bytes_sent += frame.nbytes
+        return spans
 
     def arrived(self, frame: int, pieces: Sequence[SentPiece]) -> Sequence[SentPiece]:
         """A frame has arrived: which of its pieces have nothing more to wait for.
@@ -150,52 +128,47 @@ class ArenaFrames:
         What lies in the caller's own arrays waits until it was read; what was copied, and is the store's, does not.
         """
         if frame in self._laid:
-            unread = self._unread[frame] = _in_place(pieces)
+            in_place = self._laid[frame][1]
+            unread = self._unread[frame] = [one for one, waits in zip(pieces, in_place, strict=True) if waits]
             for one in unread:
                 one.run.owner.because[self._shard] = UNREAD
-        elif self._read_before:
-            self._late += _in_place(pieces)
-        else:
-            return pieces
-        return _not_in_place(pieces)
+            return [one for one, waits in zip(pieces, in_place, strict=True) if not waits]
+        if self._read_before:
+            self._late += pieces
+            return ()
+        return pieces
 
     def released(self, frame: int) -> Sequence[SentPiece] | None:
         """What a frame has here is read no more: its pieces that waited for that; None where it had not arrived.
         Raises ProtocolError for a frame that has nothing here."""
         if frame not in self._laid:
-            raise ProtocolError(f"Released.frame: {frame} is not in the arena")
-        staged = self._laid.pop(frame)
-        if staged is not None:
-            staged[0].give(staged[1])
+            raise ProtocolError(f"Released.frame: {frame} is not in shared memory")
+        self._give([self._laid.pop(frame)[0]])
         return self._unread.pop(frame, None)
 
     def released_before(self) -> Sequence[SentPiece]:
         """What earlier connections have here is read no more: the pieces that waited for that."""
         left, self._left = self._left, []
-        for memory, offset in left:
-            memory.give(offset)
+        self._give(left)
         late, self._late, self._read_before = self._late, [], False
         return late
 
     def begin_anew(self) -> list[SentPiece]:
         """A new connection begins: what it has to bring again though it had arrived."""
-        self.memory, self.had_memory = None, False
+        self.memory = self.lent = None
         # What earlier connections brought there may be read still, and is not written before the shard says so.
-        self._left += [staged for staged in self._laid.values() if staged is not None]
-        self._read_before = self._read_before or bool(self._laid)
+        self._left += [spans for spans, _ in self._laid.values()]
+        self._read_before = self._read_before or any(any(in_place) for _, in_place in self._laid.values())
         again = [*chain(*self._unread.values()), *self._late]
         for one in again:
             one.run.owner.because.pop(self._shard, None)
         self._laid, self._unread, self._late = {}, {}, []
         return again
 
-
-def _in_place(pieces: Sequence[SentPiece]) -> list[SentPiece]:
-    return [one for one in pieces if one.run.entry.place]
-
-
-def _not_in_place(pieces: Sequence[SentPiece]) -> list[SentPiece]:
-    return [one for one in pieces if not one.run.entry.place]
+    def _give(self, laid: list[list[Span]]) -> None:
+        if self._own is not None:
+            for spans in laid:
+                self._own.give(spans)
 
 
 def _are_before(frame: SentFrame, pull: Pull) -> bool:
@@ -211,22 +184,32 @@ def _are_before(frame: SentFrame, pull: Pull) -> bool:
 
 
 class ClientLink:
-    """`reopen` asks for a new socket before what is in `outgoing` is sent; `listener` that the arena
-    can be brought there, with its ticket.
+    """`reopen` asks for a new socket before what is in `outgoing` is sent; `listener` is where the client
+    and the shard can give each other their memory, until they are about to.
 
     `requests` are pulls and barriers that are not answered, by number, in the order asked.
     """
 
-    def __init__(self, shard: int, endpoint: str, hello: Hello, settings: LinkSettings, now: float) -> None:
+    def __init__(
+        self,
+        shard: int,
+        endpoint: str,
+        hello: Hello,
+        settings: LinkSettings,
+        now: float,
+        *,
+        memory: SharedMemory | None = None,
+    ) -> None:
+        """`memory`: the client's, for shards of its host to read."""
         self.shard = shard
         self.name = f"shard {shard} at {endpoint}"
         self.connection = Connection(self.name, settings, now)
         self.outbox: Outbox[SentEntry, Operation] = Outbox(settings, loopback=is_loopback(endpoint))
-        self.arena = ArenaFrames(shard)
+        self.arena = ArenaFrames(shard, memory)
         self.requests: dict[int, Operation] = {}
         self.outgoing: list[list[Buffer]] = []
         self.reopen = False
-        self.listener: tuple[bytes, bytes] | None = None
+        self.listener = b""
         self.sent = 0
         """Messages that were sent on this connection: the number of the last one."""
         self.received = 0
@@ -235,10 +218,12 @@ class ClientLink:
         self.frames_received = 0
         self.payload_bytes_sent = 0
         self.payload_bytes_received = 0
-        self._hello = hello
+        self.hello = hello
         self._greeting: list[Buffer] = []
         """The connection's first message, said again until it is answered."""
-        self._same_host = settings.same_host
+        self._memory = memory
+        self.may_share = False
+        """Whether the shard may have been given the client's memory on this connection."""
         self.new_pulls: list[Operation] = []
         """What is to be asked for with the next `flush`."""
         self.acknowledge: list[int] = []
@@ -264,19 +249,18 @@ class ClientLink:
             self.sent += 1
             self.outgoing.append(encode(message, None, self.sent))
 
-    def share(self, memory: LinkMemory | None) -> None:
-        """The shard has mapped the client's arena, or has it no more."""
-        self.arena.share(memory)
-        self.outbox.shared = memory is not None
+    def share(self, lent: Array | None, *, taken: bool) -> None:
+        """The shard has mapped the client's memory, and lends its own; or neither any more."""
+        self.arena.memory, self.arena.lent = self._memory if taken else None, lent
+        self.outbox.shared = taken
 
     def arrived(self, values: Values) -> None:
         """A frame of values was copied."""
         total = sum(map(nbytes_of, values.runs))
         self.frames_received += 1
         self.payload_bytes_received += total
-        if self.arena.had_memory:
-            in_message = values.at is None and not values.lent
-            self.arena.bytes_received += total - (payload_bytes(values) if in_message else 0)
+        if values.at:
+            self.arena.bytes_received += total
         self.acknowledge.append(values.frame)
 
     def released(self, frame: int, now: float) -> Sequence[SentPiece]:
@@ -293,8 +277,8 @@ class ClientLink:
         if isinstance(message, Refused):
             self.connection.turn_away(message, now)
         elif self.connection.welcome(message, now):
-            if self._same_host and message.listener:
-                self.listener = message.listener, message.ticket
+            if self._memory is not None and message.listener:
+                self.listener, self.may_share = message.listener, True
             for request in self.requests.values():
                 self.ask(request)
 
@@ -315,15 +299,15 @@ class ClientLink:
         where no slice is larger. Whether others wait only for that."""
         if self.connection.state is not LinkState.OPEN:
             return False
-        frame, memory = self.outbox.fill(now, most) if self.outbox.queued_slices else None, self.arena.memory
+        frame, arena = self.outbox.fill(now, most) if self.outbox.queued_slices else None, self.arena
         pull = None
         if self.new_pulls:
-            messages = pull_messages(self.new_pulls, self.shard, shared=memory is not None)
+            messages = pull_messages(self.new_pulls, self.shard)
             self.new_pulls.clear()
             if (
                 messages
                 and frame is not None
-                and (memory is not None or frame.nbytes <= CARRIES_PULL_BYTES)
+                and (arena.memory is not None or frame.nbytes <= CARRIES_PULL_BYTES)
                 and _are_before(frame, messages[-1])
             ):
                 pull = messages.pop()
@@ -334,11 +318,9 @@ class ClientLink:
             self.payload_bytes_sent += frame.nbytes
             receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
             self.sent += 1
-            if memory is None:
-                push = Push(frame.number, frame.rows(placed=False), None, receipts, pull)
-                self.outgoing.append(encode(push, frame.payload(), self.sent))
-            else:
-                self.outgoing.append(self.arena.push(memory, frame, receipts, pull, self.sent))
+            at = [] if arena.memory is None else arena.lay(frame)
+            push = Push(frame.number, frame.rows(), at, receipts, pull)
+            self.outgoing.append(encode(push, None if at else frame.payload(), self.sent))
             most -= frame.nbytes
             if most <= 0 and self.outbox.queued_slices:
                 return True
@@ -362,7 +344,7 @@ class ClientLink:
         self.reopen = True
         self.new_pulls.clear()
         self.acknowledge.clear()
-        self.listener = None
+        self.listener, self.may_share = b"", False
         again = self.arena.begin_anew()
         self.outbox.shared = False
         for run in self.outbox.requeue(again):
@@ -371,6 +353,6 @@ class ClientLink:
         session, loopback = self.connection.session, self.outbox.loopback
         self.sent, self.received = 1, 0
         self._greeting = encode(
-            msgspec.structs.replace(self._hello, session=session, loopback=loopback), None, self.sent
+            msgspec.structs.replace(self.hello, session=session, loopback=loopback), None, self.sent
         )
         self.outgoing = [self._greeting]

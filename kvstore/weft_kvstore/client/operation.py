@@ -14,7 +14,6 @@ from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.client.encoders import EncodedRun, GradientEncoders
 from weft_kvstore.client.plan import KeyPlan, KeySet, PlanRun, source_of
 from weft_kvstore.compression.codecs import PayloadError
-from weft_kvstore.same_host.layout import GivenArrays, are_given
 from weft_kvstore.sharding import Routing
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import ProtocolError, ValueRun
@@ -66,8 +65,6 @@ class Operation:
     """A pull of rows: `ids` of a shard follow what is asked."""
     may_be_compressed = False
     """Whether values may come encoded; known once it was prepared."""
-    in_place = False
-    """Whether values are wanted in the places of their keys, where the shard can put them there."""
     came_in_parts = False
     """Whether a frame of values brought only some of what a shard has for it."""
 
@@ -99,9 +96,6 @@ class Operation:
         """What shards said that it waits for."""
         self.runs: dict[int, list[SentRun]] = {}
 
-    def look(self, memory: GivenArrays) -> None:
-        """Before it is prepared: finds out whether its arrays are the store's own."""
-
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Makes what is to be sent. How many parts each shard has of it, where it has some. `encoders`: where gradients
         travel encoded. Raises MemoryError, and StoreRefusedError for what cannot be begun now."""
@@ -121,7 +115,7 @@ class Operation:
         raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} is not answered so")
 
     def write(self, shard: int, came: ValueRun) -> int:
-        """Copies slices, or chunks, into place, unless the shard has put them into the places of their keys by itself.
+        """Copies slices, or chunks, into place.
         Returns how many of them were new. Raises ProtocolError where they are not what was asked for."""
         raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
 
@@ -205,7 +199,6 @@ class KeyOperation(Operation):
         self._encoders: GradientEncoders | None = None
         """Set while they have begun this step."""
         self._encoded: list[EncodedRun] = []
-        self._places = False
         if version is not None:
             self.is_request = self.is_pull = True
             self.reads = keys.places
@@ -216,10 +209,6 @@ class KeyOperation(Operation):
             self.may_wait = keys.is_small
         else:
             self.sets = keys.places
-
-    def look(self, memory: GivenArrays) -> None:
-        self._places = self.payload_kind is _GRADIENT and are_given(memory.gradients, self.keys.places, self.arrays)
-        self.in_place = self.is_pull and self._out is not None and are_given(memory.values, self.keys.places, self._out)
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Makes the arrays that the caller will own, and the runs that it sends."""
@@ -267,8 +256,7 @@ class KeyOperation(Operation):
                     scale = self._encoders.scale
                     source = EncodedRun(run, run.pushed, arrays, of_keys, step=self.step, scale=scale)
                     self._encoded.append(source)
-                place = self._places and run.pushed is None
-                entry = SentEntry(kind, number, run.bucket, self.step, self.array, place)
+                entry = SentEntry(kind, number, run.bucket, self.step, self.array)
                 priorities = run.priorities if run.priorities is None or not ahead else run.priorities - ahead
                 mine.append(
                     OutRun(
@@ -308,17 +296,14 @@ class KeyOperation(Operation):
                 f"{', '.join(asked) or 'none'} and {len(self._arrays)} arrays"
             )
         first -= run.first
-        if payload is not None:
-            is_whole = count == run.count
-            start, end = (0, run.starts[-1]) if is_whole else (int(run.bounds[first]), int(run.bounds[first + count]))
-            if compressed:
-                payload = self._decoded(run, came, payload)
-            if end - start != payload.nbytes:
-                told = f"{_slices(came)} have {end - start} in {self}"
-                raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {told}")
-            run.write(start, end, payload, self._arrays[array])
-        elif not self.in_place:
-            raise ProtocolError(f"Values.place: {self} has no places for values")
+        is_whole = count == run.count
+        start, end = (0, run.starts[-1]) if is_whole else (int(run.bounds[first]), int(run.bounds[first + count]))
+        if compressed:
+            payload = self._decoded(run, came, payload)
+        if end - start != payload.nbytes:
+            told = f"{_slices(came)} have {end - start} in {self}"
+            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {told}")
+        run.write(start, end, payload, self._arrays[array])
         first += run.begin
         if self._versions is not None:
             self._versions[first : first + count] = version

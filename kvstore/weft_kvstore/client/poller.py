@@ -202,7 +202,6 @@ class Poller:
 
     def __init__(self, sockets: ClientSockets, name: str) -> None:
         self._sockets = sockets
-        sockets.wake = self._wake
         self._process = OwnProcess()
         # Of a kind that says whether this thread has it.
         self._leading: Any = threading.RLock()

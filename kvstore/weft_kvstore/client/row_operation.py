@@ -116,8 +116,6 @@ class PullRowsOperation(Operation):
             self.check_version(version)
         if compressed:
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
-        if payload is None:
-            raise ProtocolError(f"Values.place: 1, {self} has no places for values")
         if bucket != self._bucket:
             raise ProtocolError(f"Values.bucket: {bucket}, {self} asks for bucket {self._bucket}")
         ids, places = self._ids.get(shard, (np.zeros(0, np.int64), None))

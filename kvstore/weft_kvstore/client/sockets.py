@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import select
 import time
@@ -18,8 +19,9 @@ from weft_kvstore.client.link import ClientLink
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.encryption.curve_keys import LinkKeys
 from weft_kvstore.errors import StoreError
-from weft_kvstore.same_host.handover import Handover, HandoverState
-from weft_kvstore.same_host.memory import Arena, ArenaError, ClientMemory
+from weft_kvstore.same_host.arrays import ClientMemory
+from weft_kvstore.same_host.handover import Handover
+from weft_kvstore.same_host.memory import ArenaError
 from weft_kvstore.settings import MAX_FRAME_BYTES
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
@@ -206,10 +208,6 @@ class ClientSockets:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: dict[int, LinkSocket] = {}
         self._handovers: dict[int, Handover] = {}
-        self.wake: Callable[[], None] = lambda: None
-        """Wakes whoever sleeps over the sockets, from any thread."""
-        self._is_taking = False
-        """Whether memory is taken that is to be offered."""
         self._shares = True
         """Whether the arena is offered."""
         self.passed = [[0, 0] for _ in self._endpoints]
@@ -227,7 +225,7 @@ class ClientSockets:
                     is_told = False
                     # The shard has said that it has the arena before it says where in it something is.
                     handover = self._handovers.get(shard)
-                    if handover is not None and handover.state is HandoverState.OFFERED:
+                    if handover is not None and not handover.accepted:
                         self._has_answered(shard, handover)
                     self.core.receive(shard, parts, time.monotonic())
                     if not self.core.open:  # Nobody waits for more; it is looked for before anybody sleeps.
@@ -251,7 +249,7 @@ class ClientSockets:
             core.tick(now)
         self.send(now)
         for link in core.links:
-            if link.listener is not None and not self._is_taking:
+            if link.listener:
                 self._offer(link)
 
     def send(self, now: float, most: float = math.inf) -> None:
@@ -322,38 +320,22 @@ class ClientSockets:
             self.changes += 1
 
     def _offer(self, link: ClientLink) -> None:
-        """Offers the arena to a shard of this host that has just welcomed this client."""
-        assert link.listener is not None
+        """Offers the client's memory to a shard of this host that has just welcomed it."""
+        name, link.listener = link.listener, b""
         self._end_handover(link.shard)
-        handover = Handover(*link.listener, self._offered) if self._shares else None
-        if self._is_taking:  # It is offered once its memory was taken.
-            self._memory.take(self._has_taken)
-            return
-        link.listener = None
-        if handover is not None and handover.fileno() >= 0:
-            self._handovers[link.shard] = handover
-            self.changes += 1
-
-    def _offered(self) -> Arena:
-        """The arena, once a listener was found. Raises ArenaError where its memory is to be taken first."""
-        if not self._memory.is_taken:
-            self._is_taking = True
-            raise ArenaError("its memory is being taken")
-        return self._memory.offered()
-
-    def _has_taken(self) -> None:
-        """Called on the thread that takes memory. Where there was none, payloads travel as bytes."""
-        self._shares = self._memory.is_taken
-        self._is_taking = False
-        self.wake()
+        arena = self._memory.arena
+        if arena is not None and self._shares:
+            with contextlib.suppress(ArenaError):  # Payloads travel as bytes.
+                self._handovers[link.shard] = Handover(name, (link.hello.process, link.connection.session), arena)
+                self.changes += 1
 
     def _has_answered(self, shard: int, handover: Handover) -> None:
-        """The shard has mapped the arena, or will not, or is gone."""
+        """The shard has mapped the client's memory, or will not, or is gone."""
         handover.receive()
-        self.core.shares(shard, taken=handover.state is HandoverState.TAKEN, lent=handover.lent)
-        if handover.is_unclear:
+        self.core.links[shard].share(handover.lent, taken=handover.accepted)
+        if handover.is_unusable:  # The shard may say what cannot be read: the next connection does without.
             self._shares = False
-            self.core.cannot_share(shard, time.monotonic())
+            self.core.disconnected(shard, time.monotonic())
         if handover.fileno() < 0:
             del self._handovers[shard]
             self.changes += 1

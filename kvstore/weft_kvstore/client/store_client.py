@@ -23,8 +23,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys, LinkKeys
 from weft_kvstore.encryption.key_files import check_pair, new_curve_keys
 from weft_kvstore.futures import StoreFuture
-from weft_kvstore.same_host.layout import shared_layout
-from weft_kvstore.same_host.memory import ClientMemory
+from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.sharding import Routing, routing_of
@@ -81,8 +80,7 @@ class StoreClient(StoreCalls):
         self._endpoints = tuple(description.shards if endpoints is None else endpoints)
         if len(self._endpoints) != len(description.shards):
             raise ValueError(f"{len(self._endpoints)} endpoints for {len(description.shards)} shards")
-        layout = shared_layout(routing_of(description)) if settings.same_host else None
-        self._memory = ClientMemory(description.keys, layout)
+        self._memory = ClientMemory(description.keys, routing_of(description) if settings.same_host else None)
         self._core = ClientCore(
             description,
             slot,
@@ -91,7 +89,7 @@ class StoreClient(StoreCalls):
             settings=settings,
             endpoints=self._endpoints,
             now=time.monotonic(),
-            memory=self._memory if layout is not None else None,
+            memory=self._memory.arena,
         )
         self._sockets = ClientSockets(self._core, self._memory, self._endpoints, keys)
         self._poller = Poller(self._sockets, f"weft-store-slot-{slot}")

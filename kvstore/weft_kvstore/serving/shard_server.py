@@ -26,7 +26,7 @@ from weft_kvstore.futures import OtherThread
 from weft_kvstore.process import Wakeup, resident_bytes
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
-from weft_kvstore.same_host.memory import ArenaError, LentMemory
+from weft_kvstore.same_host.memory import ArenaError, shard_memory
 from weft_kvstore.serving.connections import UnknownPeers
 from weft_kvstore.settings import MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
@@ -263,7 +263,7 @@ class ShardServer:
             shard,
             tables=self._tables,
             keeps_previous=keeps_previous,
-            lend=lambda nbytes: None if self._listener is None else _shared_memory(lambda: LentMemory(nbytes)),
+            lend=lambda nbytes: None if self._listener is None else _shared_memory(lambda: shard_memory(nbytes)),
             stopped=stopped,
         )
         try:
@@ -333,7 +333,7 @@ class ShardServer:
             "unknown_link_messages": counts.unknown_links,
             "jobs": 0 if job is None else 1,
             "links": len(peers),
-            "arenas": 0 if listener is None else listener.arenas,
+            "arenas": 0 if listener is None else len(listener.arenas),
             "refused_arenas": 0 if listener is None else listener.refused,
             "waiting_pulls": sum(len(peer.pulls) for peer in peers),
             "waiting_sets": 0 if job is None else job.shard.waiting_sets,
@@ -368,7 +368,7 @@ class ShardServer:
                         if one is socket:
                             self._has_come = True
                         elif listener is not None and one == listener.fileno():
-                            listener.receive(self._clock())
+                            listener.receive()
                             self._core.look_at_arenas()
                         else:
                             self._wakeup.clear()
@@ -469,9 +469,6 @@ class ShardServer:
         if late_s > STALL_S:
             self._core.after_stall(late_s, now)
         self._core.tick(now)
-        if self._listener is not None:
-            self._listener.tick(now)
-            self._core.look_at_arenas()
 
     def _let_go(self) -> None:
         """Bytes of an arena are read no more; whoever waits for them is told in the next round."""

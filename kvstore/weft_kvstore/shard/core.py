@@ -10,20 +10,17 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-import numpy as np
-
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.bucket.bucket import PlainBucket, PullWait
 from weft_kvstore.errors import PushRefusedError, StoreError
 from weft_kvstore.hyper import ChangeRefusedError, Proposal
-from weft_kvstore.same_host.layout import Arenas, placed
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.links import Links
+from weft_kvstore.shard.links import Arenas, Links
 from weft_kvstore.shard.merger import BATCH_BYTES, Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Job, Peer
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.wire.codec import ProtocolError, Run, decode_request, payload_bytes, runs_of
+from weft_kvstore.wire.codec import ProtocolError, Run, decode_request, parts_at, runs_of
 from weft_kvstore.wire.messages import (
     Acknowledge,
     Barrier,
@@ -54,21 +51,7 @@ from weft_kvstore.wire.messages import (
     Why,
     chunks_of,
     nbytes_of,
-    place_of,
 )
-
-# --- What a client's frame carries, run by run ------------------------------------------------------------------------
-
-
-def own_run(shard: JobShard, run: Run) -> Run:
-    """The same run, copied out of the client's arena where more is done with its bytes than arithmetic: there they may
-    be others at each look. Raises ProtocolError for what may not lie there."""
-    if run.arena is None or shard.reads_in_place(run):
-        return run
-    if run.place:
-        raise ProtocolError(f"Push.place: a run of bucket {run.bucket}, which has to be copied")
-    own = memoryview(np.frombuffer(run.payload, np.uint8).copy())  # type: ignore[arg-type]  # an array is a buffer
-    return run._replace(payload=own, arena=None)
 
 
 def _proposed(shard: JobShard, peer: Peer, message: Hyper, now: float) -> HyperAnswer:
@@ -155,7 +138,7 @@ class ShardCore:
         self.links.arenas.listener = listener
 
     def look_at_arenas(self) -> None:
-        """A client may have brought its arena, or let it go."""
+        """A client may have brought its memory, or its end may be gone."""
         for peer in self.peers.values():
             self.links.arenas.look(peer)
 
@@ -166,6 +149,8 @@ class ShardCore:
                 f"this shard serves job {self.links.job.name!r} already; each job has a process of its own"
             )
         job = Job(shard)
+        if self.arenas is not None:
+            self.arenas.lent = shard.lent
         if shard.gate is not None:
             shard.gate.tell = lambda step: self._tell_measured(job, step)
         self.links.job = job
@@ -259,8 +244,7 @@ class ShardCore:
                 return
         self.counts.frames_received += 1
         shard, work = peer.job.shard, self.work
-        is_here = push.at is None and not any(map(place_of, push.runs))
-        runs = runs_of(push, payload) if is_here else self._shared_runs(peer, push, payload)
+        runs = self._shared_runs(peer, push) if push.at else runs_of(push, [payload])
         newest = -1
         for number, run in enumerate(runs):
             try:
@@ -285,19 +269,18 @@ class ShardCore:
         if pull is not None:  # Last: what has been merged by now is answered at once.
             self._pull(peer, pull)
 
-    def _shared_runs(self, peer: Peer, push: Push, payload: memoryview) -> list[Run]:
-        """What a frame carries of which bytes are in the client's arena; nothing where it has not brought one."""
-        shard, arena = peer.job.shard, self.links.arenas.hold(peer, push.frame)
-        if arena is None:
+    def _shared_runs(self, peer: Peer, push: Push) -> list[Run]:
+        """What a frame carries whose bytes are in the client's memory; nothing where it has not brought it. Runs are
+        copied where more is done with their bytes than arithmetic: there they may be others at each look."""
+        shard, memory = peer.job.shard, self.links.arenas.hold(peer, push.frame)
+        if memory is None:
             for number in range(len(push.runs)):
-                self._refuse(peer, push, number, "its bytes are in an arena that was not brought")
+                self._refuse(peer, push, number, "its bytes are in memory that was not brought")
             peer.released.append(push.frame)
             return []
-        peer.shared.received += sum(map(nbytes_of, push.runs)) - payload.nbytes
-        if push.at is not None:
-            payload = memoryview(placed(arena, (push.at, push.at + payload_bytes(push))))  # type: ignore[arg-type]
-        # What is checked, and then taken in, are the same bytes.
-        return [own_run(shard, run) for run in runs_of(push, payload, arena)]
+        peer.shared.received += sum(map(nbytes_of, push.runs))
+        runs = runs_of(push, parts_at(push, memory), shared=True)
+        return [run if shard.reads_in_place(run) else run.own() for run in runs]
 
     def _ids(self, peer: Peer, run: Run) -> None:
         wait = peer.pulls.get(run.request)
@@ -321,7 +304,7 @@ class ShardCore:
         shard, buckets = peer.job.shard, peer.job.shard.buckets
         asked: list[PullWait] = []
         at_once = not peer.broken
-        for request, version, state, reading, compressed, place, runs in pull.asks:
+        for request, version, state, reading, compressed, runs in pull.asks:
             if request in peer.pulls:
                 raise ProtocolError(f"Pull.request: {request} is open already")
             wait = PullWait(
@@ -334,7 +317,6 @@ class ShardCore:
                 compressed=compressed,
                 priority=pull.priority,
             )
-            wait.place = place
             wait.entries = len(runs)
             asked.append(wait)
             peer.pulls[request] = wait
@@ -386,9 +368,8 @@ class ShardCore:
         outbox = peer.outbox
         few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
         if few or self._may_queue(peer):
-            place = wait.place and not wait.state
             for answer in bucket.pulls.answers(wait, first, stop):
-                peer.put(wait, answer, place=place)
+                peer.put(wait, answer)
             if wait.open and wait.answered(bucket.state.spec.number, first, stop):
                 peer.forget(wait)
             self.links.waiting[peer.identity] = peer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,7 +29,7 @@ from weft_kvstore.description.records import KeyDescription, StoreDescription, f
 from weft_kvstore.errors import StoreError
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.storage import CHANCE
-from weft_kvstore.same_host.layout import Lent, OwnPlaces, ShardPlaces, shard_places
+from weft_kvstore.same_host.memory import ALIGNMENT, SharedMemory
 from weft_kvstore.shard.live_hyper import LiveHyper
 from weft_kvstore.sharding import BucketKind, KeySlices, routing_of
 from weft_kvstore.tables.state import TableState
@@ -75,7 +75,7 @@ class JobShard:
         rule: Rule | None = None,
         tables: TablePlace | None = None,
         keeps_previous: bool = False,
-        lend: Callable[[int], Lent | None] = lambda _: None,
+        lend: Callable[[int], SharedMemory | None] = lambda _: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.description = description
@@ -94,21 +94,27 @@ class JobShard:
 
         self._rule = rule or rule_of(description)
         self._keeps_previous = keeps_previous
-        own = OwnPlaces(self._routing, shard)
-        self.lent = lend(own.nbytes) if own.nbytes else None
-        """Where its values are, if clients of this host may read them."""
+        sizes = {
+            bucket.number: -(-int(bucket.parts[shard].bounds[-1]) // ALIGNMENT) * ALIGNMENT
+            for bucket in self._routing.buckets
+            if bucket.kind is not BucketKind.TABLE and shard in bucket.parts
+        }
+        self.lent = lend(sum(sizes.values()))
+        """Where the values of dense keys are, and what clients of this host read besides; None where they read
+        nothing."""
+        begin = 0
         for bucket in self._routing.buckets:
             if bucket.kind is BucketKind.TABLE:
                 if self._routing.tables[bucket.keys[0]].bytes_on(shard):
                     self.tables[bucket.number] = self._made_table(bucket.number, tables)
             elif shard in bucket.parts:
                 spec = self._bucket_spec(bucket.number)
-                at = memory = None
+                memory = None
                 if self.lent is not None:
-                    at = own.starts[bucket.number]
-                    memory = self.lent.bytes_at(at, int(spec.part.bounds[-1]))
+                    memory = self.lent.array(begin, (int(spec.part.bounds[-1]),), np.uint8)
+                    begin += sizes[bucket.number]
                 self.buckets[bucket.number] = plain_bucket(
-                    description, self._routing, spec, shard, wanted, memory=memory, at=at
+                    description, self._routing, spec, shard, wanted, memory=memory
                 )
         if self.gate is not None:
             slices = sum(len(one.state) for one in self.buckets.values() if one.state.spec.slots)
@@ -120,11 +126,6 @@ class JobShard:
             table.close()
         if self.lent is not None:
             self.lent.close()
-
-    @cached_property
-    def places(self) -> ShardPlaces:
-        """Where this shard's slices are in the arenas of clients on its host."""
-        return shard_places(self._routing, self.shard)
 
     def reads_in_place(self, run: Run) -> bool:
         """Whether it does nothing with the bytes of a run but compute: what is checked, or kept, has to be copied."""

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from weft_kvstore.arrays import Array, Buffer
 from weft_kvstore.errors import PushRefusedError
-from weft_kvstore.same_host.layout import Arenas, PeerMemory
+from weft_kvstore.same_host.memory import PeerMemory, SharedMemory, held
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.peer import Job, Peer
 from weft_kvstore.statistics import SharedBytes
@@ -24,6 +24,14 @@ Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
 
 
 # --- The arenas that clients of a shard's host have brought, by connection --------------------------------------------
+
+
+class Arenas(Protocol):
+    """Where clients of this host bring their memory, as the shard's core sees it: see `ArenaListener`."""
+
+    name: bytes
+    lent: SharedMemory | None
+    arenas: dict[tuple[bytes, int], PeerMemory]
 
 
 class PeerArenas:
@@ -42,40 +50,33 @@ class PeerArenas:
         self._lost: dict[int, list[Peer]] = {}
 
     def begin(self, peer: Peer) -> bytes:
-        """A new connection gets a ticket, and is told first that nothing of earlier ones is read; the listener's name,
-        which is empty where there is none."""
+        """A new connection is told first that nothing of earlier ones is read; the listener's name, which is empty
+        where there is none."""
         if self.listener is None:
             return b""
-        peer.ticket = self.listener.expect(peer.job.shard.places.nbytes, peer.job.shard.lent)
         peer.earlier = self._lost.get(peer.slot, [])
         peer.released.append(0)
         return self.listener.name
 
     def lose(self, peer: Peer) -> None:
         """A connection is gone."""
-        if self.listener is not None:
-            self.listener.forget(peer.ticket)
-            peer.memory = None
-            if peer.holds:
-                self._lost.setdefault(peer.slot, []).append(peer)
+        if peer.holds:
+            self._lost.setdefault(peer.slot, []).append(peer)
 
-    def look(self, peer: Peer) -> PeerMemory | None:
-        """The arena that a client has brought, if it has."""
-        found = self.listener.arena(peer.ticket) if self.listener is not None and peer.ticket else None
-        peer.outbox.shared = found is not None
-        if found is None:
-            peer.memory = None
-        elif peer.memory is None or peer.memory.memory is not found:
-            lends = peer.job.shard.lent is not None
-            peer.memory = PeerMemory(found, peer.job.shard.places, lends=lends)
-        return peer.memory
+    def look(self, peer: Peer) -> Array | None:
+        """The memory that a client has brought, if it has, and its end is there."""
+        if peer.arena is None and self.listener is not None:
+            peer.arena = self.listener.arenas.get((peer.hello.process, peer.hello.session))
+        memory = None if peer.arena is None else peer.arena.memory
+        peer.outbox.shared = memory is not None
+        return memory
 
     def hold(self, peer: Peer, frame: int) -> Array | None:
         """All of a client's arena, to be read for a frame; None where it has brought none."""
         memory = self.look(peer)
         if memory is None:
             return None
-        found = memory.hold(partial(self._let_go, peer, frame))
+        found = held(memory, partial(self._let_go, peer, frame))
         peer.holds += 1
         return found
 
@@ -167,7 +168,7 @@ class Links:
             self.due(peer)
         peer.received = number
         silence_ms = int(self._settings.silence_s * 1000)
-        peer.welcome = Welcome(hello.session, self._boot, silence_ms, listener, peer.ticket)
+        peer.welcome = Welcome(hello.session, self._boot, silence_ms, listener)
         self.counts.welcomed += 1
         self.say(identity, peer.welcome)
 

@@ -87,10 +87,7 @@ class Merger:
     def push(self, shard: JobShard, slot: int, run: Run) -> None:
         """Takes in a run of gradients of slices, and merges them; the payload's memory is taken over."""
         bucket = shard.buckets.get(run.bucket) or shard.plain(run.bucket)
-        segment = (
-            bucket.segment_in_places(run, shard.places.gradients[run.bucket]) if run.place else bucket.segment_of(run)
-        )
-        for first, stop in bucket.state.push(slot, run.step, segment):
+        for first, stop in bucket.state.push(slot, run.step, bucket.segment_of(run)):
             self.merge(bucket, first, stop)
 
     def push_rows(self, shard: JobShard, slot: int, run: Run) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from functools import partial
+from typing import Final, NamedTuple
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.bucket.bucket import Answer, PullWait
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import Mode
-from weft_kvstore.errors import StoreError
-from weft_kvstore.same_host.layout import PeerMemory
+from weft_kvstore.same_host.memory import PeerMemory, Span
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.statistics import SharedBytes
@@ -26,7 +25,7 @@ from weft_kvstore.wire.messages import (
     Values,
     Welcome,
 )
-from weft_kvstore.wire.outbox import CALL_PRIORITY, OneBuffer, Outbox, OutFrame, OutRun, Piece, Pin, Source
+from weft_kvstore.wire.outbox import CALL_PRIORITY, Outbox, OutFrame, OutRun, Piece, Pin
 
 # --- A connection that has said Hello, as its shard sees it -----------------------------------------------------------
 
@@ -50,38 +49,31 @@ class AnswerEntry(NamedTuple):
     bucket: int
     version: int
     compressed: bool
-    place: bool = False
-    """Whether they may be written to the places of their keys."""
-
-
-Frame: TypeAlias = OutFrame[AnswerEntry, Pin]
 
 
 class Undelivered:
-    """Answers, by request, that a broken connection has not brought. The slot's later steps may have changed the values
-    since, so whoever asks again gets the same bytes. Of those that had `left` nobody may write the bytes."""
+    """Answers, by request, that a broken connection has not brought, each with a pin of its own. The slot's later steps
+    may have changed the values since, so whoever asks again gets the same bytes."""
 
     def __init__(self) -> None:
-        self._runs: dict[int, list[tuple[OutRun[AnswerEntry, Pin], bool]]] = {}
+        self._runs: dict[int, list[OutRun[AnswerEntry, Pin]]] = {}
 
-    def add(self, piece: Piece[AnswerEntry, Pin], source: Source, owner: Pin, *, left: bool, start: int = 0) -> None:
-        """A piece whose bytes are in `source`, those of the run from `start` on."""
+    def add(self, piece: Piece[AnswerEntry, Pin]) -> None:
         run = piece.run.part(piece.first, piece.count)
-        run.bounds, run.source, run.owner = run.bounds - start, source, owner
-        self._runs.setdefault(run.entry.request, []).append((run, left))
+        run.owner = piece.run.owner.again(piece.first, piece.count)
+        self._runs.setdefault(run.entry.request, []).append(run)
 
     def take(self, request: int) -> list[OutRun[AnswerEntry, Pin]]:
         """What has not been delivered to it, from now on no more."""
-        return [run for run, _ in self._runs.pop(request, ())]
+        return self._runs.pop(request, [])
 
     def __bool__(self) -> bool:
         return bool(self._runs)
 
     def release(self) -> None:
         """Nobody will ask for it."""
-        for run, left in [each for runs in self._runs.values() for each in runs]:
-            if not left:
-                run.owner.give_back(0, run.count)
+        for run in [run for runs in self._runs.values() for run in runs]:
+            run.owner.give_back(0, run.count)
         self._runs.clear()
 
 
@@ -90,7 +82,7 @@ class Peer:
     what their ids take, `acknowledge` the frames not yet acknowledged, `measures` the requests for what steps amount
     to, with the step.
 
-    Of a client on this host, `memory` is its arena, while it has brought one for `ticket`; `holds` counts the frames
+    Of a client on this host, `arena` is its memory, once it has brought it; `holds` counts the frames
     that are read there, `released` are those that are not any more, which it is told once no `earlier` connection of
     its slot has any. What passes through it is added to `shared`. `broken` are
     earlier connections of the same process that broke; `undelivered` is what this one has not brought, once it has
@@ -116,13 +108,12 @@ class Peer:
         self.open_entries = 0
         self.ids_bytes = 0
         self.acknowledge: list[int] = []
-        self.ticket = b""
-        self.memory: PeerMemory | None = None
+        self.arena: PeerMemory | None = None
         self.holds = 0
         self.released: list[int] = []
         self.earlier: list[Peer] = []
-        self._copied: dict[int, tuple[PeerMemory, int | None, bytes]] = {}
-        """By frame, what was copied: to the arena, from an offset on, or to bytes."""
+        self._laid: dict[int, Sequence[Span]] = {}
+        """By frame under way, where its bytes are in the shard's own memory."""
         self.done: list[int] = []
         self.measures: dict[int, int] = {}
         self.shared = SharedBytes()
@@ -165,47 +156,23 @@ class Peer:
                     runs.pop(run.seq, None)
                     if not runs:
                         del self._answers[run.entry.request]
-        lends = False
-        if self.memory is not None:
-            if not self.memory.lends or not all(_is_lent(piece.run) for piece in frame.pieces):
-                return self._shared(frame, self.memory)
-            lends = True
-            self.shared.sent += frame.nbytes
+        at, memory = [], self.job.shard.lent
+        if self.outbox.shared and memory is not None and frame.nbytes >= memory.least_bytes:
+            laid = memory.lay([parts for _, parts in frame.stretches()])
+            if laid is not None:
+                at = self._laid[frame.number] = laid[0]
+                self.shared.sent += frame.nbytes
         receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
         self.sent += 1
-        values = Values(frame.number, frame.rows(placed=False), None, receipts, lends)
-        return encode(values, None if lends else frame.payload(), self.sent)
-
-    def _shared(self, frame: OutFrame[AnswerEntry, Pin], memory: PeerMemory) -> list[Buffer]:
-        """A frame whose bytes are copied to where the client has them at once; so no array stays lent."""
-        parts: list[Buffer] = []
-        nbytes = 0
-        for piece in frame.pieces:
-            run, cut = piece.run, piece.run.source.cut(piece.start, piece.stop)
-            if run.entry.place and memory.places:
-                first = run.first + piece.first
-                memory.put(run.entry.bucket, first, first + piece.count, cut)
-            else:
-                parts += cut
-                nbytes += piece.stop - piece.start
-        at = memory.lay(parts, nbytes)
-        payload = b"".join(parts) if at is None and parts else None
-        self._copied[frame.number] = memory, at, payload or b""
-        self.shared.sent += frame.nbytes if payload is None else frame.nbytes - nbytes
-        for piece in frame.pieces:
-            piece.run.owner.give_back(piece.first, piece.count)
-        rows = frame.rows(placed=bool(memory.places))
-        return self._numbered(Values(frame.number, rows, at, self._receipts()), payload)
+        return encode(Values(frame.number, frame.rows(), at, receipts), None if at else frame.payload(), self.sent)
 
     def _numbered(self, message: Done | Released | Acknowledge | Values, payload: Buffer | None = None) -> list[Buffer]:
         self.sent += 1
         return encode(message, payload, self.sent)
 
-    def put(self, wait: PullWait, part: Answer, *, place: bool = False) -> None:
-        """Hands a part of an answer over to the outbox; `place`: it may be written to the places of its keys."""
-        entry = AnswerEntry(
-            wait.request, part.array, part.bucket, part.version, part.compressed, place and not part.compressed
-        )
+    def put(self, wait: PullWait, part: Answer) -> None:
+        """Hands a part of an answer over to the outbox."""
+        entry = AnswerEntry(wait.request, part.array, part.bucket, part.version, part.compressed)
         priority, priorities = part.priority, part.priorities
         if wait.priority:
             ahead = wait.priority * CALL_PRIORITY
@@ -230,13 +197,10 @@ class Peer:
 
     def arrived(self, frame: int, now: float) -> None:
         """The client has acknowledged a frame. Raises ProtocolError for one that is not under way."""
-        pieces = self.outbox.acknowledge(frame, now)
-        copied = self._copied.pop(frame, None)
-        if copied is None:
-            for piece in pieces:
-                piece.run.owner.give_back(piece.first, piece.count)
-        elif copied[1] is not None:
-            copied[0].give(copied[1])
+        for piece in self.outbox.acknowledge(frame, now):
+            piece.run.owner.give_back(piece.first, piece.count)
+        if frame in self._laid and (memory := self.job.shard.lent) is not None:
+            memory.give(self._laid.pop(frame))
 
     def cancel(self, request: int) -> None:
         """The client waits for this pull no longer: what of it has not left will not."""
@@ -275,7 +239,8 @@ class Peer:
         found = self.undelivered.take(request)
         for run in self._answers.pop(request, {}).values():
             again = run.part(run.sent, run.waiting)
-            again.owner = run.owner.part(run.sent)
+            again.owner = run.owner.again(run.sent, run.waiting)
+            run.owner.give_back(run.sent, run.waiting)
             self.outbox.cancel(run)
             found.append(again)
         return found
@@ -287,17 +252,28 @@ class Peer:
             if not wait.open:
                 wait.drop()
                 self.forget(wait)
-        for number, (memory, at, payload) in self._copied.items():
-            frame = self.outbox.in_flight(number)
-            if frame is not None:
-                with suppress(StoreError):  # Its client has let the arena go: what lay there cannot be read again.
-                    self._keep_copies(frame, memory, at, payload)
+        frames, waiting = self.outbox.clear()
+        for piece in [*[piece for frame in frames for piece in frame.pieces], *waiting]:
+            if piece.run.owner.held is not None and not piece.run.cancelled:
+                self.undelivered.add(piece)
         self._answers.clear()
-        for pieces, left in zip(self.outbox.clear(skip=self._copied), (True, False), strict=True):
-            for piece in pieces:
-                if piece.run.owner.held is not None:
-                    self.undelivered.add(piece, piece.run.source, piece.run.owner.part(piece.first), left=left)
-        self._copied.clear()
+        self._give_up(frames, waiting)
+
+    def _give_up(
+        self, frames: Iterable[OutFrame[AnswerEntry, Pin]], waiting: Iterable[Piece[AnswerEntry, Pin]]
+    ) -> None:
+        """These are not sent by this connection any more. Bytes of frames that left through shared memory stay as they
+        are until the client's end is gone, and those that the socket may still read for ever."""
+        for piece in waiting:
+            piece.run.owner.give_back(piece.first, piece.count)
+        arena, memory = self.arena, self.job.shard.lent
+        if arena is None or memory is None:
+            return
+        for frame in frames:
+            if (spans := self._laid.pop(frame.number, None)) is not None:
+                for piece in frame.pieces:
+                    arena.at_end(partial(piece.run.owner.give_back, piece.first, piece.count))
+                arena.at_end(partial(memory.give, spans))
 
     def close(self) -> None:
         """Nobody comes back for what it has asked for."""
@@ -305,9 +281,7 @@ class Peer:
             wait.drop()
         self.pulls.clear()
         self._answers.clear()
-        _, waiting = self.outbox.clear()
-        for piece in waiting:
-            piece.run.owner.give_back(piece.first, piece.count)
+        self._give_up(*self.outbox.clear())
         self.undelivered.release()
         for earlier in self.broken:
             earlier.close()
@@ -317,23 +291,6 @@ class Peer:
     def has_undelivered(self) -> bool:
         """Whether a connection that broke has anything for the next one."""
         return bool(self.undelivered or self.pulls or self._answers)
-
-    def _keep_copies(self, frame: Frame, memory: PeerMemory, at: int | None, payload: bytes) -> None:
-        """What of a frame was copied is delivered from there: the values themselves may have changed."""
-        in_places = [bool(piece.run.entry.place and memory.places) for piece in frame.pieces]
-        if at is not None:
-            sizes = [piece.stop - piece.start for piece in frame.pieces]
-            payload = memory.laid(at, sum(size for size, placed in zip(sizes, in_places, strict=True) if not placed))
-        begin = 0
-        for piece, in_place in zip(frame.pieces, in_places, strict=True):
-            nbytes = piece.stop - piece.start
-            if in_place:
-                first = piece.run.first + piece.first
-                bytes_ = memory.values(piece.run.entry.bucket, first, first + piece.count)
-            else:
-                bytes_ = payload[begin : begin + nbytes]
-                begin += nbytes
-            self.undelivered.add(piece, OneBuffer(memoryview(bytes_)), Pin(None, 0, 0), left=True, start=piece.start)
 
 
 # --- Whom a job's steps wait for: from when a step's gradients came, slot by slot -------------------------------------
@@ -472,9 +429,3 @@ class Job:
             if now - at > silence_s:
                 told[slot] = f"has been silent for {now - at:.1f} s"
         return told
-
-
-def _is_lent(run: OutRun[AnswerEntry, Pin]) -> bool:
-    """Whether the client can read it where the shard has it, and does not want it elsewhere."""
-    source = run.source
-    return isinstance(source, OneBuffer) and source.lent_at is not None and not run.entry.place

@@ -7,7 +7,7 @@ in it is executable. Pure.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -27,14 +27,12 @@ from weft_kvstore.wire.messages import (
     Push,
     Reply,
     Request,
-    ValueRow,
     Values,
     nbytes_of,
-    place_of,
 )
 
 MAGIC: Final = b"WEFT"
-FORMAT_VERSION: Final = 12
+FORMAT_VERSION: Final = 13
 NUMBER_BYTES: Final = 8
 MAX_HEADER_BYTES: Final = 1 << 20
 
@@ -97,43 +95,53 @@ decode_reply = partial(_decode, reader=_replies)
 
 
 def _check_payload(message: Push | Values, payload: memoryview, *, whole: bool) -> None:
-    name, runs = type(message).__name__, message.runs
-    total = sum(map(nbytes_of, runs))
-    is_placed = any(map(place_of, runs))
-    if isinstance(message, Values) and message.lent:
-        if whole or is_placed or message.at is not None or any(map(_is_made, message.runs)):
-            raise ProtocolError("Values.lent: values as they are, and nothing beside them, can be lent")
-    elif message.at is None and not (is_placed and all(map(place_of, runs))):
-        if not whole:
-            raise ProtocolError(f"payload: {name} has one, none came")
-        told = payload_bytes(message) if is_placed else total
-        if told != payload.nbytes:
-            raise ProtocolError(f"payload: {payload.nbytes} bytes came, nbytes of {name}.runs adds up to {told}")
-    elif whole:
-        raise ProtocolError(f"payload: {name} has it in the arena, {payload.nbytes} bytes came")
+    name, total = type(message).__name__, sum(map(nbytes_of, message.runs))
+    came = sum([nbytes for _, nbytes in message.at]) if message.at else payload.nbytes
+    if whole and message.at:
+        raise ProtocolError(f"payload: {name} has it in shared memory, {payload.nbytes} bytes came")
+    if not whole and not message.at:
+        raise ProtocolError(f"payload: {name} has one, none came")
+    if came != total:
+        raise ProtocolError(f"payload: {came} bytes came, nbytes of {name}.runs adds up to {total}")
     if total > MAX_FRAME_BYTES:
         raise ProtocolError(f"payload: {total} bytes, more than {MAX_FRAME_BYTES}")
 
 
-def _is_made(run: ValueRow) -> bool:
-    """Whether it is an array of the rule's state other than the first, or encoded."""
-    _, array, _, _, compressed, *_ = run
-    return bool(array or compressed)
+# --- The runs of a frame, each with its bytes -------------------------------------------------------------------------
 
 
-def payload_bytes(message: Push | Values) -> int:
-    """The length of a message's payload: that of the runs that are in no places."""
-    return sum(nbytes_of(run) for run in message.runs if not place_of(run))
+def parts_at(message: Push | Values, memory: Array) -> list[memoryview]:
+    """The payload of a message whose sender has it in this memory. Raises ProtocolError for bytes that it has not."""
+    for offset, nbytes in message.at:
+        if offset + nbytes > memory.nbytes:
+            name = type(message).__name__
+            raise ProtocolError(f"{name}.at: bytes {offset} to {offset + nbytes} of memory that has {memory.nbytes}")
+    return [memoryview(memory[offset : offset + nbytes]) for offset, nbytes in message.at]  # type: ignore[arg-type]
 
 
-# --- One run of what a client sends: adjacent slices of a bucket, or chunks of a table's rows or ids ------------------
+def _cut(parts: Sequence[memoryview], sizes: Sequence[int]) -> list[Sequence[memoryview]]:
+    """The payload's bytes for runs of these sizes, which add up."""
+    found: list[Sequence[memoryview]] = []
+    number = begin = 0
+    for size in sizes:
+        some: list[memoryview] = []
+        left = size
+        while left or not some:
+            part = parts[number][begin : begin + left]
+            some.append(part)
+            begin, left = begin + part.nbytes, left - part.nbytes
+            if begin == parts[number].nbytes and number + 1 < len(parts):
+                number, begin = number + 1, 0
+        found.append(some)
+    return found
 
 
 class Run(NamedTuple):
-    """Slices `first` to `first + count` of a bucket, or as many of `chunks` chunks; `payload` has their bytes.
+    """What a client sends: slices `first` to `first + count` of a bucket, or as many of `chunks` chunks of a table's
+    rows or ids. `parts` are their bytes, one behind the other.
 
-    `step` is the version of a value, `request` the number of the client's call. Where the bytes lie in the client's
-    `arena`, which is read-only, they may change at any time; in `place` they are in the places of their keys.
+    `step` is the version of a value, `request` the number of the client's call. Where the bytes are `shared`, the
+    client may change them at any time.
     """
 
     payload_kind: PayloadKind
@@ -143,37 +151,38 @@ class Run(NamedTuple):
     first: int
     count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
     chunks: int
-    payload: memoryview
-    nbytes: int = 0
-    place: bool = False
-    arena: Array | None = None
+    parts: Sequence[memoryview]
+    shared: bool = False
 
     @property
     def stop(self) -> int:
         return self.first + self.count
 
+    @property
+    def payload(self) -> memoryview:
+        """Its bytes."""
+        return self.parts[0] if len(self.parts) == 1 else memoryview(b"".join(self.parts))
 
-def runs_of(push: Push, payload: memoryview, arena: Array | None = None) -> list[Run]:
-    """The runs of a frame; the codec has checked that `nbytes` adds up. The payload is in the `arena` where there is
-    one."""
-    found = []
-    begin = 0
-    for payload_kind, request, bucket, step, chunks, place, first, count, nbytes in push.runs:
-        stop = begin if place else begin + nbytes
-        part = payload[begin:stop]
-        found.append(Run(payload_kind, request, bucket, step, first, count, chunks, part, nbytes, place, arena))
-        begin = stop
+    def own(self) -> Run:
+        """The same run with a copy of its bytes, which nobody else writes."""
+        return self._replace(parts=[memoryview(bytearray().join(self.parts))], shared=False)
+
+
+def runs_of(push: Push, parts: Sequence[memoryview], *, shared: bool = False) -> list[Run]:
+    """The runs of a frame; the codec has checked that `nbytes` adds up."""
+    rows, found = push.runs, []
+    cuts = [parts] if len(rows) == 1 else _cut(parts, [*map(nbytes_of, rows)])
+    for (payload_kind, request, bucket, step, chunks, first, count, _), some in zip(rows, cuts, strict=True):
+        found.append(Run(payload_kind, request, bucket, step, first, count, chunks, some, shared))
     return found
 
 
-# --- One run of what a shard answers: adjacent slices of a bucket, or chunks of a table's rows ------------------------
-
-
 class ValueRun(NamedTuple):
-    """Slices, or chunks, `first` to `first + count` of a bucket at a version: of the pull's array number `array`.
+    """What a shard answers: slices, or chunks, `first` to `first + count` of a bucket at a version: of the pull's array
+    number `array`.
 
-    `payload` has their bytes, encoded where they are `compressed`; None where they are in the places of their keys.
-    `owned`: it is all of a message's, which nobody else reads or writes.
+    `payload` has their bytes, encoded where they are `compressed`. `owned`: it is all of a message's, which nobody else
+    reads or writes.
     """
 
     array: int
@@ -181,7 +190,7 @@ class ValueRun(NamedTuple):
     version: int
     first: int
     count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
-    payload: memoryview | None
+    payload: memoryview
     compressed: bool = False
     owned: bool = False
 
@@ -190,28 +199,14 @@ class ValueRun(NamedTuple):
         return self.first + self.count
 
 
-def lent_runs(values: Values, lent: Callable[[int, int, int, int], memoryview]) -> list[tuple[int, ValueRun]]:
-    """The runs of a frame that is lent, each with the request that it answers. `lent` gives the bytes of slices: of a
-    bucket, from the first on, so many, with their length."""
-    return [
-        (request, ValueRun(array, bucket, version, first, count, lent(bucket, first, count, nbytes)))
-        for request, array, bucket, version, _, _, first, count, nbytes in values.runs
-    ]
-
-
-def value_runs(values: Values, payload: memoryview) -> list[tuple[int, ValueRun]]:
+def value_runs(values: Values, parts: Sequence[memoryview]) -> list[tuple[int, ValueRun]]:
     """The runs of a frame, each with the request that it answers; the codec has checked that `nbytes` adds up."""
-    owned = len(values.runs) == 1 and values.at is None
-    found = []
-    begin = 0
-    for request, array, bucket, version, compressed, place, first, count, nbytes in values.runs:
-        if place:
-            part = None
-        else:
-            stop = begin + nbytes
-            part = payload[begin:stop]
-            begin = stop
-        found.append((request, ValueRun(array, bucket, version, first, count, part, compressed, owned)))
+    rows, found = values.runs, []
+    cuts = [parts] if len(rows) == 1 else _cut(parts, [*map(nbytes_of, rows)])
+    owned = len(rows) == 1 and not values.at
+    for (request, array, bucket, version, compressed, first, count, _), some in zip(rows, cuts, strict=True):
+        payload = some[0] if len(some) == 1 else memoryview(b"".join(some))
+        found.append((request, ValueRun(array, bucket, version, first, count, payload, compressed, owned)))
     return found
 
 

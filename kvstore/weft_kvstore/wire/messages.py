@@ -28,8 +28,6 @@ class SentEntry(NamedTuple):
     bucket: int
     step: int
     chunks: int
-    place: bool = False
-    """Whether their bytes are in the places of their keys in the client's arena, and may be read there."""
 
 
 # --- What client and shard say to each other --------------------------------------------------------------------------
@@ -39,9 +37,8 @@ class SentEntry(NamedTuple):
 # the length of all of them together. Buckets are numbered as in `weft_kvstore.sharding`. Of a table, a run is of
 # adjacent chunks instead, of `chunks` in all; else `chunks` is 0. A message has a row, an array, for each of its runs.
 #
-# Client and shard of one host may share memory, the client's *arena*: a payload then is there, from byte `at` on, and
-# no second part comes; and a run that is in `place` is in the places of its keys (`weft_kvstore.same_host.layout`) and
-# no part of the payload.
+# Client and shard of one host may read each other's memory: a payload then is there, at `at`, which has the offset and
+# the length of each part of it, and no second part comes.
 
 
 MAX_RUNS: Final = 4096
@@ -67,7 +64,6 @@ Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Column = Annotated[list[Count], msgspec.Meta(max_length=MAX_RUNS)]
 Digest = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-Secret = Annotated[bytes, msgspec.Meta(max_length=16)]
 
 
 class RefusalCode(StrEnum):
@@ -125,34 +121,36 @@ AskedRun = tuple[Count, Count, Count, Count]
 """`bucket`, `first`, `count`, and the `chunks` of ids that follow, of a table: then `first` and `count` are 0."""
 
 Ask = tuple[
-    Count, Count, bool, Reading, bool, bool, Annotated[list[AskedRun], msgspec.Meta(min_length=1, max_length=MAX_RUNS)]
+    Count, Count, bool, Reading, bool, Annotated[list[AskedRun], msgspec.Meta(min_length=1, max_length=MAX_RUNS)]
 ]
-"""`request`, `version`, `state`, `reading`, `compressed`, `place`, `runs`: see `Pull`."""
+"""`request`, `version`, `state`, `reading`, `compressed`, `runs`: see `Pull`."""
 
 
 class Pull(Message, frozen=True, omit_defaults=True, tag="pull"):
     """Asks for runs of slices, each once it is at `version`, in the way of `reading`; `state`: for the rule's state
     instead of the value. Of a table the rows are asked for whose ids follow. `compressed`: the values may come encoded,
-    where the description says how. `place`: they may be written to the places of their keys. `priority` is that of the
-    calls: values of a higher one are sent first."""
+    where the description says how. `priority` is that of the calls: values of a higher one are sent first."""
 
     asks: Annotated[list[Ask], msgspec.Meta(max_length=MAX_RUNS)]
     priority: CallPriority = 0
 
 
-PLACE: Final = 5
-chunks_of, place_of, nbytes_of = itemgetter(4), itemgetter(PLACE), itemgetter(8)
-"""What a row of a Push has there; the last two are of a row of Values too."""
+At = Annotated[list[tuple[Count, Positive]], msgspec.Meta(max_length=MAX_RUNS)]
+"""Where a payload is in its sender's memory: offset and length of each of its parts, in their order. Empty: it is the
+message's second part."""
 
-SentRow = tuple[PayloadKind, Count, Count, Count, Count, bool, Count, Positive, Count]
+chunks_of, nbytes_of = itemgetter(4), itemgetter(-1)
+"""What a row of a Push has there; the last is of a row of Values too."""
+
+SentRow = tuple[PayloadKind, Count, Count, Count, Count, Count, Positive, Count]
 """The fields of a `SentEntry`, then `first`, `count`, `nbytes`."""
 
-ValueRow = tuple[Count, Count, Count, Count, bool, bool, Count, Positive, Count]
-"""`request`, `array`, `bucket`, `version`, `compressed`, `place`, `first`, `count`, `nbytes`."""
+ValueRow = tuple[Count, Count, Count, Count, bool, Count, Positive, Count]
+"""`request`, `array`, `bucket`, `version`, `compressed`, `first`, `count`, `nbytes`."""
 
 
 class Push(Message, frozen=True, omit_defaults=True, tag="push"):
-    """What a client sends; the payload is the bytes of the runs, joined.
+    """What a client sends; the payload is the bytes of the runs, joined. It may be `at` a place in the client's memory.
 
     `payload_kind` 0: gradients of step `step`; 1: values to be set at version `step`; 2: ids of the rows that pull
     `request` asks for; 3: what a key that nobody has pushed was at version `step`, its value where `chunks` is 0, else
@@ -163,7 +161,7 @@ class Push(Message, frozen=True, omit_defaults=True, tag="push"):
 
     frame: Count
     runs: Annotated[list[SentRow], msgspec.Meta(min_length=1, max_length=MAX_RUNS)]
-    at: Count | None = None
+    at: At = []
     acknowledge: Column = []
     pull: Pull | None = None
 
@@ -250,18 +248,17 @@ class Acknowledge(Message, frozen=True, tag="acknowledge"):
 
 class Welcome(Message, frozen=True, omit_defaults=True, tag="welcome"):
     """Answers a Hello. `boot` is drawn once per shard process; `silence_ms` is how long the shard bears silence.
-    `listener` is where an arena can be brought, with this `ticket`; both are empty where none can."""
+    `listener` is where client and shard can give each other their memory; empty where they cannot."""
 
     session: Count
     boot: Digest
     silence_ms: Count
-    listener: Secret = b""
-    ticket: Secret = b""
+    listener: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
 
 
 class Released(Message, frozen=True, tag="released"):
-    """What these frames have in the arena is read no more; it may be written. That says too that they have arrived. 0
-    stands for all frames of the client's earlier connections."""
+    """What these frames have in the client's memory is read no more; it may be written. That says too that they have
+    arrived. 0 stands for all frames of the client's earlier connections."""
 
     frame: Column
 
@@ -284,13 +281,12 @@ class PushRefused(Message, frozen=True, tag="push-refused"):
 class Values(Message, frozen=True, omit_defaults=True, tag="values"):
     """Answers Pulls: each run belongs to its `request`; `array` 0 is the value or the rule's first state array.
     `compressed`: its slices are encoded, as the description says for values of their key. `acknowledge`: as
-    `Acknowledge`, said on the way. `lent`: its bytes are where the shard has the values, in memory that it lends."""
+    `Acknowledge`, said on the way. The payload may be `at` a place in the shard's memory."""
 
     frame: Count
     runs: Annotated[list[ValueRow], msgspec.Meta(min_length=1, max_length=MAX_RUNS)]
-    at: Count | None = None
+    at: At = []
     acknowledge: Column = []
-    lent: bool = False
 
 
 class Done(Message, frozen=True, tag="done"):

@@ -8,10 +8,9 @@ from __future__ import annotations
 import heapq
 import math
 import statistics
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Container, Iterable, Sequence
-from itertools import accumulate, chain
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from weft_kvstore.arrays import Array, Buffer, bytes_of
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.messages import MAX_RUNS, PLACE, place_of
+from weft_kvstore.wire.messages import MAX_RUNS
 
 # --- What waits in an outbox: adjacent slices that are sent in their order, together or in parts ----------------------
 
@@ -36,13 +35,12 @@ class Source(Protocol):
 
 
 class OneBuffer:
-    """Bytes that lie in one place. `lent_at`: from there on in memory that the peer may read; None where it may not."""
+    """Bytes that lie in one place."""
 
-    __slots__ = ("base", "lent_at")
+    __slots__ = ("base",)
 
-    def __init__(self, base: memoryview, lent_at: int | None = None) -> None:
+    def __init__(self, base: memoryview) -> None:
         self.base = base
-        self.lent_at = lent_at
 
     def cut(self, start: int, stop: int) -> Sequence[Buffer]:
         return (self.base[start:stop],)
@@ -152,22 +150,24 @@ class OutRun(Generic[E, W]):
 
 class Pinnable:
     """An array in parts, whose bytes may be on their way to a peer: `pinned` (parts) counts how often each is. A part
-    is not written while lent. `source` has the bytes, from `start` on. `home` is where they were, and peers may read
-    them."""
+    is not written while it is pinned. `source` has the bytes, from `start` on. `shared`: peers may read them where they
+    are; of a copy, `home` is the shared array that it was made of."""
 
-    __slots__ = ("array", "home", "pinned", "source", "start")
+    __slots__ = ("array", "home", "pinned", "shared", "source", "start")
 
-    def __init__(self, array: Array, source: OneBuffer, start: int, parts: int) -> None:
+    def __init__(self, array: Array, source: OneBuffer, start: int, parts: int, *, shared: bool = False) -> None:
         self.home: Pinnable | None = None
         self.array = array
         self.source = source
         self.start = start
+        self.shared = shared
         self.pinned = np.zeros(parts, np.int32)
 
     def copied(self) -> Pinnable:
-        """The same elsewhere, lent to nobody."""
-        copy = lendable(self.array.copy(), len(self.pinned))
-        copy.home = self if self.source.lent_at is not None else self.home
+        """The same elsewhere, pinned by nobody."""
+        array = self.array.copy()
+        copy = Pinnable(array, OneBuffer(bytes_of(array)), 0, len(self.pinned))
+        copy.home = self if self.shared else self.home
         return copy
 
     def moved_home(self) -> Pinnable:
@@ -180,7 +180,8 @@ class Pinnable:
 
 
 class Pin:
-    """Parts `first` and those behind it, lent until they have arrived; nothing where no array is held."""
+    """Parts of an array from `first` on, which stay as they are until they have arrived; nothing where no array is
+    held."""
 
     __slots__ = ("_first", "held")
 
@@ -190,22 +191,15 @@ class Pin:
         if held is not None:
             held.pinned[first if count == 1 else slice(first, first + count)] += 1
 
-    def part(self, first: int) -> Pin:
-        """The pin of its parts from `first` on, which stay pinned as often as they are."""
-        part = Pin(None, self._first + first, 0)
-        part.held = self.held
-        return part
+    def again(self, first: int, count: int) -> Pin:
+        """Another pin of some of its parts, numbered from 0 in it."""
+        return Pin(self.held, self._first + first, count)
 
     def give_back(self, first: int, count: int) -> None:
         """So many of the pin's parts have arrived, or never left; numbered from 0 in it."""
         if self.held is not None:
             first += self._first
             self.held.pinned[first if count == 1 else slice(first, first + count)] -= 1
-
-
-def lendable(array: Array, parts: int) -> Pinnable:
-    """A C-contiguous array, by itself."""
-    return Pinnable(array, OneBuffer(bytes_of(array)), 0, parts)
 
 
 # --- How fast a link is, from when its frames are acknowledged --------------------------------------------------------
@@ -378,15 +372,6 @@ class Piece(NamedTuple, Generic[E, W]):
     stop: int
 
 
-class FrameRun(NamedTuple, Generic[E]):
-    """Adjacent slices of one entry."""
-
-    entry: E
-    first: int
-    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
-    nbytes: int
-
-
 class OutFrame(NamedTuple, Generic[E, W]):
     """A frame that leaves now: its number, its pieces and their bytes in the same order, and when it left."""
 
@@ -395,41 +380,44 @@ class OutFrame(NamedTuple, Generic[E, W]):
     nbytes: int
     left_at: float
 
-    def runs(self) -> list[FrameRun[E]]:
-        """What the header says of it: pieces that continue one another are one run."""
-        if len(self.pieces) == 1:
-            ((run, first, count, _, _),) = self.pieces
-            return [FrameRun(run.entry, run.first + first, count, self.nbytes)]
-        found: list[FrameRun[E]] = []
-        for one in self.pieces:
-            entry, first, nbytes = one.run.entry, one.run.first + one.first, one.stop - one.start
-            last = found[-1] if found else None
-            if last is not None and last.first + last.count == first and last.entry == entry:
-                found[-1] = FrameRun(entry, last.first, last.count + one.count, last.nbytes + nbytes)
+    def runs(self) -> list[list[Piece[E, W]]]:
+        """Its runs, in the order in which the header names them: pieces that continue one another are one."""
+        found: list[list[Piece[E, W]]] = []
+        entry: E | None = None
+        stop = 0
+        for piece in self.pieces:
+            first = piece.run.first + piece.first
+            if found and first == stop and piece.run.entry == entry:
+                found[-1].append(piece)
             else:
-                found.append(FrameRun(entry, first, one.count, nbytes))
+                found.append([piece])
+                entry = piece.run.entry
+            stop = first + piece.count
         return found
 
-    def rows(self, *, placed: bool) -> list[tuple[Any, ...]]:
-        """The same as rows of a message: `entry`, a tuple, then `first`, `count`, `nbytes`. Unless `placed`, none is in
-        the places of its keys."""
-        rows: list[tuple[Any, ...]]
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The same as rows of a message: `entry`, a tuple, then `first`, `count`, `nbytes`."""
         if len(self.pieces) == 1:
             ((run, first, count, _, _),) = self.pieces
-            rows = [(*run.entry, run.first + first, count, self.nbytes)]  # type: ignore[misc]  # it is one
-        else:
-            rows = [(*one.entry, one.first, one.count, one.nbytes) for one in self.runs()]  # type: ignore[misc]
-        if placed or not any(map(place_of, rows)):
-            return rows
-        return [(*row[:PLACE], False, *row[PLACE + 1 :]) for row in rows]
+            return [(*run.entry, run.first + first, count, self.nbytes)]  # type: ignore[misc]  # it is a tuple
+        rows: list[tuple[Any, ...]] = []
+        for pieces in self.runs():
+            run, first, *_ = pieces[0]
+            count, nbytes = sum([one.count for one in pieces]), sum([one.stop - one.start for one in pieces])
+            rows.append((*run.entry, run.first + first, count, nbytes))  # type: ignore[misc]
+        return rows
 
-    def pieces_of(self, number: int) -> slice:
-        """The pieces that are run `number` of `runs`. Raises IndexError for a run that it has not."""
-        runs = self.runs()
-        stop = sum(one.count for one in runs[: number + 1])
-        begin = stop - runs[number].count
-        upto = list(accumulate(piece.count for piece in self.pieces))
-        return slice(bisect_left(upto, begin + 1), bisect_left(upto, stop) + 1)
+    def stretches(self) -> list[tuple[list[Piece[E, W]], Sequence[Buffer]]]:
+        """Pieces that lie one behind the other in one source, and their bytes, which are cut at once: what a source
+        makes of a run depends on all of it."""
+        found: list[list[Piece[E, W]]] = []
+        for piece in self.pieces:
+            last = found[-1][-1] if found else None
+            if last is not None and last.run.source is piece.run.source and last.stop == piece.start:
+                found[-1].append(piece)
+            else:
+                found.append([piece])
+        return [(some, some[0].run.source.cut(some[0].start, some[-1].stop)) for some in found]
 
     def payload(self) -> Buffer:
         """The bytes: a view where they lie side by side in one place, else joined."""
@@ -437,23 +425,8 @@ class OutFrame(NamedTuple, Generic[E, W]):
             (one,) = self.pieces
             parts = one.run.source.cut(one.start, one.stop)
         else:
-            parts = parts_of(self.pieces)
+            parts = [part for _, parts in self.stretches() for part in parts]
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def parts_of(pieces: Sequence[Piece[E, W]]) -> Sequence[Buffer]:
-    """The bytes of pieces, one behind the other. Those that continue one another are one run of a frame, and are cut
-    at once: what a source makes of a run depends on all of it."""
-    if len(pieces) == 1:
-        (one,) = pieces
-        return one.run.source.cut(one.start, one.stop)
-    stretches: list[tuple[Source, int, int]] = []
-    for one in pieces:
-        source, start = one.run.source, one.start
-        if stretches and stretches[-1][0] is source and stretches[-1][2] == start:
-            start = stretches.pop()[1]
-        stretches.append((source, start, one.stop))
-    return [part for source, start, stop in stretches for part in source.cut(start, stop)]
 
 
 # --- The queue of slices at the sending end of a link: priorities, frames filled at the moment of sending, credit -----
@@ -609,17 +582,18 @@ class Outbox(Generic[E, W]):
         self._follow_rate()
         return self._put_again(chain(*[frame.pieces for frame in frames.values()], more))
 
-    def repeat(self, number: int, some: slice) -> list[OutRun[E, W]]:
-        """Pieces of a frame under way were refused together: they wait again, as by `requeue`. The frame keeps
-        cancelled ones in their place, so that its runs have the numbers that they had."""
+    def repeat(self, number: int, run: int) -> list[OutRun[E, W]]:
+        """A run of a frame under way was refused: its pieces wait again, as by `requeue`. The frame keeps cancelled
+        ones instead, so that its runs have the numbers that they had."""
         frame = self._frames[number]
+        refused = frame.runs()[run]
+        again = self._put_again(refused)
         pieces = list(frame.pieces)
-        again = self._put_again(pieces[some])
-        for at in range(*some.indices(len(pieces))):
-            run, first, count, start, stop = pieces[at]
-            refused = run.part(first, count)
-            refused.cancelled = True
-            pieces[at] = Piece(refused, 0, count, start, stop)
+        for at, piece in enumerate(pieces):
+            if piece in refused:
+                left = piece.run.part(piece.first, piece.count)
+                left.cancelled = True
+                pieces[at] = piece._replace(run=left, first=0)
         self._frames[number] = frame._replace(pieces=tuple(pieces))
         return again
 
@@ -636,14 +610,12 @@ class Outbox(Generic[E, W]):
         """Priority, slices and bytes of the runs that wait; may be called on any thread."""
         return [(run.priority, run.waiting, run.nbytes) for *_, run in list(self._heap) if run.queued]
 
-    def clear(self, skip: Container[int] = ()) -> tuple[list[Piece[E, W]], list[Piece[E, W]]]:
-        """Empties it, for a peer that is gone; returns what was under way but in the frames `skip`, and what had not
-        left.
+    def clear(self) -> tuple[list[OutFrame[E, W]], list[Piece[E, W]]]:
+        """Empties it, for a peer that is gone; returns the frames that were under way, and what had not left.
 
         Of what was under way the socket may still read bytes, so nobody may ever write them.
         """
-        frames = [frame for number, frame in self._frames.items() if number not in skip]
-        left = [piece for frame in frames for piece in frame.pieces if not piece.run.cancelled]
+        frames = list(self._frames.values())
         waiting = [
             Piece(one, one.sent, one.waiting, int(one.bounds[one.sent]), int(one.bounds[-1]))
             for *_, one in sorted(self._heap)
@@ -651,7 +623,7 @@ class Outbox(Generic[E, W]):
         ]
         self._heap, self._frames, self._dead = [], {}, 0
         self.queued_bytes = self.queued_slices = self.in_flight_bytes = 0
-        return left, waiting
+        return frames, waiting
 
     def _follow_rate(self) -> None:
         self.credit_bytes, self.frame_bytes = link_bounds(

@@ -375,7 +375,7 @@ def test_a_mean_of_numbers_that_a_type_has_is_one_that_it_has(
 def test_a_block_that_was_copied_moves_back_to_where_peers_read_it_once_nobody_does() -> None:
     bounds = bounds_of([2, 2])
     shared = np.arange(4, dtype=np.float32)
-    values = BucketValues(shared, bounds, lent_at=0)
+    values = BucketValues(shared, bounds, shared=True)
     ((_, _, home, _, _),) = values.pieces(0, 2)
     first = Pin(home, 0, 2)
     ((_, _, written),) = values.written(0, 1)

@@ -212,7 +212,7 @@ def test_a_second_process_of_one_incarnation_waits_until_the_first_is_silent() -
     twin = simulation.join(0, incarnation=1)
     for client in simulation.clients.values():
         for link in client.links:
-            link._hello = msgspec.structs.replace(link._hello, process=b"another process!")
+            link.hello = msgspec.structs.replace(link.hello, process=b"another process!")
     value = twin.pull("w", 0)
     pass_time(simulation, 2.0)
     assert not value.done()
@@ -546,16 +546,15 @@ def test_a_shard_that_answers_with_what_was_not_asked_is_left(begin: Any, reply:
         ended(simulation, future)
 
 
-def test_values_in_an_arena_that_was_let_go_break_the_connection_and_not_the_store() -> None:
-    """They were sent before the shard let it go; what they had is asked for again on the next connection."""
+def test_values_in_memory_that_is_not_lent_any_more_break_the_connection_and_not_the_store() -> None:
+    """They were sent before the shard's end was gone; what they had is asked for again on the next connection."""
     simulation = Simulation(described(zero("w", (256,), 1), slots=1), LINK)
     store, client = simulation.stores[0], simulation.clients[0]
     ended(simulation, store.pull("w", 0))
     link = client.links[0]
-    link.share(object())  # type: ignore[arg-type]  # nothing of it is looked at
-    link.share(None)
-    client.receive(0, encode(msgspec.structs.replace(VALUES, at=0)), simulation.now)
+    link.may_share = True
+    client.receive(0, encode(msgspec.structs.replace(VALUES, at=[(0, 1024)])), simulation.now)
     assert (link.connection.refused, link.connection.state) == (None, LinkState.DOWN)
     assert np.all(ended(simulation, store.pull("w", 0)) == 0.0)
-    client.receive(0, encode(msgspec.structs.replace(VALUES, at=0)), simulation.now)
-    assert "Values.at: 0, the shard has no arena" in str(link.connection.refused)
+    client.receive(0, encode(msgspec.structs.replace(VALUES, at=[(0, 1024)])), simulation.now)
+    assert "Values.at: the shard has lent nothing" in str(link.connection.refused)

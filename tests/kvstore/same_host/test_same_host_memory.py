@@ -1,4 +1,4 @@
-"""The shared memory itself: reserved, sealed, mapped, and gone when nobody has it."""
+"""Shared memory: reserved, sealed, mapped by others to be read, laid out for them, and gone when nobody has it."""
 
 from __future__ import annotations
 
@@ -10,67 +10,83 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from same_host_children import arena_maps, open_files, wait_until
+from same_host_children import arena_maps, open_files
 from store_cluster import key_of, store_of
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.same_host import memory as arena_module
-from weft_kvstore.same_host.layout import lay_out, shared_layout
+from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.same_host.memory import (
-    Arena,
+    ALIGNMENT,
     ArenaError,
-    ClientMemory,
-    LentMemory,
-    Mapping,
-    check_sealed,
+    PeerMemory,
+    SharedMemory,
+    SpareSpace,
     free_memory,
-    reserve,
-    sealed_memory,
+    map_shared,
+    shard_memory,
 )
 from weft_kvstore.sharding import routing_of
 
 PAGE = mmap.PAGESIZE
 
 
-def arena_of(*lengths: int) -> Arena:
-    return Arena(lay_out(lengths))
-
-
-def test_memory_is_sealed_and_has_no_name_in_a_file_system() -> None:
-    fd = sealed_memory(3 * PAGE)
-    try:
-        check_sealed(fd, 3 * PAGE, 3 * PAGE)
-        for nbytes in (0, PAGE, 4 * PAGE):
-            with pytest.raises(PermissionError):
-                os.ftruncate(fd, nbytes)
+def test_memory_is_sealed_taken_when_it_is_reserved_and_has_no_name_in_a_file_system() -> None:
+    memory = SharedMemory(100, PAGE)
+    fd = memory.fd
+    assert memory.nbytes == 2 * PAGE
+    for nbytes in (0, PAGE, 3 * PAGE):
         with pytest.raises(PermissionError):
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
-        assert os.fstat(fd).st_nlink == 0
-        assert os.fstat(fd).st_blocks == 0, "it takes none"
-        reserve(fd, PAGE, 2 * PAGE)
-        assert os.fstat(fd).st_blocks * 512 == 2 * PAGE
-        assert not os.get_inheritable(fd)
-    finally:
-        os.close(fd)
+            os.ftruncate(fd, nbytes)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    assert (os.fstat(fd).st_nlink, os.fstat(fd).st_size) == (0, 2 * PAGE)
+    assert os.fstat(fd).st_blocks == 0, "it takes none"
+    memory.reserve(0, PAGE)
+    assert os.fstat(fd).st_blocks * 512 == PAGE
+    assert not os.get_inheritable(fd)
+
+
+def test_what_a_process_shares_is_seen_by_others_and_written_by_nobody_else() -> None:
+    before = arena_maps(), open_files()
+    memory = SharedMemory(PAGE, PAGE)
+    with pytest.raises(PermissionError):
+        mmap.mmap(memory.fd, memory.nbytes)
+    with pytest.raises(PermissionError):
+        os.write(memory.fd, b"x")
+    seen = map_shared(memory.fd, memory.nbytes)[PAGE : PAGE + 4]
+    own = memory.array(PAGE, (4,), np.uint8)
+    memory.close()
+    memory.close()
+    own[...] = 7
+    assert seen.tolist() == [7] * 4, "arrays outlive it"
+    with pytest.raises(ValueError, match="read-only"):
+        seen[...] = 1
+    del seen, own
+    assert (arena_maps(), open_files()) == before
 
 
 def test_memory_that_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = open_files()
-    with pytest.raises(ArenaError, match="an arena of 0 bytes"):
-        sealed_memory(0)
+    before = arena_maps(), open_files()
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    fd = sealed_memory(4096)
-    with pytest.raises(ArenaError, match=r"no memory of 4096 bytes to share: .*No space"):
-        reserve(fd, 0, 4096)
-    os.close(fd)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(ArenaError, match=r"no memory of 4096 bytes to share: .*No space"):
+            SharedMemory(PAGE, 0).reserve(0, PAGE)
+    with monkeypatch.context() as patch:
+        patch.setattr(arena_module, "SEALS", 1 << 30)
+        with pytest.raises(ArenaError, match="no memory of 8192 bytes to share"):
+            SharedMemory(PAGE, 0)
     monkeypatch.delattr(os, "memfd_create")
     with pytest.raises(ArenaError, match="memfd_create"):
-        sealed_memory(4096)
-    assert open_files() == before
+        SharedMemory(PAGE, 0)
+    gc.collect()
+    assert (arena_maps(), open_files()) == before
 
 
 def test_a_kernel_without_the_newest_seal_still_gives_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +98,7 @@ def test_a_kernel_without_the_newest_seal_still_gives_memory(monkeypatch: pytest
         return real(name, flags)
 
     monkeypatch.setattr(os, "memfd_create", old)
-    fd = sealed_memory(PAGE)
-    os.close(fd)
+    assert SharedMemory(PAGE, 0).fd >= 0
 
 
 def test_memory_that_could_harm_whoever_maps_it_is_refused(tmp_path: Path) -> None:
@@ -109,7 +124,7 @@ def test_memory_that_could_harm_whoever_maps_it_is_refused(tmp_path: Path) -> No
         }
         for fd, reason in cases.items():
             with pytest.raises(ArenaError, match=reason):
-                check_sealed(fd, 2 << 20, 2 << 20)
+                map_shared(fd, 2 << 20)
     finally:
         for fd in fds:
             os.close(fd)
@@ -118,90 +133,28 @@ def test_memory_that_could_harm_whoever_maps_it_is_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("offered", "reason"),
     [
-        (0, "0 bytes, where 1 to 16384 are expected"),
-        (5 * PAGE, "20480 bytes, where 1 to 16384 are expected"),
+        (0, "0 bytes, which are not whole pages"),
         (2 * PAGE - 1, "8191 bytes, which are not whole pages"),
         (PAGE, "the arena has 8192 bytes, 4096 were offered"),
         (3 * PAGE, "the arena has 8192 bytes, 12288 were offered"),
     ],
 )
 def test_a_length_that_is_not_so_is_refused(offered: int, reason: str) -> None:
-    fd = sealed_memory(2 * PAGE)
-    try:
-        with pytest.raises(ArenaError, match=reason):
-            check_sealed(fd, offered, 4 * PAGE)
-    finally:
-        os.close(fd)
-
-
-def test_memory_that_may_only_be_read_is_refused() -> None:
-    fd = sealed_memory(PAGE)
-    read_only = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
-    try:
-        with pytest.raises(ArenaError, match=r"cannot be mapped: .*Permission"):
-            Mapping(read_only, PAGE)
-    finally:
-        os.close(fd)
-        os.close(read_only)
-
-
-@pytest.mark.parametrize(
-    ("offset", "shape", "dtype", "reason"),
-    [
-        (-4, (1,), "float32", "bytes -4 to 0"),
-        (PAGE, (1,), "uint8", f"bytes {PAGE} to {PAGE + 1} of an arena that has {PAGE}"),
-        (0, (PAGE // 4, 2), "float32", f"bytes 0 to {2 * PAGE}"),
-        (2**63, (1,), "uint8", "of an arena that has"),
-        (0, (2**40, 2**40), "float64", "of an arena that has"),
-        (0, (-1, -1), "uint8", "a dimension is below 0"),
-        (2, (1,), "float32", "offset 2 is not aligned for float32"),
-        (0, (1,), "object", "references"),
-    ],
-)
-def test_what_lies_outside_is_refused(offset: int, shape: tuple[int, ...], dtype: str, reason: str) -> None:
-    with arena_of(16) as arena:
-        mapping = Mapping(arena.fd, PAGE)
-        with pytest.raises(ArenaError, match=reason):
-            mapping.array(offset, shape, dtype)
-
-
-def test_an_array_may_be_empty_and_may_be_all() -> None:
-    with arena_of(16) as arena:
-        assert arena.mapping.array(arena.nbytes, (0, 3), "float32").shape == (0, 3)
-        assert arena.mapping.array(0, (arena.nbytes // 8,), "int64").nbytes == arena.nbytes
-        assert not arena.mapping.array(0, (arena.nbytes,), "uint8").any()
-
-
-def test_an_array_outlives_its_arena_and_the_memory_goes_with_it() -> None:
-    before = arena_maps(), open_files()
-    arena = arena_of(4096)
-    array = arena.mapping.array(0, (1024,), "float32")
-    part = array[10:20].reshape(2, 5)
-    assert arena_maps() == before[0] + 1
-    arena.close()
-    arena.close()
-    with pytest.raises(ArenaError, match="released"):
-        arena.mapping.array(0, (1,), "uint8")
-    with pytest.raises(ArenaError, match="closed"):
-        _ = arena.fd
-    assert arena.mapping._bytes is None
-    del array
-    part += 1
-    assert part.sum() == 10
-    assert arena_maps() == before[0] + 1
-    del part
-    assert (arena_maps(), open_files()) == before
+    memory = SharedMemory(0, PAGE)
+    assert memory.nbytes == 2 * PAGE
+    with pytest.raises(ArenaError, match=reason):
+        map_shared(memory.fd, offered)
 
 
 def test_many_arenas_leave_nothing() -> None:
     before = arena_maps(), open_files()
     kept = []
     for number in range(200):
-        arena = arena_of(10_000, 5)
-        kept.append(arena.mapping.array(0, (10,), "float64")[number % 10 :])
+        memory = SharedMemory(10_000, 5)
+        kept.append(memory.array(0, (10,), "float64")[number % 10 :])
         if number % 2:
-            arena.close()
-        del arena
+            memory.close()
+        del memory
         if number >= 3:
             kept.pop(0)
     assert arena_maps() == before[0] + 3
@@ -209,50 +162,14 @@ def test_many_arenas_leave_nothing() -> None:
     assert (arena_maps(), open_files()) == before
 
 
-def resident_bytes(array: np.ndarray) -> int:
-    """Of the mapping that begins with this array, what the process's page tables have."""
-    begin, found = f"{array.ctypes.data:x}-", False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        found = line.startswith(begin) or (found and "-" not in line.split(" ", 1)[0])
-        if found and line.startswith("Rss:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError(f"nothing is mapped at {begin}")
-
-
-@pytest.mark.parametrize("old_kernel", [False, True])
-def test_pages_are_mapped_ahead_and_no_byte_is_changed(old_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_kvstore.same_host.memory.POPULATED_AT_ONCE", 7 * PAGE)
-    if old_kernel:
-        monkeypatch.setattr("weft_kvstore.same_host.memory.MADV_POPULATE_WRITE", 12345)
-    with arena_of(300 * PAGE) as arena:
-        array = arena.mapping.array(0, (arena.nbytes // 8,), "int64")
-        array[::100] = np.arange(len(array[::100]))
-        second = Mapping(arena.fd, arena.nbytes)
-        again = second.array(0, array.shape, "int64")
-        assert resident_bytes(again) == 0
-        second.populate_behind(0, second.nbytes)
-        wait_until(lambda: resident_bytes(again) == arena.nbytes)
-        assert np.array_equal(again, array)
-        second.release()
-        second.populate(0, second.nbytes)
-
-
 def test_more_than_half_of_the_free_memory_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A control group's limit would end the process instead of saying no."""
-    with arena_of(40 * PAGE) as arena:
-        monkeypatch.setattr(arena_module, "free_memory", lambda: 15 * PAGE)
-        with pytest.raises(ArenaError, match=f"{8 * PAGE} bytes of an arena, where {15 * PAGE} bytes of memory are"):
-            arena.reserve(0, 8 * PAGE)
-        monkeypatch.setattr(arena_module, "free_memory", lambda: 16 * PAGE)
-        arena.reserve(0, 8 * PAGE)
-
-
-def test_an_arena_takes_no_memory_before_that_is_reserved() -> None:
-    with arena_of(300 * PAGE) as arena:
-        assert os.fstat(arena.fd).st_blocks == 0
-        arena.reserve(PAGE + 1, 3 * PAGE, populate=False)
-        assert os.fstat(arena.fd).st_blocks * 512 == 2 * PAGE
-        assert os.fstat(arena.fd).st_size == arena.nbytes
+    memory = SharedMemory(40 * PAGE, 0)
+    monkeypatch.setattr(arena_module, "free_memory", lambda: 15 * PAGE)
+    with pytest.raises(ArenaError, match=f"{8 * PAGE} bytes of an arena, where {15 * PAGE} bytes of memory are"):
+        memory.reserve(0, 8 * PAGE)
+    monkeypatch.setattr(arena_module, "free_memory", lambda: 16 * PAGE)
+    memory.reserve(0, 8 * PAGE)
 
 
 def test_free_memory_is_the_least_of_the_machine_and_all_groups(tmp_path: Path) -> None:
@@ -274,24 +191,132 @@ def test_free_memory_is_the_least_of_the_machine_and_all_groups(tmp_path: Path) 
     assert free > 0
 
 
+def test_what_a_shard_shares_counts_in_what_the_process_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(10 * PAGE, 20 * PAGE)]
+    monkeypatch.setattr(arena_module.resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(arena_module.resource, "setrlimit", lambda _, both: limits.append(both))
+    with pytest.raises(ArenaError, match=f"{6 * PAGE} bytes to share, where this process may take"):
+        shard_memory(6 * PAGE)
+    memory = shard_memory(4 * PAGE)
+    assert limits[1:] == [(6 * PAGE, 20 * PAGE)]
+    assert os.fstat(memory.fd).st_blocks * 512 == 4 * PAGE
+    memory.close()
+    memory.close()
+    assert limits[2:] == [(10 * PAGE, 20 * PAGE)]
+
+
+# --- Where the bytes of a frame are -----------------------------------------------------------------------------------
+
+
+def bytes_at(memory: SharedMemory, spans: list[tuple[int, int]]) -> bytes:
+    seen = map_shared(memory.fd, memory.nbytes)
+    return b"".join([seen[offset : offset + nbytes].tobytes() for offset, nbytes in spans])
+
+
+def test_arrays_are_named_where_they_are_and_all_else_is_copied_to_the_stage() -> None:
+    memory = SharedMemory(2 * PAGE, PAGE)
+    first, second = memory.array(0, (16,), "float32"), memory.array(64, (16,), "float32")
+    first[...], second[...] = 1, 2
+    laid = memory.lay([[first, second[:4]], [b"other"], [second[8:], memoryview(b"more")]])
+    assert laid is not None
+    spans, in_place = laid
+    assert in_place == [True, False, False]
+    assert spans[0] == (0, 80), "arrays that touch are one part"
+    assert spans[2] == (96, 32)
+    assert bytes_at(memory, spans) == first.tobytes() + second[:4].tobytes() + b"other" + second[8:].tobytes() + b"more"
+    assert memory.lay([[bytes(PAGE)]]) is None, "a part of the stage is taken"
+    memory.give(spans)
+    assert memory.lay([[bytes(PAGE)]]) is not None
+    memory.give([(0, 80)])
+
+
+def test_where_the_stage_has_no_memory_nothing_is_laid(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = SharedMemory(0, PAGE)
+    monkeypatch.setattr(arena_module, "free_memory", lambda: 0)
+    assert memory.lay([[b"x"]]) is None
+    monkeypatch.undo()
+    assert memory.lay([[bytes(PAGE)]]) is not None, "nothing of it is taken"
+
+
+def test_a_frame_of_too_many_parts_travels_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arena_module, "MAX_SPANS", 2)
+    memory = SharedMemory(PAGE, PAGE)
+    array = memory.array(0, (256,), np.uint8)
+    assert memory.lay([[array[:1], b"x", array[9:10]]]) is None
+    assert memory.lay([[bytes(PAGE)]]) is not None
+
+
+@settings(max_examples=200)
+@given(st.lists(st.one_of(st.integers(1, 700), st.tuples(st.just("give"), st.integers(0, 100))), max_size=60))
+def test_ranges_are_apart_and_one_is_missing_only_where_no_gap_is_long_enough(
+    events: list[int | tuple[str, int]],
+) -> None:
+    """The model is one flag for each cache line."""
+    room = range(4096, 4096 + 32 * ALIGNMENT)
+    space = SpareSpace(room.start, room.stop)
+    lines = np.zeros(len(room) // ALIGNMENT, np.bool_)
+    held: list[tuple[int, int]] = []
+    for event in events:
+        if isinstance(event, int):
+            needed = -(-event // ALIGNMENT)
+            free = [at for at in range(len(lines) - needed + 1) if not lines[at : at + needed].any()]
+            offset = space.take(event)
+            assert offset == (room.start + free[0] * ALIGNMENT if free else None)
+            if offset is not None:
+                held.append((offset, needed))
+                lines[free[0] : free[0] + needed] = True
+        elif held:
+            offset, needed = held.pop(event[1] % len(held))
+            space.give(offset)
+            at = (offset - room.start) // ALIGNMENT
+            lines[at : at + needed] = False
+    for offset, _ in held:
+        space.give(offset)
+    assert space.take(len(room)) == room.start
+
+
+def test_a_range_cannot_come_back_twice() -> None:
+    space = SpareSpace(0, 4096)
+    assert space.take(10) == 0
+    space.give(0)
+    with pytest.raises(ValueError, match="nothing was taken at 0"):
+        space.give(0)
+
+
+def test_what_waits_for_the_end_of_a_peer_is_called_once_and_at_once_behind_it() -> None:
+    called: list[int] = []
+    peer = PeerMemory(np.zeros(1, np.uint8))
+    peer.at_end(lambda: called.append(1))
+    assert called == []
+    peer.end()
+    peer.end()
+    peer.at_end(lambda: called.append(2))
+    assert (called, peer.memory) == ([1, 2], None)
+
+
+# --- The arrays of a client -------------------------------------------------------------------------------------------
+
+
 def memory_of(*keys: KeyDescription, shared: bool = True) -> ClientMemory:
-    layout = shared_layout(routing_of(store_of(keys, slots=1, shards=2, slice_bytes=256)))
-    return ClientMemory(keys, layout if shared else None)
+    return ClientMemory(keys, routing_of(store_of(keys, slots=1, shards=2, slice_bytes=256)) if shared else None)
 
 
-def test_a_gradient_and_a_value_are_always_the_same_arrays_of_the_arena() -> None:
-    memory = memory_of(key_of("a", (30, 5), 1), key_of("b", (), 1), key_of("c", (0, 4), 1))
+def test_a_gradient_is_always_the_same_array_of_the_arena_and_a_value_the_processes_own() -> None:
+    memory = memory_of(key_of("a", (30, 5), 1), key_of("b", (), 1), key_of("c", (0, 4), 1), key_of("d", (16,), 1))
     assert memory.gradient(0) is memory.gradient(0)
     assert memory.value(1) is memory.value(1)
-    assert memory.gradient(0) is not memory.value(0)
-    assert memory.gradient(0).shape == (30, 5)
-    assert memory.value(1).shape == ()
+    assert memory.gradient(0).shape == memory.value(0).shape == (30, 5)
     assert memory.gradient(2).shape == (0, 4)
-    assert list(memory.gradients) == [0], "an empty key has no place"
-    assert list(memory.values) == [1, 0]
-    offered = memory.offered()
-    assert np.shares_memory(offered.mapping.bytes_at(0, offered.nbytes), memory.gradient(0))
+    assert memory.arena is not None
+    memory.gradient(0)[...] = 1
+    laid = memory.arena.lay([[memory.gradient(0)], [memory.gradient(3)], [memory.gradient(1)], [memory.value(0)]])
+    assert laid is not None
+    assert laid[1] == [True, True, True, False]
+    assert all(offset % ALIGNMENT == 0 for offset, _ in laid[0])
     memory.close()
+    memory.close()
+    assert np.all(memory.gradient(0) == 1)
+    assert memory.gradient(2) is memory.gradient(2)
 
 
 def test_without_an_arena_arrays_are_the_processes_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,82 +325,8 @@ def test_without_an_arena_arrays_are_the_processes_own(monkeypatch: pytest.Monke
     assert alone.gradient(0).tolist() == [0, 0, 0, 0]
     monkeypatch.setattr(arena_module, "free_memory", lambda: 0)
     poor = memory_of(key_of("a", (4,), 1))
-    assert poor.value(0) is poor.value(0)
-    assert (poor.values, poor.gradients, alone.gradients) == ({}, {}, {})
-    with pytest.raises(ArenaError, match="0 bytes of memory are free"):
-        poor.offered()
-    poor.close()
-
-
-def test_an_arenas_pages_are_mapped_where_they_are_reserved() -> None:
-    with Arena(lay_out([300 * PAGE])) as arena:
-        array = arena.mapping.array(0, (arena.nbytes,), "uint8")
-        arena.reserve(0, 200 * PAGE)
-        wait_until(lambda: resident_bytes(array) == 200 * PAGE)
-
-
-def test_without_a_thread_pages_are_mapped_as_they_are_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr("threading.Thread.start", none)
-    with Arena(lay_out([300 * PAGE])) as arena:
-        array = arena.mapping.array(0, (arena.nbytes,), "uint8")
-        arena.reserve(0, arena.nbytes)
-        assert resident_bytes(array) == 0
-        assert not array.any()
-
-
-def test_what_a_shard_lends_is_seen_by_others_and_written_by_nobody_else() -> None:
-    before = arena_maps(), open_files()
-    lent = LentMemory(2 * PAGE)
-    check_sealed(lent.fd, 2 * PAGE, 2 * PAGE)
-    with pytest.raises(PermissionError):
-        mmap.mmap(lent.fd, 2 * PAGE)
-    with pytest.raises(PermissionError):
-        os.write(lent.fd, b"x")
-    seen = Mapping(lent.fd, 2 * PAGE, read_only=True).bytes_at(PAGE, 4)
-    own = lent.bytes_at(PAGE, 4)
-    lent.close()
-    lent.close()
-    own[...] = 7
-    assert seen.tolist() == [7] * 4
-    with pytest.raises(ValueError, match="read-only"):
-        seen[...] = 1
-    del lent, seen, own
-    gc.collect()
-    assert (arena_maps(), open_files()) == before
-
-
-def test_memory_to_lend_that_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = arena_maps(), open_files()
-    with pytest.raises(ArenaError, match="0 bytes to lend"):
-        LentMemory(0)
-    monkeypatch.setattr(arena_module, "free_memory", lambda: 3 * PAGE)
-    with pytest.raises(ArenaError, match="free"):
-        LentMemory(2 * PAGE)
-    monkeypatch.undo()
-    monkeypatch.setattr(arena_module, "F_SEAL_FUTURE_WRITE", 1 << 30)
-    with pytest.raises(ArenaError, match="no memory of 4096 bytes to lend"):
-        LentMemory(PAGE)
-    assert (arena_maps(), open_files()) == before
-
-
-def test_what_is_lent_counts_in_what_the_process_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = [(10 * PAGE, 20 * PAGE)]
-    monkeypatch.setattr(arena_module.resource, "getrlimit", lambda _: limits[-1])
-    monkeypatch.setattr(arena_module.resource, "setrlimit", lambda _, both: limits.append(both))
-    with pytest.raises(ArenaError, match=f"{6 * PAGE} bytes to lend, where this process may take"):
-        LentMemory(6 * PAGE)
-    lent = LentMemory(4 * PAGE)
-    assert limits[1:] == [(6 * PAGE, 20 * PAGE)]
-    lent.close()
-    lent.close()
-    assert limits[2:] == [(10 * PAGE, 20 * PAGE)]
-
-
-def test_what_nobody_has_any_more_is_lent_to_nobody() -> None:
-    before = arena_maps(), open_files()
-    LentMemory(PAGE)
-    gc.collect()
-    assert (arena_maps(), open_files()) == before
+    assert poor.gradient(0) is poor.gradient(0)
+    assert poor.arena is not None
+    assert poor.arena.lay([[poor.gradient(0)]]) is None
+    monkeypatch.delattr(os, "memfd_create")
+    assert memory_of(key_of("a", (4,), 1)).arena is None

@@ -6,9 +6,8 @@ import gc
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -29,21 +28,19 @@ from store_cluster import (
 )
 from store_processes import shard_processes
 from store_proxies import TcpProxy
-from store_raw import changed_rows, hello_of, push_of, raw_peer
-from weft_kvstore.arrays import Buffer
+from store_raw import RawPeer, hello_of, pull_of, push_of, raw_peer
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.same_host import arrays as client_arrays
 from weft_kvstore.same_host import handover
-from weft_kvstore.same_host import layout as same_host_layout
-from weft_kvstore.same_host.handover import Handover, HandoverState
-from weft_kvstore.same_host.layout import PeerMemory
-from weft_kvstore.same_host.memory import Arena, ArenaError, Mapping
+from weft_kvstore.same_host import memory as shared_memory
+from weft_kvstore.same_host.handover import Handover
+from weft_kvstore.same_host.memory import ArenaError, SharedMemory
 from weft_kvstore.serving import shard_server
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.sharding import routing_of
-from weft_kvstore.wire.messages import Acknowledge, PushRefused, RefusalCode, Refused, Released, Welcome
+from weft_kvstore.wire.messages import Acknowledge, PushRefused, RefusalCode, Refused, Released, Values, Welcome
 
 STEPS = 3
 LINK = LinkSettings(request_timeout_s=WAIT_S)
@@ -58,7 +55,7 @@ def shared_files() -> set[str]:
 @pytest.fixture(autouse=True)
 def everything_is_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Payloads of any length pass through the arena; and no memory is left that was not there before."""
-    monkeypatch.setattr(same_host_layout, "LEAST_SHARED_BYTES", 1)
+    monkeypatch.setattr(SharedMemory, "least_bytes", 1)
     gc.collect()  # What an earlier test has left to the collector would be missing afterwards.
     before = arena_maps(), shared_files()
     yield
@@ -117,38 +114,41 @@ def test_bits_are_those_that_come_through_sockets() -> None:
     assert found[1:] == found[:1] * 3
 
 
-@pytest.mark.parametrize("lends", [True, False])
-def test_values_are_read_where_the_shard_has_them_and_copied_where_it_cannot_lend(
-    lends: bool, monkeypatch: pytest.MonkeyPatch
+def test_values_are_read_where_the_shard_has_them_and_copied_where_it_shares_nothing(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whole keys are lent too; what compression or a table makes for a pull is copied."""
-    copied: list[int] = []
-    lay = PeerMemory.lay
-
-    def counted(memory: PeerMemory, parts: Sequence[Buffer], nbytes: int) -> int | None:
-        copied.append(nbytes)
-        return lay(memory, parts, nbytes)
-
-    monkeypatch.setattr(PeerMemory, "lay", counted)
-    if not lends:
-        refused = Mock(side_effect=ArenaError("no memory"))
-        monkeypatch.setattr(shard_server, "LentMemory", refused)
-    with served(keys_of(2)) as (description, _), clients_of(description, LINK) as clients:
-        wait_until_shared(clients)
-        found = steps_of(clients, description, in_place=False)
-        clients[0].pull_rows("t", np.arange(4), 0).result(WAIT_S)
-        assert copied if not lends else len(copied) == 2, "of each shard one message of rows"
-    with LocalStore(description) as store:
-        assert found == steps_of([store.at_slot(slot) for slot in (0, 1)], description, in_place=False)
+    """Whole keys are read there too; rows are copied to the shard's stage."""
+    for shares in (True, False):
+        if not shares:
+            monkeypatch.setattr(shard_server, "shard_memory", Mock(side_effect=ArenaError("no memory")))
+        with served(keys_of(2)) as (description, _), clients_of(description, LINK) as clients:
+            wait_until_shared(clients)
+            found = steps_of(clients, description, in_place=False)
+            shared = [link.shared_bytes_received for client in clients for link in client.statistics().links]
+            assert all(shared) if shares else not any(shared)
+            clients[0].pull_rows("t", np.arange(4), 0).result(WAIT_S)
+        with LocalStore(description) as store:
+            assert found == steps_of([store.at_slot(slot) for slot in (0, 1)], description, in_place=False)
 
 
 def test_a_client_that_cannot_map_what_is_lent_has_its_payloads_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unmapped(fd: int, nbytes: int, *, read_only: bool = False) -> Mapping:
-        if read_only:
-            raise ArenaError("no address space")
-        return Mapping(fd, nbytes)
+    map_shared = shared_memory.map_shared
+    theirs: list[int] = []
 
-    monkeypatch.setattr(handover, "Mapping", unmapped)
+    def mapped(fd: int, nbytes: int) -> np.ndarray:
+        if nbytes in theirs:
+            raise ArenaError("no address space")
+        return map_shared(fd, nbytes)
+
+    shard_memory = shard_server.shard_memory
+
+    def noted(nbytes: int) -> SharedMemory:
+        memory = shard_memory(nbytes)
+        theirs.append(memory.nbytes)
+        return memory
+
+    monkeypatch.setattr(shard_server, "shard_memory", noted)
+    monkeypatch.setattr(handover, "map_shared", mapped)
     with served(keys_of(2)) as (description, _), clients_of(description, LINK) as clients:
         found = steps_of(clients, description, in_place=False)
         for client in clients:  # By now each has met every shard's answer.
@@ -161,15 +161,14 @@ def test_a_client_that_cannot_map_what_is_lent_has_its_payloads_as_bytes(monkeyp
 
 def test_where_the_stage_is_full_payloads_travel_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot that is ahead fills its stage: what it sends is read only when the slot before it has come."""
-    monkeypatch.setattr(same_host_layout, "MIN_STAGE_BYTES", 4096)
-    monkeypatch.setattr(same_host_layout, "MAX_STAGE_BYTES", 4096)
+    monkeypatch.setattr(client_arrays, "MAX_STAGE_BYTES", 2048)
     link = replace(LINK, frame_bytes=1024)
     with served(keys_of(2)) as (description, _), clients_of(description, link) as clients:
         wait_until_shared(clients)
         ahead = clients[1].push(KEYS, 0, gradient_list(description, 1, 0))
         ahead.result(WAIT_S)
-        for one in clients[1].statistics().links:
-            assert 0 < one.shared_bytes_sent < one.payload_bytes_sent
+        links = clients[1].statistics().links
+        assert 0 < sum(one.shared_bytes_sent for one in links) < sum(one.payload_bytes_sent for one in links)
         clients[0].push(KEYS, 0, gradient_list(description, 0, 0))
         values = clients[0].pull(KEYS, 1).result(WAIT_S)
     with LocalStore(description) as store:
@@ -327,102 +326,98 @@ def test_a_shard_that_is_killed_takes_nothing_with_it_and_futures_fail(tmp_path:
 def test_a_stranger_may_not_speak_of_an_arena_that_it_did_not_bring() -> None:
     with served(keys_of(1)) as (description, shards), raw_peer(shards[0].endpoint) as peer:
         assert isinstance(peer.greet(hello_of(description, 0)), Welcome)
-        peer.say(msgspec.structs.replace(push_of(0, [512, 512], first=[0, 1], frame=7), at=0))
+        peer.say(msgspec.structs.replace(push_of(0, [512, 512], first=[0, 1], frame=7), at=[(0, 1024)]))
         assert peer.hear(PushRefused).run == 0
         assert "not brought" in peer.hear(PushRefused).reason
-        peer.say(changed_rows(push_of(0, [512], frame=8), {"place": 1}))
-        assert peer.hear(PushRefused).frame == 8
         assert shards[0].statistics()["arenas"] == 0
 
 
-def brought(welcome: Welcome, description: StoreDescription) -> tuple[Arena, Handover]:
-    arena = Arena(same_host_layout.shared_layout(routing_of(description)))
-    given = Handover(welcome.listener, welcome.ticket, lambda: arena)
-    wait_until(lambda: given.receive() or given.state is HandoverState.TAKEN, given.fileno())
-    return arena, given
+@contextmanager
+def brought(peer: RawPeer, description: StoreDescription) -> Iterator[tuple[SharedMemory, Handover]]:
+    """A peer that has said Hello and brought an arena of a page and its stage."""
+    hello = hello_of(description, 0)
+    welcome = peer.greet(hello)
+    assert isinstance(welcome, Welcome)
+    arena = SharedMemory(4000, 4096)
+    arena.reserve(0, arena.nbytes)
+    given = Handover(welcome.listener, (hello.process, hello.session), arena)
+    wait_until(lambda: given.receive() or given.accepted, given.fileno())
+    yield arena, given
+    given.close()
+    arena.close()
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("at", "told"),
     [
-        ({"at": 1 << 40}, "bytes .* of an arena that has"),
-        ({"place": 1, "payload_kind": 1}, "Push.place: a run of bucket 0, which has to be copied"),
-        ({"place": 1, "bucket": 1, "chunks": 1, "nbytes": 0}, "Push.place: a run of bucket 1"),
-        ({"place": 1, "first": 10_000}, "slices 10000 to 10000"),
-        ({"place": 1, "nbytes": 511}, "Push.nbytes: 511"),
+        ([(1 << 40, 512)], "Push.at: bytes .* of memory that has 8192"),
+        ([(8000, 512)], "Push.at: bytes 8000 to 8512 of memory that has 8192"),
+        ([(0, 256), (512, 255)], "payload: 511 bytes came, nbytes of Push.runs adds up to 512"),
     ],
 )
-def test_what_points_elsewhere_ends_the_connection_and_nothing_else(changed: dict[str, int], told: str) -> None:
-    with served(keys_of(1)) as (description, shards), raw_peer(shards[0].endpoint) as peer:
-        welcome = peer.greet(hello_of(description, 0))
-        assert isinstance(welcome, Welcome)
-        arena, given = brought(welcome, description)
-        with arena:
-            row = {name: value for name, value in changed.items() if name != "at"}
-            peer.say(changed_rows(push_of(0, [512]), row, at=changed.get("at")))
-            refused = peer.hear(Refused)
-            assert refused.code is RefusalCode.MALFORMED
-            assert re.search(told, refused.reason), refused.reason
-            wait_until(lambda: shards[0].statistics()["arenas"] == 0)
-            given.close()
+def test_what_points_elsewhere_ends_the_connection_and_nothing_else(at: list[tuple[int, int]], told: str) -> None:
+    with (
+        served(keys_of(1)) as (description, shards),
+        raw_peer(shards[0].endpoint) as peer,
+        brought(peer, description),
+    ):
+        peer.say(msgspec.structs.replace(push_of(0, [512]), at=at))
+        refused = peer.hear(Refused)
+        assert refused.code is RefusalCode.MALFORMED
+        assert re.search(told, refused.reason), refused.reason
     assert shards[0].error is None
 
 
-def test_frames_may_overlap_and_change_while_they_are_read_and_harm_their_own_job_alone() -> None:
-    with served(keys_of(1)) as (description, shards), raw_peer(shards[0].endpoint) as peer:
-        welcome = peer.greet(hello_of(description, 0))
-        assert isinstance(welcome, Welcome)
-        arena, given = brought(welcome, description)
-        with arena:
-            assert peer.hear(Released).frame == [0]
-            for frame, (first, at) in enumerate([(0, 64), (1, 60), (2, 68)], 1):
-                peer.say(msgspec.structs.replace(push_of(0, [512], frame=frame, first=first), at=at))
-                arena.mapping.bytes_at(0, 1024)[:] = frame
-            released = []
-            while len(released) < 3:
-                released += peer.hear(Released).frame
-            assert sorted(released) == [1, 2, 3]
-            given.close()
+def test_parts_of_a_frame_may_lie_anywhere_overlap_and_change_while_they_are_read() -> None:
+    """It harms their own job alone. A slice whose bytes are in two parts is copied."""
+    with (
+        served(keys_of(1)) as (description, shards),
+        raw_peer(shards[0].endpoint) as peer,
+        brought(peer, description) as (arena, _),
+    ):
+        assert peer.hear(Released).frame == [0]
+        for frame, (first, at) in enumerate([(0, [(64, 512)]), (1, [(60, 512)]), (2, [(68, 500), (0, 12)])], 1):
+            peer.say(msgspec.structs.replace(push_of(0, [512], frame=frame, first=first), at=at))
+            arena.array(0, (1024,), np.uint8)[:] = frame
+        released: list[int] = []
+        while len(released) < 3:
+            released += peer.hear(Released).frame
+        assert sorted(released) == [1, 2, 3]
         assert shards[0].error is None
         assert shards[0].statistics()["malformed_messages"] == 0
 
 
 def test_an_arena_that_goes_while_its_bytes_are_awaited_is_refused_and_not_read() -> None:
-    with served(keys_of(1)) as (description, shards), raw_peer(shards[0].endpoint) as peer:
-        welcome = peer.greet(hello_of(description, 0))
-        assert isinstance(welcome, Welcome)
-        arena, given = brought(welcome, description)
-        with arena:
-            wait_until(lambda: shards[0].statistics()["arenas"] == 1)  # It answers before it counts.
+    with (
+        served(keys_of(1)) as (description, shards),
+        raw_peer(shards[0].endpoint) as peer,
+        brought(peer, description) as (_, given),
+    ):
+        wait_until(lambda: shards[0].statistics()["arenas"] == 1)  # It answers before it counts.
+        given.close()
+        wait_until(lambda: shards[0].statistics()["arenas"] == 0)
+        peer.say(msgspec.structs.replace(push_of(0, [512]), at=[(0, 512)]))
+        assert "not brought" in peer.hear(PushRefused).reason
+        assert peer.hear(Acknowledge | Released).frame  # type: ignore[arg-type]
+
+
+def test_what_a_killed_client_was_reading_is_written_again_once_another_has_its_slot() -> None:
+    """A client that is killed between a frame of values and its receipt."""
+    with served(keys_of(1)) as (description, shards):
+        with raw_peer(shards[0].endpoint) as peer, brought(peer, description) as (_, given):
+            peer.say(pull_of(1, 0, 0))
+            assert peer.hear(Values).at
+            bucket = shards[0]._core.job.shard.buckets[0].state.update.values
+            ((*_, held, _, _),) = bucket.pieces(0, 1)
+            assert held.shared
+            assert held.pinned[0] == 1
             given.close()
             wait_until(lambda: shards[0].statistics()["arenas"] == 0)
-            peer.say(msgspec.structs.replace(push_of(0, [512]), at=0))
-            assert "not brought" in peer.hear(PushRefused).reason
-            assert peer.hear(Acknowledge | Released).frame  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("shards", [1, 2, 3])
-def test_places_are_apart_and_a_bucket_lies_in_few_pieces(shards: int) -> None:
-    keys = [key_of(f"k{at}", ((704 if at % 3 == 0 else 16 * (at % 5)),), 1) for at in range(40)]
-    routing = routing_of(store_of(keys, slots=1, shards=shards, slice_bytes=256))
-    layout = same_host_layout.shared_layout(routing)
-    rooms = [*layout.stages, *layout.windows]
-    taken = [(room.start, room.stop) for room in rooms]
-    for shard in range(shards):
-        places = same_host_layout.shard_places(routing, shard)
-        assert (places.nbytes, places.window) == (layout.nbytes, layout.windows[shard])
-        for kind in (places.gradients, places.values):
-            for number, bucket in kind.items():
-                part = routing.buckets[number].parts[shard]
-                pieces = bucket.pieces(0, len(part))
-                assert pieces[0][0][0] == 0
-                assert sum(stop - start for _, (start, stop) in pieces) == part.bounds[-1]
-                cut = len({int(place) for place in part.places if len(routing.runs[int(place)]) > 1})
-                assert len(pieces) <= (1 if shards == 1 else 2 * cut + 1)
-                taken += [where for _, where in pieces]
-                for first in range(0, len(part), 3):
-                    for (low, high), (start, stop) in bucket.pieces(first, len(part)):
-                        assert stop - start == part.bounds[high] - part.bounds[low]
-    taken.sort()
-    assert all(one[1] <= other[0] for one, other in pairwise(taken))
-    assert taken[-1][1] <= layout.nbytes
+        with StoreClient(msgspec.structs.replace(description), 0, incarnation=2, settings=LINK) as client:
+            client.push("cut", 0, np.ones((40, 33), np.float32)).result(WAIT_S)
+            client.pull("cut", 1).result(WAIT_S)
+            wait_until(lambda: not held.pinned.any())
+            client.push("cut", 1, np.ones((40, 33), np.float32)).result(WAIT_S)
+            client.pull("cut", 2).result(WAIT_S)
+            ((*_, now, _, _),) = bucket.pieces(0, 1)
+            assert now is held, "the values are where clients may read them"

@@ -74,7 +74,7 @@ def test_pulls_that_are_given_up_at_once_leave_nothing_open() -> None:
     core.receive(b"0", encode(hello_of(description, 0, incarnation=1)), 0.0)
     every_other = [(0, first, 1, 0) for first in range(0, slices, 2)]
     for request in range(1, 12):
-        asked = Pull([(request, 1, False, Reading.OWN, False, False, every_other)])
+        asked = Pull([(request, 1, False, Reading.OWN, False, every_other)])
         core.receive(b"0", encode(asked), 0.0)
         core.receive(b"0", encode(Cancel([request])), 0.0)
     while core.work.work_once():

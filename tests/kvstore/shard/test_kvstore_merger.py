@@ -55,7 +55,7 @@ class Ends:
 
     def push_all(self) -> None:
         for slot in (0, 1):
-            run = Run(0, 0, 0, 0, 0, 1, 0, memoryview(bytearray(np.ones(8, np.float32).tobytes())))
+            run = Run(0, 0, 0, 0, 0, 1, 0, [memoryview(bytearray(np.ones(8, np.float32).tobytes()))])
             self.merger.push(self.shard, slot, run)
 
     def pull(self, wait: PullWait) -> None:

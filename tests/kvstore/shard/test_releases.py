@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
 from store_cluster import key_of, store_of
+from weft_kvstore.same_host.memory import PeerMemory
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard import links
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import PeerArenas
 from weft_kvstore.shard.peer import Job, Peer
@@ -21,33 +18,18 @@ SLOTS = 50
 
 
 class Memory:
-    """A listener with one arena for all, whose reading is begun and ended by hand."""
+    """A listener with one arena for each connection; the reading of frames is ended by hand."""
 
     name = b"here"
+    lent = None
 
     def __init__(self) -> None:
-        self.ends: list[Callable[[], None]] = []
-        self.memory = self
-
-    def expect(self, nbytes: int, lent: object = None) -> bytes:
-        return b"ticket"
-
-    def forget(self, ticket: bytes) -> None:
-        pass
-
-    def arena(self, ticket: bytes) -> Any:
-        return self
-
-    def hold(self, let_go: Callable[[], None]) -> np.ndarray:
-        self.ends.append(let_go)
-        return np.zeros(1, np.uint8)
+        self.arenas = {(bytes(16), session): PeerMemory(np.zeros(1, np.uint8)) for session in range(SLOTS)}
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
-    made = Memory()
-    monkeypatch.setattr(links, "PeerMemory", lambda found, places, *, lends: found)
-    return made
+def memory() -> Memory:
+    return Memory()
 
 
 @pytest.fixture
@@ -86,18 +68,17 @@ def test_a_new_connection_is_told_nothing_while_what_an_earlier_one_brought_is_r
     first, second, third = (peer_of(job, session) for session in range(3))
     arenas.begin(first)
     assert told(first) == [0]
-    for frame in (5, 6):
-        arenas.hold(first, frame)
+    held = [arenas.hold(first, frame) for frame in (5, 6)]
     arenas.lose(first)
     arenas.begin(second)
-    arenas.hold(second, 7)
+    held.append(arenas.hold(second, 7))
     arenas.lose(second)
     arenas.begin(third)
-    for end in memory.ends[:2]:
-        end()
+    for _ in range(2):
+        del held[0]
         assert settled(arenas) == [third]
         assert told(third) == []
-    memory.ends[2]()
+    held.clear()
     assert settled(arenas) == [third]
     assert told(third) == [0]
     assert len(woken) == 3
@@ -106,16 +87,15 @@ def test_a_new_connection_is_told_nothing_while_what_an_earlier_one_brought_is_r
 
 def test_connections_that_are_gone_leave_nothing_behind(job: Job, memory: Memory) -> None:
     """Neither those of which nothing was read when they went, nor those of which it was."""
-    arenas = arenas_of(memory, [])
+    arenas, held = arenas_of(memory, []), []
     for number in range(SLOTS):
         peer = peer_of(job, number, slot=number)
         arenas.begin(peer)
         if number % 2:
-            arenas.hold(peer, 1)
+            held.append(arenas.hold(peer, 1))
         arenas.lose(peer)
     assert len(arenas._lost) == 25
-    for end in memory.ends:
-        end()
+    held.clear()
     assert len(settled(arenas)) == 25
     assert arenas._lost == {}
 

@@ -240,12 +240,12 @@ def say_ids(change: dict[str, Any], peer: RawPeer) -> None:
 
 def two_pulls(*runs: tuple[int, int, int, int]) -> Pull:
     """One pull of two runs."""
-    return Pull([(1, 0, False, Reading.OWN, False, False, [*runs])])
+    return Pull([(1, 0, False, Reading.OWN, False, [*runs])])
 
 
 def many_runs(request: int) -> Pull:
     """A pull of as many runs as a message may have, which waits for ever."""
-    return Pull([(request, 2**40, False, Reading.OWN, False, False, [(DENSE, 0, 1, 0)] * MAX_RUNS)])
+    return Pull([(request, 2**40, False, Reading.OWN, False, [(DENSE, 0, 1, 0)] * MAX_RUNS)])
 
 
 OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
@@ -549,7 +549,7 @@ def test_a_flood_of_pulls_whose_values_are_never_acknowledged(shard: Served) -> 
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
         for first in range(0, 20_000, 1000):
             runs = [(DENSE, 0, LAST + 1, 0)]
-            asks = [(first + at, 0, False, Reading.OWN, False, False, runs) for at in range(1000)]
+            asks = [(first + at, 0, False, Reading.OWN, False, runs) for at in range(1000)]
             peer.say(Pull(asks))
         for _ in range(5):
             shard.train()

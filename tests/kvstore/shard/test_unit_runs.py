@@ -25,7 +25,7 @@ def table() -> TableState:
 
 
 def run_of(payload: memoryview) -> Run:
-    return Run(PayloadKind.GRADIENT, 1, 0, 0, 0, 1, 1, payload)
+    return Run(PayloadKind.GRADIENT, 1, 0, 0, 0, 1, 1, [payload])
 
 
 def payload_at(offset: int) -> memoryview:

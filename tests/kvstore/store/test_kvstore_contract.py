@@ -15,7 +15,7 @@ from weft_graph.program import Update
 from weft_kvstore.description.records import KeyDescription, Merge, StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.local.local_store import LocalStore
-from weft_kvstore.same_host import layout as same_host_layout
+from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store
 
@@ -28,7 +28,7 @@ Make = Callable[..., Sequence[Store]]
 @pytest.fixture(params=["network", "shared", "local"])
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     if request.param == "shared":  # Small payloads too.
-        monkeypatch.setattr(same_host_layout, "LEAST_SHARED_BYTES", 1)
+        monkeypatch.setattr(SharedMemory, "least_bytes", 1)
     with ExitStack() as stack:
 
         def make(description: StoreDescription, settings: LinkSettings = DEFAULTS) -> Sequence[Store]:

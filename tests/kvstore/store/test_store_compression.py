@@ -167,7 +167,7 @@ def flags(simulation: Simulation) -> tuple[set[int], set[int]]:
     for way, parts in simulation.delivered:
         message = (decode_request if way == "up" else decode_reply)(parts)[0]
         if isinstance(message, Pull):
-            asked |= {compressed for _, _, _, _, compressed, _, _ in message.asks}
+            asked |= {compressed for _, _, _, _, compressed, _ in message.asks}
         elif isinstance(message, Values):
             told |= set(column(message, "compressed"))
     return asked, told

@@ -224,7 +224,7 @@ def _pushed(messages: list[list[bytes]], step: int) -> int:
     """Slices of a step in these messages of a client."""
     requests = [decode_request(parts)[0] for parts in messages]
     pushes = [request for request in requests if isinstance(request, Push)]
-    return sum(count for push in pushes for _, _, _, one, _, _, _, count, _ in push.runs if one == step)
+    return sum(count for push in pushes for _, _, _, one, _, _, count, _ in push.runs if one == step)
 
 
 def test_a_shard_that_talks_nonsense_fails_the_futures_and_not_the_client() -> None:

@@ -318,13 +318,13 @@ def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int,
     merger = Merger(None, priorities=True)  # type: ignore[arg-type]  # nobody is answered
     wait = PullWait(None, 1, 0, slot=0, state=False, reading=Reading.OWN)
     wait.expect(0, chunks)
-    run = Run(PayloadKind.IDS, 1, 0, 0, first, 1, chunks, memoryview(payload.tobytes()))
+    run = Run(PayloadKind.IDS, 1, 0, 0, first, 1, chunks, [memoryview(payload.tobytes())])
     with pytest.raises(ProtocolError, match=told):
         merger.ask_ids(job, wait, run)
     row = np.zeros((len(payload), WIDTH), np.float32)
     values = payload.tobytes() + row.tobytes()
     with pytest.raises(ProtocolError, match=told):
-        merger.push_rows(job, 0, Run(PayloadKind.GRADIENT, 1, 0, 0, first, 1, chunks, memoryview(values)))
+        merger.push_rows(job, 0, Run(PayloadKind.GRADIENT, 1, 0, 0, first, 1, chunks, [memoryview(values)]))
     assert table_in(job).rows.count == 0
 
 

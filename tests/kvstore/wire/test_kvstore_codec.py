@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,8 @@ from weft_kvstore.wire.codec import (
     decode_reply,
     decode_request,
     encode,
+    parts_at,
+    runs_of,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -90,8 +93,8 @@ def asked(*ask: object) -> list[bytes]:
         ([b""], "header: begins with b''"),
         ([b"HTTP/1.1"], "header: begins with b'HTTP'"),
         ([MAGIC], "format version None"),
-        ([MAGIC + b"\x03"], "format version 3, this side speaks 12"),
-        ([MAGIC + b"\x0a\x80"], "format version 10, this side speaks 12"),
+        ([MAGIC + b"\x03"], "format version 3, this side speaks 13"),
+        ([MAGIC + b"\x0a\x80"], "format version 10, this side speaks 13"),
         ([PREFIX], "header: "),
         ([PREFIX + b"\x80"], "`type`"),
         ([PREFIX + msgspec.msgpack.encode({"type": "gift"})], "'gift'"),
@@ -105,14 +108,14 @@ def asked(*ask: object) -> list[bytes]:
         (pushed({}, {"bucket": -1}), r"\$\.runs\[1\]\[2\]"),
         (pushed({"step": 2**63}), r"\$\.runs\[0\]\[3\]"),
         (pushed({"payload_kind": 4}), r"enum value 4 - at `\$\.runs\[0\]\[0\]"),
-        (pushed(runs=[[0] * 8]), r"length 9.* - at `\$\.runs\[0\]"),
+        (pushed(runs=[[0] * 7]), r"length 8.* - at `\$\.runs\[0\]"),
         (pushed(*[{}] * 5000), r"\$\.runs"),
-        (pushed({"count": 0}), r"\$\.runs\[0\]\[7\]"),
+        (pushed({"count": 0}), r"\$\.runs\[0\]\[6\]"),
         (pushed({"nbytes": 5}), r"4 bytes came, nbytes of Push\.runs adds up to 5"),
         (pushed({"nbytes": 2**63 - 1}), r"nbytes of Push\.runs adds up to 9223372036854775807"),
         (pushed(runs=[]), r"\$\.runs"),
-        (asked(1, 0, False, 0, False, False, []), r"length >= 1 - at `\$\.asks\[0\]\[6\]"),
-        (asked(1, 0, False, 3, False, False, [[0, 0, 1, 0]]), r"enum value 3 - at `\$\.asks\[0\]\[3\]"),
+        (asked(1, 0, False, 0, False, []), r"length >= 1 - at `\$\.asks\[0\]\[5\]"),
+        (asked(1, 0, False, 3, False, [[0, 0, 1, 0]]), r"enum value 3 - at `\$\.asks\[0\]\[3\]"),
     ],
 )
 def test_what_is_no_message_is_refused_by_part_and_field(parts: list[bytes], told: str) -> None:
@@ -121,25 +124,44 @@ def test_what_is_no_message_is_refused_by_part_and_field(parts: list[bytes], tol
 
 
 @pytest.mark.parametrize(
-    ("changed", "payload"),
+    ("at", "payload", "told"),
     [
-        ({}, b"abcdefghijkl"),
-        ({"at": 64}, None),
-        ({"array": 1}, None),
-        ({"compressed": True}, None),
-        ({"place": True}, None),
+        ([(64, 12)], b"abcdefghijkl", "payload: Values has it in shared memory, 12 bytes came"),
+        ([(64, 8), (0, 3)], None, "payload: 11 bytes came, nbytes of Values.runs adds up to 12"),
+        ([], None, "payload: Values has one, none came"),
+        ([(64, 0)], None, "at"),
     ],
-    ids=["payload", "at", "state", "compressed", "place"],
 )
-def test_only_values_as_they_are_are_lent_and_nothing_beside_them(
-    changed: dict[str, Any], payload: bytes | None
+def test_a_payload_is_either_in_the_message_or_in_shared_memory(
+    at: list[tuple[int, int]], payload: bytes | None, told: str
 ) -> None:
-    row = {"request": 11, "array": 0, "bucket": 0, "version": 1, "compressed": False, "place": False}
-    row |= {name: value for name, value in changed.items() if name != "at"}
-    runs = [(*row.values(), 0, 3, 12)]
-    lent = m.Values(8, runs, changed.get("at"), lent=True)  # type: ignore[arg-type]  # its fields are in their order
-    with pytest.raises(ProtocolError, match=r"Values\.lent: values as they are"):
-        decode_reply(encode(lent, payload))
+    values = m.Values(8, [(11, 0, 0, 1, False, 0, 3, 12)], at)
+    with pytest.raises(ProtocolError, match=told):
+        decode_reply(encode(values, payload))
+
+
+def test_parts_that_the_senders_memory_has_not_are_refused_by_name() -> None:
+    memory = np.arange(100, dtype=np.uint8)
+    push = m.Push(1, [(m.PayloadKind.GRADIENT, 0, 0, 0, 0, 0, 1, 12)], [(96, 4), (0, 8)])
+    assert b"".join(parts_at(push, memory)) == bytes([96, 97, 98, 99, *range(8)])
+    with pytest.raises(ProtocolError, match=r"Push\.at: bytes 96 to 101 of memory that has 100"):
+        parts_at(msgspec.structs.replace(push, at=[(96, 5), (0, 7)]), memory)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.lists(st.integers(1, 9), max_size=20))
+def test_runs_have_their_bytes_however_the_payload_is_parted(sizes: list[int], cuts: list[int]) -> None:
+    whole = bytes(range(sum(sizes)))
+    parts, begin = [], 0
+    for cut in cuts:
+        parts.append(memoryview(whole[begin : begin + cut]))
+        begin += cut
+    parts = [part for part in [*parts, memoryview(whole[begin:])] if part.nbytes] or [memoryview(b"")]
+    push = m.Push(1, [(m.PayloadKind.GRADIENT, 0, 0, 0, 0, number, 1, size) for number, size in enumerate(sizes)])
+    runs = runs_of(push, parts)
+    assert [bytes(run.payload) for run in runs] == [
+        whole[end - n : end] for n, end in zip(sizes, accumulate(sizes), strict=True)
+    ]
+    assert all(run.own().payload.readonly is False for run in runs)
 
 
 @settings(max_examples=500)

@@ -60,6 +60,19 @@ def slices(frame: OutFrame[Any, Any]) -> list[tuple[Any, int, int]]:
     ]
 
 
+def told_of(frame: OutFrame[Any, Any]) -> list[tuple[Any, int, int, int]]:
+    """Of each run of the header: entry, first slice, slices, bytes."""
+    return [
+        (
+            some[0].run.entry,
+            some[0].run.first + some[0].first,
+            sum(p.count for p in some),
+            sum(p.stop - p.start for p in some),
+        )
+        for some in frame.runs()
+    ]
+
+
 def indices(frame: OutFrame[Any, Any]) -> list[int]:
     return [index for _, index, _ in slices(frame)]
 
@@ -106,7 +119,7 @@ def test_runs_of_many_slices_leave_as_if_each_slice_had_been_put_by_itself(
     while (frame := outbox.fill(0.0)) is not None:
         assert frame.nbytes == sum(nbytes for *_, nbytes in slices(frame)) == len(frame.payload())
         assert frame.nbytes <= min(frame_bytes, credit) or len(slices(frame)) == 1
-        assert [(run.entry, run.first, run.count, run.nbytes) for run in frame.runs()] == joined(slices(frame))
+        assert told_of(frame) == joined(slices(frame))
         found += slices(frame)
         outbox.acknowledge(frame.number, 1.0)
     assert found == [(number, index, nbytes) for _, number, index, nbytes in sorted(wanted)]
@@ -214,8 +227,7 @@ def test_a_frame_within_one_buffer_is_a_view_of_it() -> None:
     for first, count in ((4, 2), (6, 1)):
         frame = outbox.fill(0.0)
         assert frame is not None
-        (told,) = frame.runs()
-        assert (told.entry, told.first, told.count, told.nbytes) == ((5, 1), first, count, 4 * count)
+        assert frame.rows() == [(5, 1, first, count, 4 * count)]
         payloads.append(frame.payload())
     assert all(isinstance(one, memoryview) and one.obj is run.source.base.obj for one in payloads)
     assert b"".join(payloads) == bytes(range(12))
@@ -239,7 +251,7 @@ def test_what_the_header_has_as_one_run_is_cut_at_once() -> None:
     outbox.frame_bytes = 8
     frame = outbox.fill(0.0)
     assert frame is not None
-    assert [(run.entry, run.count) for run in frame.runs()] == [((0, 0), 4), ((1, 0), 1)]
+    assert frame.rows() == [(0, 0, 0, 4, 4), (1, 0, 7, 1, 2)]
     assert bytes(frame.payload())[:4] == b"\3\2\1\0"
     assert frame.nbytes == len(frame.payload()) == 6
 
@@ -251,11 +263,7 @@ def test_runs_that_are_not_adjacent_are_joined_in_order() -> None:
         outbox.put(OutRun(entry, index, bounds, OneBuffer(memoryview(text)), priority=0, owner=None))
     frame = outbox.fill(0.0)
     assert frame is not None
-    assert [(run.entry, run.first, run.count) for run in frame.runs()] == [
-        ((0, 0), 0, 1),
-        ((1, 0), 0, 1),
-        ((0, 0), 3, 2),
-    ]
+    assert frame.rows() == [(0, 0, 0, 1, 4), (1, 0, 0, 1, 4), (0, 0, 3, 2, 6)]
     assert bytes(frame.payload()) == b"abcdefghijklmn"
 
 
@@ -299,14 +307,15 @@ def test_pieces_that_were_refused_together_wait_again_and_leave_the_numbers_of_a
         outbox.put(run)
     frame = outbox.fill(0.0)
     assert frame is not None
-    assert [frame.pieces_of(number) for number in range(3)] == [slice(0, 2), slice(2, 3), slice(3, 5)]
+    pieces = list(frame.pieces)
+    assert frame.runs() == [pieces[:2], pieces[2:3], pieces[3:]]
     outbox.cancel(runs[3])
-    again = outbox.repeat(frame.number, frame.pieces_of(2))
+    again = outbox.repeat(frame.number, 2)
     assert [(run.first, run.count) for run in again] == [(3, 2)]
     left = outbox.in_flight(frame.number)
     assert left is not None
-    assert left.runs() == frame.runs()
-    assert [run.first for run in outbox.repeat(frame.number, frame.pieces_of(0))] == [0, 1]
+    assert left.rows() == frame.rows()
+    assert [run.first for run in outbox.repeat(frame.number, 0)] == [0, 1]
     assert [piece.run.cancelled for piece in outbox.acknowledge(frame.number, 0.0)] == [True, True, False, True, True]
     assert drained(outbox) == [("a", 0, 4), ("a", 1, 4), ("a", 3, 2), ("a", 4, 2)]
 

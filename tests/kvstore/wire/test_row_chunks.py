@@ -25,7 +25,7 @@ def runs(cut: RowCut, base: memoryview, a_chunk: int, chunks: int, stops: list[i
     found, first = [], 0
     for stop in [one for one in stops if one < chunks] + [chunks]:
         payload = memoryview(bytearray(base[first * a_chunk : stop * a_chunk]))
-        found.append(Run(PayloadKind.GRADIENT, 1, 0, 0, first, stop - first, chunks, payload))
+        found.append(Run(PayloadKind.GRADIENT, 1, 0, 0, first, stop - first, chunks, [payload]))
         first = stop
     return found
 
@@ -33,7 +33,7 @@ def runs(cut: RowCut, base: memoryview, a_chunk: int, chunks: int, stops: list[i
 def run_of(source: RowSource, cut: RowCut, low: int, high: int, chunks: int) -> Run:
     """Chunks `low` to before `high` as they arrive in memory that nobody else has."""
     part = b"".join(source.cut(low * cut.chunk_bytes, min(high * cut.chunk_bytes, source.nbytes)))
-    return Run(PayloadKind.GRADIENT, 1, 0, 0, low, high - low, chunks, memoryview(bytearray(part)))
+    return Run(PayloadKind.GRADIENT, 1, 0, 0, low, high - low, chunks, [memoryview(bytearray(part))])
 
 
 def packed(rows: Rows, cut: RowCut, picked: Array | None = None) -> memoryview:
@@ -197,6 +197,6 @@ def test_ids_that_cannot_be_are_refused(ids: list[int], growth: GrowthDescriptio
     cut = cut_of(1, 2, 2, growth)
     rows = Rows(np.array(ids, cut.id_dtype), np.zeros((len(ids), 2), np.float32))
     chunks = chunks_of(len(ids), 2)
-    run = Run(PayloadKind.GRADIENT, 1, 0, 0, 0, chunks, chunks, packed(rows, cut))
+    run = Run(PayloadKind.GRADIENT, 1, 0, 0, 0, chunks, chunks, [packed(rows, cut)])
     with pytest.raises(ProtocolError, match=told):
         unpacked_rows(run, cut, 0, "t")

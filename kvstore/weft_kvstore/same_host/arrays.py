@@ -1,0 +1,82 @@
+"""The arrays that a client gives out, which its user fills and reads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from weft_kvstore.arrays import Array
+from weft_kvstore.description.records import KeyDescription
+from weft_kvstore.same_host.memory import ALIGNMENT, ArenaError, SharedMemory
+from weft_kvstore.sharding import BucketKind, Routing
+
+MAX_STAGE_BYTES: Final = 64 << 20
+"""Of a client's stage, for each shard: what a slot may be ahead of the others before its gradients travel as bytes."""
+
+
+def arena_of(routing: Routing) -> tuple[SharedMemory | None, dict[int, int]]:
+    """Memory of a client for the gradients of its dense keys, and where each of those has its array, by key's place;
+    none where there can be none. Keys lie in the order of their buckets, so that what leaves together lies together."""
+    offsets: dict[int, int] = {}
+    stop = 0
+    for bucket in routing.buckets:
+        for place in bucket.keys if bucket.kind is not BucketKind.TABLE else ():
+            if nbytes := routing.cuts[place].nbytes:
+                offsets[place] = stop
+                stop += -(-nbytes // ALIGNMENT) * ALIGNMENT
+    try:
+        return SharedMemory(stop, MAX_STAGE_BYTES * routing.shards), offsets
+    except ArenaError:
+        return None, {}
+
+
+class ClientMemory:
+    """The arrays of a client, always the same one for a key: those of gradients are in its `arena`, where it has one.
+    Any thread may ask. Arrays are made under a lock of their own: that takes 0.3 ms a MiB, and the thread of the
+    sockets never waits for it."""
+
+    def __init__(self, keys: Sequence[KeyDescription], routing: Routing | None = None) -> None:
+        """Without a `routing` there is no arena."""
+        self.arena, self._offsets = (None, {}) if routing is None else arena_of(routing)
+        self._keys = keys
+        self._arrays: dict[tuple[int, bool], Array] = {}
+        self._lock = threading.Lock()
+
+    def gradient(self, place: int) -> Array:
+        """Where a user writes a key's gradient: zeros at first."""
+        return self._array(place, gradient=True)
+
+    def value(self, place: int) -> Array:
+        """Where a user reads a key's value."""
+        return self._array(place, gradient=False)
+
+    def close(self) -> None:
+        """Shares nothing any more; its arrays stay good. Idempotent."""
+        with self._lock:
+            arena, self.arena = self.arena, None
+            if arena is not None:
+                arena.close()
+
+    def _array(self, place: int, *, gradient: bool) -> Array:
+        found = self._arrays.get((place, gradient))
+        if found is None:
+            with self._lock:
+                found = self._arrays.get((place, gradient))  # Another thread may have asked for it meanwhile.
+                if found is None:
+                    found = self._arrays[place, gradient] = self._made(place, gradient=gradient)
+        return found
+
+    def _made(self, place: int, *, gradient: bool) -> Array:
+        key, offset = self._keys[place], self._offsets.get(place)
+        if gradient and self.arena is not None and offset is not None:
+            try:
+                self.arena.reserve(offset, offset + key.nbytes)
+                return self.arena.array(offset, key.shape, key.dtype)
+            except ArenaError:
+                pass
+        # A view of an array that nobody else has. NumPy resizes no view to other bytes, so whoever has it cannot take
+        # away the memory that the store may be reading or writing.
+        return np.zeros(key.shape, key.dtype)[...]
