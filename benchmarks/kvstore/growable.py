@@ -83,7 +83,7 @@ def in_rows(count: int) -> dict[str, Any]:
     times = []
     for step, ids in enumerate(batches(count)):
         start = time.perf_counter()
-        rows = table.arrays.read(None, table.bring(ids, step, _first))
+        rows = table.arrays.read(None, table.find_or_add(ids, step, _first))
         times.append(time.perf_counter() - start)
         assert np.array_equal(rows, _first(ids)), "rows are not those of their ids"
     return {"times": times[1:]}
@@ -118,7 +118,7 @@ def memory_of(shard: int, count: int) -> dict[str, Any]:
         ids = np.arange(low, min(low + BATCH, count), dtype=np.uint64)
         ids = ids[shard_of(ids, SHARDS) == shard]
         start = time.perf_counter()
-        table.bring(ids, 0, _first)
+        table.find_or_add(ids, 0, _first)
         times.append(time.perf_counter() - start)
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     peak = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))

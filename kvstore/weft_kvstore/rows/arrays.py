@@ -26,8 +26,8 @@ WINDOW_BYTES: Final = 1 << 16
 
 class RowArrays:
     """The values of rows, under the name None, and the rule's state by its names: arrays of as many rows, zeros until
-    they are written. `at_once`: of so many rows the caller reads or writes some in one call, or of as many as it likes
-    where that is None: a table in a file does not take more memory then than its place allows.
+    they are written. `at_once`: how many rows one call may use where the arrays are in a file, so that they take no
+    more memory than their place allows; None where they are in memory.
     """
 
     __slots__ = ("_arrays", "_start", "_used", "at_once", "written")
@@ -53,7 +53,7 @@ class RowArrays:
         self._start = dict(start)
         self._arrays = {name: GrowingArray(width, dtype, rows=capacity, directory=directory) for name in names}
         self.written: Callable[[Array], None] | None = None
-        """Told rows (n) before they are written, where somebody asks; those that come into being it is not."""
+        """Called with rows (n) that are here before they are written, where there are captures."""
 
     def __len__(self) -> int:
         return len(self._arrays[None].array)
@@ -112,7 +112,7 @@ class RowArrays:
             one.close()
 
     def _use(self, rows: Array) -> None:
-        """These rows of a file are about to be used: what was used before leaves memory first where it is too much."""
+        """Before rows of a file are used: unmaps those used before where all of them are too many."""
         if self.at_once is None:
             return
         if self._used + len(rows) > self.at_once:
@@ -208,7 +208,7 @@ class RowHistory:
         behind = self._log.last - self._since(rows)
         return int(behind.sum()) * width + CALL_ELEMENTS * int(behind.max(initial=0))
 
-    def catching_up(self, arrays: RowArrays, rows: Array) -> Iterator[None]:
+    def catch_up(self, arrays: RowArrays, rows: Array) -> Iterator[None]:
         """Brings rows (n), distinct and all of them here, up to the last update; stops after each piece. Meanwhile
         others may do the same, or set rows: what is up to date already is not written."""
         behind = rows[self._since(rows) < self._log.last]
@@ -226,7 +226,7 @@ class RowHistory:
                 arrays.write(name, some[left], array[left])
             self.seen.array[some[left]] = 1 + to
 
-    def aging(self, values: Array) -> Generator[None, None, dict[str, Array]]:
+    def age(self, values: Array) -> Generator[None, None, dict[str, Array]]:
         """Brings first values (n, width) up to the last update, in place; stops after each piece. Returns the state
         that belongs to them."""
         state = {name: np.full_like(values, start) for name, start in self._rule.state.items()}
@@ -237,12 +237,12 @@ class RowHistory:
             yield from replaying(self._rule, values, state, some, since=since, log=self._log)
         return state
 
-    def sweeping(self, arrays: RowArrays, stop: int, bring: Callable[[Array], object] | None = None) -> Iterator[None]:
+    def sweep(self, arrays: RowArrays, stop: int, create: Callable[[Array], object] | None = None) -> Iterator[None]:
         """Looks at the rows 0 to `stop` in turn, some after each update, and brings those up to date that are far
         behind; stops after each piece. Forgets updates that every row has seen.
 
-        `bring(rows)` makes rows that are not here come into being: they are swept like the others then, where updates
-        change first values.
+        `create(rows)` creates rows that are not here: they are swept like the others then, where updates change first
+        values.
         """
         last = self._log.last
         most = min(MOST_BEHIND, max(LEAST_BEHIND, stop * arrays.width // BEHIND_ELEMENTS))
@@ -258,12 +258,12 @@ class RowHistory:
         while self._cursor < due:
             low, high = self._cursor, min(self._cursor + a_block, due)
             seen = self.seen.array[low:high]
-            if bring is not None and self._begin < last - most and not seen.all():
-                bring(low + np.flatnonzero(seen == 0))
-            yield from self.catching_up(arrays, low + np.flatnonzero((seen > 0) & (seen < last - most)))
+            if create is not None and self._begin < last - most and not seen.all():
+                create(low + np.flatnonzero(seen == 0))
+            yield from self.catch_up(arrays, low + np.flatnonzero((seen > 0) & (seen < last - most)))
             self._cursor = high
         if due >= stop:
-            if bring is not None and self._begin < self._turn - most:
+            if create is not None and self._begin < self._turn - most:
                 self._begin = last  # All rows are here, and none is to come.
             self._log.forget(min(self._begin, self._turn - most - 1))
             self._turn, self._cursor = last, 0

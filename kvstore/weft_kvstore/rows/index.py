@@ -128,7 +128,7 @@ class IdIndex:
             return self._search(ids)[0]
         return np.concatenate([self._search(ids[low : low + _PIECE])[0] for low in range(0, len(ids), _PIECE)])
 
-    def bring(self, ids: Array) -> tuple[Array, Array]:
+    def find_or_add(self, ids: Array) -> tuple[Array, Array]:
         """The rows (n) int64 of ids (n) uint64, distinct, which get one where they have none; and the positions (m) of
         those. Raises MemoryError."""
         while self.count + len(ids) > len(self._freed) * PARTITION_SLOTS * MOST_FILLED / 2:

@@ -85,7 +85,7 @@ class UseCounts:
         self._last.array[places] = counts[LAST]
 
     def _added(self, ids: Array) -> tuple[Array, Array]:
-        found = self._index.bring(ids)
+        found = self._index.find_or_add(ids)
         self._counts.reserve(self._index.stop)
         self._last.reserve(self._index.stop)
         return found
@@ -168,13 +168,13 @@ class TableRows:
             return np.empty((len(places), self.arrays.width), self.arrays.dtype), lacks
         return self.arrays.read(name, np.maximum(rows, 0)), lacks
 
-    def bring(self, places: Array, step: int, first: FirstOf | None) -> Array:
+    def find_or_add(self, places: Array, step: int, first: FirstOf | None) -> Array:
         """The numbers (n) int64 of rows at places (n), distinct, that are used in a step: those that were not here are
         created, with their first values where there are any. Raises MemoryError."""
         rows, new = places, np.zeros(0, np.int64)
         if self._index is not None:
             self._reserve(self._index.stop + len(places))
-            rows, new = self._index.bring(places)
+            rows, new = self._index.find_or_add(places)
             if self._eviction is not None:
                 self._use(rows, new, step)
         elif self.count < len(self._here):
@@ -229,7 +229,7 @@ class TableRows:
 
     def restore(self, places: Array, columns: Columns) -> None:
         """Rows at places (n), distinct, are as `columns` has them. Raises MemoryError."""
-        rows = self.bring(places, 0, None)
+        rows = self.find_or_add(places, 0, None)
         for name in (None, *self.arrays.names):
             self.arrays.write(name, rows, columns[name or VALUE])
         for column, one in self._columns.items():

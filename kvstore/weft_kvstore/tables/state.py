@@ -97,9 +97,9 @@ class TableState(Work):
         self.a_piece = max(PIECE_ELEMENTS // max(cut.width, 1), 1)
         self.updates = self.dropped = 0
         self.applied: Callable[[int, int], None] | None = None
-        """Told (slot, step) of each slot's gradient that is applied by itself, where somebody asks."""
+        """Called with (slot, step) for each slot's gradient that was applied by itself; None: nobody listens."""
         self.reached: Callable[[int], None] | None = None
-        """Told each version that it has come to, where somebody asks."""
+        """Called with each version that the table reaches; None: nobody listens."""
         self.merge_is_due = False
         self._changing = False
         self._first = first
@@ -143,13 +143,12 @@ class TableState(Work):
         return self.cut.bytes_on(self.shard)
 
     def begun(self) -> tuple[int, str]:
-        """The first step of which nothing has come, nor of a later one; and in words what has of the one before it."""
+        """The first step that no slot has pushed, nor a later one; and a sentence on the step before it."""
         step = max(self.steps.begun, self._pushes.begun)
         return step, f"step {step - 1} of key {self.spec.key!r} has begun"
 
     def passed_version(self, version: int) -> bool:
-        """Whether what it was at a version is not to be had any more; a key to which nobody contributes is at every
-        version."""
+        """Whether the values of a version are gone. A key to which no slot contributes is at every version."""
         return bool(self.spec.slots) and self._passed > version
 
     def is_quiet_at(self, version: int) -> bool:
@@ -232,7 +231,7 @@ class TableState(Work):
         return True
 
     def _lacks_for(self, total: Rows | None) -> bool:
-        """Whether a step with this total cannot be gone through, for something was never set."""
+        """Whether a step with this total has to wait, since some of its rows were never set."""
         return self.spec.given and total is not None and not all(self.rows.has_all(ids) for ids, _ in total.parts)
 
     def _measure(self, step: int, total: Rows | None) -> Iterator[None]:
@@ -272,12 +271,12 @@ class TableState(Work):
             if admitted is not None and not admitted.all():
                 self.dropped += len(ids) - int(np.count_nonzero(admitted))
                 ids, gradient = ids[admitted], gradient[admitted]  # noqa: PLW2901  # the others are not looked at
-            numbers = self.rows.bring(ids, moment, first)
+            numbers = self.rows.find_or_add(ids, moment, first)
             if history is None:
                 self._update(numbers, gradient, step)
             else:
                 with self.spec.rule_runs(step):
-                    yield from history.catching_up(self.rows.arrays, numbers)
+                    yield from history.catch_up(self.rows.arrays, numbers)
                 behind.append((numbers, gradient))
             if len(total) > at_once:
                 yield
@@ -296,9 +295,9 @@ class TableState(Work):
                 yield
         # A row of a growing table that is not here has no past, and one that is to be given has no value.
         comes = self.cut.growth is None and not self.spec.given
-        bring = (lambda rows: self.rows.bring(rows, self._moment(step), self._made)) if comes else None
+        create = (lambda rows: self.rows.find_or_add(rows, self._moment(step), self._made)) if comes else None
         with self.spec.rule_runs(step):
-            yield from history.sweeping(self.rows.arrays, self.rows.stop, bring)
+            yield from history.sweep(self.rows.arrays, self.rows.stop, create)
 
     def _update(self, numbers: Array, gradient: Array, step: int) -> None:
         with self.spec.rule_runs(step):
@@ -383,10 +382,12 @@ class TableState(Work):
         if only_new:
             ids, values, known = ids[~known], values[~known], known[~known]
         # With standard semantics the state has seen the updates that passed the rows by, but for those never set.
-        numbers = self.rows.bring(ids, self._moment(self.version), None if given or history is None else self._made)
+        numbers = self.rows.find_or_add(
+            ids, self._moment(self.version), None if given or history is None else self._made
+        )
         if history is not None and not only_new:
             if self.spec.state:
-                for _ in history.catching_up(arrays, numbers[known] if given else numbers):
+                for _ in history.catch_up(arrays, numbers[known] if given else numbers):
                     pass
             history.saw_all(numbers)
         arrays.write(None, numbers, values)
@@ -489,7 +490,7 @@ class TableState(Work):
         if history is not None:  # Updates have passed rows by: those that are here are brought up to date for good.
             numbers = self.rows.find(places)
             with self.spec.rule_runs(self.version):
-                yield from history.catching_up(self.rows.arrays, numbers[numbers >= 0])
+                yield from history.catch_up(self.rows.arrays, numbers[numbers >= 0])
         found, lacks = self.rows.read(name, places)
         if lacks is None:
             return found
@@ -499,7 +500,7 @@ class TableState(Work):
             first = self._made(places[lacks])
             if history is not None:
                 with self.spec.rule_runs(self.version):
-                    state = yield from history.aging(first)
+                    state = yield from history.age(first)
                 first = first if name is None else state[name]
             found[lacks] = first
         return found

@@ -38,7 +38,7 @@ class TableSpec(UpdateSpec):
 
     @contextmanager
     def rule_runs(self, step: int) -> Iterator[None]:
-        """Around the rule's own call, for what it raises is the user's to hear of. Raises RuleFailedError."""
+        """Around a call of the rule: raises RuleFailedError for an error that the rule's numbers may cause."""
         try:
             yield
         except RULE_ERRORS as error:
@@ -97,7 +97,7 @@ class TableSteps:
 
     @property
     def begun(self) -> int:
-        """The first step of which nothing has come of any slot, nor of a later one."""
+        """The first step that no slot has pushed, nor a later one."""
         return max([int(self.counts.came.max(initial=0)), *(step + 1 for _, step in self._waiting)])
 
     def check(self, slot: int, step: int, where: str, *, pushes: bool) -> None:
@@ -238,7 +238,7 @@ class RowPushes:
 
     @property
     def begun(self) -> int:
-        """The first step of which no part has come, nor of a later one."""
+        """The first step of which no chunk has come, nor of a later one."""
         return max((step + 1 for _, step in self._open), default=0)
 
     def check_nothing(self, slot: int, step: int, where: str) -> None:

@@ -95,7 +95,7 @@ class Model:
 
     def add(self, ids: Array) -> None:
         ids = np.unique(ids)
-        rows, new = self.index.bring(ids)
+        rows, new = self.index.find_or_add(ids)
         assert [one in self.rows for one in ids.tolist()] == (~np.isin(np.arange(len(ids)), new)).tolist()
         self.rows |= zip(ids[new].tolist(), rows[new].tolist(), strict=True)
         assert rows.tolist() == [self.rows[one] for one in ids.tolist()]
@@ -139,7 +139,7 @@ def test_the_index_of_a_table_that_grows_and_shrinks_stays_right(monkeypatch: py
 @pytest.mark.parametrize("stride", [1, 1 << 20, 1 << 32, 0x9E3779B97F4A7C15])
 def test_ids_that_follow_a_pattern_are_found_too(stride: int) -> None:
     index, ids = IdIndex(9), np.arange(100_000, dtype=np.uint64) * np.uint64(stride)
-    rows, _ = index.bring(ids)
+    rows, _ = index.find_or_add(ids)
     assert np.array_equal(index.find(ids), rows)
     assert np.array_equal(rows, np.arange(len(ids)))
     assert (index.find(ids + np.uint64(len(ids) * stride % 2**64)) < 0).all()
@@ -154,7 +154,7 @@ def test_ids_made_to_collide_need_the_salt(monkeypatch: pytest.MonkeyPatch) -> N
     zero_bytes = rows_index.zero_bytes
     for salt in (0, 1234567):
         index = IdIndex(salt)
-        index.bring(ids)
+        index.find_or_add(ids)
         calls = 0
 
         def counted(words: Array) -> Array:
@@ -174,7 +174,7 @@ def test_the_index_takes_no_more_than_25_bytes_a_row_at_any_size() -> None:
     index, generator, most = IdIndex(1), np.random.default_rng(2), 0.0
     ids = generator.integers(0, 2**64, 600_000, dtype=np.uint64)
     for low in range(0, len(ids), 20_000):
-        index.bring(ids[low : low + 20_000])
+        index.find_or_add(ids[low : low + 20_000])
         if low >= 100_000:
             used = np.flatnonzero(index._words.view(np.uint8))
             assert index._words.nbytes * 5 / index.count + 8 <= 25

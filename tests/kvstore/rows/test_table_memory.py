@@ -78,7 +78,7 @@ warm = np.arange(8192, dtype=np.uint64)
 before = peak()
 count, step = 600_000, 8192
 for low in range(0, count, step):
-    table.bring(np.arange(low, low + step, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15), 0, first)
+    table.find_or_add(np.arange(low, low + step, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15), 0, first)
 print((peak() - before) / (table.count * 128))
 """
 
@@ -111,7 +111,7 @@ def test_a_table_larger_than_its_memory_stays_within_it(tmp_path: Path, *, grows
     order = np.random.default_rng(2).permutation(rows).astype(dtype)
     for low in range(0, rows, at_once):
         places = np.sort(order[low : low + at_once])
-        numbers = table.bring(places, 0, lambda places: rows_of(places, width))
+        numbers = table.find_or_add(places, 0, lambda places: rows_of(places, width))
         table.arrays.apply(momentum, numbers, np.ones((len(places), width), np.float32), step=1, hyper=momentum.hyper)
         most = max(most, resident_bytes())
     lr, checked = np.float32(momentum.hyper["lr"]), np.sort(order[::7])
@@ -186,7 +186,7 @@ def test_a_table_of_which_all_rows_are_there_is_not_asked_which_are() -> None:
     for low in range(0, 100, 30):
         places = np.sort(order[max(low - 10, 0) : low + 30])
         assert table.has_all(places) is False
-        table.bring(places, 0, lambda new: np.repeat(new[:, None], 4, axis=1).astype(np.float32))
+        table.find_or_add(places, 0, lambda new: np.repeat(new[:, None], 4, axis=1).astype(np.float32))
         assert table.count == min(low + 30, 100)
         lacks = table.read(None, np.arange(100))[1]
         assert (0 if lacks is None else np.count_nonzero(lacks)) == 100 - table.count
