@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -131,13 +131,19 @@ def sum_of(arrays: Sequence[Array], dtype: np.dtype[Any]) -> Array:
         return total.astype(dtype, copy=False)
 
 
+Outs: TypeAlias = list[list[tuple[Any, Any]]]
+"""Of each key the arrays that its value goes to: as the caller has given it, and as it is written."""
+
+
 def checked_outs(
-    outs: Sequence[Any], forms: Sequence[tuple[np.dtype[Any], tuple[int, ...]]], where: Callable[[int], str]
-) -> list[Any]:
-    """`checked_out` of each that is not None; `where(number)` begins the error of one."""
+    outs: Sequence[Sequence[Any]],
+    forms: Sequence[tuple[np.dtype[Any], tuple[int, ...]]],
+    where: Callable[[int], str],
+) -> Outs:
+    """`checked_out` of each that is not None; `where(number)` begins the error of one of a key."""
     return [
-        None if out is None else checked_out(out, *form, where(number))
-        for number, (out, form) in enumerate(zip(outs, forms, strict=True))
+        [(out, checked_out(out, *form, where(number))) for out in group if out is not None]
+        for number, (group, form) in enumerate(zip(outs, forms, strict=True))
     ]
 
 
@@ -279,11 +285,6 @@ class DeviceCopies:
 
         return self._put(finish)
 
-    def get(self, array: DeviceArray) -> Array:
-        """A copy on the host of an array that was written by `to_device`."""
-        found: Array = self._cupy.asnumpy(self._cupy.asarray(array))
-        return found
-
     def reserve(self, out: DeviceArray) -> Target:
         """Where `to_device` writes later: behind what the caller's stream has under way now."""
         array = self._cupy.asarray(out)
@@ -350,11 +351,6 @@ def _carried_out(work: Callable[[], Any]) -> Any:
 R = TypeVar("R")
 
 
-def _on_host(value: Any) -> Any:
-    """What NumPy takes: of a parameter that has a gradient its data."""
-    return value.detach() if _is_tensor(value) else value
-
-
 class ArrayTraffic:
     """Arrays of the host pass at once; CuPy is loaded, and a thread started, when the first one of a GPU comes.
 
@@ -393,55 +389,30 @@ class ArrayTraffic:
         on_end(copied, lambda _: self._has_begun(names))  # After `brought`, or where there is none.
         return begun
 
-    def targets(self, outs: Sequence[Any]) -> dict[int, Target]:
-        """Those of `outs` that are on a GPU, by their number in the list."""
-        return {number: self._device().reserve(out) for number, out in enumerate(outs) if is_on_device(out)}
+    def deliver(self, pulled: Future[list[Any]], outs: Outs, *, single: bool) -> Future[Any]:
+        """What was pulled, of each key in the caller's own arrays where some were given, which are the result then."""
+        targets = [
+            (number, self._device().reserve(written))
+            for number, group in enumerate(outs)
+            for _, written in group
+            if is_on_device(written)
+        ]
 
-    def delivered(
-        self, pulled: Future[list[Array]], outs: Sequence[Any], targets: dict[int, Target], *, single: bool
-    ) -> Future[Any]:
-        """What was pulled, in the caller's own arrays where some were given."""
-
-        def given_back(values: list[Array]) -> Any:
-            found = [value if out is None else out for value, out in zip(values, outs, strict=True)]
-            return found[0] if single else found
-
-        if not targets:
-            return joined([pulled], lambda values: given_back(values[0]))
-
-        def copied(values: list[Array]) -> Future[Any]:
-            copies = self._device().to_device([values[number] for number in targets], list(targets.values()))
-            return joined([copies], lambda _: given_back(values))
-
-        return then(pulled, copied)
-
-    def copied(
-        self, pulled: Future[Any], others: Sequence[tuple[int, Any, Any]], *, single: bool
-    ) -> Future[list[Any] | Any]:
-        """What was pulled, and for each of `others` (number of the key, the caller's array, as it is written) a copy
-        there. Ends with the caller's arrays: a list for a key that has several."""
-        targets = self.targets([array for _, _, array in others])
-
-        def copy(found: Any) -> Future[Any]:
-            values = [found] if single else list(found)
-            hosts: list[Any] = [None] * len(values)
-            for number in {number for number, _, _ in others}:
-                value = values[number]
-                hosts[number] = self._device().get(value) if is_on_device(value) else np.asarray(_on_host(value))
-            for number, _, array in others:
-                if not is_on_device(array):
-                    np.copyto(array, hosts[number])
-            results = [[value] for value in values]
-            for number, one, _ in others:
-                results[number].append(one)
-            given = [group if len(group) > 1 else group[0] for group in results]
-            result = given[0] if single else given
+        def give(values: list[Any]) -> Future[Any]:
+            found = []
+            for value, group in zip(values, outs, strict=True):
+                for _, written in group:
+                    if written is not value and not is_on_device(written):
+                        np.copyto(written, value)
+                given = [out for out, _ in group] or [value]
+                found.append(given if len(given) > 1 else given[0])
+            result = found[0] if single else found
             if not targets:
                 return finished(result)
-            sources = [hosts[others[at][0]] for at in targets]
-            return joined([self._device().to_device(sources, list(targets.values()))], lambda _: result)
+            copies = self._device().to_device([values[number] for number, _ in targets], [one for _, one in targets])
+            return joined([copies], lambda _: result)
 
-        return then(pulled, copy)
+        return then(pulled, give)
 
     def _has_begun(self, names: Sequence[str]) -> None:
         with self._lock:

@@ -23,6 +23,7 @@ from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.futures import finished, joined
 from weft_kvstore.library.arrays import (
     ArrayTraffic,
+    Outs,
     checked,
     checked_ids,
     checked_outs,
@@ -228,23 +229,20 @@ class ValueCalls:
         self, call: str, keys: _Keys, out: Any, version: int | None, *, settled: bool, priority: int
     ) -> Future[Any]:
         """Into arrays that the store cannot write itself, or of another type than it has."""
-        outs, arrays, more = self._asked(call, keys, out)
-        targets = self._traffic.targets(arrays)
-        host_outs = [None if number in targets else array for number, array in enumerate(arrays)]
-        fits = [
-            one is not None and one.flags.c_contiguous and not spec.half
-            for spec, one in zip(keys.specs, host_outs, strict=True)
+        outs = self._outs(call, keys, out)
+        firsts = [group[0][1] if group else None for group in outs]
+        own = [
+            one if isinstance(one, np.ndarray) and one.flags.c_contiguous and not spec.half else None
+            for spec, one in zip(keys.specs, firsts, strict=True)
         ]
-        own = [one if fit else None for one, fit in zip(host_outs, fits, strict=True)]
         looks = version is None
 
         def send(versions: list[int], _: list[Array]) -> Future[list[Array]]:
             pulled = self._pull(keys, own, versions, _, settled=settled, priority=priority, looks=looks)
-            return joined([pulled], lambda found: _as_given(keys.specs, found[0], host_outs))
+            return joined([pulled], lambda found: _as_given(keys.specs, found[0]))
 
         found = self._steps.pull(call, keys.names, version, [], send)
-        pulled = self._traffic.delivered(found, outs, targets, single=keys.single)
-        return self._traffic.copied(pulled, more, single=keys.single) if more else pulled
+        return self._traffic.deliver(found, outs, single=keys.single)
 
     def pushpull(self, key: object, gradient: Any, out: Any, step: int | None, priority: int) -> Future[Any]:
         """One message where that is possible, else a push and a pull."""
@@ -267,7 +265,7 @@ class ValueCalls:
             )
             if begun is not None:
                 return begun
-        self._asked(call, keys, out)  # What `pull` would refuse, before something is begun that belongs to it.
+        self._outs(call, keys, out)  # What `pull` would refuse, before something is begun that belongs to it.
         pushed = self.push(call, key, gradient, step, priority)
         pulled = self.pull(call, key, out, None if step is None else step + 1, settled=False, priority=priority)
         return joined([pulled, pushed], itemgetter(0))
@@ -337,7 +335,7 @@ class ValueCalls:
         _, _, specs, _ = self._registry.listed(call, key)
         names = [spec.key for spec in specs]
         read = self._traffic.bring(names, [], lambda _: self._store.read_consistent(names))
-        return joined([read], lambda found: (found[0][0], _as_given(specs, found[0][1], [None] * len(names))))
+        return joined([read], lambda found: (found[0][0], _as_given(specs, found[0][1])))
 
     def _state(self, spec: KeyDescription, version: int, *, settled: bool) -> Future[Any]:
         """The rule's state; of a key of 16 bits with what its shard has in float32."""
@@ -347,27 +345,13 @@ class ValueCalls:
         kept: Future[Any] = self._store.pull(spec.key, version, settled=settled, as_kept=True)
         return joined([state, kept], lambda both: {**both[0], MASTER: both[1]})
 
-    def _asked(self, call: str, keys: _Keys, out: Any) -> tuple[list[Any], list[Any], list[tuple[int, Any, Any]]]:
-        """Of each key the caller's first array, and it as it is written; and further arrays: the number of the key, the
-        caller's, and it as it is written."""
-        firsts, others = out, []
-        if isinstance(out, list | tuple):
-            single = keys.single
-            groups = [one if isinstance(one, list | tuple) and one else [one] for one in ([out] if single else out)]
-            others = [(number, one) for number, group in enumerate(groups) for one in group[1:]]
-            firsts = groups[0][0] if single else [group[0] for group in groups]
-        _, _, specs, (outs,) = self._registry.listed(call, keys.given[0] if keys.single else keys.given, firsts)
-        if out is None:
-            return outs, outs, []
-
-        def written(some: Sequence[tuple[int, Any]]) -> list[Any]:
-            forms = [_form(specs[number]) for number, _ in some]
-            return checked_outs(
-                [one for _, one in some], forms, lambda at: self._registry.where(call, keys.given[some[at][0]])
-            )
-
-        arrays, more = written(list(enumerate(outs))), written(others)
-        return outs, arrays, [(*one, array) for one, array in zip(others, more, strict=True)]
+    def _outs(self, call: str, keys: _Keys, out: Any) -> Outs:
+        """The arrays that each key's value goes to: one, or several, as devices have them."""
+        given = keys.given[0] if keys.single else keys.given
+        _, _, specs, (outs,) = self._registry.listed(call, given, out)
+        groups = [one if isinstance(one, list | tuple) and one else [one] for one in outs]
+        forms = [_form(spec) for spec in specs]
+        return checked_outs(groups, forms, lambda number: self._registry.where(call, keys.given[number]))
 
     def _wholes(
         self, call: str, keys: Sequence[object], specs: Sequence[KeyDescription], values: Sequence[Any], what: str
@@ -408,16 +392,10 @@ def _as_kept(specs: Sequence[KeyDescription], arrays: Sequence[Array]) -> list[A
     return [array.astype(spec.dtype, copy=False) for spec, array in zip(specs, arrays, strict=True)]
 
 
-def _as_given(specs: Sequence[KeyDescription], values: Sequence[Array], outs: Sequence[Array | None]) -> list[Array]:
-    """Values in the types that users have, in the arrays where they are wanted."""
+def _as_given(specs: Sequence[KeyDescription], values: Sequence[Array]) -> list[Array]:
+    """Values in the types that users have."""
     with np.errstate(over="ignore"):
-        found = [value.astype(_dtype(spec), copy=False) for spec, value in zip(specs, values, strict=True)]
-    for number, out in enumerate(outs):
-        if out is not None:
-            if out is not found[number]:
-                np.copyto(out, found[number])
-            found[number] = out
-    return found
+        return [value.astype(_dtype(spec), copy=False) for spec, value in zip(specs, values, strict=True)]
 
 
 def _nothing(_: object) -> None:
@@ -503,9 +481,7 @@ class RowCalls:
             given.append(found)
         shapes = [(*form_of(one)[1], *spec.shape[1:]) for spec, one in zip(specs, given, strict=True)]
         forms = [(_dtype(spec), shape) for spec, shape in zip(specs, shapes, strict=True)]
-        arrays = checked_outs(outs, forms, lambda number: self._registry.where(call, keys[number]))
-        targets = self._traffic.targets(arrays)
-        host_outs = [None if number in targets else array for number, array in enumerate(arrays)]
+        written = checked_outs([[one] for one in outs], forms, lambda number: self._registry.where(call, keys[number]))
 
         def shaped(found: list[Any]) -> list[Any]:
             if state:
@@ -514,7 +490,7 @@ class RowCalls:
                     for one, shape in zip(found, shapes, strict=True)
                 ]
             values = [value.reshape(shape) for value, shape in zip(found, shapes, strict=True)]
-            return _as_given(specs, values, host_outs)
+            return _as_given(specs, values)
 
         def send(versions: list[int], hosts: list[Array]) -> Future[list[Any]]:
             pulled = []
@@ -527,7 +503,7 @@ class RowCalls:
             return joined(pulled, shaped)
 
         found = self._steps.pull(call, [spec.key for spec in specs], version, given, send)
-        return self._traffic.delivered(found, outs, targets, single=single)
+        return self._traffic.deliver(found, written, single=single)
 
 
 _Flat: TypeAlias = tuple[Array, int | None]

@@ -210,12 +210,11 @@ class StepCounts:
         """Whether a step of the key was begun here."""
         return self[name] > (self._start if name in self.counts else 0)
 
-    def take(self, names: Sequence[str], step: int | None) -> list[int]:
-        """Begins the next step of each key, or that which is given, which may be one of before: the steps' numbers."""
-        steps = [self.counts[name] if step is None else step for name in names]
-        for name, taken in zip(names, steps, strict=True):
-            self.counts[name] = max(self.counts[name], taken + 1)
-        return steps
+    def begin(self, names: Sequence[str], steps: Sequence[int]) -> None:
+        """A step of each key begins, which may be one of before."""
+        for name, step in zip(names, steps, strict=True):
+            if self.counts[name] <= step:
+                self.counts[name] = step + 1
 
     def give_back(self, names: Sequence[str], taken: Sequence[int], befores: Sequence[int]) -> None:
         """Steps that were taken when the counts were `befores` have not begun; where a later one has, they stay."""

@@ -24,7 +24,7 @@ from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.futures import StoreFuture, joined, then
+from weft_kvstore.futures import StoreFuture, driver_of, error_of, finished, joined, on_end, then
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import KeyRegistry, StepCounts
 from weft_kvstore.settings import MAX_STEP
@@ -216,9 +216,7 @@ class SlotSteps:
                 for name, before in zip(names, befores, strict=True):
                     self._check_none_refused(call, name, before)
             steps = befores if step is None else [int(step)] * len(names)
-            for name, taken in zip(names, steps, strict=True):
-                if counts[name] <= taken:
-                    counts[name] = taken + 1
+            self._counts.begin(names, steps)
             guard: StoreFuture[None] | None = None
             if pulls and log.is_under_way():
                 guard = StoreFuture()
@@ -388,63 +386,51 @@ _MISSING: Final = re.compile(rf"key {BARRIER_KEY!r} has seen \d+ steps; step \d+
 
 
 class Barriers:
-    """Calls wait in `_waiting`; the first of them is under way while `_is_busy`.
-
-    One that fails fails those that wait behind it. Where its push failed, the next call makes it again: no number is
-    ever left out, or nobody could meet any more.
-    """
+    """Each begins once the one before has ended, and fails with it. Where the push of one failed, the next call makes
+    it again: no number is ever left out, or nobody could meet any more."""
 
     def __init__(self, store: StoreCalls) -> None:
         self._store = store
         self._number: int | None = None
         """The next barrier's; None: the store has not said yet where the others are."""
-        self._pushed: Future[None] | None = None
-        self._waiting: deque[Future[None]] = deque()
-        self._is_busy = False
+        self._last: Future[None] = finished(None)
         self._lock = threading.Lock()
 
     def meet(self) -> Future[None]:
         """Ends when every slot has called it as often."""
-        future: Future[None] = Future()
-        future.set_running_or_notify_cancel()
+        told: StoreFuture[None] = StoreFuture()
         with self._lock:
-            self._waiting.append(future)
-            begins, self._is_busy = not self._is_busy, True
-        if begins:
-            self._begin()
-        return future
+            met = self._begin(None) if self._last.done() else then(self._last, self._begin)
+            self._last = met
+            told.driver = driver_of(met)
 
-    def _begin(self) -> None:
-        self._pushed = None
-        if self._number is None:
-            known = self._store.pull_versions([BARRIER_KEY], 0, settled=True)
-            met = then(known, lambda found: self._arrive(int(found.lowest[0])))
-        else:
-            met = self._arrive(self._number)
-        met.add_done_callback(self._ended)
+        def ended(met: Future[None]) -> None:
+            error = _told(error_of(met))
+            if error is None:
+                told.set_result(None)
+            else:
+                told.set_exception(error)
+
+        on_end(met, ended)
+        return told
+
+    def _begin(self, _: None) -> Future[None]:
+        if self._number is not None:
+            return self._arrive(self._number)
+        known = self._store.pull_versions([BARRIER_KEY], 0, settled=True)
+        return then(known, lambda found: self._arrive(int(found.lowest[0])))
 
     def _arrive(self, number: int) -> Future[None]:
         self._number = number
-        self._pushed = self._store.push(BARRIER_KEY, number, np.zeros((), np.float32))
-        return joined([self._store.pull(BARRIER_KEY, number + 1, settled=True)], _nothing, [self._pushed])
+        pushed = self._store.push(BARRIER_KEY, number, np.zeros((), np.float32))
+        met = joined([self._store.pull(BARRIER_KEY, number + 1, settled=True)], _nothing, [pushed])
 
-    def _ended(self, met: Future[None]) -> None:
-        error = _told(met.exception())
-        has_arrived = self._pushed is not None and self._pushed.done() and self._pushed.exception() is None
-        with self._lock:
-            if self._number is not None and (error is None or has_arrived):
-                self._number += 1
-            ended = [self._waiting.popleft()] if error is None else list(self._waiting)
-            if error is not None:
-                self._waiting.clear()
-            goes_on = self._is_busy = bool(self._waiting)
-        if goes_on:
-            self._begin()
-        for future in ended:
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
+        def ended(met: Future[None]) -> None:
+            if error_of(met) is None or (pushed.done() and error_of(pushed) is None):
+                self._number = number + 1
+
+        on_end(met, ended)
+        return met
 
 
 def _told(error: BaseException | None) -> BaseException | None:

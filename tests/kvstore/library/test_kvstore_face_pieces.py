@@ -34,10 +34,8 @@ def test_no_two_keys_have_one_name_and_each_comes_back(keys: list[str | int]) ->
 
 def test_steps_are_counted_by_key_and_what_was_said_counts_too() -> None:
     counts = StepCounts(["w", "b"])
-    assert counts.take(["w", "b"], None) == [0, 0]
-    assert counts.take(["w"], None) == [1]
-    assert counts.take(["b"], 5) == [5]
-    assert counts.take(["b"], 2) == [2]
+    for names, steps in ([["w", "b"], [0, 0]], [["w"], [1]], [["b"], [5]], [["b"], [2]]):
+        counts.begin(names, steps)
     assert (counts["w"], counts["b"], counts["other"]) == (2, 6, 0)
 
 
@@ -53,7 +51,9 @@ def test_every_step_of_every_key_is_pushed_or_declared_once(program: list[Any], 
                 ended.append(step)
                 said += [(key, step) for key in nothing]
         else:
-            said += list(zip(action, counts.take(action, None), strict=True))
+            steps = [counts[name] for name in action]
+            counts.begin(action, steps)
+            said += list(zip(action, steps, strict=True))
     assert len(set(said)) == len(said)
     assert ended == list(range(start, ended[-1] + 1))
     assert {(key, step) for key in "abc" for step in ended} <= set(said)
