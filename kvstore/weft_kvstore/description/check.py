@@ -249,13 +249,9 @@ def _first_value_problems(key: KeyDescription) -> Iterator[str]:
     elif {"low", "high"} <= numbers.keys():
         numbers["high - low"] = numbers["high"] - numbers["low"]
     for name, number in numbers.items():
-        if floating:
-            with np.errstate(over="ignore"):
-                fits = bool(np.isfinite(np.dtype(key.dtype).type(number)))
-        else:
-            limits = np.iinfo(key.dtype)
-            fits = float(number).is_integer() and limits.min <= number <= limits.max
-        if not fits:
+        with np.errstate(all="ignore"):
+            value = np.float64(number).astype(key.dtype)
+        if not np.isfinite(value) if floating else value != number:
             yield f"initializer: {name}: {number!r} is no {key.dtype}"
 
 

@@ -62,7 +62,7 @@ class ShardSettings(BaseSettings):
     """A directory with the public keys of the clients that are let in; whoever knows this shard's where left out."""
     table_directory: Path | None = None
     """Where rows of tables lie that have no place in `table_memory`; in memory, all of them, where left out."""
-    table_memory: ByteSize | None = None
+    table_memory: Annotated[ByteSize, Field(ge=LEAST_MEMORY_BYTES)] | None = None
     """How much memory the rows of one table may take, as 4GiB; more of them lie in `table_directory`."""
     job_memory: Annotated[ByteSize, Field(ge=1 << 28)] | None = None
     """The most private memory that a job's process may take, as 4GiB; a job that wants more fails. What the machine
@@ -97,18 +97,14 @@ class ShardSettings(BaseSettings):
     def _one_source(self) -> ShardSettings:
         if (self.server is None) == (self.description is None):
             raise ValueError("give either --server URL, to serve a weft server's jobs, or --description FILE --shard N")
-        if (self.description is None) != (self.shard is None):
-            raise ValueError("--description and --shard belong together: which file, and which of its shards, from 0")
+        for one, other in (("description", "shard"), ("table_directory", "table_memory")):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                options = " and ".join(f"--{name.replace('_', '-')}" for name in (one, other))
+                raise ValueError(f"{options} belong together")
         if self.curve_keys is not None and self.server is not None:
             raise ValueError("--curve-keys belongs to --description: a weft server makes keys for each job itself")
         if self.curve_clients is not None and self.curve_keys is None:
             raise ValueError("--curve-clients needs --curve-keys: without keys of its own the shard lets everybody in")
-        if (self.table_directory is None) != (self.table_memory is None):
-            told = "--table-directory and --table-memory belong together: where rows lie, and from what size on"
-            raise ValueError(told)
-        if self.table_memory is not None and self.table_memory < LEAST_MEMORY_BYTES:
-            told = f"--table-memory: at least {LEAST_MEMORY_BYTES} bytes, not {int(self.table_memory)}"
-            raise ValueError(told)
         return self
 
     @property

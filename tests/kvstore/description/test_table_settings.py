@@ -218,7 +218,7 @@ def test_the_daemon_is_told_where_rows_lie(tmp_path: Path) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"table_directory": tmp_path}, "belong together"),
         ({"table_memory": "2GiB"}, "belong together"),
-        ({"table_directory": tmp_path, "table_memory": 5}, "at least 1048576 bytes, not 5"),
+        ({"table_directory": tmp_path, "table_memory": 5}, "greater than or equal to 1048576"),
         ({"table_directory": tmp_path / "none", "table_memory": "2GiB"}, "directory"),
         ({"table_directory": tmp_path, "table_memory": "much"}, "table_memory"),
     ]

@@ -86,7 +86,7 @@ def test_a_check_says_what_each_shard_will_hold(tmp_path: Path) -> None:
     ("arguments", "code", "told"),
     [
         (["--check"], 2, "--check needs --description"),
-        (["--description", "STORE"], 2, "which file, and which of its shards, from 0"),
+        (["--description", "STORE"], 2, "--description and --shard belong together"),
         (["--description", "STORE", "--shard", "2"], 1, "shard 2: it has 2, numbered from 0"),
         (["--description", "STORE", "--shard", "0", "--bind", "nowhere"], 1, "cannot bind nowhere"),
         (["--description", "/nowhere.toml", "--check"], 1, "No such file or directory: '/nowhere.toml'"),

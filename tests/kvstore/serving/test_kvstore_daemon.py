@@ -201,7 +201,11 @@ SERVED = ("--server", "http://127.0.0.1:1")
         (["--description", "store.toml"], 2, "error: --description and --shard belong together"),
         (["--description", "store.toml", "--shard", "-1"], 2, "error: --shard is '-1'; it should be greater"),
         ([*SERVED, "--table-directory", "."], 2, "error: --table-directory and --table-memory belong together"),
-        ([*SERVED, "--table-directory", ".", "--table-memory", "5"], 2, "error: --table-memory: at least"),
+        (
+            [*SERVED, "--table-directory", ".", "--table-memory", "5"],
+            2,
+            "error: --table-memory is '5'; it should be greater",
+        ),
         (
             [*SERVED, "--table-directory", "./tab", "--table-memory", "1GiB"],
             2,
