@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, ranges_where
+from weft_kvstore.arrays import Array, Range, Ranges, Segment, ranges_where
+from weft_kvstore.bucket.sums import PendingSegments
 from weft_kvstore.bucket.update import BucketSpec, BucketValues
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING

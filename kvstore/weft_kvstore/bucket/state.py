@@ -14,7 +14,6 @@ import numpy as np
 from weft_graph.program import Update
 from weft_kvstore.arrays import (
     Array,
-    PendingSegments,
     Range,
     Segment,
     greatest,
@@ -25,7 +24,7 @@ from weft_kvstore.arrays import (
     segments_as_one,
 )
 from weft_kvstore.bucket.sets import BucketSets
-from weft_kvstore.bucket.sums import BucketGate, BucketSums, Gradient, WaitingGradients, sum_dtype
+from weft_kvstore.bucket.sums import BucketGate, BucketSums, Gradient, PendingSegments, WaitingGradients, sum_dtype
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError

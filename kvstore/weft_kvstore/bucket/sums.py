@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -10,8 +10,88 @@ from typing import Any, Final
 import numpy as np
 
 from weft_kernels.blocks import CACHE_ELEMENTS
-from weft_kvstore.arrays import Array, PendingSegments, Segment, exact_sum, ranges_where
+from weft_kvstore.arrays import Array, Segment, exact_sum, ranges_where, segments_as_one
 from weft_kvstore.bucket.gate import StepGate
+
+
+class PendingSegments:
+    """Invariant: what lies here does not overlap. `bounds[i]` is the element at which slice i begins."""
+
+    __slots__ = ("_bounds", "_first", "segments")
+
+    def __init__(self, bounds: Array, first: Segment | None = None) -> None:
+        self._bounds = bounds
+        parts = () if first is None else first.parts or (first,)
+        self._first = [one.first for one in parts]
+        self.segments = [*parts]
+        """In the order of their slices."""
+
+    def __bool__(self) -> bool:
+        return bool(self.segments)
+
+    def __len__(self) -> int:
+        """How many slices lie here."""
+        return sum(one.stop - one.first for one in self.segments)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.elements.nbytes for one in self.segments if one.elements is not None)
+
+    def put(self, segment: Segment) -> None:
+        for part in segment.parts:
+            self.put(part)
+        if segment.parts:
+            return
+        at = bisect_left(self._first, segment.first)
+        self._first.insert(at, segment.first)
+        self.segments.insert(at, segment)
+
+    def elements_of(self, first: int, stop: int) -> Array | None:
+        """The elements of just these slices, where they lie here so; they stay."""
+        at = bisect_left(self._first, first)
+        found = self.segments[at] if at < len(self.segments) else None
+        return found.elements if found is not None and found.first == first and found.stop == stop else None
+
+    def within(self, first: int, stop: int) -> list[Segment]:
+        """What lies within a range, whole where it goes beyond; it stays."""
+        low, high = self._span(first, stop)
+        return self.segments[low:high]
+
+    def take(self, first: int, stop: int) -> list[Segment]:
+        """Takes out what lies within a range, cut at its ends."""
+        if len(self.segments) == 1 and first <= self._first[0] and self.segments[0].stop <= stop:
+            found, self.segments, self._first = self.segments, [], []
+            return found
+        low, high = self._span(first, stop)
+        if low >= high:
+            return []
+        found = self.segments[low:high]
+        kept: list[Segment] = []
+        if found[0].first < first:
+            kept.append(self.part(found[0], found[0].first, first))
+            found[0] = self.part(found[0], first, found[0].stop)
+        if found[-1].stop > stop:
+            kept.append(self.part(found[-1], stop, found[-1].stop))
+            found[-1] = self.part(found[-1], found[-1].first, stop)
+        self.segments[low:high], self._first[low:high] = kept, [one.first for one in kept]
+        return found
+
+    def _span(self, first: int, stop: int) -> tuple[int, int]:
+        """Where in the list that lies which overlaps a range."""
+        low = max(bisect_right(self._first, first) - 1, 0)
+        if low < len(self.segments) and self.segments[low].stop <= first:
+            low += 1
+        return low, bisect_left(self._first, stop)
+
+    def part(self, segment: Segment, first: int, stop: int) -> Segment:
+        """Some of its slices; the elements are views."""
+        if segment.parts:
+            found = [one for one in segment.parts if first < one.stop and one.first < stop]
+            return segments_as_one([self.part(one, max(one.first, first), min(one.stop, stop)) for one in found])
+        if segment.elements is None:
+            return Segment(first, stop, None)
+        origin = self._bounds[segment.first]
+        return Segment(first, stop, segment.elements[self._bounds[first] - origin : self._bounds[stop] - origin])
 
 
 class WaitingGradients:

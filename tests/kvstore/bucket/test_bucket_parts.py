@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from store_cluster import advanced, constant, key_of, store_of, stores_of, table_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays import PendingSegments, Ranges, Segment, ranges_alike, ranges_where, segments_as_one
+from weft_kvstore.arrays import Ranges, Segment, ranges_alike, ranges_where, segments_as_one
 from weft_kvstore.bucket import update as bucket_values
 from weft_kvstore.bucket.bucket import PlainBucket, PullWait
-from weft_kvstore.bucket.sums import BucketSums
+from weft_kvstore.bucket.sums import BucketSums, PendingSegments
 from weft_kvstore.bucket.update import BucketValues
 from weft_kvstore.description.records import Merge, Mode
 from weft_kvstore.errors import PushRefusedError

@@ -17,10 +17,10 @@ from weft_graph.program import Update
 from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
-from weft_kvstore.arrays import PendingSegments, Segment, segments_as_one
+from weft_kvstore.arrays import Segment, segments_as_one
 from weft_kvstore.bucket import update as bucket_update
 from weft_kvstore.bucket import update as bucket_values
-from weft_kvstore.bucket.sums import Gradient
+from weft_kvstore.bucket.sums import Gradient, PendingSegments
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues, RuleFailedError
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.shard.job_shard import JobShard
