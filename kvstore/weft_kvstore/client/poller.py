@@ -241,11 +241,11 @@ class Poller:
             and len(sockets.submitted) < BATCH
         ):
             self._hand_over()
-        elif Interrupts.are_held or threading.get_ident() != MAIN:
-            self._begin()
         else:
-            with Interrupts():
-                self._begin()
+            with uninterrupted():
+                while sockets.submitted and not self._working._is_owned() and self._working.acquire(blocking=False):
+                    self._work(self._send)  # Else another thread works, and begins it.
+                self._hand_over()
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
         """Returns when the future has ended, or after that long. Raises StoreError in a forked child, and where a
@@ -283,12 +283,6 @@ class Poller:
         self._end(None)
         if not (self._working._is_owned() or self._leading._is_owned() or threading.get_ident() == self._thread.ident):
             self._thread.join()
-
-    def _begin(self) -> None:
-        """Begins what was submitted, unless another thread works: that will."""
-        while self._sockets.submitted and not self._working._is_owned() and self._working.acquire(blocking=False):
-            self._work(self._send)
-        self._hand_over()
 
     def _send(self) -> None:
         """Begins what was submitted and sends: all of it where values are asked for, whose bytes it would hold up. Who
@@ -452,26 +446,23 @@ class Poller:
             with contextlib.suppress(IndexError):  # Another thread has it.
                 self._to_call_back.popleft()._invoke_callbacks()
 
-    def _wake(self) -> None:
-        self._leader.wake()
-        self._own.wake()
-
     def _end(self, failure: BaseException | None) -> None:
         """The thread is to release everything. The first who says so says why."""
         if not self._closing:
             self._failure = failure
         self._closing = True
-        self._wake()
+        self._leader.wake()
+        self._own.wake()
 
     def _release(self) -> None:
         failure = self._failure
-        reason = "the store was closed"
-        if failure is not None:
-            reason = f"the store's thread failed: {type(failure).__name__}: {failure}"
         try:
             with self._working:
                 if failure is None:
+                    reason = "the store was closed"
                     self._sockets.send(time.monotonic())
+                else:
+                    reason = f"the store's thread failed: {type(failure).__name__}: {failure}"
                 # Futures first: whatever fails after this, nobody waits for ever.
                 self._sockets.close(reason)
                 end_futures(self._sockets.core)
