@@ -174,7 +174,12 @@ class ArenaFrames:
 def _are_before(frame: SentFrame, pull: Pull) -> bool:
     """Whether all calls that a frame is of were made before what is pulled: the shard answers after it has the frame,
     and a pull does not see a push that was made after it. Calls are numbered as they are made."""
-    return max([one.run.owner.number for one in frame.pieces]) <= min([ask[0] for ask in pull.asks])
+    last, first = 0, pull.asks[0][0]
+    for one in frame.pieces:  # Loops: it is asked in every call.
+        last = max(last, one.run.owner.number)
+    for ask in pull.asks:
+        first = min(first, ask[0])
+    return last <= first
 
 
 # --- A client's link to one shard: what is asked of it, and what is under way -----------------------------------------
