@@ -21,9 +21,11 @@ from weft_kvstore.sharding import Routing, routing_of
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError, decode_reply, parts_at, value_runs
 from weft_kvstore.wire.messages import (
+    MAX_RUNS,
     NOBODY,
     Acknowledge,
     Because,
+    Bye,
     Done,
     Failed,
     FailureCode,
@@ -40,6 +42,7 @@ from weft_kvstore.wire.messages import (
     Reply,
     Values,
     Welcome,
+    Why,
 )
 
 _ERRORS: Final = {
@@ -311,7 +314,8 @@ class ClientCore:
                     self.end(operation, None, self._lost_error(link, operation))
         if asked := self._end_overdue(now) + self._log_long_wait(now):
             for link in self.links:
-                link.ask_why(asked)
+                if here := [number for number in asked if number in link.requests]:
+                    link.say(Why(here[:MAX_RUNS]))
         due_at = next((one.due_at for one in self.open.values()), math.inf)
         ask_at = next((one.due_at for one in self.open.values() if one.number > self._asked), math.inf)
         pings = [link.connection.next_tick() for link in self.links]
@@ -323,7 +327,7 @@ class ClientCore:
         for operation in list(self.open.values()):
             self.end(operation, None, StoreError(f"{self.told(operation)}: {reason}"))
         for link in self.links:
-            link.close()
+            link.say(Bye())
 
     def end(self, operation: Operation, result: Any, error: StoreError | None) -> None:
         """Ends an operation, unless it has ended."""

@@ -18,7 +18,6 @@ from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
     Acknowledge,
-    Bye,
     Hello,
     Message,
     Ping,
@@ -28,7 +27,6 @@ from weft_kvstore.wire.messages import (
     SentEntry,
     Values,
     Welcome,
-    Why,
     nbytes_of,
 )
 from weft_kvstore.wire.outbox import Outbox, OutFrame, Piece
@@ -334,15 +332,6 @@ class ClientLink:
             receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
             self.say(Acknowledge(receipts))
         return False
-
-    def ask_why(self, numbers: Iterable[int]) -> None:
-        """Asks the shard what these requests wait for, the first 4,096 of them."""
-        here = [number for number in numbers if number in self.requests]
-        if here:
-            self.say(Why(here[:MAX_RUNS]))
-
-    def close(self) -> None:
-        self.say(Bye())
 
     def _connect(self) -> None:
         """A new connection begins, with what the last one may have lost."""
