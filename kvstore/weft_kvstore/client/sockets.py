@@ -72,6 +72,8 @@ class LinkSocket:
         passed: list[int] | None = None,
     ) -> None:
         self.shut_out: tuple[str, bool] | None = None
+        self.handover: Handover | None = None
+        """By which the shard and the client have each other's memory."""
         self._key = None if keys is None else keys.own.public
         self._passed = [0, 0] if passed is None else passed
         self.is_unread = True
@@ -158,6 +160,8 @@ class LinkSocket:
         return broken
 
     def close(self, linger_ms: int = 0) -> None:
+        if self.handover is not None:
+            self.handover.close()
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.socket.close(linger_ms)
@@ -207,7 +211,6 @@ class ClientSockets:
         self._keys = dict(enumerate(keys))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: dict[int, LinkSocket] = {}
-        self._handovers: dict[int, Handover] = {}
         self._shares = True
         """Whether the arena is offered."""
         self.passed = [[0, 0] for _ in self._endpoints]
@@ -224,9 +227,8 @@ class ClientSockets:
                         break
                     is_told = False
                     # The shard has said that it has the arena before it says where in it something is.
-                    handover = self._handovers.get(shard)
-                    if handover is not None and not handover.accepted:
-                        self._has_answered(shard, handover)
+                    if link_socket.handover is not None and not link_socket.handover.accepted:
+                        self._share(shard, link_socket)
                     self.core.receive(shard, parts, time.monotonic())
                     if not self.core.open:  # Nobody waits for more; it is looked for before anybody sleeps.
                         break
@@ -237,10 +239,8 @@ class ClientSockets:
                     connection.disconnected(now)
                 else:
                     connection.shut_out(link_socket.shut_out[0], now, may_pass=link_socket.shut_out[1])
-        if self._handovers:
-            for shard, handover in list(self._handovers.items()):
-                if handover.fileno() in readable:
-                    self._has_answered(shard, handover)
+            if link_socket.handover is not None and link_socket.handover.fileno() in readable:
+                self._share(shard, link_socket)
 
     def go_on(self, now: float) -> None:
         """Looks at deadlines and connections, and sends: after what came, so what is urgent overtakes."""
@@ -287,8 +287,8 @@ class ClientSockets:
         for link_socket in self._sockets.values():
             poll.register(link_socket.fd, select.POLLIN)
             poll.register(link_socket.monitor_fd, select.POLLIN)
-        for handover in self._handovers.values():
-            poll.register(handover.fileno(), select.POLLIN)
+            if link_socket.handover is not None:
+                poll.register(link_socket.handover.fileno(), select.POLLIN)
         return poll
 
     def close(self, reason: str) -> None:
@@ -322,32 +322,26 @@ class ClientSockets:
     def _offer(self, link: ClientLink) -> None:
         """Offers the client's memory to a shard of this host that has just welcomed it."""
         name, link.listener = link.listener, b""
-        self._end_handover(link.shard)
-        arena = self._memory.arena
-        if arena is not None and self._shares:
+        arena, link_socket = self._memory.arena, self._sockets.get(link.shard)
+        if arena is not None and self._shares and link_socket is not None:
             with contextlib.suppress(ArenaError):  # Payloads travel as bytes.
-                self._handovers[link.shard] = Handover(name, (link.hello.process, link.connection.session), arena)
+                link_socket.handover = Handover(name, (link.hello.process, link.connection.session), arena)
                 self.changes += 1
 
-    def _has_answered(self, shard: int, handover: Handover) -> None:
-        """The shard has mapped the client's memory, or will not, or is gone."""
+    def _share(self, shard: int, link_socket: LinkSocket) -> None:
+        """The shard may have mapped the client's memory, or will not, or is gone."""
+        handover = link_socket.handover
+        assert handover is not None
         handover.receive()
         self.core.links[shard].share(handover.lent, taken=handover.accepted)
         if handover.is_unusable:  # The shard may say what cannot be read: the next connection does without.
             self._shares = False
             self.core.disconnected(shard, time.monotonic())
         if handover.fileno() < 0:
-            del self._handovers[shard]
-            self.changes += 1
-
-    def _end_handover(self, shard: int) -> None:
-        handover = self._handovers.pop(shard, None)
-        if handover is not None:
-            handover.close()
+            link_socket.handover = None
             self.changes += 1
 
     def _drop(self, shard: int, linger_ms: int) -> None:
-        self._end_handover(shard)
         link_socket = self._sockets.pop(shard, None)
         if link_socket is not None:
             self.changes += 1
