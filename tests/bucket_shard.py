@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from weft_kvstore.client.calls import StoreCalls, end_futures
+from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.settings import LinkSettings
@@ -220,4 +220,4 @@ class BucketCluster:
                 self.shards[link.shard].out.clear()
             outgoing, link.outgoing = link.outgoing, []
             self.up[link.shard] += [[bytes(part) for part in parts] for parts in outgoing]
-        end_futures(self.core)
+        self.core.end_futures()

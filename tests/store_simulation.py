@@ -11,7 +11,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-from weft_kvstore.client.calls import StoreCalls, end_futures
+from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.settings import LinkSettings
@@ -151,7 +151,7 @@ class Simulation:
                 if place in self.connections:
                     for parts in outgoing:
                         self.noise.put(self.connections[place].up, [bytes(part) for part in parts])
-            end_futures(client)
+            client.end_futures()
         for number, core in enumerate(self.shards):
             core.flush(self.now)
             outgoing, core.links.outgoing = core.links.outgoing, []

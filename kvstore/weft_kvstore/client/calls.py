@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
-from functools import wraps
+from concurrent.futures import Future
+from functools import partial, wraps
 from operator import index
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperati
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import StoreError, StorePassedError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.futures import Driver, StoreFuture, joined, on_end
+from weft_kvstore.futures import Driver, StoreFuture, error_of, joined, on_end
 from weft_kvstore.hyper import checked_numbers
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.rows import check_ids, distinct_ids, last_rows, summed_rows
@@ -219,9 +219,7 @@ class StoreCalls(Store, BufferStore):
         mode sync alone. Fails with StorePassedError where keys have passed every version that was tried."""
         known = self._keys.many(keys, "read")
         self._check_sync(f"read of {known} at one version")
-        read = ConsistentRead(self, keys, known.moving, self._driver)
-        read.begin()
-        return read.future
+        return consistent_read(self, keys, known.moving, self._driver)
 
     @_checked
     def _send(
@@ -450,25 +448,6 @@ class StoreCalls(Store, BufferStore):
         return number
 
 
-class HasOutcomes(Protocol):
-    """What operations end in: a client's state machine, or the local store's."""
-
-    outcomes: list[tuple[Operation, Any, StoreError | None]]
-
-
-def end_futures(core: HasOutcomes) -> None:
-    """Ends the futures of operations that have ended."""
-    outcomes, core.outcomes = core.outcomes, []
-    for operation, result, error in outcomes:
-        try:
-            if error is not None:
-                operation.future.set_exception(error)
-            else:
-                operation.future.set_result(result)
-        except InvalidStateError:
-            pass  # A pull that has failed with a push that it waited for.
-
-
 # --- Reads several keys at one version while others push --------------------------------------------------------------
 # It waits for nothing: it goes on where one of its pulls ends.
 
@@ -478,58 +457,42 @@ TRIES: Final = 8
 further one looks a version further ahead, until the keys come there later than the pull does."""
 
 
-class ReadSource(Protocol):
-    """What it uses of a store."""
+def consistent_read(
+    source: StoreCalls, keys: Sequence[str], moving: Sequence[int], driver: Driver | None = None
+) -> Future[tuple[int, list[Array]]]:
+    """Ends with the version and the values. `moving` are the numbers of the keys that have versions: somebody
+    contributes to them."""
+    future: StoreFuture[tuple[int, list[Array]]] = StoreFuture(driver)
 
-    def pull_versions(self, keys: Sequence[str], version: int) -> Future[Pulled]: ...
+    def look(tries: int, overdue: StoreTimeoutError | None) -> None:
+        on_end(source.pull_versions(keys, 0), partial(looked, tries, overdue))
 
-    def pull(self, keys: Sequence[str], version: int, *, exact: bool = False) -> Future[list[Array]]: ...
-
-
-class ConsistentRead:
-    """One such read: `future` ends with the version and the values. `moving` are the numbers of the keys that have
-    versions: somebody contributes to them."""
-
-    def __init__(
-        self, source: ReadSource, keys: Sequence[str], moving: Sequence[int], driver: Driver | None = None
-    ) -> None:
-        self.future: StoreFuture[tuple[int, list[Array]]] = StoreFuture(driver)
-        self._source = source
-        self._keys = keys
-        self._moving = np.array(moving, np.int64)
-        self._target = 0
-        self._tries = 0
-        self._overdue: StoreTimeoutError | None = None
-
-    def begin(self) -> None:
-        """Looks at what there is."""
-        on_end(self._source.pull_versions(self._keys, 0), self._looked)
-
-    def _looked(self, ended: Future[Pulled]) -> None:
-        error = ended.exception()
+    def looked(tries: int, overdue: StoreTimeoutError | None, ended: Future[Pulled]) -> None:
+        error = error_of(ended)
         if error is not None:
-            self.future.set_exception(error)
+            future.set_exception(error)
             return
         pulled = ended.result()
-        lowest = int(pulled.lowest[self._moving].min(initial=np.iinfo(np.int64).max))
-        highest = int(pulled.highest[self._moving].max(initial=0))
+        lowest = min(pulled.lowest[[*moving]].tolist(), default=0)
+        highest = max(pulled.highest[[*moving]].tolist(), default=0)
         if lowest >= highest:  # All of one version; or there is nothing that has versions.
-            self.future.set_result((highest, pulled.values))
-        elif self._overdue is not None:
-            self.future.set_exception(self._overdue)
+            future.set_result((highest, pulled.values))
+        elif overdue is not None:
+            future.set_exception(overdue)
         else:
-            self._target = highest + self._tries
-            self._tries += 1
-            on_end(self._source.pull(self._keys, self._target, exact=True), self._came)
+            target = highest + tries
+            on_end(source.pull(keys, target, exact=True), partial(came, target, tries + 1))
 
-    def _came(self, ended: Future[list[Array]]) -> None:
-        error = ended.exception()
+    def came(target: int, tries: int, ended: Future[list[Array]]) -> None:
+        error = error_of(ended)
         if error is None:
-            self.future.set_result((self._target, ended.result()))
+            future.set_result((target, ended.result()))
         elif isinstance(error, StoreTimeoutError):
-            self._overdue = error  # Perhaps nobody pushes any more: then all are at one version by now.
-            self.begin()
-        elif isinstance(error, StorePassedError) and self._tries < TRIES:
-            self.begin()
+            look(tries, error)  # Perhaps nobody pushes any more: then all are at one version by now.
+        elif isinstance(error, StorePassedError) and tries < TRIES:
+            look(tries, None)
         else:
-            self.future.set_exception(error)
+            future.set_exception(error)
+
+    look(0, None)
+    return future

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from concurrent.futures import InvalidStateError
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
@@ -356,6 +358,16 @@ class ClientCore:
                 elif not one.ended:
                     one.because = {}
                     self._start(one)
+
+    def end_futures(self) -> None:
+        """Ends the futures of operations that have ended; for whoever does the I/O, at a time of its own."""
+        outcomes, self.outcomes = self.outcomes, []
+        for operation, result, error in outcomes:
+            with suppress(InvalidStateError):  # A pull that has failed with a push that it waited for.
+                if error is not None:
+                    operation.future.set_exception(error)
+                else:
+                    operation.future.set_result(result)
 
     def _withdraw(self, operation: Operation) -> None:
         """What has not left of an operation that fails need not; its requests are not said again."""

@@ -15,7 +15,6 @@ from signal import SIGINT
 from types import FrameType
 from typing import Any, Final
 
-from weft_kvstore.client.calls import end_futures
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.client.sockets import ClientSockets, Readable
 from weft_kvstore.errors import StoreError
@@ -341,7 +340,7 @@ class Poller:
         if readable is not None or sockets.submitted or sockets.has_more:
             sockets.receive(readable or {})
             if core.outcomes:
-                end_futures(core)
+                core.end_futures()
             if (
                 core.open
                 or core.hurries
@@ -350,7 +349,7 @@ class Poller:
             ):
                 sockets.go_on(time.monotonic())
                 if core.outcomes:
-                    end_futures(core)
+                    core.end_futures()
         if self._closing or (future is not None and self.waited_for is None):
             return True
         # Said before `_working` is let go of: whoever works after this knows that somebody sleeps.
@@ -465,7 +464,7 @@ class Poller:
                     reason = f"the store's thread failed: {type(failure).__name__}: {failure}"
                 # Futures first: whatever fails after this, nobody waits for ever.
                 self._sockets.close(reason)
-                end_futures(self._sockets.core)
+                self._sockets.core.end_futures()
                 self._call_back()
                 self._sockets.release()
         finally:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from weft_kvstore.client.calls import StoreCalls, end_futures
+from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.check import check_description
@@ -186,7 +186,7 @@ class LocalStore(_AtSlot):
             self._begin_submitted()
             for client in self._clients:
                 client.close(reason)
-                end_futures(client)
+                client.end_futures()
             self._shard.close(reason)
 
     def _round(self) -> None:
@@ -235,5 +235,5 @@ class LocalStore(_AtSlot):
             views = [memoryview(part).toreadonly() for part in parts]
             self._clients[int.from_bytes(identity[1:])].receive(0, views, time.monotonic())
         for client in self._clients:
-            end_futures(client)
+            client.end_futures()
         return busy

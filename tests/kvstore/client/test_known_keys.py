@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from store_cluster import key_of, store_of, table_of
-from weft_kvstore.client.plan import KEY_SETS_KEPT, KnownKeys
+from weft_kvstore.client import plan
+from weft_kvstore.client.plan import KnownKeys
 from weft_kvstore.errors import StoreRefusedError
 
 
@@ -35,15 +36,13 @@ def test_what_is_worked_out_of_a_table_is_worked_out_once(keys: KnownKeys) -> No
     assert (table.key.key, table.place, table.cut.width) == ("t", 1, 2)
 
 
-def test_so_many_sets_are_remembered_and_no_more() -> None:
-    names = [f"k{number}" for number in range(KEY_SETS_KEPT + 1)]
-    keys = KnownKeys(store_of([key_of(name, (1,), 1) for name in names], slots=1, shards=2), 0)
-    first = keys.many(names[:2], "push")
-    for number in range(1, KEY_SETS_KEPT):
-        keys.many([names[0], names[number + 1]], "push")
-    assert keys.many(names[:2], "push") is first
-    keys.many(names[:3], "push")
-    again = keys.many(names[:2], "push")
+def test_so_many_sets_are_remembered_and_no_more(keys: KnownKeys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "KEY_SETS_KEPT", 2)
+    first = keys.many(["a", "b"], "push")
+    keys.one("a", "push")
+    assert keys.many(["a", "b"], "push") is first
+    keys.one("b", "push")
+    again = keys.many(["a", "b"], "push")
     assert (again is first, again.names) == (False, first.names)
 
 
