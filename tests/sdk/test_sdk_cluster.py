@@ -147,13 +147,6 @@ def test_a_log_that_is_large_is_begun_anew_while_its_daemon_writes_to_it(
     assert [log.with_name(f"it.log.{number}").read_text() for number in (1, 2)] == ["four\n", "three\n"]
 
 
-def test_a_cluster_of_a_program_bounds_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.process.LOG_BYTES", 1)
-    with weft.Cluster(1, 1, directory=tmp_path / "state", data_root=tmp_path):
-        logs = tmp_path / "state" / "logs"
-        await_that((logs / "server.log.1").exists, "the server's log to be begun anew", 20)
-
-
 def test_a_signal_is_named(daemon) -> None:  # type: ignore[no-untyped-def]
     process = daemon(STUBBORN)
     await_line(process, "deaf")
@@ -205,7 +198,9 @@ def test_a_start_that_takes_too_long_is_given_up_and_leaves_nothing() -> None:
     assert descendants(os.getpid()) <= before
 
 
-def test_a_cluster_starts_registers_mourns_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_starts_registers_mourns_bounds_its_logs_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With tokens: the acceptance tests' clusters have none."""
     for name in ("WEFT_SERVER_TOKEN", "WEFT_SERVER_AGENT_TOKEN"):
         monkeypatch.setenv(name, f"a-secret-as-{name}")
@@ -234,5 +229,7 @@ def test_a_cluster_starts_registers_mourns_and_ends(tmp_path: Path, monkeypatch:
         assert [process.obituary().split(";")[0] for process in ended] == ["worker-0 ended with signal SIGKILL"]
         assert cluster.ended() == []
         assert [agent.name for agent in client.agents() if agent.state is AgentState.LOST] == ["worker-0"]
+        monkeypatch.setattr("weft.process.LOG_BYTES", 1)
+        await_that((tmp_path / "state" / "logs" / "server.log.1").exists, "the server's log to be begun anew", 20)
     assert not any(alive(pid) for pid in pids.values())
     cluster.stop()

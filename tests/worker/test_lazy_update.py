@@ -26,7 +26,7 @@ from weft_kvstore.local.local_store import LocalStore
 from worker_graphs import BAG, CLASSES, VOCABULARY, bags
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, programs_of, run_all
 
-BATCH, STEPS, EARLY = 8, 30, 5
+BATCH, STEPS, EARLY = 8, 16, 5
 SEEN, LATER = 30, 15
 """Steps before `EARLY` read rows 0 to `SEEN`, those after it 0 to `LATER`; nobody ever reads the others."""
 
@@ -121,7 +121,7 @@ ADAMW = {"lr": 0.05, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_deca
         {"accumulate": 2},
         {"average": AverageSpec(decay=0.8, start=4)},
         {"commit": CommitSpec(clip_norm=0.05)},
-        {"hyper": {**ADAMW, "lr": {"schedule": "linear", "start": 0.1, "end": 0.01, "steps": 20}}},
+        {"hyper": {**ADAMW, "lr": {"schedule": "linear", "start": 0.1, "end": 0.01, "steps": 12}}},
         {"rule": rule_documents.momentum(), "hyper": {}},
     ],
     ids=str,
