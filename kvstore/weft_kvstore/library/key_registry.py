@@ -1,8 +1,8 @@
-"""The keys of a store by the names that users call them, and the step at which each is. Pure."""
+"""The keys of a store by the names that users call them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -172,72 +172,3 @@ class KeyRegistry:
         if twin in names:
             return f"there is {twin!r}, which is another"
         return f"there are {', '.join(map(repr, names[:8]))}{', ...' if len(names) > 8 else ''}" if names else "none"
-
-
-# --- Which step a slot is at, key by key, so that its user need not say it --------------------------------------------
-
-
-MOST_ENDED: Final = 1024
-"""Steps that one call may end: more is a number that cannot be meant."""
-
-
-class StepCounts:
-    """For each key that the slot pushes, how many steps of it have begun. `ended` steps were ended as a whole.
-
-    Counting starts at `start`: a process that takes a slot over goes on where its forerunner was.
-    """
-
-    __slots__ = ("_ended", "_start", "counts")
-
-    def __init__(self, names: Iterable[str], start: int = 0) -> None:
-        if start < 0:
-            raise ValueError(f"step: at least 0, not {start}")
-        self._start = start
-        self.counts = dict.fromkeys(names, start)
-        """By key."""
-        self._ended = start
-
-    @property
-    def start(self) -> int:
-        """Where counting began."""
-        return self._start
-
-    def __getitem__(self, name: str) -> int:
-        """Steps begun of a key: the version that has seen them. 0 for a key that the slot does not push."""
-        return self.counts.get(name, 0)
-
-    def has_begun(self, name: str) -> bool:
-        """Whether a step of the key was begun here."""
-        return self[name] > (self._start if name in self.counts else 0)
-
-    def begin(self, names: Sequence[str], steps: Sequence[int]) -> None:
-        """A step of each key begins, which may be one of before."""
-        for name, step in zip(names, steps, strict=True):
-            if self.counts[name] <= step:
-                self.counts[name] = step + 1
-
-    def give_back(self, names: Sequence[str], taken: Sequence[int], befores: Sequence[int]) -> None:
-        """Steps that were taken when the counts were `befores` have not begun; where a later one has, they stay."""
-        for name, step, before in zip(names, taken, befores, strict=True):
-            if self.counts[name] == step + 1 and before <= step:
-                self.counts[name] = before
-
-    def last(self, step: int | None) -> int:
-        """The last step that `end` would end."""
-        return max(max(self.counts.values(), default=0) - 1, self._ended) if step is None else step
-
-    def end(self, step: int | None) -> list[tuple[int, list[str]]]:
-        """Ends all steps up to `step`: the steps that were not ended before, each with the keys not pushed in it.
-
-        Without a number it is the last step that was begun, or where none was begun the next one. Raises ValueError.
-        """
-        last = self.last(step)
-        if not self._ended <= last < self._ended + MOST_ENDED:
-            raise ValueError(f"step {last}: the next to end is step {self._ended}")
-        found = []
-        for one in range(self._ended, last + 1):
-            nothing = [name for name, count in self.counts.items() if count <= one]
-            self.counts.update(dict.fromkeys(nothing, one + 1))
-            found.append((one, nothing))
-        self._ended = last + 1
-        return found

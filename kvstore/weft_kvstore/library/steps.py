@@ -26,7 +26,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import StoreFuture, driver_of, error_of, finished, joined, on_end, then
 from weft_kvstore.library.arrays import ArrayTraffic
-from weft_kvstore.library.key_registry import KeyRegistry, StepCounts
+from weft_kvstore.library.key_registry import KeyRegistry
 from weft_kvstore.settings import MAX_STEP
 from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
@@ -144,6 +144,69 @@ class PushLog:
                 pulled.set_exception(error)
 
 
+# --- Which step a slot is at, key by key, so that its user need not say it --------------------------------------------
+
+
+MOST_ENDED: Final = 1024
+"""Steps that one call may end: more is a number that cannot be meant."""
+
+
+class StepCounts:
+    """For each key that the slot pushes, how many steps of it have begun. `ended` steps were ended as a whole.
+
+    Counting starts at `start`: a process that takes a slot over goes on where its forerunner was.
+    """
+
+    __slots__ = ("_ended", "_start", "counts")
+
+    def __init__(self, names: Iterable[str], start: int = 0) -> None:
+        if start < 0:
+            raise ValueError(f"step: at least 0, not {start}")
+        self._start = start
+        self.counts = dict.fromkeys(names, start)
+        """By key."""
+        self._ended = start
+
+    @property
+    def start(self) -> int:
+        """Where counting began."""
+        return self._start
+
+    def __getitem__(self, name: str) -> int:
+        """Steps begun of a key: the version that has seen them. 0 for a key that the slot does not push."""
+        return self.counts.get(name, 0)
+
+    def has_begun(self, name: str) -> bool:
+        """Whether a step of the key was begun here."""
+        return self[name] > (self._start if name in self.counts else 0)
+
+    def give_back(self, names: Sequence[str], taken: Sequence[int], befores: Sequence[int]) -> None:
+        """Steps that were taken when the counts were `befores` have not begun; where a later one has, they stay."""
+        for name, step, before in zip(names, taken, befores, strict=True):
+            if self.counts[name] == step + 1 and before <= step:
+                self.counts[name] = before
+
+    def last(self, step: int | None) -> int:
+        """The last step that `end` would end."""
+        return max(max(self.counts.values(), default=0) - 1, self._ended) if step is None else step
+
+    def end(self, step: int | None) -> list[tuple[int, list[str]]]:
+        """Ends all steps up to `step`: the steps that were not ended before, each with the keys not pushed in it.
+
+        Without a number it is the last step that was begun, or where none was begun the next one. Raises ValueError.
+        """
+        last = self.last(step)
+        if not self._ended <= last < self._ended + MOST_ENDED:
+            raise ValueError(f"step {last}: the next to end is step {self._ended}")
+        found = []
+        for one in range(self._ended, last + 1):
+            nothing = [name for name, count in self.counts.items() if count <= one]
+            self.counts.update(dict.fromkeys(nothing, one + 1))
+            found.append((one, nothing))
+        self._ended = last + 1
+        return found
+
+
 # --- Which steps of each key a slot has begun; what begins one, or counts on one, goes to the store in order ----------
 
 
@@ -216,7 +279,9 @@ class SlotSteps:
                 for name, before in zip(names, befores, strict=True):
                     self._check_none_refused(call, name, before)
             steps = befores if step is None else [int(step)] * len(names)
-            self._counts.begin(names, steps)
+            for name, begun in zip(names, steps, strict=True):
+                if counts[name] <= begun:
+                    counts[name] = begun + 1
             guard: StoreFuture[None] | None = None
             if pulls and log.is_under_way():
                 guard = StoreFuture()
