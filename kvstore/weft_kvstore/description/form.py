@@ -378,11 +378,10 @@ def _encoded(value: object, where: str, form: str = "numbers, strings, lists and
 
 def _plain(value: object) -> object:
     """NumPy's number as Python's, and a schedule of `weft.linear` and the like as its document. Raises TypeError."""
-    if isinstance(value, np.bool_):
-        return bool(value)
-    for scalar, plain in ((np.integer, int), (np.floating, float), (str, str)):
-        if isinstance(value, scalar):
-            return plain(value)
+    if isinstance(value, np.longdouble):
+        return float(value)
+    if isinstance(value, np.generic):
+        return value.item()
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(exclude_none=True)
