@@ -9,13 +9,13 @@ statistics.
 from __future__ import annotations
 
 import codecs
-import contextlib
 import logging
 import resource
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -128,30 +128,14 @@ def main(channel: socket.socket) -> None:
             for part in trace.take() if trace is not None else ():
                 say(report={"trace": part.model_dump(mode="json")})
 
-        with ShardServer(
-            task.bind,
-            settings=task.link,
-            tables=task.tables,
-            authenticator=None if task.curve is None else CurveAuthenticator(task.curve, task.curve_clients),
-            trace=trace,
-            traced=threading.Thread(target=say_trace, name="say-trace", daemon=True).start,
-            ended=stop,
-        ) as server:
-            server.open(
-                task.store,
-                task.shard,
-                snapshot=task.snapshot,
-                keeps_previous=task.keep_previous,
-                stopped=stop.is_set,
-            )
+        authenticator = None if task.curve is None else CurveAuthenticator(task.curve, task.curve_clients)
+        traced = threading.Thread(target=say_trace, name="say-trace", daemon=True).start
+        with _served(task, authenticator, stop, trace=trace, traced=traced) as server:
             say(report={"event": "ready", "endpoint": advertised(server.endpoint, task.advertise)})
             threading.Thread(target=_carry_out, args=(reader, server, task, say, stop), daemon=True).start()
-            while True:
+            say(statistics=server.statistics())
+            while not stop.wait(STATISTICS_S):
                 say(statistics=server.statistics())
-                if stop.wait(STATISTICS_S):
-                    break
-            if server.error is not None:
-                fail(f"the shard has failed: {server.error}")
             say(statistics=server.statistics())
     except SnapshotError as error:
         assert task is not None
@@ -161,6 +145,38 @@ def main(channel: socket.socket) -> None:
         _log.info("the job is not wanted any more")
     except (StoreError, ValueError, MemoryError) as error:
         fail(exhausted(error) or str(error) or type(error).__name__)
+
+
+@contextmanager
+def _served(
+    task: ShardTask,
+    authenticator: CurveAuthenticator | None,
+    stop: threading.Event,
+    *,
+    trace: TraceRecorder | None = None,
+    traced: Callable[[], None] = lambda: None,
+) -> Iterator[ShardServer]:
+    """Serves the task's job until the end. `stop` ends what opens it, and is set where it serves no more. Raises what
+    `ShardServer` and its `open` do, and StoreError at the end where it has failed."""
+    with ShardServer(
+        task.bind,
+        settings=task.link,
+        tables=task.tables,
+        authenticator=authenticator,
+        trace=trace,
+        traced=traced,
+        ended=stop,
+    ) as server:
+        server.open(
+            task.store,
+            task.shard,
+            snapshot=task.snapshot,
+            keeps_previous=task.keep_previous,
+            stopped=stop.is_set,
+        )
+        yield server
+        if server.error is not None:
+            raise StoreError(f"the shard has failed: {server.error}")
 
 
 def _carry_out(
@@ -229,21 +245,17 @@ def serve_alone(settings: ShardSettings) -> None:
     bind = settings.bind or description.shards[shard]
     if not bind:
         raise DescriptionError(f"shards[{shard}]: no endpoint to listen on; say one with --bind")
+    task = ShardTask(settings.name, description, shard, bind, link=settings.link, tables=settings.tables)
     with (
-        ShardServer(
-            bind, settings=settings.link, tables=settings.tables, authenticator=authenticator, ended=stop
-        ) as server,
+        suppress(OpenStoppedError),
+        _served(task, authenticator, stop) as server,
         metrics_served(settings.metrics_host, settings.metrics_port, server.statistics) as metrics,
-        contextlib.suppress(OpenStoppedError),
     ):
-        server.open(description, shard, stopped=stop.is_set)
         encrypted = "" if authenticator is None else ", links encrypted"
         _print(f"ready: shard {shard} of {len(description.shards)} of {path} listens at {server.endpoint}{encrypted}")
         if metrics is not None:
             _print(f"metrics at {metrics}")
         stop.wait()
-        if server.error is not None:
-            raise StoreError(f"the shard has failed: {server.error}")
 
 
 def _check_key(description: StoreDescription, shard: int, key: str | None) -> None:
