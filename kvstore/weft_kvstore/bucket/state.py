@@ -310,7 +310,8 @@ class BucketState:
                     return first, stop
                 for place, segment in found:
                     self._add(place, version, segment)
-                    todo.append((segment.first, segment.stop))
+                if found:
+                    todo.append((low, end))
                 continue
             piece = self._first_piece(low, end)
             if piece is None or (self.spec.is_whole and self._alike(*piece) != (self.count, merged, version)):

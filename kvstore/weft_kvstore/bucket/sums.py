@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -121,10 +121,12 @@ class WaitingGradients:
         found: list[tuple[int, Segment]] = []
         for key in ((merged, step),) if self._by_slot else self._of(step):
             pending = self.segments.get(key)
-            if pending is not None:
-                found += [(key[0], segment) for segment in pending.take(first, stop)]
-                if not pending.segments:
-                    del self.segments[key]
+            if pending is None:
+                continue
+            taken = pending.take(first, stop)
+            found += [(key[0], segment) for segment in (_runs(taken) if len(taken) > 1 else taken)]
+            if not pending.segments:
+                del self.segments[key]
         return found
 
     def forget(self, place: int) -> None:
@@ -134,6 +136,18 @@ class WaitingGradients:
 
     def _of(self, step: int) -> list[tuple[int, int]]:
         return [key for key in self.segments if key[1] == step]
+
+
+def _runs(segments: list[Segment]) -> Iterator[Segment]:
+    """Segments with elements that continue one another as one."""
+    run: list[Segment] = []
+    for segment in segments:
+        if run and (segment.first != run[-1].stop or segment.elements is None or run[-1].elements is None):
+            yield segments_as_one(run)
+            run = []
+        run.append(segment)
+    if run:
+        yield segments_as_one(run)
 
 
 ADDED_ELEMENTS: Final = 2 * CACHE_ELEMENTS

@@ -39,14 +39,13 @@ def laid_of(number: int, first: int, stop: int, *, apart: bool) -> Segment:
 
 def by_slice(number: int, segment: Segment) -> dict[int, tuple[int, list[float]]]:
     """Each slice of what was taken out, with the contributing slot and its elements."""
-    assert segment.elements is not None
-    assert not segment.parts
-    origin = BOUNDS[segment.first]
-    cut = {
-        one: segment.elements[BOUNDS[one] - origin : BOUNDS[one + 1] - origin]
-        for one in range(segment.first, segment.stop)
-    }
-    return {one: (number, some.tolist()) for one, some in cut.items()}
+    found: dict[int, tuple[int, list[float]]] = {}
+    for first, stop, elements, _ in segment.parts or (segment,):
+        assert elements is not None
+        for one in range(first, stop):
+            found[one] = number, elements[BOUNDS[one] - BOUNDS[first] : BOUNDS[one + 1] - BOUNDS[first]].tolist()
+    assert sorted(found) == list(range(segment.first, segment.stop))
+    return found
 
 
 def taken(waiting: WaitingGradients, step: int, merged: int, first: int, stop: int) -> list[Any]:
