@@ -30,7 +30,7 @@ def test_every_setting_has_its_rounds_and_leaves_the_interval_as_it_was() -> Non
     assert all(len(each.times_s) == 3 for own in rounds.values() for each in own)
     assert all(8 * KIB < (each.wire_bytes or 0) < 12 * KIB for own in rounds.values() for each in own)
     assert sys.getswitchinterval() == interval_s
-    assert descendants(os.getpid()) == before
+    assert descendants(os.getpid()) <= before
 
 
 class StuckStore:
@@ -64,7 +64,7 @@ def test_the_computing_thread_computes_and_ends() -> None:
         number = next(each.native_id for each in threading.enumerate() if each.name == "compute")
         assert number is not None
         before = thread_times_s(os.getpid())
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while summed(before, thread_times_s(os.getpid()), {number}) < 0.005:
             assert time.monotonic() < until
     assert all(each.name != "compute" for each in threading.enumerate())
@@ -85,4 +85,4 @@ def test_a_probe_counts_slices_frames_and_the_processors_time_of_each_role() -> 
     assert 0 < sum(small.processor_s.values()) < 1
     assert small.time_s > 0
     assert all(cost.rounds >= 0 for cost in costs_of([small, large]).values())
-    assert descendants(os.getpid()) == before
+    assert descendants(os.getpid()) <= before

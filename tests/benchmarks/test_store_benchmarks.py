@@ -243,7 +243,7 @@ def test_the_bare_exchange_comes_to_numpys_values_in_real_processes(case: Case) 
             round_ = group.round()  # Raises SideError where values are others.
             assert len(round_.times_s) == case.iterations
             assert round_.wire_bytes is None
-    assert descendants(os.getpid()) == before
+    assert descendants(os.getpid()) <= before
 
 
 def test_without_a_peer_real_processes_run_beside_the_bare_exchange_and_the_end_is_2(
@@ -279,7 +279,7 @@ def test_a_peer_that_cannot_start_is_missing_says_why_and_leaves_no_process(
     shown = capsys.readouterr().out
     assert "small: MXNet, OMP 1 is missing: MXNet OMP 1, worker 0 has ended" in shown
     assert "No module named 'mxnet'" in shown
-    assert descendants(os.getpid()) == before
+    assert descendants(os.getpid()) <= before
 
 
 def test_a_server_that_ends_fails_its_side_at_once_with_what_it_said_last() -> None:
@@ -304,4 +304,4 @@ def test_who_interrupts_the_end_of_a_group_ends_its_processes_by_force(
     assert descendants(os.getpid()) > before
     with pytest.raises(KeyboardInterrupt):
         group.close()
-    assert descendants(os.getpid()) == before
+    assert descendants(os.getpid()) <= before
