@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -24,24 +24,8 @@ LEAST_BYTES: Final = 16 << 10
 training bears worst to have rounded; and encoding one costs more time than its bytes take at 10 Gbit/s."""
 
 
-class Key(Protocol):
-    """What decides about a key, as its description has it; `nbytes` of its value."""
-
-    @property
-    def update(self) -> Update: ...
-
-    @property
-    def dtype(self) -> str: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-    @property
-    def rows(self) -> bool: ...
-
-
 class CompressionError(ValueError):
-    """A setting that cannot be meant; the text names the field."""
+    """A residual that does not fit; the text names its array."""
 
 
 class Kind(StrEnum):
@@ -55,16 +39,22 @@ class Kind(StrEnum):
 
 HALVES: Final = frozenset({Kind.BF16, Kind.FP16})
 
+_SINGLE: Final = np.finfo(np.float32)
+
+FIELDS: Final = {"threshold": Kind.TWO_BIT, "ratio": Kind.TOP_K, "count": Kind.TOP_K}
+"""The one kind that has each of these."""
+
 
 class CompressionDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One codec. `threshold` is 2-bit's, in units of the gradient. Top-k keeps `count` elements of each slice, or
-    `ratio` of them rounded up. `residual`: what a step leaves out is added to the next one; 2-bit and top-k always do.
+    """One codec. `threshold` is of 2-bit, in units of the gradient: a normal float32 number. Top-k keeps `count`
+    elements of each slice, or `ratio` of them rounded up. `residual`: what a step leaves out is added to the next one;
+    2-bit and top-k always do.
     """
 
     kind: Kind
-    threshold: float | None = None
-    ratio: float | None = None
-    count: int | None = None
+    threshold: Annotated[float, msgspec.Meta(ge=float(_SINGLE.tiny), le=float(_SINGLE.max))] | None = None
+    ratio: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    count: Annotated[int, msgspec.Meta(ge=1, lt=2**31)] | None = None
     residual: bool = True
 
 
@@ -79,70 +69,43 @@ class StoreCompression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gradients: CompressionDescription | None = None
     merged: CompressionDescription | None = None
     weights: CompressionDescription | None = None
-    least_bytes: int = LEAST_BYTES
+    least_bytes: Annotated[int, msgspec.Meta(ge=0)] = LEAST_BYTES
 
-    def pushed(self, key: Key) -> CompressionDescription | None:
-        """How gradients of a key travel to its shards."""
-        return self.gradients if self._fits(key) and key.update is not Update.MEAN else None
+    def pushed(self, key: Any) -> CompressionDescription | None:
+        """How gradients of a key, a KeyDescription, travel to its shards."""
+        return self.gradients if self._fits(key) else None
 
-    def pulled(self, key: Key) -> CompressionDescription | None:
+    def pulled(self, key: Any) -> CompressionDescription | None:
         """How a key travels to workers that train on it, beyond its first value."""
-        if not self._fits(key) or key.update is Update.MEAN:
-            return None
-        return self.merged if key.update is Update.GRADIENT else self.weights
+        return (self.merged if key.update is Update.GRADIENT else self.weights) if self._fits(key) else None
 
-    def _fits(self, key: Key) -> bool:
+    def _fits(self, key: Any) -> bool:
         """Tables travel by rows, each at steps of its own: their rows have no residual to wait in."""
-        return not key.rows and key.dtype in DTYPES and key.nbytes >= self.least_bytes
+        small = key.nbytes < self.least_bytes
+        return not (key.rows or key.dtype not in DTYPES or small or key.update is Update.MEAN)
 
 
-def check_compression(setting: StoreCompression, where: str) -> None:
-    """Raises CompressionError for the first thing that is wrong; `where` is the field that has the setting."""
-    if setting.least_bytes < 0:
-        raise CompressionError(f"{where}.least_bytes: at least 0, not {setting.least_bytes}")
+def compression_problems(setting: StoreCompression) -> Iterator[str]:
+    """What is wrong with it beyond its fields' own bounds; each text begins with the field."""
     for name in ("gradients", "merged", "weights"):
-        one = getattr(setting, name)
-        if one is not None:
-            _check(one, f"{where}.{name}")
+        one: CompressionDescription | None = getattr(setting, name)
+        if one is None:
+            continue
+        for field, kind in FIELDS.items():
+            if getattr(one, field) is not None and one.kind is not kind:
+                yield f"{name}.{field}: {one.kind.value} has none"
+        if one.kind is Kind.TWO_BIT and one.threshold is None:
+            yield f"{name}.threshold: 2bit needs one"
+        if one.kind is Kind.TOP_K and (one.ratio is None) == (one.count is None):
+            yield f"{name}: topk needs either ratio or count"
+        if not one.residual and one.kind not in HALVES:
+            yield f"{name}.residual: {one.kind.value} needs one, or most of a gradient is lost"
     weights = setting.weights
     if weights is not None and (weights.kind not in HALVES or weights.residual):
-        raise CompressionError(
-            f"{where}.weights: bf16 or fp16 with residual false, not {_named(weights)}: "
-            "a worker that reads a weight must read all of it"
+        yield (
+            f"weights: bf16 or fp16 with residual false, not {weights.kind.value} with residual "
+            f"{str(weights.residual).lower()}: a worker that reads a weight must read all of it"
         )
-
-
-def _check(one: CompressionDescription, where: str) -> None:
-    for name, kinds in (("threshold", {Kind.TWO_BIT}), ("ratio", {Kind.TOP_K}), ("count", {Kind.TOP_K})):
-        if getattr(one, name) is not None and one.kind not in kinds:
-            raise CompressionError(f"{where}.{name}: {one.kind.value} has none")
-    if one.kind is Kind.TWO_BIT:
-        _check_threshold(one.threshold, f"{where}.threshold")
-    if one.kind is Kind.TOP_K:
-        _check_top(one, where)
-    if not one.residual and one.kind not in HALVES:
-        raise CompressionError(f"{where}.residual: {one.kind.value} needs one, or most of a gradient is lost")
-
-
-def _check_threshold(threshold: float | None, where: str) -> None:
-    if threshold is None:
-        raise CompressionError(f"{where}: 2bit needs one")
-    single = np.finfo(np.float32)
-    if not float(single.tiny) <= threshold <= float(single.max):  # False for NaN
-        raise CompressionError(f"{where}: a normal float32 number above 0, not {threshold}")
-
-
-def _check_top(one: CompressionDescription, where: str) -> None:
-    if (one.ratio is None) == (one.count is None):
-        raise CompressionError(f"{where}: topk needs either ratio or count")
-    if one.ratio is not None and not (math.isfinite(one.ratio) and 0 < one.ratio <= 1):
-        raise CompressionError(f"{where}.ratio: above 0 and at most 1, not {one.ratio}")
-    if one.count is not None and not 1 <= one.count < 2**31:
-        raise CompressionError(f"{where}.count: at least 1 and below 2^31, not {one.count}")
-
-
-def _named(one: CompressionDescription) -> str:
-    return f"{one.kind.value} with residual {str(one.residual).lower()}"
 
 
 # --- Which codec a key uses in a direction ----------------------------------------------------------------------------
@@ -165,7 +128,7 @@ def choice_of(description: CompressionDescription | None, dtype: str) -> Choice 
 
 
 def codec_of(description: CompressionDescription, dtype: np.dtype[Any]) -> Codec:
-    """The codec of a description that `check_compression` lets pass, for a key that it compresses."""
+    """The codec of a description without `compression_problems`, for a key that it compresses."""
     if description.kind is Kind.TWO_BIT:
         assert description.threshold is not None
         return TwoBit(dtype, description.threshold)

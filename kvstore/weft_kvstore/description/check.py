@@ -18,7 +18,7 @@ from weft_kernels.averaging import averaged
 from weft_kernels.gradient_bounds import BOUNDS, bounded
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
-from weft_kvstore.compression.description import CompressionError, check_compression
+from weft_kvstore.compression.description import compression_problems
 from weft_kvstore.description.records import KeyDescription, Mode, Sparse, StoreDescription, descriptions, is_given
 from weft_kvstore.encryption.curve_keys import CurveKeyError, check_public
 from weft_kvstore.settings import MAX_ROW_BYTES
@@ -285,8 +285,5 @@ def _compression_problems(description: StoreDescription) -> Iterator[str]:
     compressions = [("", description.compression)]
     compressions += [(f"key {key.key!r}: ", key.compression) for key in description.keys]
     for where, setting in compressions:
-        try:
-            if setting is not None:
-                check_compression(setting, f"{where}compression")
-        except CompressionError as error:
-            yield str(error)
+        if setting is not None:
+            yield from (f"{where}compression.{problem}" for problem in compression_problems(setting))
