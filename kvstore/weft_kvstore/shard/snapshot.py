@@ -1,15 +1,16 @@
 """What a shard holds of a job at one version: captured while training goes on, and brought back. Pure.
 
-A slice is copied when it reaches the version, or at once where it is there. A table's rows are taken out block by block
-as the file is written; what changes before that is copied first.
+A slice is captured when it reaches the version, or at once where it is there. Nothing is copied then: its bytes are
+pinned, as those of an answer are, so who writes the slice next writes a copy. A table's rows are taken out block by
+block as the file is written; what changes before that is copied first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -36,6 +37,7 @@ from weft_kvstore.snapshot_files import (
 )
 from weft_kvstore.step_outcome import LossScale, loss_scale_of
 from weft_kvstore.tables.state import TableState
+from weft_kvstore.wire.outbox import Pin
 
 RESIDUAL: Final = residual_array(None)
 
@@ -62,6 +64,10 @@ class TableCapture(NamedTuple):
     updates: int
 
 
+Views: TypeAlias = dict[str, list[tuple[int, int, Array]]]
+"""By array: slices from the first number to before the second, and their elements."""
+
+
 def capture(
     shard: JobShard,
     step: int,
@@ -81,7 +87,8 @@ def capture(
         return lambda: None
     if not shard.tables or not all(table.rows.changes.knows(since) for table in shard.tables.values()):
         since = None
-    copies = {number: _empty_copy(bucket) for number, bucket in shard.buckets.items()}
+    views: dict[int, Views] = {number: {} for number in shard.buckets}
+    pins: list[tuple[Pin, int]] = []
     tables: dict[int, TableCapture] = {}
     left = 1 + sum(len(bucket.state) for bucket in shard.buckets.values()) + len(shard.tables)
 
@@ -94,8 +101,11 @@ def capture(
     def release() -> None:
         for number, captured in tables.items():
             shard.tables[number].rows.release(captured.rows)
+        for pin, count in pins:
+            pin.give_back(0, count)
         tables.clear()
-        copies.clear()
+        views.clear()
+        pins.clear()
 
     def came(count: int) -> None:
         nonlocal left
@@ -103,12 +113,12 @@ def capture(
         if not left:  # No slice holds the step yet, so nobody has agreed on it: the loss scale is that step's.
             forget()
             scale = None if shard.gate is None else shard.gate.loss_scale
-            parts = partial(_parts, shard, copies, tables, there, without)
+            parts = partial(_parts, shard, views, tables, there, without)
             done(Held(parts, scale, lambda: there.soon(release), since))
 
     def reached(number: int, version: int, first: int, stop: int) -> None:
         if version == step:
-            _copy(shard.buckets[number], copies[number], first, stop)
+            pins.extend(_captured(shard.buckets[number], views[number], first, stop))
             came(stop - first)
 
     def table_reached(number: int, version: int) -> None:
@@ -152,45 +162,51 @@ def _missed(shard: JobShard, step: int) -> MissedError | None:
     return None
 
 
-def _empty_copy(bucket: PlainBucket) -> dict[str, Array]:
-    """Arrays for all that a snapshot has of a bucket."""
-    update, count = bucket.state.update, int(bucket.state.bounds[-1])
-    names = (VALUE, *update.state, *((RESIDUAL,) if update.has_residual else ()))
-    found: dict[str, Array] = {name: np.empty(count, update.values.dtype) for name in names}
-    return found | {UPDATES: np.empty(len(bucket.state), np.int64)}
-
-
-def _copy(bucket: PlainBucket, copy: dict[str, Array], first: int, stop: int) -> None:
-    """Copies slices as they are now."""
-    update, bounds = bucket.state.update, bucket.state.bounds
+def _captured(bucket: PlainBucket, views: Views, first: int, stop: int) -> Iterator[tuple[Pin, int]]:
+    """Adds slices as they are now to `views`. The pins that keep them so, with how many parts they have."""
+    update = bucket.state.update
     for name, values in ((VALUE, update.values), *update.state.items()):
-        for low, high, elements in values.elements(first, stop):
-            copy[name][bounds[low] : bounds[high]] = elements
+        cuts = zip(values.pieces(first, stop), values.elements(first, stop), strict=True)
+        for (low, high, held, part, _), (_, _, elements) in cuts:
+            views.setdefault(name, []).append((low, high, elements))
+            yield Pin(held, part, high - low), high - low
     if update.has_residual:
-        copy[RESIDUAL][bounds[first] : bounds[stop]] = update.residual(first, stop)
-    copy[UPDATES][first:stop] = update.updates[first:stop]
+        views.setdefault(RESIDUAL, []).append((first, stop, update.residual(first, stop).copy()))
+    views.setdefault(UPDATES, []).append((first, stop, update.updates[first:stop].copy()))
 
 
 def _parts(
     shard: JobShard,
-    copies: Mapping[int, dict[str, Array]],
+    views: Mapping[int, Views],
     tables: Mapping[int, TableCapture],
     there: OtherThread,
     without: Collection[str],
 ) -> list[Part]:
     """All that was captured. On any thread but the shard's, until it is released."""
     found: list[Part] = []
-    for number, copy in copies.items():
-        bounds = shard.buckets[number].state.bounds
-        for span in spans_of(shard, shard.buckets[number]):
-            for name, array in copy.items() if span.key not in without else ():
-                start, low, high = span.start, bounds[span.first], bounds[span.stop]
+    for number, of_bucket in views.items():
+        bucket = shard.buckets[number]
+        for some in of_bucket.values():
+            some.sort(key=lambda view: view[0])
+        for span in spans_of(shard, bucket):
+            for name, some in of_bucket.items() if span.key not in without else ():
+                start, bounds = span.start, bucket.state.bounds
                 if name == UPDATES:
-                    start, low, high = span.number, span.first, span.stop
-                found.append(part_of(name, span.key, start, array[low:high]))
+                    start, bounds = span.number, np.arange(len(bounds))
+                pieces = list(_within(some, bounds, span))
+                size = sum(len(piece) for piece in pieces)
+                found.append(Part(name, span.key, start, size, str(pieces[0].dtype), pieces))
     for number, captured in tables.items():
         found += _table_parts(shard.tables[number], captured, there)
     return found
+
+
+def _within(views: Sequence[tuple[int, int, Array]], bounds: Array, span: Span) -> Iterator[Array]:
+    """What views have of a span; slice i begins at `bounds[i]`."""
+    for low, high, view in views:
+        first, stop = max(low, span.first), min(high, span.stop)
+        if first < stop:
+            yield view[bounds[first] - bounds[low] : bounds[stop] - bounds[low]]
 
 
 def _table_parts(unit: TableState, captured: TableCapture, there: OtherThread) -> Iterator[Part]:

@@ -225,7 +225,7 @@ def test_a_snapshot_of_what_has_changed_in_tables_goes_on_as_a_whole_one(tmp_pat
         assert resumed.all_at(11) == expected
 
 
-def test_a_snapshot_is_of_one_step_though_slots_are_ahead(tmp_path: Path) -> None:
+def test_a_snapshot_is_of_one_step_though_slots_are_ahead_and_nothing_stays_pinned(tmp_path: Path) -> None:
     with cluster(RULES[0], 2) as store:
         done(store.step(0) + store.step(1))
         told = store.capture(2)
@@ -243,6 +243,13 @@ def test_a_snapshot_is_of_one_step_though_slots_are_ahead(tmp_path: Path) -> Non
             for name, key in KEYS.items():
                 size = int(np.prod(key.shape))
                 assert reader.read("value", name, 0, size, np.dtype(np.float32)).tobytes() == expected[name]
+        done(store.step(4))  # What was released is released on the shard's thread, before this is merged.
+        for server in store.servers:
+            job = server._core.job
+            assert job is not None
+            for bucket in job.shard.buckets.values():
+                for values in (bucket.state.update.values, *bucket.state.update.state.values()):
+                    assert not any(held.pinned.any() for held in values._blocks)
 
 
 def test_a_capture_is_complete_though_one_before_it_is_released_meanwhile(tmp_path: Path) -> None:
