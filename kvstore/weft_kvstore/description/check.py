@@ -49,7 +49,9 @@ def check_description(description: StoreDescription) -> None:
         msgspec.json.encode(description)  # Half of a pair of surrogates, say, cannot be sent.
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise DescriptionError(field_first(str(error))) from None
-    for problem in _problems(description):
+    with np.errstate(all="ignore"):  # A first value that overflows is a problem that is found.
+        problem = next(_problems(description), None)
+    if problem is not None:
         raise DescriptionError(problem)
 
 
@@ -249,8 +251,7 @@ def _first_value_problems(key: KeyDescription) -> Iterator[str]:
     elif {"low", "high"} <= numbers.keys():
         numbers["high - low"] = numbers["high"] - numbers["low"]
     for name, number in numbers.items():
-        with np.errstate(all="ignore"):
-            value = np.float64(number).astype(key.dtype)
+        value = np.float64(number).astype(key.dtype)
         if not np.isfinite(value) if floating else value != number:
             yield f"initializer: {name}: {number!r} is no {key.dtype}"
 
