@@ -2,23 +2,60 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import math
-from typing import Annotated, Any, Self
+import textwrap
+from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 
 class Model(BaseModel):
     """A record that crosses a wire. Numbers that JSON has no word for are the strings `NaN` and `Infinity`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Fields' docstrings are their descriptions. Only who draws a schema reads sources for them; pydantic's own
+        `use_attribute_docstrings` reads them whenever a process starts."""
+        drawn = handler(schema)
+        properties = handler.resolve_ref_schema(drawn).get("properties", {})
+        for base in cls.__mro__:
+            if issubclass(base, Model):
+                for name, text in _docstrings(base).items():
+                    if name in properties:
+                        properties[name].setdefault("description", text)
+        return drawn
 
     @classmethod
     def from_answer(cls, document: str | bytes) -> Self:
         """What the server answered. Fields that this release does not know are left out, at any depth, so a client or
         an agent understands a newer server. Raises pydantic.ValidationError."""
         return cls.model_validate_json(document, extra="ignore")
+
+
+@cache
+def _docstrings(model: type) -> Mapping[str, str]:
+    """Of the fields that the class itself declares."""
+    (declared,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(declared, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(doc.value.value)
+        for field, doc in pairwise(declared.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant) and isinstance(doc.value.value, str)
+    }
 
 
 def one_of(**types: str) -> dict[str, Any]:
