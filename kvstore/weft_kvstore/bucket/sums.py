@@ -33,10 +33,6 @@ class PendingSegments:
         """How many slices lie here."""
         return sum(one.stop - one.first for one in self.segments)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(one.elements.nbytes for one in self.segments if one.elements is not None)
-
     def put(self, segment: Segment) -> None:
         for part in segment.parts:
             self.put(part)
@@ -45,12 +41,6 @@ class PendingSegments:
         at = bisect_left(self._first, segment.first)
         self._first.insert(at, segment.first)
         self.segments.insert(at, segment)
-
-    def elements_of(self, first: int, stop: int) -> Array | None:
-        """The elements of just these slices, where they lie here so; they stay."""
-        at = bisect_left(self._first, first)
-        found = self.segments[at] if at < len(self.segments) else None
-        return found.elements if found is not None and found.first == first and found.stop == stop else None
 
     def within(self, first: int, stop: int) -> list[Segment]:
         """What lies within a range, whole where it goes beyond; it stays."""

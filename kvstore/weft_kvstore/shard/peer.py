@@ -77,6 +77,13 @@ class Undelivered:
         self._runs.clear()
 
 
+def _taken(numbers: list[int]) -> list[int]:
+    """As many of these as a message may have, which are taken out."""
+    taken = numbers[:MAX_RUNS]
+    del numbers[:MAX_RUNS]
+    return taken
+
+
 class Peer:
     """One client's connection. `pulls` are those not answered, `open_entries` the runs that they ask for, `ids_bytes`
     what their ids take, `acknowledge` the frames not yet acknowledged, `measures` the requests for what steps amount
@@ -125,23 +132,17 @@ class Peer:
     def receipts(self) -> Iterator[list[Buffer]]:
         """Says what was taken in since the last time; that frames have arrived is said by a frame, or last of all."""
         while self.done:
-            done, self.done = self.done[:MAX_RUNS], self.done[MAX_RUNS:]
-            yield self._numbered(Done(done))
+            yield self._numbered(Done(_taken(self.done)))
         if self.released and not self.earlier:
             gone = set(self.released)
             self.acknowledge = [frame for frame in self.acknowledge if frame not in gone]
             while self.released:
-                released, self.released = self.released[:MAX_RUNS], self.released[MAX_RUNS:]
-                yield self._numbered(Released(released))
+                yield self._numbered(Released(_taken(self.released)))
 
     def late_receipts(self) -> Iterator[list[Buffer]]:
         """Says of the frames that have arrived what no frame of values has said meanwhile."""
         while self.acknowledge:
-            yield self._numbered(Acknowledge(self._receipts()))
-
-    def _receipts(self) -> list[int]:
-        found, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
-        return found
+            yield self._numbered(Acknowledge(_taken(self.acknowledge)))
 
     def next_frame(self, now: float) -> list[Buffer] | None:
         """The next frame of values, if there are some and credit allows one."""

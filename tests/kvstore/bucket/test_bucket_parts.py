@@ -85,7 +85,6 @@ def test_a_shelf_gives_each_slices_elements_once(sizes: list[int], seed: int) ->
                 found[one] = None if part is None else part.tolist()
         assert found == {one: plain.pop(one) for one in range(first, stop) if one in plain}
     assert len(pending) == len(plain)
-    assert pending.nbytes == sum(8 * len(part) for part in plain.values() if part is not None)
 
 
 def test_keys_that_are_alike_lie_in_one_bucket_the_most_urgent_first() -> None:
