@@ -136,7 +136,7 @@ def test_every_schedule_and_its_fields_are_on_the_page_it_leads_to() -> None:
 
 
 def test_every_call_is_on_the_page() -> None:
-    public = {name for name in vars(KVStore) if not name.startswith("_")}
+    public = {name for name in dir(KVStore) if not name.startswith("_")}
     assert {name for name in public if f"`{name}" not in PAGE and f".{name}(" not in PAGE} == set()
     called = set(re.findall(r"`(\w+)\(", " ".join(rows("| Call |")))) | {"set_rows"}
     assert called <= public

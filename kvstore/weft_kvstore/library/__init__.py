@@ -4,6 +4,7 @@ A call looks its keys up, checks and copies the user's arrays, takes the key's n
 `Store`, the networked or the local one. Keys that were looked up are remembered, so that a call that was made before
 checks its arrays alone. A push that fails is remembered, and the next push of the key raises.
 
-Read `kvstore` (the public class), `calls` (all calls on values and on rows), `key_registry` (keys by name), `steps`
-(which steps were begun, failed pushes, barriers) and `arrays` (NumPy, PyTorch, CuPy).
+Read `kvstore` (the public class: how it is made, steps, barriers, hyper-parameters), `calls` (its calls on values and
+on rows, which it inherits), `key_registry` (keys by name), `steps` (which steps were begun, failed pushes, barriers)
+and `arrays` (NumPy, PyTorch, CuPy).
 """

@@ -1,24 +1,23 @@
-"""The calls of a KVStore on values and on rows, of one key or of many."""
+"""The calls of a `KVStore` on values and on rows, of one key or of many."""
 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, overload
 
 import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import MAX_PULLED_ROWS, StoreCalls
 from weft_kvstore.client.plan import KeySet
-from weft_kvstore.description.form import BARRIER_KEY, user_key
-from weft_kvstore.description.records import KeyDescription, StoreDescription
+from weft_kvstore.description.form import UserKey, user_key
+from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.futures import finished, joined
 from weft_kvstore.library.arrays import (
@@ -34,9 +33,8 @@ from weft_kvstore.library.arrays import (
     sum_of,
 )
 from weft_kvstore.library.key_registry import KeyRegistry
-from weft_kvstore.library.steps import Barriers, Send, SlotSteps, check_number, check_priority
+from weft_kvstore.library.steps import Send, SlotSteps, check_number, check_priority
 from weft_kvstore.rows.rows import check_ids
-from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind
 
@@ -49,6 +47,8 @@ MASTER: Final = "weft.master"
 
 KEY_LISTS_KEPT: Final = 1 << 16
 """Calls that are remembered: a program that trains has as many as it has keys, and a few lists of them."""
+
+Keys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
 
 Form: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
 """A dtype and a shape."""
@@ -75,8 +75,8 @@ class _Keys:
 
 
 class ValueCalls:
-    """`key` is always one key or a list, and the future's result has the same form. All raise StoreRefusedError, at
-    once, for arguments that do not fit; then nothing was begun."""
+    """The calls of a `KVStore` on whole values. `key` is always one key or a list, and the future's result has the same
+    form. All raise StoreRefusedError, at once, for arguments that do not fit; then nothing was begun."""
 
     def __init__(self, store: StoreCalls, registry: KeyRegistry, steps: SlotSteps, traffic: ArrayTraffic) -> None:
         self._store = store
@@ -128,7 +128,13 @@ class ValueCalls:
 
         return joined(begun, ordered)
 
-    def init(self, key: object, value: Any, by: int | None) -> Future[None]:
+    def init(self, key: UserKey | Keys, value: Any = None, *, by: int | None = 0) -> Future[None]:
+        """Sets the initial value of keys whose initializer is "given"; of a table, all rows.
+
+        All slots may call it, so that each can run the same program: the value of slot `by` is used. With `by=None`
+        only this slot calls it. Pulls and the first update wait for the value. Later calls change nothing in async
+        mode, or if the process connected at a later `step`; in sync mode they are rejected once a step was applied.
+        """
         _, keys, specs, (values,) = self._registry.listed("init", key, value, rows=None)
         for one, spec in zip(keys, specs, strict=True):
             self._registry.check_given(one, spec)
@@ -148,7 +154,13 @@ class ValueCalls:
 
         return self._steps.set("init", [spec.key for spec in specs], 0, arrays, give)
 
-    def push(self, call: str, key: object, gradient: Any, step: int | None, priority: int) -> Future[None]:
+    def push(self, key: UserKey | Keys, gradient: Any, *, step: int | None = None, priority: int = 0) -> Future[None]:
+        """Adds this slot's gradient to the key's next step, or to `step`. Pushing a step twice counts once.
+
+        A higher `priority` is sent first; equal ones follow the keys' priorities in the description. The future ends
+        when the shards have the gradient, which may be before they apply it.
+        """
+        call = "push"
         if priority:
             check_priority(priority, self._registry.call(call))
         keys = self._keys(call, key, pushes=True)
@@ -181,9 +193,29 @@ class ValueCalls:
 
         return self._steps.push(call, keys.names, step, [one for some in parts for one in some], send)
 
+    @overload
     def pull(
-        self, call: str, key: object, out: Any, version: int | None, *, settled: bool, priority: int
+        self, key: UserKey, *, version: int | None = ..., settled: bool = ..., out: Any = ..., priority: int = ...
+    ) -> Future[Array]: ...
+    @overload
+    def pull(
+        self, key: Keys, *, version: int | None = ..., settled: bool = ..., out: Any = ..., priority: int = ...
+    ) -> Future[list[Array]]: ...
+    def pull(
+        self,
+        key: UserKey | Keys,
+        *,
+        version: int | None = None,
+        settled: bool = False,
+        out: Any = None,
+        priority: int = 0,
     ) -> Future[Any]:
+        """The key's value, including all that this slot has pushed, or at `version`.
+
+        The result is a new array, or `out`, which may be on a GPU or a PyTorch parameter. In async mode `settled` waits
+        for that version from every slot. A higher `priority` is sent first. Fails if a push that it waits for failed.
+        """
+        call = "pull"
         if priority:
             check_priority(priority, self._registry.call(call))
         keys = self._keys(call, key, pushes=False)
@@ -244,8 +276,18 @@ class ValueCalls:
         found = self._steps.pull(call, keys.names, version, [], send)
         return self._traffic.deliver(found, outs, single=keys.single)
 
-    def pushpull(self, key: object, gradient: Any, out: Any, step: int | None, priority: int) -> Future[Any]:
-        """One message where that is possible, else a push and a pull."""
+    @overload
+    def pushpull(
+        self, key: UserKey, gradient: Any, *, step: int | None = ..., out: Any = ..., priority: int = ...
+    ) -> Future[Array]: ...
+    @overload
+    def pushpull(
+        self, key: Keys, gradient: Any, *, step: int | None = ..., out: Any = ..., priority: int = ...
+    ) -> Future[list[Array]]: ...
+    def pushpull(
+        self, key: UserKey | Keys, gradient: Any, *, step: int | None = None, out: Any = None, priority: int = 0
+    ) -> Future[Any]:
+        """`push`, then `pull` of the version that includes it, in one message. `out` may be the gradient itself."""
         call = "pushpull"
         if priority:
             check_priority(priority, self._registry.call(call))
@@ -266,11 +308,17 @@ class ValueCalls:
             if begun is not None:
                 return begun
         self._outs(call, keys, out)  # What `pull` would refuse, before something is begun that belongs to it.
-        pushed = self.push(call, key, gradient, step, priority)
-        pulled = self.pull(call, key, out, None if step is None else step + 1, settled=False, priority=priority)
+        pushed: Future[None] = (
+            self._push_converted(call, keys, gradient, step, priority)
+            if arrays is None
+            else self._steps.push(call, keys.names, step, arrays, partial(self._push, keys, priority))
+        )
+        version = None if step is None else step + 1
+        pulled = self._pull_converted(call, keys, out, version, settled=False, priority=priority)
         return joined([pulled, pushed], itemgetter(0))
 
-    def pull_state(self, key: object, version: int | None, *, settled: bool) -> Future[Any]:
+    def pull_state(self, key: UserKey | Keys, *, version: int | None = None, settled: bool = False) -> Future[Any]:
+        """The optimizer's state of a key, such as momentum, by name; each of the key's shape."""
         call = "pull_state"
         single, _, specs, _ = self._registry.listed(call, key)
 
@@ -280,7 +328,8 @@ class ValueCalls:
 
         return self._steps.pull(call, [spec.key for spec in specs], version, [], send)
 
-    def set(self, key: object, value: Any, version: int) -> Future[None]:
+    def set(self, key: UserKey | Keys, value: Any, *, version: int) -> Future[None]:
+        """Sets the key's value at a version that has not passed; immediately in async mode."""
         keys = self._keys("set", key, pushes=False)
         _, _, _, (values,) = self._registry.listed("set", key, value)
         arrays = self._wholes("set", keys.given, keys.specs, values, "value")
@@ -292,7 +341,13 @@ class ValueCalls:
             lambda versions, hosts: self._store.set(keys.names, versions[0], _as_kept(keys.specs, hosts)),
         )
 
-    def restore(self, key: object, value: Any, state: Any, step: int) -> Future[None]:
+    def restore(self, key: UserKey | Keys, value: Any, state: Any = None, *, step: int) -> Future[None]:
+        """Restores keys from your own checkpoint after `step` steps: values from `pull`, and state from `pull_state` or
+        None.
+
+        Training continues with the same bits. Call it from one slot, on new shards, before any push; every slot
+        connects with this `step` and pulls before it pushes. Not for tables, and not with `commit`.
+        """
         call = "restore"
         _, keys, specs, (values, states) = self._registry.listed(call, key, value, state)
         check_number(step, f"{self._registry.call(call)}: step", may_lack=False)
@@ -329,7 +384,8 @@ class ValueCalls:
 
         return self._steps.set(call, [spec.key for spec in specs], step, arrays, give)
 
-    def read_consistent(self, key: object) -> Future[tuple[int, list[Array]]]:
+    def read_consistent(self, key: Keys) -> Future[tuple[int, list[Array]]]:
+        """(version, values): the values of several keys at one version, the newest available. Sync mode only."""
         call = "read_consistent"
         self._registry.check_sync(call)
         _, _, specs, _ = self._registry.listed(call, key)
@@ -405,25 +461,25 @@ def _nothing(_: object) -> None:
 # --- A slot's calls on rows of tables: ids and rows checked, counted, brought to the host, and handed to a `Store` ----
 
 
-class RowCalls:
-    """`key` is always one table or a list, and the future's result has the same form. All raise StoreRefusedError, at
-    once, for arguments that do not fit, but for ids on a GPU, which are looked at on the host: that is told by the
-    future, and there the step does not count."""
+class RowCalls(ValueCalls):
+    """And those on rows of tables. `key` is always one table or a list. Ids on a GPU are looked at on the host: that
+    they do not fit is told by the future, and there the step does not count."""
 
-    def __init__(self, store: StoreCalls, registry: KeyRegistry, steps: SlotSteps, traffic: ArrayTraffic) -> None:
-        self._store = store
-        self._registry = registry
-        self._steps = steps
-        self._traffic = traffic
+    def push_rows(
+        self, key: UserKey | Keys, ids: Any, rows: Any, *, step: int | None = None, priority: int = 0
+    ) -> Future[None]:
+        """`push` of rows of a table. `ids` are integers of any shape, `rows` has the shape (...ids, ...row).
 
-    def push(self, key: object, ids: Any, rows: Any, step: int | None, priority: int) -> Future[None]:
+        Rows of the same id are added up, and negative ids are padding. A table is pushed once a step; `ids` may be
+        empty."""
         call = "push_rows"
         if priority:
             check_priority(priority, self._registry.call(call))
         names, given, send = self._sending(call, key, ids, rows, PayloadKind.GRADIENT, priority=priority)
         return self._steps.push(call, names, step, given, send)
 
-    def set(self, key: object, ids: Any, rows: Any, version: int) -> Future[None]:
+    def set_rows(self, key: UserKey | Keys, ids: Any, rows: Any, *, version: int) -> Future[None]:
+        """`set` of rows of a table."""
         call = "set_rows"
         names, given, send = self._sending(call, key, ids, rows, PayloadKind.VALUE)
         return self._steps.set(call, names, version, given, send)
@@ -454,8 +510,28 @@ class RowCalls:
 
         return [spec.key for spec in specs], given, send
 
-    def pull(
+    def pull_rows(
         self,
+        key: UserKey | Keys,
+        ids: Any,
+        *,
+        version: int | None = None,
+        settled: bool = False,
+        out: Any = None,
+        priority: int = 0,
+    ) -> Future[Any]:
+        """`pull` of rows of a table, with the shape (...ids, ...row). Ids may repeat; a negative id gives zeros."""
+        return self._pull_rows("pull_rows", key, ids, out, version, settled=settled, priority=priority)
+
+    def pull_state_rows(
+        self, key: UserKey | Keys, ids: Any, *, version: int | None = None, settled: bool = False
+    ) -> Future[Any]:
+        """`pull_state` of rows of a table, shaped as by `pull_rows`."""
+        return self._pull_rows("pull_state_rows", key, ids, None, version, settled=settled, state=True)
+
+    def _pull_rows(
+        self,
+        call: str,
         key: object,
         ids: Any,
         out: Any,
@@ -466,7 +542,6 @@ class RowCalls:
         state: bool = False,
     ) -> Future[Any]:
         """Rows, or the rule's `state` of them."""
-        call = "pull_state_rows" if state else "pull_rows"
         if priority:
             check_priority(priority, self._registry.call(call))
         single, keys, specs, (wanted, outs) = self._registry.listed(call, key, ids, out, rows=True)
@@ -514,55 +589,3 @@ def _flat(ids: Array, spec: KeyDescription, where: str) -> _Flat:
     """Raises StoreRefusedError for an id that the table cannot have."""
     flat = flat_ids(ids, where, any_64_bits=spec.growth is not None)
     return flat, check_ids(flat, spec, where)
-
-
-# --- What stands behind `KVStore`: the calls of one slot on values and on rows, and those on the slot as a whole ------
-
-
-class SlotCalls:
-    """Raises StoreRefusedError, at once, for arguments that do not fit; then nothing was begun."""
-
-    def __init__(self, store: StoreCalls, description: StoreDescription, slot: int, step: int) -> None:
-        self.registry = KeyRegistry(description, slot)
-        self._store = store
-        self._description = description
-        self._traffic = ArrayTraffic()
-        self.steps = SlotSteps(store, self.registry, self._traffic, step)
-        self._barriers = Barriers(store)
-        self._changing = threading.Lock()
-        """Held for a moment, while the book is told of a change."""
-        self.values = ValueCalls(store, self.registry, self.steps, self._traffic)
-        self.rows = RowCalls(store, self.registry, self.steps, self._traffic)
-
-    def steps_of(self, key: object) -> int:
-        return self.steps.of(self.registry.known(key, "steps").key)
-
-    def end_step(self, step: int | None) -> Future[StepOutcome | None]:
-        def end(ended: Sequence[tuple[int, list[str]]]) -> Future[StepOutcome | None]:
-            barriers = [self._store.barrier(one, nothing) for one, nothing in ended]
-            return joined(barriers, lambda outcomes: outcomes[-1])
-
-        return self.steps.end(step, end)
-
-    def barrier(self) -> Future[None]:
-        if self._description.commit is not None:
-            return joined([self.end_step(None)], _nothing)
-        if all(key.key != BARRIER_KEY for key in self._description.keys):
-            raise StoreRefusedError(f"{self.registry.call('barrier')}: the store was described with barrier = false")
-        return self._barriers.meet()
-
-    def set_hyper(self, name: str, value: float, step: int | None, key: object) -> Future[int]:
-        of = None if key is None else self.registry.known(key, "set_hyper").key
-        number = self.registry.checked_number(name, value, key)
-        check_number(step, f"{self.registry.call('set_hyper')}: step")
-
-        def changed(begun: list[int]) -> int:
-            with self._changing:
-                self.registry.changed(of, begun[0], {name: number})
-            return begun[0]
-
-        return joined([self._store.set_hyper({name: number}, step=step, key=of)], changed)
-
-    def close(self) -> None:
-        self._traffic.close()
-        self._store.close()

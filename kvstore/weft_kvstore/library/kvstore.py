@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias, cast, overload
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.form import UserKey, read_description
+from weft_kvstore.description.form import BARRIER_KEY, UserKey, read_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.encryption.key_files import read_curve_keys
-from weft_kvstore.errors import StoreError
-from weft_kvstore.library.calls import SlotCalls
-from weft_kvstore.library.steps import await_shards
+from weft_kvstore.errors import StoreError, StoreRefusedError
+from weft_kvstore.futures import joined
+from weft_kvstore.library.arrays import ArrayTraffic
+from weft_kvstore.library.calls import RowCalls
+from weft_kvstore.library.key_registry import KeyRegistry
+from weft_kvstore.library.steps import Barriers, SlotSteps, await_shards, check_number
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.process import OwnProcess
 from weft_kvstore.rows.memory import TablePlace
@@ -29,14 +33,13 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 
-Keys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
 Described: TypeAlias = StoreDescription | str | os.PathLike[str]
 """A description, or the path of the file that has it."""
 
 DEFAULTS = LinkSettings()
 
 
-class KVStore:
+class KVStore(RowCalls):
     """A worker's connection to a store, as one slot. Made by `connect` (shards are processes) or `local` (this
     process).
 
@@ -58,10 +61,12 @@ class KVStore:
         """Over any store that is slot `slot` of this description; `step` is the first to be counted."""
         self.description = description
         self.slot = slot
-        self._store = store
         self._process = OwnProcess()
-        self._slot_calls = SlotCalls(store, description, slot, step)
-        self._calls = self._slot_calls
+        registry, traffic = KeyRegistry(description, slot), ArrayTraffic()
+        super().__init__(store, registry, SlotSteps(store, registry, traffic, step), traffic)
+        self._barriers = Barriers(store)
+        self._changing = threading.Lock()
+        """Held for a moment, while a change of a hyper-parameter is noted."""
         _stores.add(self)
 
     @classmethod
@@ -128,7 +133,7 @@ class KVStore:
     @property
     def keys(self) -> tuple[UserKey, ...]:
         """All keys, in the description's order."""
-        return self._calls.registry.keys
+        return self._registry.keys
 
     @property
     def slots(self) -> int:
@@ -143,7 +148,7 @@ class KVStore:
     def hyper(self, key: UserKey, *, step: int | None = None) -> Mapping[str, float]:
         """The rule's numbers for the key's update of a step, schedules and multipliers included, and what this object
         has changed by `set_hyper`; of the next step of this slot where it is left out."""
-        return self._calls.registry.hyper(key, self.steps(key) if step is None else step)
+        return self._registry.hyper(key, self.steps(key) if step is None else step)
 
     def set_hyper(self, name: str, value: float, *, step: int | None = None, key: UserKey | None = None) -> Future[int]:
         """Changes a hyper-parameter, such as `lr`, from a step on, for all keys or one. The result is the step.
@@ -151,131 +156,32 @@ class KVStore:
         It replaces the number or schedule on all shards. `step` is the first that no slot has begun, by default; an
         earlier one is rejected. Call it from one slot: of several calls at once, all but one fail.
         """
-        return self._calls.set_hyper(name, value, step, key)
+        of = None if key is None else self._registry.known(key, "set_hyper").key
+        number = self._registry.checked_number(name, value, key)
+        check_number(step, f"{self._registry.call('set_hyper')}: step")
+
+        def changed(begun: list[int]) -> int:
+            with self._changing:
+                self._registry.changed(of, begun[0], {name: number})
+            return begun[0]
+
+        return joined([self._store.set_hyper({name: number}, step=step, key=of)], changed)
 
     def steps(self, key: UserKey) -> int:
         """The number of steps of this key that this slot has begun, which is the version that its pulls ask for."""
-        return self._calls.steps_of(key)
-
-    def init(self, key: UserKey | Keys, value: Any = None, *, by: int | None = 0) -> Future[None]:
-        """Sets the initial value of keys whose initializer is "given"; of a table, all rows.
-
-        All slots may call it, so that each can run the same program: the value of slot `by` is used. With `by=None`
-        only this slot calls it. Pulls and the first update wait for the value. Later calls change nothing in async
-        mode, or if the process connected at a later `step`; in sync mode they are rejected once a step was applied.
-        """
-        return self._calls.values.init(key, value, by)
-
-    def push(self, key: UserKey | Keys, gradient: Any, *, step: int | None = None, priority: int = 0) -> Future[None]:
-        """Adds this slot's gradient to the key's next step, or to `step`. Pushing a step twice counts once.
-
-        A higher `priority` is sent first; equal ones follow the keys' priorities in the description. The future ends
-        when the shards have the gradient, which may be before they apply it.
-        """
-        return self._calls.values.push("push", key, gradient, step, priority)
-
-    @overload
-    def pull(
-        self, key: UserKey, *, version: int | None = ..., settled: bool = ..., out: Any = ..., priority: int = ...
-    ) -> Future[Array]: ...
-    @overload
-    def pull(
-        self, key: Keys, *, version: int | None = ..., settled: bool = ..., out: Any = ..., priority: int = ...
-    ) -> Future[list[Array]]: ...
-    def pull(
-        self,
-        key: UserKey | Keys,
-        *,
-        version: int | None = None,
-        settled: bool = False,
-        out: Any = None,
-        priority: int = 0,
-    ) -> Future[Any]:
-        """The key's value, including all that this slot has pushed, or at `version`.
-
-        The result is a new array, or `out`, which may be on a GPU or a PyTorch parameter. In async mode `settled` waits
-        for that version from every slot. A higher `priority` is sent first. Fails if a push that it waits for failed.
-        """
-        return self._calls.values.pull("pull", key, out, version, settled=settled, priority=priority)
-
-    @overload
-    def pushpull(
-        self, key: UserKey, gradient: Any, *, step: int | None = ..., out: Any = ..., priority: int = ...
-    ) -> Future[Array]: ...
-    @overload
-    def pushpull(
-        self, key: Keys, gradient: Any, *, step: int | None = ..., out: Any = ..., priority: int = ...
-    ) -> Future[list[Array]]: ...
-    def pushpull(
-        self, key: UserKey | Keys, gradient: Any, *, step: int | None = None, out: Any = None, priority: int = 0
-    ) -> Future[Any]:
-        """`push`, then `pull` of the version that includes it, in one message. `out` may be the gradient itself."""
-        return self._calls.values.pushpull(key, gradient, out, step, priority)
+        return self._steps.of(self._registry.known(key, "steps").key)
 
     def gradient_buffer(self, key: UserKey) -> Array:
         """An array for a key's gradients, the same one at each call. Shards on this host read it without a copy.
 
         Do not write to it before the push's future ends, which is when every slot has pushed the step and the shard has
         read it. If one thread has several slots, push from all of them before waiting."""
-        return self._store.gradient_buffer(self._calls.registry.buffered(key, "gradient_buffer"))
+        return self._store.gradient_buffer(self._registry.buffered(key, "gradient_buffer"))
 
     def value_buffer(self, key: UserKey) -> Array:
         """An array for a key's value, the same one at each call, as `out` of a pull. Shards on this host write into
         it."""
-        return self._store.value_buffer(self._calls.registry.buffered(key, "value_buffer"))
-
-    def push_rows(
-        self, key: UserKey | Keys, ids: Any, rows: Any, *, step: int | None = None, priority: int = 0
-    ) -> Future[None]:
-        """`push` of rows of a table. `ids` are integers of any shape, `rows` has the shape (...ids, ...row).
-
-        Rows of the same id are added up, and negative ids are padding. A table is pushed once a step; `ids` may be
-        empty."""
-        return self._calls.rows.push(key, ids, rows, step, priority)
-
-    def pull_rows(
-        self,
-        key: UserKey | Keys,
-        ids: Any,
-        *,
-        version: int | None = None,
-        settled: bool = False,
-        out: Any = None,
-        priority: int = 0,
-    ) -> Future[Any]:
-        """`pull` of rows of a table, with the shape (...ids, ...row). Ids may repeat; a negative id gives zeros."""
-        return self._calls.rows.pull(key, ids, out, version, settled=settled, priority=priority)
-
-    def read_consistent(self, key: Keys) -> Future[tuple[int, list[Array]]]:
-        """(version, values): the values of several keys at one version, the newest available. Sync mode only."""
-        return self._calls.values.read_consistent(key)
-
-    def pull_state(self, key: UserKey | Keys, *, version: int | None = None, settled: bool = False) -> Future[Any]:
-        """The optimizer's state of a key, such as momentum, by name; each of the key's shape."""
-        return self._calls.values.pull_state(key, version, settled=settled)
-
-    def pull_state_rows(
-        self, key: UserKey | Keys, ids: Any, *, version: int | None = None, settled: bool = False
-    ) -> Future[Any]:
-        """`pull_state` of rows of a table, shaped as by `pull_rows`."""
-        return self._calls.rows.pull(key, ids, None, version, settled=settled, state=True)
-
-    def restore(self, key: UserKey | Keys, value: Any, state: Any = None, *, step: int) -> Future[None]:
-        """Restores keys from your own checkpoint after `step` steps: values from `pull`, and state from `pull_state` or
-        None.
-
-        Training continues with the same bits. Call it from one slot, on new shards, before any push; every slot
-        connects with this `step` and pulls before it pushes. Not for tables, and not with `commit`.
-        """
-        return self._calls.values.restore(key, value, state, step)
-
-    def set(self, key: UserKey | Keys, value: Any, *, version: int) -> Future[None]:
-        """Sets the key's value at a version that has not passed; immediately in async mode."""
-        return self._calls.values.set(key, value, version)
-
-    def set_rows(self, key: UserKey | Keys, ids: Any, rows: Any, *, version: int) -> Future[None]:
-        """`set` of rows of a table."""
-        return self._calls.rows.set(key, ids, rows, version)
+        return self._store.value_buffer(self._registry.buffered(key, "value_buffer"))
 
     def end_step(self, step: int | None = None) -> Future[StepOutcome | None]:
         """Tells the shards that this slot has pushed all it has for the steps up to `step`, the last begun by default.
@@ -283,11 +189,21 @@ class KVStore:
         Needed if a slot skips keys, and after each step with `commit`: then the result has the gradient's norm, and
         whether it was finite.
         """
-        return self._calls.end_step(step)
+
+        def end(ended: Sequence[tuple[int, list[str]]]) -> Future[StepOutcome | None]:
+            barriers = [self._store.barrier(one, nothing) for one, nothing in ended]
+            return joined(barriers, lambda outcomes: outcomes[-1])
+
+        return self._steps.end(step, end)
 
     def barrier(self) -> Future[None]:
         """Ends when every slot has called it. With `commit` it is `end_step`."""
-        return self._calls.barrier()
+        where = self._registry.call("barrier")
+        if self.description.commit is not None:
+            return joined([self.end_step()], lambda _: None)
+        if all(key.key != BARRIER_KEY for key in self.description.keys):
+            raise StoreRefusedError(f"{where}: the store was described with barrier = false")
+        return self._barriers.meet()
 
     def statistics(self) -> ClientStatistics:
         """Counters of bytes, frames, rows and queues, in total and for each link."""
@@ -297,7 +213,8 @@ class KVStore:
     def close(self) -> None:
         """Fails open calls and releases sockets and threads. Idempotent."""
         if self._process.is_here:
-            self._slot_calls.close()
+            self._traffic.close()
+            self._store.close()
 
     def __enter__(self) -> KVStore:
         return self
@@ -325,7 +242,9 @@ class _Elsewhere:
 
 def _leave_behind() -> None:
     for store in _stores:
-        store._calls = cast("SlotCalls", _Elsewhere(store._process))
+        elsewhere: Any = _Elsewhere(store._process)
+        store._registry = store._steps = elsewhere
+        store._pushed, store._pulled = {}, {}
 
 
 os.register_at_fork(after_in_child=_leave_behind)
