@@ -1,10 +1,11 @@
-"""Payloads between processes of one host pass through memory that both have mapped; messages stay on ZeroMQ.
+"""Payloads between processes of one host pass through memory that the sender writes and the receiver reads; messages
+stay on ZeroMQ.
 
-A client process has one *arena*: sealed anonymous memory with fixed *places* for each key's gradients and values, and
-*spare* parts through which every other payload passes. Every shard on its host is given the same arena, through a Unix
-socket whose name the shard tells in its Welcome: the *listener*. From then on a message may say where in the arena its
-payload is.
+A client process has one *arena*, and a shard has memory of its own. Both are sealed anonymous memory: arrays (gradients
+that the client gives out; the shard's values), and a *stage*, to which other payloads are copied. They give each other
+the descriptors at a Unix socket whose name the shard says in its Welcome: the *listener*. From then on a message says
+where in its sender's memory its payload is.
 
-Read `layout` (where payloads lie, and how links and shards lay and read them; pure), `memory` (the mapped memory, what
-is checked of another's, and the arrays that a client gives out) and `handover` (how the arena gets to a shard).
+Read `memory` (a process's own memory and another's, and where a frame's bytes are; pure), `arrays` (what a client gives
+out) and `handover` (how the two get each other's memory).
 """
