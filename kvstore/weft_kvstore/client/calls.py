@@ -73,7 +73,7 @@ class StoreCalls(Store, BufferStore):
     _driver: Driver | None
 
     def __init__(self, description: StoreDescription, slot: int) -> None:
-        """Has to be told who carries out its calls: `hand_to`. Raises DescriptionError, ValueError for a slot that
+        """Who carries out its calls is set by `hand_to`. Raises DescriptionError, ValueError for a slot that
         there is not."""
         check_description(description)
         if not 0 <= slot < description.slots:
@@ -201,7 +201,7 @@ class StoreCalls(Store, BufferStore):
         priority: int = 0,
     ) -> Future[Pulled]:
         """The keys' values, and which versions they are at; as by `pull`."""
-        how = {"version": version, "reading": _READING[settled], "told": True, "priority": priority}
+        how = {"version": version, "reading": _READING[settled], "with_versions": True, "priority": priority}
         return self._pull(keys, out, joined_pulls, how)
 
     @_checked

@@ -345,9 +345,9 @@ class ClientCore:
                 run.cancelled = True  # A connection that breaks now need not bring it again.
         operation.runs = {}  # They know it: its arrays go at once, not when the collector of cycles comes round.
         if isinstance(result, StepOutcome):
-            self.encoders.told(result)
+            self.encoders.follow(result)
         if error is None and operation.ends_step is not None:
-            self.encoders.passed(operation.ends_step)
+            self.encoders.step_ended(operation.ends_step)
         self.outcomes.append((operation, result, error))
         if self._setting.pop(operation.number, None) is not None:
             held, self._held = self._held, []

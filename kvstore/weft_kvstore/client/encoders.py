@@ -89,10 +89,10 @@ class ResidualCapture:
         self,
         step: int,
         encoders: Mapping[str, SliceEncoder],
-        told: Callable[[dict[str, Array] | int], None],
+        captured: Callable[[dict[str, Array] | int], None],
     ) -> None:
         self.step = step
-        self.told = told
+        self.captured = captured
         self.owed: dict[str, Array] = {}
         self._encoders = encoders
         self._open = {name: np.ones(len(one), np.bool_) for name, one in encoders.items()}
@@ -154,7 +154,7 @@ class GradientEncoders:
         self._next = dict.fromkeys(self._encoders, 0)
         self._begun: dict[str, list[int]] = {name: [] for name in self._encoders}
         self._capture: ResidualCapture | None = None
-        self._passed = 0
+        self._steps_ended = 0
         """Steps that this slot is through with: their barriers have ended."""
 
     @property
@@ -166,7 +166,7 @@ class GradientEncoders:
         """What is owed now."""
         return self._residuals
 
-    def told(self, outcome: StepOutcome) -> None:
+    def follow(self, outcome: StepOutcome) -> None:
         """What the slots agreed on of a step: the next one's scale follows from it."""
         if self._scaling is None:
             return
@@ -197,36 +197,36 @@ class GradientEncoders:
                 self._begun[name].remove(step)
                 if encoded:
                     self._next[name] = max(self._next[name], step + 1)
-        self._look()
+        self._finish_capture()
 
-    def passed(self, step: int) -> None:
+    def step_ended(self, step: int) -> None:
         """The slot's barrier of a step has ended."""
-        self._passed = max(self._passed, step + 1)
-        self._look()
+        self._steps_ended = max(self._steps_ended, step + 1)
+        self._finish_capture()
 
-    def capture(self, step: int, told: Callable[[dict[str, Array] | int], None]) -> None:
-        """Calls `told` with copies of what is owed after the steps before `step`, by key, once all of these are
+    def capture(self, step: int, captured: Callable[[dict[str, Array] | int], None]) -> None:
+        """Calls `captured` with copies of what is owed after the steps before `step`, by key, once all of these are
         encoded; or with a step beyond it, where one is already. What was asked before is dropped."""
         furthest = max((one.furthest for one in self._encoders.values()), default=0)
         self._drop()
         if furthest > step:
-            told(furthest)
+            captured(furthest)
             return
-        self._capture = ResidualCapture(step, self._encoders, told)
-        self._look()
+        self._capture = ResidualCapture(step, self._encoders, captured)
+        self._finish_capture()
 
-    def _look(self) -> None:
+    def _finish_capture(self) -> None:
         """What is owed changes no more until the step, where all before it have been encoded."""
         capture = self._capture
         if capture is None:
             return
-        if self._passed >= capture.step and not any(
+        if self._steps_ended >= capture.step and not any(
             one < capture.step for some in self._begun.values() for one in some
         ):
             capture.take_all()
         if capture.is_complete:
             self._drop()
-            capture.told(capture.owed)
+            capture.captured(capture.owed)
 
     def _drop(self) -> None:
         self._capture = None

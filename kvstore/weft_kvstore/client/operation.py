@@ -115,8 +115,8 @@ class Operation:
         raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} is not answered so")
 
     def write(self, shard: int, came: ValueRun) -> int:
-        """Copies slices, or chunks, into place.
-        Returns how many of them were new. Raises ProtocolError where they are not what was asked for."""
+        """Copies slices, or chunks, to where they belong. Returns how many of them were new. Raises ProtocolError where
+        they are not what was asked for."""
         raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
 
     def arrived(self, shard: int, count: int) -> bool:
@@ -165,7 +165,7 @@ class KeyOperation(Operation):
     It sends `arrays`, in the keys' order, which are the caller's and kept until the end, where there is a
     `payload_kind`: gradients of `step`, or values at that version; `array` says which of a key's arrays they are, where
     they are restored. It pulls where there is a `version`: new arrays, or into `out`, C-contiguous. The result is a
-    list, one array where `single`, or state arrays by name where there are `names`; `Pulled` where `told`.
+    list, one array where `single`, or state arrays by name where there are `names`; `Pulled` `with_versions`.
     `as_kept`: the values as their shard has them, however they travel else.
 
     Of what is both, the values say that the gradients have arrived; `future.arrived` is set where the shards have said
@@ -186,7 +186,7 @@ class KeyOperation(Operation):
         out: list[Array] | None = None,
         names: tuple[str, ...] | None = None,
         single: bool = False,
-        told: bool = False,
+        with_versions: bool = False,
         as_kept: bool = False,
         priority: int = 0,
     ) -> None:
@@ -203,7 +203,7 @@ class KeyOperation(Operation):
             self.is_request = self.is_pull = True
             self.reads = keys.places
             self.version, self.reading, self.names = version, reading, names
-            self._out, self._single, self._told, self._as_kept = out, single, told, as_kept
+            self._out, self._single, self._with_versions, self._as_kept = out, single, with_versions, as_kept
             self._versions: Array | None = None
         elif payload_kind is _GRADIENT:
             self.may_wait = keys.is_small
@@ -221,7 +221,7 @@ class KeyOperation(Operation):
             """For each of `names`, or the value: an array for each key."""
             self._came = bytearray(count * plan.total)
             """A byte for each array and slice of the plan, 1 once it has come."""
-            if self._told:
+            if self._with_versions:
                 self._versions = np.empty(plan.total, np.int64)
             # Encoded where training goes on with them: what is kept, or read for itself, is as the shard has it.
             self.may_be_compressed = (
@@ -331,7 +331,7 @@ class KeyOperation(Operation):
         if self.names is not None:
             return {name: arrays[0] for name, arrays in zip(self.names, self._arrays, strict=True)}
         arrays = self._arrays[0]
-        if self._told:
+        if self._with_versions:
             return Pulled(arrays, *self._key_versions())
         return arrays[0] if self._single else arrays
 

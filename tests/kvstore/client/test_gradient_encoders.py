@@ -198,16 +198,16 @@ def test_the_scale_follows_what_the_slots_agreed_on() -> None:
     assert encoders.scale == 8
     scales = []
     for step, finite in enumerate([True, True, False, True, True]):
-        encoders.told(StepOutcome(step, 1.0, finite, encoders.scale))
+        encoders.follow(StepOutcome(step, 1.0, finite, encoders.scale))
         scales.append(encoders.scale)
     assert scales == [8, 16, 8, 8, 16]
-    encoders.told(StepOutcome(9, 1.0, finite=True, loss_scale=64.0))
+    encoders.follow(StepOutcome(9, 1.0, finite=True, loss_scale=64.0))
     assert encoders.scale == 64, "a slot that is taken over begins where the others are"
-    encoders.told(StepOutcome(10, 1.0, finite=True, loss_scale=64.0))
+    encoders.follow(StepOutcome(10, 1.0, finite=True, loss_scale=64.0))
     assert encoders.scale == 128
 
 
 def test_without_loss_scaling_nothing_is_divided() -> None:
     encoders = encoders_of(STORE)
-    encoders.told(StepOutcome(0, 1.0, finite=False, loss_scale=4.0))
+    encoders.follow(StepOutcome(0, 1.0, finite=False, loss_scale=4.0))
     assert encoders.scale == 1
