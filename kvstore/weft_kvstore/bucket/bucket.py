@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from weft_kvstore.description.records import Mode, StoreDescription, first_eleme
 from weft_kvstore.sharding import Routing
 from weft_kvstore.wire.codec import ProtocolError, Run
 from weft_kvstore.wire.messages import PayloadKind, Reading
-from weft_kvstore.wire.outbox import OneBuffer, Pinnable
+from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Pin
 
 # --- A pull on a shard, until it is answered --------------------------------------------------------------------------
 
@@ -143,29 +143,18 @@ class PullWait:
 # --- What answers a pull, or a part of it -----------------------------------------------------------------------------
 
 
-class Answer(NamedTuple):
-    """Slices, or chunks, from `first` on of a bucket at a version: the pull's array number `array`. Part i of them has
-    bytes `bounds[i]` to `bounds[i + 1]` of `source` and priority `priorities[i]`, or `priority` where those are None.
+class AnswerEntry(NamedTuple):
+    """What a run of values says beside slice numbers: see `messages.Values`."""
 
-    `compressed`: the bytes are encoded. They are parts of `held` from `part` on, which are lent until they arrive;
-    None where the bytes are the pull's own.
-    """
-
+    request: int
     array: int
     bucket: int
     version: int
-    first: int
-    bounds: Array
-    source: OneBuffer
-    held: Pinnable | None
-    priority: int
-    priorities: Array | None = None
-    part: int = 0
     compressed: bool = False
 
-    @property
-    def parts(self) -> int:
-        return len(self.bounds) - 1
+
+AnswerRun: TypeAlias = OutRun[AnswerEntry, Pin]
+"""Slices, or chunks, of an array that answer a pull, on their way. Its owner pins them until they have arrived."""
 
 
 # --- Work on a shard that may take long, cut into pieces: between two of them the socket is looked at -----------------
@@ -347,27 +336,27 @@ class BucketPulls:
                 return f"{self._bucket.spec.named(at)} is at version {self._bucket.steps.version[at]}: it has passed"
         return None
 
-    def answers(self, wait: PullWait, first: int, stop: int) -> list[Answer]:
+    def answers(self, wait: PullWait, first: int, stop: int) -> list[AnswerRun]:
         """What answers it for slices that are `ready`."""
         bucket, update = self._bucket, self._bucket.update
         seen = bucket.steps.version[first:stop] if bucket.spec.together and bucket.steps.slots else None
         if seen is None:
             seen = self._seen(wait, first, stop)
-        found: list[Answer] = []
+        found: list[AnswerRun] = []
         if seen is None:
             alike = [(first, stop, wait.version)]
         else:
             alike = ranges_alike(seen, first) if stop - first > 1 else [(first, stop, int(seen[0]))]
         for low, high, version in alike:
             if update.previous is not None and (previous := self._previous(wait, low, high, version)) is not None:
-                found += self._pinned(0, previous, low, high, wait.version)
+                found += self._pinned(wait, 0, previous, low, high, wait.version)
             elif wait.compressed and version and not wait.state and update.encoded is not None:
-                found += self._encoded(update.encoded, low, high, version)
+                found += self._encoded(wait, update.encoded, low, high, version)
             elif wait.state:
                 for number, name in enumerate(bucket.spec.state):
-                    found += self._pinned(number, update.state[name], low, high, version)
+                    found += self._pinned(wait, number, update.state[name], low, high, version)
             else:
-                found += self._pinned(0, update.values, low, high, version)
+                found += self._pinned(wait, 0, update.values, low, high, version)
         return found
 
     def _previous(self, wait: PullWait, first: int, stop: int, version: int) -> BucketValues | None:
@@ -459,26 +448,38 @@ class BucketPulls:
         place = bucket.steps.places.get(wait.slot)
         return [] if place is None else [place]
 
-    def _encoded(self, encoded: EncodedValues, first: int, stop: int, version: int) -> list[Answer]:
+    def _encoded(self, wait: PullWait, encoded: EncodedValues, first: int, stop: int, version: int) -> list[AnswerRun]:
         """Encoded slices, and those as they are of which there are no such bytes."""
         values, found = self._bucket.update.values, []
         for low, high in encoded.missing(first, stop):
             encoded.make(values.elements(low, high))
         for low, high, changed in ranges_alike(encoded.changed[first:stop], first):
             of = values if changed else encoded.values
-            found += self._pinned(0, of, low, high, version, compressed=not changed)
+            found += self._pinned(wait, 0, of, low, high, version, compressed=not changed)
         return found
 
-    def _pinned(
-        self, array: int, values: BucketValues, first: int, stop: int, version: int, *, compressed: bool = False
-    ) -> list[Answer]:
-        number, all_priorities, found = self._bucket.spec.number, self._bucket.spec.part.priorities, []
+    def _pinned(  # noqa: PLR0917  # what answers what
+        self,
+        wait: PullWait,
+        array: int,
+        values: BucketValues,
+        first: int,
+        stop: int,
+        version: int,
+        *,
+        compressed: bool = False,
+    ) -> list[AnswerRun]:
+        all_priorities, ahead, found = self._bucket.spec.part.priorities, wait.priority * CALL_PRIORITY, []
+        entry = AnswerEntry(wait.request, array, self._bucket.spec.number, version, compressed)
         for low, high, held, part, bounds in values.pieces(first, stop):
             priority, priorities = int(all_priorities[low]), None
             if high - low > 1 and priority != all_priorities[high - 1]:
-                priorities = all_priorities[low:high]
-            what = (array, number, version, low, bounds, held.source, held, priority, priorities, part, compressed)
-            found.append(Answer(*what))
+                priorities = all_priorities[low:high] - ahead
+            pin = Pin(held, part, high - low)
+            run: AnswerRun = OutRun(
+                entry, low, bounds, held.source, priority=priority - ahead, owner=pin, priorities=priorities
+            )
+            found.append(run)
         return found
 
 

@@ -351,7 +351,7 @@ class ShardCore:
             return
         for part in table.answers(wait):
             if part is not None:
-                peer.put(wait, part)
+                peer.put(part)
                 continue
             self.links.due(peer)
             yield
@@ -369,7 +369,7 @@ class ShardCore:
         few = outbox.queued_bytes <= peer.job.most_queued and outbox.queued_slices < MAX_QUEUED_RUNS
         if few or self._may_queue(peer):
             for answer in bucket.pulls.answers(wait, first, stop):
-                peer.put(wait, answer)
+                peer.put(answer)
             if wait.open and wait.answered(bucket.state.spec.number, first, stop):
                 peer.forget(wait)
             self.links.waiting[peer.identity] = peer

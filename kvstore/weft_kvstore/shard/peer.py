@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.bucket.bucket import Answer, PullWait
+from weft_kvstore.bucket.bucket import AnswerEntry, AnswerRun, PullWait
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import Mode
 from weft_kvstore.same_host.memory import PeerMemory, Span
@@ -25,7 +25,7 @@ from weft_kvstore.wire.messages import (
     Values,
     Welcome,
 )
-from weft_kvstore.wire.outbox import CALL_PRIORITY, Outbox, OutFrame, OutRun, Piece, Pin
+from weft_kvstore.wire.outbox import Outbox, OutFrame, Piece, Pin
 
 # --- A connection that has said Hello, as its shard sees it -----------------------------------------------------------
 
@@ -41,29 +41,19 @@ MAX_IDS_BYTES: Final = 1 << 28
 """Ids of rows that one connection's open pulls may hold: eight of the largest that a client makes."""
 
 
-class AnswerEntry(NamedTuple):
-    """What a run of values says beside slice numbers: see `messages.Values`."""
-
-    request: int
-    array: int
-    bucket: int
-    version: int
-    compressed: bool
-
-
 class Undelivered:
     """Answers, by request, that a broken connection has not brought, each with a pin of its own. The slot's later steps
     may have changed the values since, so whoever asks again gets the same bytes."""
 
     def __init__(self) -> None:
-        self._runs: dict[int, list[OutRun[AnswerEntry, Pin]]] = {}
+        self._runs: dict[int, list[AnswerRun]] = {}
 
     def add(self, piece: Piece[AnswerEntry, Pin]) -> None:
         run = piece.run.part(piece.first, piece.count)
         run.owner = piece.run.owner.again(piece.first, piece.count)
         self._runs.setdefault(run.entry.request, []).append(run)
 
-    def take(self, request: int) -> list[OutRun[AnswerEntry, Pin]]:
+    def take(self, request: int) -> list[AnswerRun]:
         """What has not been delivered to it, from now on no more."""
         return self._runs.pop(request, [])
 
@@ -126,7 +116,7 @@ class Peer:
         self.shared = SharedBytes()
         self.undelivered = Undelivered()
         self.broken: list[Peer] = []
-        self._answers: dict[int, dict[int, OutRun[AnswerEntry, Pin]]] = {}
+        self._answers: dict[int, dict[int, AnswerRun]] = {}
         """The runs of each request that wait in the outbox, by their number there."""
 
     def receipts(self) -> Iterator[list[Buffer]]:
@@ -171,24 +161,10 @@ class Peer:
         self.sent += 1
         return encode(message, payload, self.sent)
 
-    def put(self, wait: PullWait, part: Answer) -> None:
+    def put(self, run: AnswerRun) -> None:
         """Hands a part of an answer over to the outbox."""
-        entry = AnswerEntry(wait.request, part.array, part.bucket, part.version, part.compressed)
-        priority, priorities = part.priority, part.priorities
-        if wait.priority:
-            ahead = wait.priority * CALL_PRIORITY
-            priority, priorities = priority - ahead, None if priorities is None else priorities - ahead
-        run: OutRun[AnswerEntry, Pin] = OutRun(
-            entry,
-            part.first,
-            part.bounds,
-            part.source,
-            priority=priority,
-            owner=Pin(part.held, part.part, len(part.bounds) - 1),
-            priorities=priorities,
-        )
         self.outbox.put(run)
-        self._answers.setdefault(wait.request, {})[run.seq] = run
+        self._answers.setdefault(run.entry.request, {})[run.seq] = run
 
     def forget(self, wait: PullWait) -> None:
         """A pull is not open any more."""
@@ -228,10 +204,9 @@ class Peer:
                     if asked is not None and not wait.state:
                         for low, high in asked.overlaps(run.first, run.first + run.count):
                             wait.answered(run.entry.bucket, low, high)
-                        self.outbox.put(run)
-                        self._answers.setdefault(wait.request, {})[run.seq] = run
+                        self.put(run)
 
-    def _undelivered_to(self, request: int) -> list[OutRun[AnswerEntry, Pin]]:
+    def _undelivered_to(self, request: int) -> list[AnswerRun]:
         """What a pull of a connection that broke has been answered, from now on no more."""
         wait = self.pulls.get(request)
         if wait is not None:

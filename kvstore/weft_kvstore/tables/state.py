@@ -10,7 +10,7 @@ import numpy as np
 
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Array, bytes_of, exact_sum
-from weft_kvstore.bucket.bucket import PIECE_BYTES, PIECE_ELEMENTS, Answer, PullWait, Work
+from weft_kvstore.bucket.bucket import PIECE_BYTES, PIECE_ELEMENTS, AnswerEntry, AnswerRun, PullWait, Work
 from weft_kvstore.description.records import Mode, Sparse
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.arrays import RowHistory
@@ -21,7 +21,7 @@ from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
 from weft_kvstore.sharding import RowCut, chunks_of
 from weft_kvstore.tables.steps import RowPushes, TableSpec, TableSteps
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.outbox import OneBuffer
+from weft_kvstore.wire.outbox import CALL_PRIORITY, OneBuffer, OutRun, Pin
 
 MakeRows = Callable[[Array], Array]
 """make(rows): the first values (n, width) of the table's rows (n) int64."""
@@ -450,12 +450,13 @@ class TableState(Work):
         text, missing = self.steps.missing(wait.version, wait.slot, settled=wait.settled)
         return f"{key} {text}", missing
 
-    def answers(self, wait: PullWait) -> Iterator[Answer | None]:
+    def answers(self, wait: PullWait) -> Iterator[AnswerRun | None]:
         """What answers a pull that can be answered; None between two pieces."""
         places = np.zeros(0, self.cut.id_dtype) if wait.ids is None else wait.ids
         a_chunk, number = self.cut.rows_down, self.spec.number
         together = max(self.a_piece // a_chunk, 1) * a_chunk
         version = max(self.steps.seen(wait.slot, settled=wait.settled), wait.version)
+        priority = self.spec.priority - wait.priority * CALL_PRIORITY
         for array, name in enumerate(self.spec.state if wait.state else (None,)):
             for low in range(0, max(len(places), 1), together):
                 if array or low:
@@ -464,8 +465,8 @@ class TableState(Work):
                 rows = yield from self.reading(some, name)
                 bounds = np.arange(chunks_of(len(some), a_chunk) + 1) * (a_chunk * self.cut.row_bytes)
                 bounds[-1] = rows.nbytes
-                source = OneBuffer(bytes_of(rows))
-                yield Answer(array, number, version, low // a_chunk, bounds, source, None, self.spec.priority)
+                entry, source = AnswerEntry(wait.request, array, number, version), OneBuffer(bytes_of(rows))
+                yield OutRun(entry, low // a_chunk, bounds, source, priority=priority, owner=Pin(None, 0, 0))
 
     def is_one_piece(self, wait: PullWait) -> bool:
         """Whether the answer is small enough to be given in one go: few rows, which have missed few updates."""

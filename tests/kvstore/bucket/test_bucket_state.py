@@ -195,8 +195,8 @@ class Play:
         wait.want(self.state.spec.number, 0, self.slices)
         for first, stop in self.pulls.ready(wait, 0, self.slices):
             for part in self.pulls.answers(wait, first, stop):
-                payload = memoryview(part.source.base)[int(part.bounds[0]) : int(part.bounds[-1])]
-                self.pinned.append((Pin(part.held, part.part, part.parts), part.parts, payload, bytes(payload)))
+                (payload,) = part.source.cut(int(part.bounds[0]), int(part.bounds[-1]))
+                self.pinned.append((part.owner, part.count, memoryview(payload), bytes(payload)))
 
     def give_back(self) -> None:
         while self.pinned:
