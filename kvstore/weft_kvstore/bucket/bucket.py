@@ -339,9 +339,7 @@ class BucketPulls:
     def answers(self, wait: PullWait, first: int, stop: int) -> list[AnswerRun]:
         """What answers it for slices that are `ready`."""
         bucket, update = self._bucket, self._bucket.update
-        seen = bucket.steps.version[first:stop] if bucket.spec.together and bucket.steps.slots else None
-        if seen is None:
-            seen = self._seen(wait, first, stop)
+        seen = self._seen(wait, first, stop)
         found: list[AnswerRun] = []
         if seen is None:
             alike = [(first, stop, wait.version)]
@@ -399,19 +397,13 @@ class BucketPulls:
 
     def _can(self, wait: PullWait, first: int, stop: int) -> Array:
         """Which slices can answer (stop - first) bool."""
-        bucket, can = self._bucket, np.empty(0, np.bool_)
-        if bucket.spec.together and bucket.steps.slots:
-            seen: Array | None = bucket.steps.version[first:stop]
-        else:
-            seen = self._seen(wait, first, stop)
+        bucket, seen, can = self._bucket, self._seen(wait, first, stop), np.ones(stop - first, np.bool_)
         if seen is not None:
             can = seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version
-        else:
-            can = np.ones(stop - first, np.bool_)
-        if not self._bucket.sets.complete:
-            can = can & ~self._bucket.sets.lacking(first, stop)
-        if self._bucket.spec.mode is Mode.STALE and (bound := self._bound(wait)) is not None:
-            can = can & (self._bucket.steps.version[first:stop] >= bound)
+        if not bucket.sets.complete:
+            can = can & ~bucket.sets.lacking(first, stop)
+        if (bound := self._bound(wait)) is not None:
+            can = can & (bucket.steps.version[first:stop] >= bound)
         return can
 
     def _is_reached(self, wait: PullWait, first: int, stop: int) -> bool:
@@ -427,13 +419,8 @@ class BucketPulls:
     def _seen(self, wait: PullWait, first: int, stop: int) -> Array | None:
         """The version that each slice has for this pull; None where it is at every version."""
         steps = self._bucket.steps
-        if not steps.slots:
-            return None
-        if self._bucket.spec.together:
-            together: Array = steps.version[first:stop]
-            return together
-        of = self._of(wait)
-        if of == []:
+        of = self._of(wait) if not self._bucket.spec.together else None
+        if not steps.slots or of == []:
             return None
         found: Array = steps.version[first:stop] if of is None or len(of) > 1 else steps.through[of[0], first:stop]
         return found
