@@ -23,7 +23,7 @@ from weft_server.openapi import PATHS, Audience
 
 TOKEN = "a-token-of-these-tests"
 HERE = Path(__file__).parent
-EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "10"))
+EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "20"))
 PHASES = "examples,fuzzing,stateful" if EXAMPLES <= 20 else "examples,coverage,fuzzing,stateful"
 DEADLINE_S = 240 * max(1, EXAMPLES // 25)
 
