@@ -49,26 +49,28 @@ class LinkState(Enum):
 
 
 class Due(Flag):
-    """What is to be done now. CONNECT: a new socket, and a Hello on it. SIGN: a sign of life, the Hello again or a
-    Ping. LOST: the shard has just become so."""
+    """What to do now. CONNECT: open a new socket and send a Hello. KEEPALIVE: send the Hello again, or a Ping. LOST:
+    fail what waits for the shard."""
 
     CONNECT = auto()
-    SIGN = auto()
+    KEEPALIVE = auto()
     LOST = auto()
 
 
 class Connection:
-    """`lost` is why nothing can be asked now; it passes when the same shard process welcomes us again. `refused` is why
-    nothing ever can; `at_fault` says that it is this client's doing. `ended` is why the last connection ended, where
-    that was said and may pass; `is_taken`: because another process has the slot. `session` counts the connections from
-    1."""
+    """The state of the connection to one shard.
+
+    `lost`: why the shard cannot be asked now; None again once the same shard process welcomes this client. `refused`:
+    why it never can be; `at_fault`: the reason is this client. `end_reason`: why the last connection ended, if the
+    shard said so and it may pass; `is_taken`: another process has the slot. `session` counts connections from 1.
+    """
 
     def __init__(self, name: str, settings: LinkSettings, now: float) -> None:
         self.state = LinkState.DOWN
         self.session = 0
         self.lost: str | None = None
         self.refused: str | None = None
-        self.ended: str | None = None
+        self.end_reason: str | None = None
         self.is_taken = False
         self.at_fault = False
         self.heard = now
@@ -78,18 +80,18 @@ class Connection:
         self._ping_s = settings.ping_s
         self._boot: bytes | None = None
         self._opened = now
-        self._signed = now
+        self._kept_alive_at = now
         self._retry_at = now
         self._retry_s = FIRST_RETRY_S
 
     @property
     def trouble(self) -> str | None:
         """Why the shard does not talk with this client, as far as that is known."""
-        return self.refused or self.ended or self.lost
+        return self.refused or self.end_reason or self.lost
 
-    def welcome(self, message: Welcome, now: float) -> bool:
-        """The shard talks with us. Whether it is the one that did, on a connection that has not broken meanwhile:
-        another has lost what we know of it. Raises ProtocolError for the Welcome of another connection."""
+    def on_welcome(self, message: Welcome, now: float) -> bool:
+        """The shard accepts this client. False if the connection has broken meanwhile, or if the shard has restarted,
+        and so has lost its values. Raises ProtocolError for the Welcome of another connection."""
         if message.session == self.session and self.state is LinkState.DOWN:
             return False  # It had come, and was not read, when the connection broke.
         if message.session != self.session or self.state is not LinkState.GREETING:
@@ -99,26 +101,26 @@ class Connection:
             return False
         self._boot = message.boot
         self.state = LinkState.OPEN
-        self.lost = self.ended = None
+        self.lost = self.end_reason = None
         self.at_fault = self.is_taken = False
         self.heard = now
         self._retry_s = FIRST_RETRY_S
         self._ping_s = min(self._ping_s, message.silence_ms / 4000)
         return True
 
-    def turn_away(self, message: Refused, now: float) -> None:
-        """The shard will not talk: now, or never."""
+    def on_refused(self, message: Refused, now: float) -> None:
+        """The shard rejects this client, for now or for good."""
         code, reason = message.code, f"{self._name}: {message.reason}"
         if code in _PASSING and self._boot is None:
             self.disconnected(now)
-            self.ended, self.is_taken, self.at_fault = reason, code is RefusalCode.BUSY, True
+            self.end_reason, self.is_taken, self.at_fault = reason, code is RefusalCode.BUSY, True
         elif code is RefusalCode.UNKNOWN_LINK:
             self.disconnected(now)
         else:
             self.refuse(reason, at_fault=code not in {RefusalCode.CLOSED, RefusalCode.UNKNOWN_JOB})
 
     def refuse(self, reason: str, *, at_fault: bool = False) -> None:
-        """Nothing will ever be asked of the shard again."""
+        """The shard is given up for good."""
         self.refused = reason
         self.at_fault = at_fault
 
@@ -126,15 +128,15 @@ class Connection:
         """The connection has broken."""
         if self.state is not LinkState.DOWN:
             self.state = LinkState.DOWN
-            self.ended, self.is_taken, self.at_fault = None, False, False
+            self.end_reason, self.is_taken, self.at_fault = None, False, False
             self._retry_at = now + self._retry_s
             self._retry_s = min(self._retry_s * 2, LAST_RETRY_S)
 
-    def shut_out(self, reason: str, now: float, *, may_pass: bool) -> None:
+    def handshake_failed(self, reason: str, now: float, *, may_pass: bool) -> None:
         """The connection has ended in its handshake."""
         if may_pass:
             self.disconnected(now)
-            self.ended = f"{self._name}: {reason}"
+            self.end_reason = f"{self._name}: {reason}"
         else:
             self.refuse(f"{self._name}: {reason}", at_fault=True)
 
@@ -144,20 +146,20 @@ class Connection:
         self._opened += stall_s
 
     def tick(self, now: float) -> Due:
-        """What the time asks for. A connection that is due has begun: it is GREETING."""
+        """What is due. With CONNECT the state is GREETING from now on."""
         due = Due(0)
         if self.refused is not None:
             return due
         if now >= self._connect_at():
             due |= Due.CONNECT
             if self.state is not LinkState.DOWN:  # What was said of earlier ones is out of date.
-                self.ended, self.is_taken, self.at_fault = None, False, False
+                self.end_reason, self.is_taken, self.at_fault = None, False, False
             self.session += 1
             self.state = LinkState.GREETING
-            self._opened = self._signed = now
-        if now >= self._sign_at():
-            due |= Due.SIGN
-            self._signed = now
+            self._opened = self._kept_alive_at = now
+        if now >= self._keepalive_at():
+            due |= Due.KEEPALIVE
+            self._kept_alive_at = now
         if self.lost is None and now - self.heard >= self._silence_s:
             due |= Due.LOST
             self.lost = f"{self._name} has been silent for {now - self.heard:.1f} s (it did not answer)"
@@ -168,7 +170,7 @@ class Connection:
         if self.refused is not None:
             return math.inf
         lost_at = self.heard + self._silence_s if self.lost is None else math.inf
-        return min(self._connect_at(), self._sign_at(), lost_at)
+        return min(self._connect_at(), self._keepalive_at(), lost_at)
 
     def _connect_at(self) -> float:
         """When the next connection is due: the time to try again, or some seconds without a word."""
@@ -176,7 +178,7 @@ class Connection:
             return self._retry_at
         return max(self.heard, self._opened) + self._renewed_after_s
 
-    def _sign_at(self) -> float:
+    def _keepalive_at(self) -> float:
         if self.state is LinkState.DOWN:
             return math.inf
-        return self._signed + (self._ping_s if self.state is LinkState.OPEN else self._silence_s / HELLOS)
+        return self._kept_alive_at + (self._ping_s if self.state is LinkState.OPEN else self._silence_s / HELLOS)

@@ -105,8 +105,8 @@ class ClientCore:
         self._encodes = any(bucket.pushed is not None for bucket in self.routing.buckets)
         """Whether any gradients travel encoded."""
         self.outcomes: list[Outcome] = []
-        self.hurries = False
-        """Whether receipts are to leave before a caller goes on: see `_values`."""
+        self.acknowledges_at_once = False
+        """Whether frames of values are acknowledged before a caller returns: see `_on_values`."""
         self._slot = slot
         job, term, session = description.job, description.term, 0
         hello = Hello(job, term, slot, incarnation, process, session, digest(description))
@@ -126,8 +126,8 @@ class ClientCore:
         self.rows_pushed = 0
         self.rows_pulled = 0
 
-    def told(self, operation: Operation) -> str:
-        """Whose call it is, as every error begins."""
+    def name_of(self, operation: Operation) -> str:
+        """The slot and the call, as every error begins."""
         return f"slot {self._slot}: {operation}"
 
     def begin(self, operation: Operation, now: float) -> None:
@@ -176,7 +176,7 @@ class ClientCore:
                     link.ask(operation)
 
     def receive(self, shard: int, parts: Sequence[Buffer], now: float) -> None:
-        """One message of a shard. A shard that talks nonsense is left for good."""
+        """One message of a shard. A malformed one makes the shard refused for good."""
         link = self.links[shard]
         connection = link.connection
         if connection.refused is not None:
@@ -191,19 +191,22 @@ class ClientCore:
                 if number > link.received:  # One before it is lost; the next connection brings that.
                     self.disconnected(shard, now)
                 return
-            if self._values(link, message, payload, now) if type(message) is Values else self._take(link, message, now):
+            if (
+                self._on_values(link, message, payload, now)
+                if type(message) is Values
+                else self._on_control(link, message, now)
+            ):
                 self.tick_at = now
         except ProtocolError as error:
             connection.refuse(f"{link.name} sent what is no message: {error}")
             self.tick_at = now
 
-    def _take(self, link: ClientLink, message: Reply, now: float) -> bool:
-        """One message of a shard that brings no values. Whether it has changed the connection's life, so that time may
-        ask for something. Raises ProtocolError. What is said of an operation that has ended meanwhile is passed
-        over."""
+    def _on_control(self, link: ClientLink, message: Reply, now: float) -> bool:
+        """A message without values. Whether it has changed the connection's state, so that `tick` is due. Messages
+        about operations that have ended are ignored. Raises ProtocolError."""
         match message:
             case Acknowledge():
-                self._arrived(link, message.frame, now)
+                self._on_acknowledged(link, message.frame, now)
             case Released():
                 for frame in message.frame:
                     self._delivered(link, link.released(frame, now))
@@ -213,17 +216,17 @@ class ClientCore:
                 for other in self.links[1:]:  # One of them was in doubt.
                     other.say(HyperSettle(NOBODY, message.proposal, message.version))
             case PushRefused():
-                self._push_refused(link, message)
+                self._on_push_refused(link, message)
             case Welcome() | Refused():
-                link.greeted(message, now)
+                link.on_handshake(message, now)
                 return True
             case Done() | Measured() | Failed() | Because() | HyperAnswer() | HyperDecided():
                 for number in message.request if isinstance(message, Done) else [message.request]:
                     if (request := link.requests.get(number)) is not None:
-                        self._answered(link, request, message)
+                        self._on_answer(link, request, message)
         return False
 
-    def _answered(self, link: ClientLink, request: Operation, message: Answer | Failed | Because) -> None:
+    def _on_answer(self, link: ClientLink, request: Operation, message: Answer | Failed | Because) -> None:
         """A shard says something of a request."""
         if isinstance(message, Because):
             request.because[link.shard] = message.reason
@@ -234,19 +237,19 @@ class ClientCore:
             for shard, said in request.answered(link.shard, message):
                 self.links[shard].say(said)
         except StoreError as error:
-            self.end(request, None, type(error)(f"{self.told(request)}: {link.name}: {error}"))
+            self.end(request, None, type(error)(f"{self.name_of(request)}: {link.name}: {error}"))
             return
         if link.shard not in request.pending:
             link.requests.pop(request.number, None)
         if not request.pending:
             self.end(request, request.result(), None)
 
-    def _values(self, link: ClientLink, values: Values, payload: memoryview, now: float) -> bool:
-        """A frame of values; else as `_take`. Where a pull came in several frames they may be small because the shard
-        holds the link for slow. It hears of the last one at once: what lies here until the next call would seem to have
-        been under way, and the frames would stay small."""
+    def _on_values(self, link: ClientLink, values: Values, payload: memoryview, now: float) -> bool:
+        """A frame of values; else as `_on_control`. The last frame of a pull that came in several is acknowledged at
+        once: the shard measures the link by that, and would send small frames for ever if it waited for the next
+        call."""
         if values.acknowledge:
-            self._arrived(link, values.acknowledge, now)
+            self._on_acknowledged(link, values.acknowledge, now)
         shard, parts = link.shard, [payload]
         if values.at:
             if link.arena.lent is not None:
@@ -264,14 +267,14 @@ class ClientCore:
                 if shard not in operation.pending:
                     del link.requests[request]
                 if ended:
-                    self.hurries = self.hurries or operation.came_in_parts
+                    self.acknowledges_at_once = self.acknowledges_at_once or operation.came_in_parts
                     self.end(operation, operation.result(), None)
         if operation is not None and shard in operation.pending:
             operation.came_in_parts = True
-        link.arrived(values)
+        link.count_values(values)
         return False
 
-    def _arrived(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
+    def _on_acknowledged(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
         for frame in frames:
             pieces: Sequence[SentPiece] = link.outbox.acknowledge(frame, now)
             self._delivered(link, link.arena.arrived(frame, pieces) if link.arena.in_use else pieces)
@@ -281,7 +284,7 @@ class ClientCore:
             if not one.run.cancelled and one.run.owner.arrived(link.shard, one.count):
                 self.end(one.run.owner, None, None)
 
-    def _push_refused(self, link: ClientLink, message: PushRefused) -> None:
+    def _on_push_refused(self, link: ClientLink, message: PushRefused) -> None:
         """A run was refused. One of several calls is sent again, call by call: most of them are right."""
         frame = link.outbox.in_flight(message.frame)
         runs = [] if frame is None else frame.runs()
@@ -289,7 +292,7 @@ class ClientCore:
             raise ProtocolError(f"PushRefused.run: run {message.run} of frame {message.frame} is not under way")
         operation, *others = {piece.run.owner: None for piece in runs[message.run]}
         if not others:
-            self.end(operation, None, StoreRefusedError(f"{self.told(operation)}: {link.name}: {message.reason}"))
+            self.end(operation, None, StoreRefusedError(f"{self.name_of(operation)}: {link.name}: {message.reason}"))
             return
         for run in link.outbox.repeat(message.frame, message.run):
             run.entry = run.entry._replace(request=run.owner.number)
@@ -327,7 +330,7 @@ class ClientCore:
         """Fails what is open, for that reason, and says good-bye."""
         self._setting.clear()
         for operation in list(self.open.values()):
-            self.end(operation, None, StoreError(f"{self.told(operation)}: {reason}"))
+            self.end(operation, None, StoreError(f"{self.name_of(operation)}: {reason}"))
         for link in self.links:
             link.say(Bye())
 
@@ -384,14 +387,14 @@ class ClientCore:
         if isinstance(error, StoreRefusedError):
             return error
         if isinstance(error, MemoryError):
-            return StoreError(f"{self.told(operation)}: no memory: {error}")
+            return StoreError(f"{self.name_of(operation)}: no memory: {error}")
         _log.error("slot %d: %s failed", self._slot, operation, exc_info=error)
-        failed = StoreError(f"{self.told(operation)}: {type(error).__name__}: {error}")
+        failed = StoreError(f"{self.name_of(operation)}: {type(error).__name__}: {error}")
         failed.__cause__ = error
         return failed
 
     def _lost_error(self, link: ClientLink, operation: Operation) -> StoreError:
-        text = f"{self.told(operation)}: {link.connection.trouble}"
+        text = f"{self.name_of(operation)}: {link.connection.trouble}"
         return StoreRefusedError(text) if link.connection.at_fault else StoreLostError(text)
 
     def _end_overdue(self, now: float) -> list[int]:
@@ -401,7 +404,7 @@ class ClientCore:
             if operation.due_at - self._ask_before_s > now:
                 break
             if operation.due_at <= now:
-                text = f"{self.told(operation)} took over {self._timeout_s:g} s; {self._waits(operation)}"
+                text = f"{self.name_of(operation)} took over {self._timeout_s:g} s; {self._waits(operation)}"
                 self.end(operation, None, StoreTimeoutError(text))
             elif operation.number > self._asked:
                 self._asked = operation.number
@@ -417,7 +420,7 @@ class ClientCore:
             return []
         if waited_s >= TOLD_AFTER_S:
             self._quiet_until = now + QUIET_S
-            _log.warning("%s has waited %.0f s: %s", self.told(oldest), waited_s, self._waits(oldest))
+            _log.warning("%s has waited %.0f s: %s", self.name_of(oldest), waited_s, self._waits(oldest))
         return [oldest.number]
 
     def _waits(self, operation: Operation) -> str:

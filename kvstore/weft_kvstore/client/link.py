@@ -151,7 +151,7 @@ class ArenaFrames:
         late, self._late, self._read_before = self._late, [], False
         return late
 
-    def begin_anew(self) -> list[SentPiece]:
+    def reset(self) -> list[SentPiece]:
         """A new connection begins: what it has to bring again though it had arrived."""
         self.memory = self.lent = None
         # What earlier connections brought there may be read still, and is not written before the shard says so.
@@ -257,7 +257,7 @@ class ClientLink:
         self.arena.memory, self.arena.lent = self._memory if taken else None, lent
         self.outbox.shared = taken
 
-    def arrived(self, values: Values) -> None:
+    def count_values(self, values: Values) -> None:
         """A frame of values was copied."""
         total = sum(map(nbytes_of, values.runs))
         self.frames_received += 1
@@ -274,12 +274,12 @@ class ClientLink:
         pieces = self.arena.released(frame)
         return self.outbox.acknowledge(frame, now) if pieces is None else pieces
 
-    def greeted(self, message: Welcome | Refused, now: float) -> None:
+    def on_handshake(self, message: Welcome | Refused, now: float) -> None:
         """The shard says whether it talks with us; if so, everything that is open is asked again. Raises
         ProtocolError."""
         if isinstance(message, Refused):
-            self.connection.turn_away(message, now)
-        elif self.connection.welcome(message, now):
+            self.connection.on_refused(message, now)
+        elif self.connection.on_welcome(message, now):
             if self._memory is not None and message.listener:
                 self.listener, self.may_share = message.listener, True
             for request in self.requests.values():
@@ -290,7 +290,7 @@ class ClientLink:
         due = self.connection.tick(now)
         if Due.CONNECT in due:
             self._connect()
-        if Due.SIGN in due:
+        if Due.KEEPALIVE in due:
             if self.connection.state is LinkState.OPEN:
                 self.say(Ping())
             else:
@@ -339,7 +339,7 @@ class ClientLink:
         self.new_pulls.clear()
         self.acknowledge.clear()
         self.listener, self.may_share = b"", False
-        again = self.arena.begin_anew()
+        again = self.arena.reset()
         self.outbox.shared = False
         for run in self.outbox.requeue(again):
             if not run.owner.ended:

@@ -189,14 +189,13 @@ waits."""
 
 
 class Poller:
-    """Does a client's work. `submit`, `drive` and `close` are called from any thread of the process; `name` is that of
-    the one it has.
+    """Does a client's work. `submit`, `drive` and `close` are called from any thread of the process; `name` names the
+    client's own thread.
 
-    Invariants: `_leader` is used by whoever has `_leading`, `_own` by the client's thread; anybody wakes them.
-    `waited_for` is the leader's future, None once it has ended, and while nobody leads. `_to_call_back` are futures
-    that have ended and whose callbacks the thread has not called. `_closing` is set once and for all, with why in
-    `_failure` where it is no call of `close`; `_gone` when everything is released: from then on whoever ends a future
-    calls back.
+    Invariants: the leader sleeps by `_leader_wait`, the client's thread by `_thread_wait`; any thread wakes them.
+    `waited_for` is the leader's future, None once it has ended and while no caller leads. `_to_call_back` are futures
+    that have ended and whose callbacks have not run. `_closing` is set once; `_failure` says why, unless `close` was
+    called. `_gone` is set once everything is released: from then on the thread that ends a future runs its callbacks.
     """
 
     def __init__(self, sockets: ClientSockets, name: str) -> None:
@@ -218,8 +217,8 @@ class Poller:
         """When the last one began to; once it has left, when it did."""
         self._begun_at = -math.inf
         """When a call has begun operations last."""
-        self._leader = PollWait(sockets)
-        self._own = PollWait(sockets)
+        self._leader_wait = PollWait(sockets)
+        self._thread_wait = PollWait(sockets)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -231,7 +230,7 @@ class Poller:
         if self._closing:
             with contextlib.suppress(ValueError):  # The thread has taken it, and fails it.
                 sockets.submitted.remove(operation)
-                told = f"{sockets.core.told(operation)}: the store was closed"
+                told = f"{sockets.core.name_of(operation)}: the store was closed"
                 operation.future.set_exception(StoreError(told))
         elif (
             (operation.may_wait or len(sockets.core.open) >= CALLS_BEGIN)
@@ -269,13 +268,13 @@ class Poller:
         if self.waited_for is future:
             self.waited_for = None
             if not self._leading._is_owned():
-                self._leader.wake()
+                self._leader_wait.wake()
         if future._done_callbacks:
             self._to_call_back.append(future)
             if self._gone:
                 self._call_back()
             else:
-                self._own.wake()
+                self._thread_wait.wake()
 
     def close(self) -> None:
         """Fails what is open, and returns once everything is released; at once in the middle of the work."""
@@ -290,7 +289,7 @@ class Poller:
         now = self._begun_at = time.monotonic()
         sends_all = self._is_led or (sockets.submitted and sockets.submitted[-1].reads)
         sockets.send(now, math.inf if sends_all else BURST_BYTES)
-        for poll_wait in (self._leader, self._own):
+        for poll_wait in (self._leader_wait, self._thread_wait):
             if poll_wait.is_asleep and poll_wait.over_sockets and sockets.unread():
                 poll_wait.wake()
 
@@ -310,7 +309,7 @@ class Poller:
 
     def _hand_over(self) -> None:
         """What is left to do is the leader's, or the client's thread's: who sleeps for much longer is woken."""
-        poll_wait = self._leader if self._is_led else self._own
+        poll_wait = self._leader_wait if self._is_led else self._thread_wait
         if poll_wait.is_asleep and self._due_at(over_sockets=poll_wait.over_sockets) + GRACE_S < poll_wait.until:
             poll_wait.wake()
 
@@ -329,12 +328,12 @@ class Poller:
             self._working.release()
 
     def _round(self, poll_wait: PollWait, future: StoreFuture[Any] | None) -> bool:
-        """Reads what came, then sends, so what is urgent overtakes. Futures end before anything is sent: who waits for
-        one goes on meanwhile; and who has nothing else under way leaves receipts to his next call, or to the thread,
-        unless they are wanted at once.
-        `future` is the leader's: once it has ended there is nothing more to do for him. A leader who has just begun
-        looks only whether he may sleep, since his call has sent already. Whether he is through, or the client is
-        closing."""
+        """Reads what came, ends futures, then sends. Whether the leader's `future` has ended, or the client closes.
+
+        Sending comes last: urgent slices overtake, and other callers return meanwhile. A leader whose future has ended
+        sends nothing if no other operation is open: its next call acknowledges what came, or the client's thread does.
+        A leader that has just begun reads nothing: its call has just sent, and it only has to go to sleep.
+        """
         sockets, core = self._sockets, self._sockets.core
         readable = poll_wait.readable
         if readable is not None or sockets.submitted or sockets.has_more:
@@ -343,11 +342,11 @@ class Poller:
                 core.end_futures()
             if (
                 core.open
-                or core.hurries
+                or core.acknowledges_at_once
                 or sockets.submitted
                 or not (self._closing or (future is not None and self.waited_for is None))
             ):
-                sockets.go_on(time.monotonic())
+                sockets.advance(time.monotonic())
                 if core.outcomes:
                     core.end_futures()
         if self._closing or (future is not None and self.waited_for is None):
@@ -360,7 +359,7 @@ class Poller:
 
     def _lead(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
         """With `_leading` held: works until it is done, or there is no time left, and hands over."""
-        leader, own = self._leader, self._own
+        leader, own = self._leader_wait, self._thread_wait
         leader.readable = None
         try:
             self._led_at, self._is_led = time.monotonic(), True
@@ -413,7 +412,7 @@ class Poller:
 
     def _run(self) -> None:
         """The thread's work."""
-        own = self._own
+        own = self._thread_wait
         try:
             while not self._closing:
                 self._call_back()
@@ -425,7 +424,7 @@ class Poller:
                 else:
                     self._working.acquire()
                     self._work(self._round, own, None)
-                    self._leader.wake()  # A caller may lead meanwhile: what is new is not what it knows.
+                    self._leader_wait.wake()  # A caller may lead meanwhile: what is new is not what it knows.
                 is_late = not self._is_led and self._due_at(over_sockets=own.over_sockets) < own.until
                 if self._closing or self._to_call_back or is_late:
                     own.is_asleep = False
@@ -450,8 +449,8 @@ class Poller:
         if not self._closing:
             self._failure = failure
         self._closing = True
-        self._leader.wake()
-        self._own.wake()
+        self._leader_wait.wake()
+        self._thread_wait.wake()
 
     def _release(self) -> None:
         failure = self._failure
@@ -471,5 +470,5 @@ class Poller:
             self._gone = True
             self._call_back()
             with self._leading:  # Who leads has been woken, and goes.
-                self._leader.close()
-            self._own.close()
+                self._leader_wait.close()
+            self._thread_wait.close()

@@ -59,9 +59,8 @@ class LinkSocket:
     `fd` becomes readable when something comes, and does not stay so: whatever is done with the socket may take the sign
     away. So `is_unread` says that it was used since it was last seen empty. `monitor_fd` is the monitor's, which was
     seen empty before anything is connected; its messages are read by `broke` alone, all of them, and so it needs no
-    such care afterwards. With `keys` the link is encrypted. `shut_out` is why the handshake has failed, where it has,
-    and whether that may pass.
-    Raises zmq.ZMQError for an endpoint that is none.
+    such care afterwards. With `keys` the link is encrypted. `handshake_error`: why the handshake has failed, and
+    whether that may pass; else None. Raises zmq.ZMQError for an invalid endpoint.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class LinkSocket:
         keys: LinkKeys | None = None,
         passed: list[int] | None = None,
     ) -> None:
-        self.shut_out: tuple[str, bool] | None = None
+        self.handshake_error: tuple[str, bool] | None = None
         self.handover: Handover | None = None
         """By which the shard and the client have each other's memory."""
         self._key = None if keys is None else keys.own.public
@@ -147,16 +146,19 @@ class LinkSocket:
                 reason = (
                     f"it does not let in a client with the CURVE key {key}: no NAME.key in its directory of clients"
                 )
-                self.shut_out = f"{reason} has it (who connects without curve_keys has one that no shard knows)", False
+                self.handshake_error = (
+                    f"{reason} has it (who connects without curve_keys has one that no shard knows)",
+                    False,
+                )
             elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and int(word["value"]) == _MECHANISM:
                 its, mine = ("encrypted", "no ") if key is None else ("not encrypted", "")
-                self.shut_out = f"its links are {its}, and the description has {mine}curve_keys for them", False
+                self.handshake_error = f"its links are {its}, and the description has {mine}curve_keys for them", False
             elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and key is not None:
                 # A shard that has another key than was thought can say nothing that would be understood.
                 reason = (
                     "it broke off the handshake: it may have another CURVE key than the description's curve_keys say"
                 )
-                self.shut_out = f"{reason}, or not have started behind a proxy", True
+                self.handshake_error = f"{reason}, or not have started behind a proxy", True
         return broken
 
     def close(self, linger_ms: int = 0) -> None:
@@ -235,14 +237,16 @@ class ClientSockets:
             if link_socket.monitor_fd in readable and link_socket.broke():
                 now = self.core.tick_at = time.monotonic()
                 connection = self.core.links[shard].connection
-                if link_socket.shut_out is None:
+                if link_socket.handshake_error is None:
                     connection.disconnected(now)
                 else:
-                    connection.shut_out(link_socket.shut_out[0], now, may_pass=link_socket.shut_out[1])
+                    connection.handshake_failed(
+                        link_socket.handshake_error[0], now, may_pass=link_socket.handshake_error[1]
+                    )
             if link_socket.handover is not None and link_socket.handover.fileno() in readable:
                 self._share(shard, link_socket)
 
-    def go_on(self, now: float) -> None:
+    def advance(self, now: float) -> None:
         """Looks at deadlines and connections, and sends: after what came, so what is urgent overtakes."""
         core = self.core
         if now >= core.tick_at:
@@ -256,7 +260,7 @@ class ClientSockets:
         """Begins what was handed over, and sends, to each shard `most` bytes of frames where no slice is larger. Ends
         no future."""
         core = self.core
-        self.has_more = core.hurries = False
+        self.has_more = core.acknowledges_at_once = False
         while self.submitted:
             core.begin(self.submitted.popleft(), now)
         for link in core.links:
@@ -296,7 +300,7 @@ class ClientSockets:
         core = self.core
         while self.submitted:
             operation = self.submitted.popleft()
-            core.outcomes.append((operation, None, StoreError(f"{core.told(operation)}: {reason}")))
+            core.outcomes.append((operation, None, StoreError(f"{core.name_of(operation)}: {reason}")))
         core.close(reason)
 
     def release(self) -> None:

@@ -96,7 +96,7 @@ def test_after_a_break_what_was_not_read_goes_again_and_its_room_waits_for_the_s
     link = Link(room=LARGE)
     frame, _ = link.lay((LARGE, True), (LARGE, False))
     link.arena.arrived(frame.number, frame.pieces)
-    assert link.arena.begin_anew() == [frame.pieces[0]]
+    assert link.arena.reset() == [frame.pieces[0]]
     assert frame.pieces[0].run.owner.because == {}
     link.arena.memory = link.memory
     assert link.lay((LARGE, False))[1] == []
@@ -108,7 +108,7 @@ def test_arrays_that_an_earlier_connection_may_read_are_not_the_callers_before_i
     """Even where the new connection carries them as bytes: the old one's may be read still."""
     link = Link()
     link.lay((LARGE, True))
-    link.arena.begin_anew()
+    link.arena.reset()
     again = link.frame((LARGE, True))
     assert link.arena.arrived(again.number, again.pieces) == ()
     assert link.arena.released_before() == [again.pieces[0]]

@@ -33,7 +33,7 @@ def handshake() -> Connection:
 
 def opened() -> Connection:
     connection = handshake()
-    assert connection.welcome(welcome(1), 0.0)
+    assert connection.on_welcome(welcome(1), 0.0)
     return connection
 
 
@@ -65,57 +65,57 @@ def test_a_welcome_of_another_connection_changes_nothing(session: int) -> None:
     connection = handshake()
     before = states(connection)
     with pytest.raises(ProtocolError, match=rf"Welcome.session: {session} in greeting, this is 1"):
-        connection.welcome(welcome(session), 0.0)
+        connection.on_welcome(welcome(session), 0.0)
     assert states(connection) == before
 
 
 def test_a_welcome_that_is_read_after_its_connection_broke_changes_nothing() -> None:
     connection = handshake()
     connection.disconnected(1.0)
-    assert not connection.welcome(welcome(1), 1.0)
+    assert not connection.on_welcome(welcome(1), 1.0)
     assert (connection.state, connection.refused) == (LinkState.DOWN, None)
     assert Due.CONNECT in connection.tick(connection.next_tick())
-    assert connection.welcome(welcome(2), 2.0)
+    assert connection.on_welcome(welcome(2), 2.0)
 
 
 def test_a_second_welcome_is_none() -> None:
     with pytest.raises(ProtocolError, match=r"Welcome.session: 1 in open"):
-        opened().welcome(welcome(1), 0.0)
+        opened().on_welcome(welcome(1), 0.0)
 
 
 @pytest.mark.parametrize("code", [RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY])
 def test_a_refusal_that_may_pass_is_tried_again_before_the_first_welcome(code: RefusalCode) -> None:
     connection = handshake()
-    connection.turn_away(refused(code), 1.0)
+    connection.on_refused(refused(code), 1.0)
     assert states(connection) == (LinkState.DOWN, None, None, True)
     assert connection.next_tick() == 1.0 + FIRST_RETRY_S
     assert connection.tick(connection.next_tick()) == Due.CONNECT
-    assert connection.welcome(welcome(2), 1.1)
+    assert connection.on_welcome(welcome(2), 1.1)
     assert states(connection) == (LinkState.OPEN, None, None, False)
 
 
 def test_why_a_shard_turned_us_away_is_told_at_once_and_until_it_says_otherwise() -> None:
     connection = handshake()
-    connection.turn_away(refused(RefusalCode.BUSY), 1.0)
+    connection.on_refused(refused(RefusalCode.BUSY), 1.0)
     assert (connection.trouble, connection.is_taken) == ("shard 3: because", True)
     assert Due.LOST in connection.tick(SILENCE_S)
     assert (connection.trouble, connection.is_taken) == ("shard 3: because", True)
-    connection.turn_away(refused(RefusalCode.UNKNOWN_JOB), SILENCE_S)
+    connection.on_refused(refused(RefusalCode.UNKNOWN_JOB), SILENCE_S)
     assert (connection.trouble, connection.is_taken) == ("shard 3: because", False)
     connection.tick(SILENCE_S + 1.0)
     connection.disconnected(SILENCE_S + 1.0)  # Whatever was there is gone.
     assert (connection.trouble, connection.at_fault) == (connection.lost, False)
     connection.tick(SILENCE_S + 2.0)
-    connection.turn_away(refused(RefusalCode.BUSY), SILENCE_S + 2.0)
+    connection.on_refused(refused(RefusalCode.BUSY), SILENCE_S + 2.0)
     connection.tick(SILENCE_S + 3.0)
-    assert connection.welcome(welcome(connection.session), SILENCE_S + 3.0)
+    assert connection.on_welcome(welcome(connection.session), SILENCE_S + 3.0)
     assert (connection.trouble, connection.is_taken) == (None, False)
 
 
 @pytest.mark.parametrize(("code", "at_fault"), [(RefusalCode.UNKNOWN_JOB, False), (RefusalCode.BUSY, True)])
 def test_it_does_not_pass_after_the_first_welcome(code: RefusalCode, at_fault: bool) -> None:
     connection = opened()
-    connection.turn_away(refused(code), 1.0)
+    connection.on_refused(refused(code), 1.0)
     assert (connection.refused, connection.at_fault) == ("shard 3: because", at_fault)
 
 
@@ -125,14 +125,14 @@ FINAL = {*RefusalCode} - {RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY, RefusalCode
 @pytest.mark.parametrize("code", sorted(FINAL))
 def test_any_other_refusal_is_for_good_and_nothing_is_due_ever_after(code: RefusalCode) -> None:
     connection = handshake()
-    connection.turn_away(refused(code), 1.0)
+    connection.on_refused(refused(code), 1.0)
     assert (connection.refused, connection.at_fault) == ("shard 3: because", code is not RefusalCode.CLOSED)
     assert (connection.next_tick(), connection.tick(1e9)) == (float("inf"), NOTHING)
 
 
 def test_a_shard_that_knows_no_hello_gets_one_on_a_new_connection() -> None:
     connection = opened()
-    connection.turn_away(refused(RefusalCode.UNKNOWN_LINK), 1.0)
+    connection.on_refused(refused(RefusalCode.UNKNOWN_LINK), 1.0)
     assert states(connection) == (LinkState.DOWN, None, None, False)
     assert connection.tick(1.0 + FIRST_RETRY_S) == Due.CONNECT
     assert connection.session == 2
@@ -146,7 +146,7 @@ def test_the_time_to_try_again_doubles_up_to_a_bound_and_a_welcome_begins_it_ane
         now = connection.next_tick()
         assert Due.CONNECT in connection.tick(now)
     assert waits == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, LAST_RETRY_S, LAST_RETRY_S])
-    connection.welcome(welcome(8), now)
+    connection.on_welcome(welcome(8), now)
     connection.disconnected(now)
     assert connection.next_tick() - now == pytest.approx(FIRST_RETRY_S)
 
@@ -165,7 +165,7 @@ def test_seconds_without_a_word_begin_a_new_connection_long_before_the_shard_is_
 ) -> None:
     connection = Connection("shard 3", LinkSettings(silence_s=silence_s), 0.0)
     connection.tick(0.0)
-    connection.welcome(welcome(1), 0.0)
+    connection.on_welcome(welcome(1), 0.0)
     connection.heard = 1.0
     assert Due.CONNECT not in connection.tick(1.0 + renewed_after_s - 0.01)
     assert connection.tick(1.0 + renewed_after_s) == Due.CONNECT
@@ -183,9 +183,14 @@ def test_a_hello_is_said_again_until_it_is_answered() -> None:
     connection = handshake()
     again_s = SILENCE_S / HELLOS
     assert connection.next_tick() == pytest.approx(again_s)
-    assert [connection.tick(at * again_s) for at in (0.5, 1.0, 1.5, 2.0)] == [NOTHING, Due.SIGN, NOTHING, Due.SIGN]
-    connection.welcome(welcome(1), 2 * again_s)
-    assert Due.SIGN not in connection.tick(4 * again_s)
+    assert [connection.tick(at * again_s) for at in (0.5, 1.0, 1.5, 2.0)] == [
+        NOTHING,
+        Due.KEEPALIVE,
+        NOTHING,
+        Due.KEEPALIVE,
+    ]
+    connection.on_welcome(welcome(1), 2 * again_s)
+    assert Due.KEEPALIVE not in connection.tick(4 * again_s)
 
 
 def test_the_silence_since_it_was_open_loses_the_shard_once_until_a_welcome() -> None:
@@ -194,7 +199,7 @@ def test_the_silence_since_it_was_open_loses_the_shard_once_until_a_welcome() ->
     assert connection.tick(SILENCE_S) == Due.CONNECT | Due.LOST
     assert connection.lost == "shard 3 has been silent for 8.0 s (it did not answer)"
     assert Due.LOST not in connection.tick(2 * SILENCE_S)
-    connection.welcome(welcome(connection.session), 2 * SILENCE_S)
+    connection.on_welcome(welcome(connection.session), 2 * SILENCE_S)
     assert states(connection) == (LinkState.OPEN, None, None, False)
 
 
@@ -205,7 +210,7 @@ def test_only_what_is_heard_while_it_is_open_breaks_the_silence(is_open: bool) -
     connection = core.links[0].connection
     connection.tick(0.0)
     if is_open:
-        connection.welcome(welcome(1), 0.0)
+        connection.on_welcome(welcome(1), 0.0)
     core.receive(0, encode(Acknowledge([])), SILENCE_S - 0.1)
     assert (Due.LOST in connection.tick(SILENCE_S)) is not is_open
 
@@ -214,21 +219,21 @@ def test_another_boot_is_a_shard_that_has_lost_its_values() -> None:
     connection = opened()
     connection.disconnected(1.0)
     connection.tick(1.0 + FIRST_RETRY_S)
-    assert not connection.welcome(welcome(2, b"c" * 16), 1.1)
+    assert not connection.on_welcome(welcome(2, b"c" * 16), 1.1)
     assert connection.refused == f"shard 3 has started anew and has lost its values; {AFTER_LOSS}"
     assert connection.state is LinkState.GREETING
 
 
 def test_it_pings_as_often_as_the_shard_needs() -> None:
     connection = handshake()
-    connection.welcome(Welcome(1, BOOT, 2000), 0.0)
+    connection.on_welcome(Welcome(1, BOOT, 2000), 0.0)
     assert connection.next_tick() == 0.5
-    assert (connection.tick(0.49), connection.tick(0.5), connection.tick(0.6)) == (NOTHING, Due.SIGN, NOTHING)
+    assert (connection.tick(0.49), connection.tick(0.5), connection.tick(0.6)) == (NOTHING, Due.KEEPALIVE, NOTHING)
 
 
 def test_keys_that_do_not_fit_are_refused_at_once_and_for_good() -> None:
     connection = handshake()
-    connection.shut_out("no such key", 1.0, may_pass=False)
+    connection.handshake_failed("no such key", 1.0, may_pass=False)
     assert (connection.refused, connection.at_fault) == ("shard 3: no such key", True)
     assert (connection.next_tick(), connection.tick(1e9)) == (float("inf"), NOTHING)
 
@@ -249,16 +254,16 @@ def test_a_handshake_that_breaks_off_is_tried_again_and_says_why_until_a_connect
     for _ in range(3):
         if is_read_first:
             connection.disconnected(now)
-        connection.shut_out("broken off", now, may_pass=True)
+        connection.handshake_failed("broken off", now, may_pass=True)
         assert connection.trouble == "shard 3: broken off"
         assert (connection.state, connection.refused, connection.at_fault) == (LinkState.DOWN, None, False)
         now = again(connection)
     connection.disconnected(now)
     assert connection.trouble is None
     now = again(connection)
-    connection.shut_out("broken off", now, may_pass=True)
+    connection.handshake_failed("broken off", now, may_pass=True)
     now = again(connection)
-    assert connection.welcome(welcome(connection.session), now)
+    assert connection.on_welcome(welcome(connection.session), now)
     assert connection.trouble is None
 
 
@@ -266,6 +271,6 @@ def test_a_link_that_was_open_is_shut_out_when_its_key_was_taken_away() -> None:
     connection = opened()
     connection.disconnected(1.0)
     connection.tick(connection.next_tick())
-    connection.shut_out("no such key", 1.1, may_pass=False)
+    connection.handshake_failed("no such key", 1.1, may_pass=False)
     assert connection.refused == "shard 3: no such key"
     assert connection.at_fault

@@ -59,7 +59,7 @@ def without_thread(client: StoreClient) -> Iterator[None]:
 
 def is_led(client: StoreClient) -> bool:
     """Whether a caller leads, and sleeps."""
-    return client._poller._is_led and client._poller._leader.is_asleep
+    return client._poller._is_led and client._poller._leader_wait.is_asleep
 
 
 def meanwhile(client: StoreClient, act: Callable[[], object]) -> threading.Thread:
@@ -152,7 +152,7 @@ def test_the_thread_leaves_the_sockets_to_a_caller_that_has_led_lately_and_works
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with two_slots() as (one, _):
-        own = one._poller._own
+        own = one._poller._thread_wait
         monkeypatch.setattr("weft_kvstore.client.poller.GRACE_S", 1e9)
         one.pull("k0", 0).result(WAIT_S)
         own.wake()
@@ -176,7 +176,7 @@ def test_calls_that_follow_one_another_are_begun_together_and_the_last_of_them_b
             assert (len(core.open), len(submitted)) == (CALLS_BEGIN + BATCH, 0)
             pulls += [one.pull("k0", 1) for _ in range(3)]
             assert len(submitted) == 3
-        one._poller._own.wake()  # It may have seen the patched time.
+        one._poller._thread_wait.wake()  # It may have seen the patched time.
         wait_until(lambda: not submitted)
         assert len(core.open) == len(pulls)
         other.push("k0", 0, GRADIENT).result(WAIT_S)
@@ -202,7 +202,7 @@ def test_a_small_push_travels_with_the_pull_that_follows_it_and_by_itself_where_
             assert len(one._sockets.submitted) == 1
             assert push.result(WAIT_S) is None, "who waits for it begins it"
             one.push("k0", 3, GRADIENT)
-        one._poller._own.wake()  # It may have seen the patched time.
+        one._poller._thread_wait.wake()  # It may have seen the patched time.
         wait_until(lambda: not one._sockets.submitted)
 
 
@@ -239,14 +239,14 @@ def test_a_large_push_is_on_its_way_when_the_pull_behind_it_is_asked_for_and_lea
             push.result(WAIT_S)
             alone = client.push("large", 1, gradient)
             assert link.outbox.queued_bytes
-        client._poller._own.wake()  # It may have seen the patched time.
+        client._poller._thread_wait.wake()  # It may have seen the patched time.
         wait_until(lambda: not link.outbox.queued_bytes)
         alone.result(WAIT_S)
 
 
 def test_beside_a_caller_that_leads_for_long_the_thread_sleeps_for_long_and_is_woken_when_that_leaves() -> None:
     with two_slots() as (one, other):
-        own = one._poller._own
+        own = one._poller._thread_wait
         one.push("k0", 0, GRADIENT).result(WAIT_S)
         pulled = one.pull("k0", 1)
 
