@@ -67,8 +67,8 @@ class PushLog:
         self._again: dict[tuple[str, int], StoreFuture[Any]] = {}
         """By key and step: the last push of a step that may have been pushed before."""
         self._pulls: list[tuple[Sequence[str], Sequence[int], Future[Any]]] = []
-        self._most_pulls = 64
-        """Those that have ended are looked for where there are more."""
+        self._most_pulls = self._most_again = 64
+        """What has ended is looked for where there are more."""
         self._failed: dict[str, dict[int, FailedPush]] = {}
         self._lock = threading.RLock()
         """Held for a moment: failures come on the store's thread. A signal's handler may call too."""
@@ -81,7 +81,9 @@ class PushLog:
                 self._under_way.popleft()
             self._under_way.append(push)
             if again or self.has_failed:
-                self._again = {step: one for step, one in self._again.items() if not one.has_ended}
+                if len(self._again) >= self._most_again:
+                    self._again = {step: one for step, one in self._again.items() if not one.has_ended}
+                    self._most_again = max(64, 2 * len(self._again))
                 self._again.update(dict.fromkeys(zip(names, steps, strict=True), push))
                 for name, step in zip(names, steps, strict=True):
                     failed = self._failed.get(name, {})

@@ -181,13 +181,14 @@ class Looked(StoreFuture[None]):
         super().hook(hook)
 
 
-def test_a_push_and_a_pull_look_at_no_more_pushes_the_more_are_under_way() -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_a_push_and_a_pull_look_at_no_more_pushes_the_more_are_under_way(again: bool) -> None:
     Looked.looks, log, count = 0, PushLog(), 1000
     pushes, pulls = [Looked() for _ in range(count)], [StoreFuture[None]() for _ in range(count)]
     for step, push in enumerate(pushes):
-        log.add(["w"], [step], push)
+        log.add(["w"], [step], push, again=again)
         assert log.guard(["w"], [step + 1], pulls[step])
-    assert Looked.looks <= 4 * count
+    assert Looked.looks <= 6 * count
     pushes[600].set_exception(StoreRefusedError("far"))
     assert [one.done() for one in pulls] == [False] * 600 + [True] * 400
     for push in pushes:
