@@ -34,7 +34,7 @@ def test_the_programs_print_what_the_page_says(
 
 
 def test_every_call_and_name_is_there() -> None:
-    public = {name for name in vars(KVStore) if not name.startswith("_")}
+    public = {name for name in dir(KVStore) if not name.startswith("_")}
     called = set(re.findall(r"\b(?:store|KVStore)\.(\w+)", PAGE))
     assert called <= public | {"description", "slot", "md"}
     assert called >= {"init", "push", "pull", "pushpull", "push_rows", "pull_rows", "pull_state", "restore", "barrier"}
