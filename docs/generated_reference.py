@@ -157,7 +157,10 @@ def class_entry(module: str, name: str, kind: type, heading: str) -> Iterator[st
     fields = list(fields_of(kind))
     if is_model or any(said for _, _, said in fields):  # else the signature says all of it
         yield table(("Field", "Default", ""), fields)
-    for each, member in vars(kind).items():
+    # A base that has no page of its own is told of here.
+    told = [base for base in kind.__mro__ if base is kind or (base.__module__.startswith("weft") and not public(base))]
+    members = {each: member for base in reversed(told) for each, member in vars(base).items()}
+    for each, member in members.items():
         if each.startswith("_") or is_error or is_model:
             continue
         if isinstance(member, property):
@@ -167,6 +170,11 @@ def class_entry(module: str, name: str, kind: type, heading: str) -> Iterator[st
             said = prose(inspect.getdoc(getattr(kind, each)) or "")
             shown = signature_of(f"{name}.{each}", getattr(kind, each))
             yield f"{heading}# {name}.{each} {{: #{module}.{name}.{each} }}\n\n{shown}\n\n{said}"
+
+
+def public(kind: type) -> bool:
+    """Whether a class has an entry of its own."""
+    return any(getattr(module, kind.__name__, None) is kind for module in (weft, nn, ops, weft_kvstore))
 
 
 def fields_of(kind: type) -> Iterator[tuple[str, str, str]]:

@@ -69,6 +69,7 @@ def test_every_public_name_of_python_has_its_entry(site: Path) -> None:
         ids = set(re.findall(r' id="([^"]+)"', page(site, name)))
         assert {f"{module}.{each}" for each in names} <= ids
     assert "weft.Client.submit" in re.findall(r' id="([^"]+)"', page(site, "python"))
+    assert "weft_kvstore.KVStore.pushpull" in re.findall(r' id="([^"]+)"', page(site, "kvstore"))
 
 
 def commands(command: Any, path: str) -> Iterator[str]:
