@@ -46,7 +46,9 @@ def check_description(description: StoreDescription) -> None:
     """Raises DescriptionError for the first thing that is wrong, naming the field."""
     try:
         descriptions.from_builtins(msgspec.to_builtins(description))
-        msgspec.json.encode(description)  # Half of a pair of surrogates, say, cannot be sent.
+        msgspec.json.encode(description)
+    except UnicodeEncodeError as error:
+        raise DescriptionError(f"description: {error.object!r} cannot be sent as UTF-8: {error.reason}") from None
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise DescriptionError(field_first(str(error))) from None
     with np.errstate(all="ignore"):  # A first value that overflows is a problem that is found.
