@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -14,8 +15,8 @@ from weft_kernels.rules.hyper_log import HyperLog
 from weft_kernels.rules.record import Hyper, Rule
 from weft_kernels.rules.replay import CALL_ELEMENTS, replaying
 from weft_kernels.rules.rows import apply_to_rows
-from weft_kvstore.arrays import Array
-from weft_kvstore.rows.memory import GrowingArray, TablePlace
+from weft_kvstore.arrays import HUGE_PAGE_BYTES, Array
+from weft_kvstore.rows.memory import GrowingArray, HugeBlocks, TablePlace
 
 # --- A table's values and the rule's state by the number of the row, in memory or in a file ---------------------------
 
@@ -70,6 +71,12 @@ class RowArrays:
     def names(self) -> tuple[str, ...]:
         """Of the state."""
         return tuple(self._start)
+
+    def huge_blocks(self) -> HugeBlocks | None:
+        """Of arrays of fixed size in memory that are as large as a huge page; of others None."""
+        arrays = [one.array for one in self._arrays.values()]
+        is_fixed = self.at_once is None and sys.platform == "linux"
+        return HugeBlocks(arrays) if is_fixed and arrays[0].nbytes >= HUGE_PAGE_BYTES else None
 
     def reserve(self, rows: int) -> None:
         """Makes room for so many rows. Raises MemoryError."""

@@ -123,6 +123,7 @@ class TableRows:
         the numbers that admit by probability. `history`: which updates rows have seen, where semantics are the standard
         ones. Raises MemoryError, and OSError where no file can be made at the place."""
         self.arrays = RowArrays(width, dtype, start, capacity=rows, place=place)
+        self._huge_blocks = self.arrays.huge_blocks()
         self.history = history
         self.changes = RowChanges()
         """Since captures before."""
@@ -181,6 +182,8 @@ class TableRows:
             new = np.flatnonzero(~self._here.array[places])
         if len(new):
             self._create(rows[new], places[new], first)
+        if self._huge_blocks is not None:
+            self._huge_blocks.advance()
         return rows
 
     def admitted(self, places: Array, step: int) -> Array | None:
@@ -295,6 +298,8 @@ class TableRows:
             self.arrays.begin_state(some, are_zeros=self._index is None)
         self._here.array[rows] = True
         self.count += len(rows)
+        if self._huge_blocks is not None:
+            self._huge_blocks.add(rows)
         if self.history is not None:
             self.history.begin(rows)
 
