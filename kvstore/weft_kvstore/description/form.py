@@ -349,9 +349,13 @@ def describe(
         if not isinstance(number, int | float | dict):
             raise DescriptionError(f"hyper.{name}: {_HYPER}, not {number!r}")
     document = {name: _encoded(value, name) for name, value in settings.items()}
-    named = [
-        {"key": _encoded(name, "keys", "a string or a number"), **_fields(name, key)} for name, key in keys.items()
-    ]
+    named = []
+    for number, (key, form) in enumerate(keys.items()):
+        try:
+            store_name(key)
+        except ValueError as error:
+            raise DescriptionError(f"keys[{number}].key: {error}") from None
+        named.append({"key": _encoded(key, "keys"), **_fields(key, form)})
     return described({**document, "hyper": numbers, "keys": named})
 
 
@@ -369,9 +373,9 @@ def _fields(name: UserKey, key: object) -> dict[str, Any]:
 
 
 def _encoded(value: object, where: str, form: str = "numbers, strings, lists and mappings") -> Any:
-    """The value as plain data. Raises DescriptionError, which `where` begins, for what is none."""
+    """The value as plain data; bytes stay bytes, which no field is. Raises DescriptionError, which `where` begins."""
     try:
-        return msgspec.to_builtins(value, enc_hook=_plain)
+        return msgspec.to_builtins(value, enc_hook=_plain, builtin_types=(bytes, bytearray, memoryview))
     except (TypeError, ValueError, RecursionError) as error:
         raise DescriptionError(f"{where}: {form}, not {type(value).__name__} ({error})") from None
 

@@ -179,8 +179,7 @@ class KVStore(RowCalls):
         return self._store.gradient_buffer(self._registry.buffered(key, "gradient_buffer"))
 
     def value_buffer(self, key: UserKey) -> Array:
-        """An array for a key's value, the same one at each call, as `out` of a pull. Shards on this host write into
-        it."""
+        """An array for a key's value, the same one at each call, to pass as `out` of a pull."""
         return self._store.value_buffer(self._registry.buffered(key, "value_buffer"))
 
     def end_step(self, step: int | None = None) -> Future[StepOutcome | None]:

@@ -110,7 +110,7 @@ class PeerArenas:
 
 @dataclass(slots=True)
 class Counts:
-    """What `ShardStatistics` tells."""
+    """Counters that the shard's metrics show."""
 
     frames_sent: int = 0
     frames_received: int = 0

@@ -269,7 +269,7 @@ def chunks_apart(rows: Rows, a_chunk: int) -> Iterator[Rows]:
 def unpacked_ids(run: Run, cut: RowCut, shard: int, key: str) -> list[Array]:
     """The chunks of a run of a pull's ids, as places on the shard. Raises ProtocolError, naming the field."""
     _check_sizes(run, cut.rows_on(shard), cut.ids_up, ID_BYTES, key)
-    ids = np.frombuffer(run.payload, cut.id_dtype).copy()  # As above.
+    ids = np.frombuffer(run.payload, cut.id_dtype).copy()  # They outlive the message.
     places = _places(ids, cut.ids_up, cut, shard, key)
     return [places[begin : begin + cut.ids_up] for begin in range(0, max(len(ids), 1), cut.ids_up)]
 

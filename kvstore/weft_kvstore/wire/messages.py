@@ -150,13 +150,13 @@ ValueRow = tuple[Count, Count, Count, Count, bool, Count, Positive, Count]
 
 
 class Push(Message, frozen=True, omit_defaults=True, tag="push"):
-    """What a client sends; the payload is the bytes of the runs, joined. It may be `at` a place in the client's memory.
+    """What a client sends; the payload is the bytes of the runs, joined, or is `at` offsets in the client's memory.
 
     `payload_kind` 0: gradients of step `step`; 1: values to be set at version `step`; 2: ids of the rows that pull
     `request` asks for; 3: what a key that nobody has pushed was at version `step`, its value where `chunks` is 0, else
     the rule's state array of that number, from 1. `request` numbers the client's call; of gradients it is 0, so that
-    those of several calls may be one run, or the call's number, so that they are not. `acknowledge`: as `Acknowledge`,
-    and `pull`: a Pull that comes before the frame, said on the way.
+    those of several calls may be one run, or the call's number, so that they are not. `acknowledge`: as `Acknowledge`.
+    `pull`: a Pull that the shard answers after the frame; of ids and rows it is read before, since they belong to it.
     """
 
     frame: Count

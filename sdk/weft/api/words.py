@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-NAME_RULE = "a name is of letters, digits, '_', '.' and '-', begins with none of the last two, and has 1 to 128"
+NAME_RULE = "a name has 1 to 128 letters, digits, '_', '.' and '-', and does not begin with '.' or '-'"
 
 _SPEED = "leave it out: it changes speed alone, and weft chooses"
 _OF_OTHERS: Mapping[str, str] = {

@@ -213,7 +213,12 @@ def test_what_is_no_description_says_so(tmp_path: Path, name: str, content: byte
     [
         ({"w": 3}, "key 'w': a Key, a shape or an array, not int"),
         ({"w": (3, "x")}, r"keys\[0\].shape\[1\]: expected `int`, got `str`"),
-        ({1.5: (3,)}, r"keys\[0\].key: expected `int \| str`, got `float`"),
+        ({1.5: (3,)}, r"keys\[0\].key: key 1.5: a string or a number, not float"),
+        ({"v": (3,), b"x": (3,)}, r"keys\[1\].key: key b'x': a string or a number, not bytes"),
+        (
+            {"w": Key((3,), initializer=b"given")},
+            r"keys\[0\].initializer: expected `float \| str \| object`, got `bytes`",
+        ),  # type: ignore[arg-type]
         ({"w": np.zeros(3, complex)}, r"keys\[0\].dtype: expected `str` matching"),
         ({"w": np.zeros(3, np.int32)}, "key 'w': a rule updates floating-point values, not int32"),
     ],
@@ -356,7 +361,7 @@ ROUND.append(ROUND)
         (lambda: store(lr=ROUND), "^hyper.lr: .*, not list"),
         (lambda: store(lr=np.ones(3)), "^hyper.lr: .*, not ndarray"),
         (lambda: store(job=Odd()), "^job: .*, not Odd"),
-        (lambda: describe({Odd(): (3,)}, rule="sgd"), "^keys: a string or a number, not Odd"),  # type: ignore[dict-item]
+        (lambda: describe({Odd(): (3,)}, rule="sgd"), r"^keys\[0\].key: key .*: a string or a number, not Odd"),  # type: ignore[dict-item]
         (lambda: describe({"w": (Odd(),)}, rule="sgd"), "^key 'w': shape: "),
         (lambda: describe({"w": Key((3,), initializer=Odd())}, rule="sgd"), "^key 'w': initializer: .*, not Odd"),  # type: ignore[arg-type]
         (
