@@ -66,9 +66,10 @@ def endpoints_of(bind: str) -> list[str]:
 class LinkSettings:
     """Settings of one end of a link. Raises ValueError for a number that cannot be meant.
 
-    `credit_bytes`: payload bytes sent and not yet acknowledged, at most. None: follows the link's measured rate.
-    `frame_bytes`: payload bytes of a frame, at most. None: about 2 ms of the link's measured rate, more of a fast
-    loopback, up to 4 MiB.
+    `credit_bytes`: payload bytes sent and not yet acknowledged, at most. None: follows the network's measured
+    rate; 32 MiB over loopback and through shared memory.
+    `frame_bytes`: payload bytes of a frame, at most. None: about 2 ms of the network's measured rate, up to 4 MiB;
+    4 MiB over loopback, 8 MiB through shared memory.
     `priorities`: whether urgent slices overtake others; False is first in, first out, for comparison.
     `request_timeout_s`: deadline of every future, seconds; a minute covers a worker that compiles its first step.
     `ping_interval_s`: seconds between two signs of life on an idle link; never more than a quarter of `silence_s`.

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import statistics
-from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -202,160 +200,77 @@ class Pin:
             self.held.pinned[first if count == 1 else slice(first, first + count)] -= 1
 
 
-# --- How fast a link is, from when its frames are acknowledged --------------------------------------------------------
-# A sample is the bytes acknowledged within a window, over its time. A window has at least four times the credit: an
-# acknowledgement may wait behind the other direction's data and come together with others, so that what one frame tells
-# is far off, and a rate that is too high would make the credit, and with it that queue, larger still. The rate is the
-# median of the last windows. A window in which the link had nothing more to send says little: it counts only where it
-# is larger than the rate so far.
+# --- How much may be in flight on a link, and how long a frame may be -------------------------------------------------
 
 
-WINDOWS_KEPT: Final = 5
-"""Windows that the rate is the median of: a link that became slower is known three of them later."""
-
-GROWTH: Final = 1.25
-"""Two windows in a row that are so much faster are the link's rate: the credit was what held it back."""
-
-WINDOW_CREDITS: Final = 4
-"""How often the credit passes in a window."""
-
-LEAST_WINDOW_BYTES: Final = 256 << 10
-"""What a window has at least that ends early, because everything was acknowledged."""
-
-MIN_ELAPSED_S: Final = 1e-5
-"""Shorter times are the clock's and the scheduler's, not the link's."""
-
-
-class LinkRate:
-    """The delivery rate of one direction of a link. `bytes_per_s` is None until a first window has ended, and
-    `round_trip_s` is the shortest time ever seen: later ones hold the queue that the credit itself makes. `is_least`:
-    the link has never had more to send than it sent, so that it may be faster.
-
-    A window begins when one ends, or when a frame leaves while none is under way.
-    """
-
-    def __init__(self) -> None:
-        self.bytes_per_s: float | None = None
-        self.round_trip_s = 0.0
-        self.is_least = True
-        self._windows: deque[float] = deque(maxlen=WINDOWS_KEPT)
-        self._under_way = 0
-        self._begun = 0.0
-        self._bytes = 0
-        self._starved = False
-        self._seen = False
-
-    def left(self, now: float, *, full: bool) -> None:
-        """A frame leaves now; `full`: the credit, not a lack of slices, ends the sending."""
-        if not self._under_way:
-            self._begun, self._bytes, self._starved = now, 0, False
-        self._under_way += 1
-        self._starved = self._starved or not full
-
-    def acknowledged(self, left_at: float, nbytes: int, now: float, credit: int) -> bool:
-        """A frame of `nbytes` has arrived; `credit` is what may be under way at this moment. Whether that tells more of
-        the link than was known."""
-        self._under_way -= 1
-        self._bytes += nbytes
-        trip = max(now - left_at, MIN_ELAPSED_S)
-        news = not self._seen or trip < self.round_trip_s
-        if news:
-            self.round_trip_s, self._seen = trip, True
-        whole = self._bytes >= WINDOW_CREDITS * credit
-        if whole or (not self._under_way and self._bytes >= LEAST_WINDOW_BYTES):
-            before = self.bytes_per_s, self.is_least
-            self._end(now, says_all=whole and not self._starved)
-            return news or (self.bytes_per_s, self.is_least) != before
-        return news
-
-    def passed_by(self) -> None:
-        """A frame has arrived that says nothing of the link: it had no bytes, or they passed through no socket."""
-        self._under_way -= 1
-
-    def _end(self, now: float, *, says_all: bool) -> None:
-        sample = self._bytes / max(now - self._begun, MIN_ELAPSED_S)
-        self.is_least = self.is_least and not says_all
-        if says_all or self.bytes_per_s is None or sample > self.bytes_per_s:
-            last = self._windows[-1] if self._windows else sample
-            if self.bytes_per_s is not None and min(last, sample) > GROWTH * self.bytes_per_s:
-                self._windows.clear()
-                self._windows.append(last)
-            self._windows.append(sample)
-            self.bytes_per_s = statistics.median_high(self._windows)
-        self._begun, self._bytes, self._starved = now, 0, False
-
-
-# --- How much may be under way on a link, and how long a frame may be, by the rate at which it delivers ---------------
-
-
+LOCAL_CREDIT_BYTES: Final = 32 << 20
+LOOPBACK_FRAME_BYTES: Final = 4 << 20
+SHARED_FRAME_BYTES: Final = 8 << 20
+"""Over loopback and through shared memory the processors are the limit, and a frame costs them as much whatever its
+size. A socket's frame is received while the one before it is merged."""
+FIRST_CREDIT_BYTES: Final = 256 << 10
+"""On a network, before anything is measured: a slow link's 20 ms at 100 Mbit/s."""
+CREDIT_BASE_BYTES: Final = 192 << 10
+"""In flight beside what the rate says. Without it the smaller credit of two directions, whose acknowledgements wait
+behind each other's data, would shrink further."""
+CREDIT_TIME_S: Final = 0.004
+"""Time of the link's rate, beside its round trip, that is in flight: two frames, which keep it busy."""
+MAX_AUTO_CREDIT_BYTES: Final = 8 << 20
 FRAME_TIME_S: Final = 0.002
 """Time of the link's rate that a frame may take: what has begun cannot be overtaken."""
-CREDIT_TIME_S: Final = 0.004
-"""Time of the link's rate, beside its round trip, that is under way: two frames, which keep it busy."""
-CREDIT_BASE_BYTES: Final = 192 << 10
-"""What is under way besides. A window that is a time of the rate alone has no size of its own to come back to: the
-larger one of two directions that share their acknowledgements' way would starve the other."""
 MIN_FRAME_BYTES: Final = 32 << 10
 MAX_AUTO_FRAME_BYTES: Final = 4 << 20
-MIN_CREDIT_BYTES: Final = 128 << 10
-FIRST_CREDIT_BYTES: Final = 256 << 10
-"""Before anything is measured: a slow link's 20 ms at 100 Mbit/s."""
-MAX_AUTO_CREDIT_BYTES: Final = 8 << 20
-LOOPBACK_RATE: Final = 125e6
-"""Bytes a second, those of 1 Gbit/s, above which loopback is no link that somebody slowed down on purpose: what bounds
-it is the processors' time. A frame costs them as much whatever its size, so that small ones keep it slow, and its rate
-them small."""
-LOOPBACK_TIMES: Final = 8
-"""How much longer than on other links a frame may take there, at most."""
-UNTRIED_TIMES: Final = 4
-"""The same of a loopback that never had more to send than it sent: nothing waits there to overtake, and processors that
-are busy with other work make it seem slow."""
-LOOPBACK_FRAME_BYTES: Final = 4 << 20
-LOOPBACK_CREDIT_BYTES: Final = 32 << 20
-SHARED_FRAME_BYTES: Final = 8 << 20
-SHARED_CREDIT_BYTES: Final = 32 << 20
-"""Where bytes pass through shared memory: they have no rate that a frame would have to fit."""
+MIN_TRIP_S: Final = 1e-5
+"""Shorter times are the clock's and the scheduler's, not the link's."""
+GAIN: Final = 0.125
+"""Weight of a new sample in the rate, as in TCP's round-trip time."""
 
 
-class LinkBounds(NamedTuple):
-    """Bytes that may be sent and not acknowledged, and bytes of a frame."""
+class LinkBounds:
+    """How many bytes may be sent and not acknowledged (`credit_bytes`), and how many a frame may have (`frame_bytes`).
 
-    credit_bytes: int
-    frame_bytes: int
+    They are what the settings say; else constants where the link is `loopback` or its payloads are in `shared` memory;
+    else they follow the rate at which a network delivers. When a frame is acknowledged, the bytes that were in flight
+    when it left, over the time since, are a sample of the rate (Little's law); `bytes_per_s` is their moving average,
+    None before the first. `round_trip_s` is the shortest time ever seen: later ones include the queue that the credit
+    makes.
+    """
 
+    __slots__ = ("_local", "_settings", "bytes_per_s", "credit_bytes", "frame_bytes", "round_trip_s")
 
-def link_bounds(rate: LinkRate, settings: LinkSettings, *, loopback: bool, shared: bool) -> LinkBounds:
-    """What the settings say; else by the rate. `loopback`: the link is no network's; `shared`: bytes pass no socket."""
-    credit, frame = settings.credit_bytes, settings.frame_bytes
-    if credit is None:
-        credit = SHARED_CREDIT_BYTES if shared else _credit(rate, loopback=loopback)
-    if frame is None:
-        frame = SHARED_FRAME_BYTES if shared else _frame(rate, loopback=loopback)
-    return LinkBounds(credit, frame)
+    def __init__(self, settings: LinkSettings, *, loopback: bool, shared: bool = False) -> None:
+        self._settings = settings
+        self._local = loopback or shared
+        self.bytes_per_s: float | None = None
+        self.round_trip_s = math.inf
+        if self._local:
+            self._set(LOCAL_CREDIT_BYTES, SHARED_FRAME_BYTES if shared else LOOPBACK_FRAME_BYTES)
+        else:
+            self._set(FIRST_CREDIT_BYTES, MIN_FRAME_BYTES)
 
+    def acknowledged(self, in_flight: int, trip_s: float) -> None:
+        """A frame arrived `trip_s` after it left, with so many bytes in flight then."""
+        if self._local:
+            return
+        trip_s = max(trip_s, MIN_TRIP_S)
+        self.round_trip_s = min(self.round_trip_s, trip_s)
+        rate, sample = self.bytes_per_s, in_flight / trip_s
+        if rate is None:
+            rate = sample
+        elif sample > rate or 2 * in_flight > self.credit_bytes:  # Less in flight says less than what the link can do.
+            # Acknowledgements that come together make a sample far too high.
+            rate += GAIN * (min(sample, 2 * rate) - rate)
+        self.bytes_per_s = rate
+        # Twice the round trip at least: a long link's rate is measured under the credit, and with less never found.
+        credit = CREDIT_BASE_BYTES + int(rate * (self.round_trip_s + max(CREDIT_TIME_S, self.round_trip_s)))
+        self._set(
+            min(credit, MAX_AUTO_CREDIT_BYTES),
+            min(max(int(rate * FRAME_TIME_S), MIN_FRAME_BYTES), MAX_AUTO_FRAME_BYTES),
+        )
 
-def _credit(measured: LinkRate, *, loopback: bool) -> int:
-    rate, round_trip_s = measured.bytes_per_s, measured.round_trip_s
-    if rate is None:
-        return FIRST_CREDIT_BYTES
-    # Twice the round trip at least: a long link's rate is measured under the credit, and with less never found.
-    times = _times(rate, measured, loopback=loopback)
-    wanted = CREDIT_BASE_BYTES + int(rate * (round_trip_s + max(CREDIT_TIME_S * times, round_trip_s)))
-    return min(max(wanted, MIN_CREDIT_BYTES), LOOPBACK_CREDIT_BYTES if loopback else MAX_AUTO_CREDIT_BYTES)
-
-
-def _frame(measured: LinkRate, *, loopback: bool) -> int:
-    rate = measured.bytes_per_s
-    wanted = 0 if rate is None else int(rate * FRAME_TIME_S * _times(rate, measured, loopback=loopback))
-    return min(max(wanted, MIN_FRAME_BYTES), LOOPBACK_FRAME_BYTES if loopback else MAX_AUTO_FRAME_BYTES)
-
-
-def _times(rate: float, measured: LinkRate, *, loopback: bool) -> float:
-    """How much longer than elsewhere a frame may take: more the faster a loopback is, and little more than once where
-    its rate is a slow link's that was measured a little too high."""
-    if not loopback:
-        return 1.0
-    return min(max((rate / LOOPBACK_RATE) ** 2, UNTRIED_TIMES if measured.is_least else 1.0), LOOPBACK_TIMES)
+    def _set(self, credit: int, frame: int) -> None:
+        self.credit_bytes = self._settings.credit_bytes or credit
+        self.frame_bytes = self._settings.frame_bytes or frame
 
 
 # --- A frame that leaves: what travels in it, and its bytes -----------------------------------------------------------
@@ -373,12 +288,14 @@ class Piece(NamedTuple, Generic[E, W]):
 
 
 class OutFrame(NamedTuple, Generic[E, W]):
-    """A frame that leaves now: its number, its pieces and their bytes in the same order, and when it left."""
+    """A frame that leaves now: its number, its pieces and their bytes in the same order, when it left, and how many
+    bytes were in flight then, its own among them."""
 
     number: int
     pieces: tuple[Piece[E, W], ...]
     nbytes: int
     left_at: float
+    in_flight: int
 
     def runs(self) -> list[list[Piece[E, W]]]:
         """Its runs, in the order in which the header names them: pieces that continue one another are one."""
@@ -438,7 +355,7 @@ class OutFrame(NamedTuple, Generic[E, W]):
 class Outbox(Generic[E, W]):
     """Slices on their way to one peer.
 
-    `credit_bytes` and `frame_bytes` are the bounds of this moment. `loopback`: the link is no network's.
+    `bounds`: how much may be in flight now. `loopback`: the link is no network's.
     Invariants: `queued_bytes` and `queued_slices` are sums over waiting runs that are not cancelled (`OutRun.queued`);
     `in_flight_bytes` the sum over frames that left and were not acknowledged; frame numbers count up and are never used
     twice. `_dead` counts the runs of the heap that are cancelled: no more than half of it.
@@ -449,16 +366,15 @@ class Outbox(Generic[E, W]):
         self.queued_bytes = 0
         self.queued_slices = 0
         self.in_flight_bytes = 0
-        self.rate = LinkRate()
         self._settings = settings
         self._shared = False
+        self.bounds = LinkBounds(settings, loopback=loopback)
         self._heap: list[tuple[int, int, int, OutRun[E, W]]] = []
         """By priority, then by when it came; parts of one run in their order."""
         self._dead = 0
         self._seq = 0
         self._frames: dict[int, OutFrame[E, W]] = {}
         self._frame_number = 0
-        self._follow_rate()
 
     @property
     def shared(self) -> bool:
@@ -469,7 +385,7 @@ class Outbox(Generic[E, W]):
     def shared(self, shared: bool) -> None:
         if shared != self._shared:
             self._shared = shared
-            self._follow_rate()
+            self.bounds = LinkBounds(self._settings, loopback=self.loopback, shared=shared)
 
     @property
     def queued_runs(self) -> int:
@@ -492,10 +408,11 @@ class Outbox(Generic[E, W]):
         nothing waits or the credit is used up."""
         if not self._heap:
             return None
-        room = self.credit_bytes - self.in_flight_bytes
-        largest = int(min(self.frame_bytes, most))
+        credit = self.bounds.credit_bytes
+        room = credit - self.in_flight_bytes
+        largest = int(min(self.bounds.frame_bytes, most))
         limit = min(largest, room)
-        if limit < min(largest, self.queued_bytes) and 2 * self.in_flight_bytes > self.credit_bytes:
+        if limit < min(largest, self.queued_bytes) and 2 * self.in_flight_bytes > credit:
             return None  # A full frame can leave soon: it costs no more than a small one, and arrives no later.
         heap = self._heap
         taken: list[Piece[E, W]] = []
@@ -534,10 +451,9 @@ class Outbox(Generic[E, W]):
         if not taken:
             return None
         self._frame_number += 1
-        self.rate.left(now, full=self.queued_slices > 0)
-        frame = OutFrame(self._frame_number, tuple(taken), total, now)
-        self._frames[frame.number] = frame
         self.in_flight_bytes += total
+        frame = OutFrame(self._frame_number, tuple(taken), total, now, self.in_flight_bytes)
+        self._frames[frame.number] = frame
         return frame
 
     def acknowledge(self, number: int, now: float) -> tuple[Piece[E, W], ...]:
@@ -546,11 +462,8 @@ class Outbox(Generic[E, W]):
         if frame is None:
             raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
         self.in_flight_bytes -= frame.nbytes
-        if frame.nbytes and not self._shared:
-            if self.rate.acknowledged(frame.left_at, frame.nbytes, now, self.credit_bytes):
-                self._follow_rate()
-        else:
-            self.rate.passed_by()
+        if frame.nbytes:
+            self.bounds.acknowledged(frame.in_flight, now - frame.left_at)
         return frame.pieces
 
     def in_flight(self, number: int) -> OutFrame[E, W] | None:
@@ -578,8 +491,7 @@ class Outbox(Generic[E, W]):
         unless it was cancelled. Returns that, as new runs; what is cancelled next must be they too."""
         frames, self._frames = self._frames, {}
         self.in_flight_bytes = 0
-        self.rate = LinkRate()
-        self._follow_rate()
+        self.bounds = LinkBounds(self._settings, loopback=self.loopback, shared=self._shared)
         return self._put_again(chain(*[frame.pieces for frame in frames.values()], more))
 
     def repeat(self, number: int, run: int) -> list[OutRun[E, W]]:
@@ -624,8 +536,3 @@ class Outbox(Generic[E, W]):
         self._heap, self._frames, self._dead = [], {}, 0
         self.queued_bytes = self.queued_slices = self.in_flight_bytes = 0
         return frames, waiting
-
-    def _follow_rate(self) -> None:
-        self.credit_bytes, self.frame_bytes = link_bounds(
-            self.rate, self._settings, loopback=self.loopback, shared=self._shared
-        )
