@@ -174,32 +174,11 @@ def ranges_alike(values: Array, offset: int = 0) -> list[tuple[int, int, int]]:
 
 
 class Segment(NamedTuple):
-    """Slices `first` to before `stop`, and their elements; None where there is nothing to be had for them.
-
-    Where the elements do not lie in one array, `parts` are slices that follow each other, each with its own; `elements`
-    are then those of the first part.
-    """
+    """Slices `first` to before `stop`, and their elements; None where there is nothing to be had for them."""
 
     first: int
     stop: int
     elements: Array | None
-    parts: tuple[Segment, ...] = ()
-
-
-def segments_as_one(parts: Sequence[Segment]) -> Segment:
-    """Slices that follow each other, as one."""
-    if len(parts) == 1:
-        return parts[0]
-    return Segment(parts[0].first, parts[-1].stop, parts[0].elements, tuple(parts))
-
-
-def segment_as(segment: Segment, dtype: np.dtype[Any]) -> Segment:
-    """The same with elements of another type, which are new arrays where they are not of it already."""
-    if segment.elements is None:
-        return segment
-    parts = tuple(segment_as(part, dtype) for part in segment.parts)
-    elements = parts[0].elements if parts else segment.elements.astype(dtype, copy=False)
-    return Segment(segment.first, segment.stop, elements, parts)
 
 
 # --- Sums of numbers without any rounding, so that no order or grouping of them can be told from the result -----------

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, Range, Ranges, Segment, greatest, ranges_alike, ranges_where, segments_as_one
+from weft_kvstore.arrays import Array, Range, Ranges, Segment, greatest, ranges_alike, ranges_where
 from weft_kvstore.bucket.state import BucketState
 from weft_kvstore.bucket.update import BucketSpec, BucketValues, EncodedValues
 from weft_kvstore.compression.codecs import PayloadError
@@ -488,44 +488,30 @@ class PlainBucket:
             told = f"slices {first} to {first + count - 1} of bucket {self.state.spec.number}"
             raise ProtocolError(f"{named}: {told}; this shard has 0 to {len(self.state) - 1}")
 
-    def segment_of(self, run: Run) -> Segment:
+    def segments_of(self, run: Run) -> list[Segment]:
         """The elements of a run of slices; their memory is taken over where it is writable. Raises ProtocolError."""
         first, stop = run.first, run.first + run.count
         if not 0 < run.count <= self.state.count - first:
             self.check_range(first, run.count, "Push.first")
         if self.pushed is not None and run.payload_kind == PayloadKind.GRADIENT:
-            return Segment(first, stop, decoded(self.pushed, run, self.state.spec.named))
+            return [Segment(first, stop, decoded(self.pushed, run, self.state.spec.named))]
         bounds, dtype = self.state.spec.part.bounds, self.state.update.values.dtype
+        nbytes = run.parts[0].nbytes if len(run.parts) == 1 else sum(part.nbytes for part in run.parts)
+        if bounds[stop] - bounds[first] != nbytes:
+            what = f"{run.count} slices from {first} of bucket {run.bucket}"
+            raise ProtocolError(f"Push.nbytes: {nbytes} for {what}, not {bounds[stop] - bounds[first]}")
+        stops = [stop]
         if len(run.parts) > 1:
-            return self._segment_in_parts(run)
-        (part,) = run.parts
-        if bounds[stop] - bounds[first] != part.nbytes:
-            self._check_bytes(run, part.nbytes)
-        elements: Array = np.frombuffer(part, dtype)
-        return Segment(first, stop, elements if elements.flags.aligned else elements.copy())
-
-    def _segment_in_parts(self, run: Run) -> Segment:
-        """The same of a run whose bytes are in several parts. A slice that lies in two of them is copied."""
-        bounds, dtype = self.state.spec.part.bounds, self.state.update.values.dtype
-        sizes = [part.nbytes for part in run.parts]
-        self._check_bytes(run, sum(sizes))
-        ends = np.cumsum(sizes) + bounds[run.first]
-        stops = np.searchsorted(bounds, ends)
-        if (bounds[stops] != ends).any():
-            return self.segment_of(run.own())
-        segments, first = [], run.first
-        for part, stop in zip(run.parts, stops.tolist(), strict=True):
+            ends = np.cumsum([part.nbytes for part in run.parts]) + bounds[first]
+            stops = np.searchsorted(bounds, ends).tolist()
+            if (bounds[stops] != ends).any():  # A slice lies in two parts.
+                return self.segments_of(run.own())
+        found = []
+        for part, stop in zip(run.parts, stops, strict=True):
             elements: Array = np.frombuffer(part, dtype)
-            segments.append(Segment(first, stop, elements if elements.flags.aligned else elements.copy()))
+            found.append(Segment(first, stop, elements if elements.flags.aligned else elements.copy()))
             first = stop
-        return segments_as_one(segments)
-
-    def _check_bytes(self, run: Run, nbytes: int) -> None:
-        bounds = self.state.spec.part.bounds
-        told = bounds[run.first + run.count] - bounds[run.first]
-        if told != nbytes:
-            what = f"{run.count} slices from {run.first} of bucket {run.bucket}"
-            raise ProtocolError(f"Push.nbytes: {nbytes} for {what}, not {told}")
+        return found
 
 
 def plain_bucket(

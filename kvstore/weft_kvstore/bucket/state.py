@@ -7,24 +7,15 @@ slice's value is at one version at any time: what is half made is shown to nobod
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import (
-    Array,
-    Range,
-    Segment,
-    greatest,
-    least,
-    ranges_alike,
-    ranges_where,
-    segment_as,
-    segments_as_one,
-)
+from weft_kvstore.arrays import Array, Range, Segment, greatest, least, ranges_alike, ranges_where
 from weft_kvstore.bucket.sets import BucketSets
-from weft_kvstore.bucket.sums import BucketGate, BucketSums, Gradient, PendingSegments, WaitingGradients, sum_dtype
+from weft_kvstore.bucket.sums import GatedSums, Gradient, PendingSegments, SliceSum, sum_dtype
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
@@ -162,8 +153,9 @@ MOST_RESTORED: Final = 1 << 60
 
 
 class BucketState:
-    """Invariants: a slice's sum is of its next step; `_merged` counts the slots in it. `_waiting` has what came and is
-    not merged: of a slot's steps that are in, and of at most STEPS_AHEAD steps that came before the one before them."""
+    """`_waiting` has, by the number of a slot and step, the gradients that came and are not applied, or that the slot
+    has none: of steps that are in (`BucketSteps.came`), and of at most STEPS_AHEAD steps that came before the one
+    before them. Where slots go together the gradients of a step are added in the order of slots once all are in."""
 
     def __init__(self, spec: BucketSpec, values: Array, given: Array, *, shared: bool = False) -> None:
         """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later.
@@ -176,21 +168,21 @@ class BucketState:
         self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole, shared=shared))
         self.sets = BucketSets(spec, self.steps.version, self.update.values, given)
         self.applied: Callable[[int, int, int, int], None] | None = None
-        """Told (slot, step, first, stop) of each slot's gradients when they are merged, where somebody asks."""
+        """Told (slot, step, first, stop) of each slot's gradients when they are added, where somebody asks."""
         self.reached: Callable[[int, int, int], None] | None = None
         """Told (version, first, stop) of slices that have come to a version together, where somebody asks."""
-        self._sums = BucketSums(count, bounds)
-        self._sum_dtype = sum_dtype(values.dtype)
+        self._waiting: dict[tuple[int, int], PendingSegments] = {}
+        is_mean = spec.update is Update.MEAN
+        self._sum_dtype = sum_dtype(values.dtype) if is_mean else None
         """In which gradients are added whose mean is wanted."""
-        # Where each slot goes on by itself, only its own steps have an order.
-        self._waiting = WaitingGradients(bounds, by_slot=spec.merge is Merge.SLOT or not spec.together)
-        self._merged = np.zeros(count, np.int64)
-        self._gate = None
-        is_summed = spec.update is not Update.MEAN
-        self._is_plain = is_summed and spec.gate is None and not spec.is_whole
-        """Whether nothing but its rule stands between a step's last gradients and its update."""
+        self._gated = None
         if spec.gate is not None:
-            self._gate = BucketGate(spec.gate, self._sums, bounds, is_summed=is_summed, unscaled=spec.unscaled)
+            self._gated = GatedSums(spec.gate, bounds, is_summed=not is_mean, unscaled=spec.unscaled)
+        places = range(len(spec.slots))
+        self._groups = [places] if spec.together else [range(place, place + 1) for place in places]
+        """The slots, by their numbers, whose gradients are one update."""
+        if not places:
+            self._groups = []
 
     def __len__(self) -> int:
         """How many slices."""
@@ -201,22 +193,27 @@ class BucketState:
         """Of the values."""
         return int(self.spec.part.bounds[-1])
 
-    def push(self, slot: int, step: int, segment: Segment) -> list[Range]:
-        """Takes in a slot's gradients: see `check` and `accept`."""
-        place, first, stop = self.steps.places.get(slot), segment.first, segment.stop
+    def push(self, slot: int, step: int, segments: Sequence[Segment]) -> list[Range]:
+        """Takes in a slot's gradients of slices that follow each other: see `check` and `accept`."""
+        place, first, stop = self.steps.places.get(slot), segments[0].first, segments[-1].stop
         # What waits of the step behind it would be due with it.
-        alone = place is not None and (place, step + 1) not in self._waiting.segments
+        alone = place is not None and (place, step + 1) not in self._waiting
         if place is not None and alone and self.steps.take_next(place, step, first, stop):
-            self._waiting.put(place, step, segment)
+            pending = self._waiting.get((place, step))
+            if pending is None:
+                self._waiting[place, step] = PendingSegments(self.bounds, segments)
+            else:
+                for segment in segments:
+                    pending.put(segment)
             return [(first, stop)]
         self.check(slot, step, first, stop, pushes=True)
-        return self.accept(slot, step, segment)
+        return [taken for segment in segments for taken in self.accept(slot, step, segment)]
 
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
         place = self.steps.place_of(slot, self._where(slot, step, first))
         self.steps.check(place, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
-        waiting = self._waiting.segments.get((place, step))
+        waiting = self._waiting.get((place, step))
         for segment in waiting.within(first, stop) if waiting is not None else ():
             if (segment.elements is not None) != pushes:
                 where = self._where(slot, step, max(segment.first, first))
@@ -227,16 +224,16 @@ class BucketState:
         merge may go on; what was in before changes nothing: exactly once holds."""
         place = self.steps.places[slot]
         taken, early = self.steps.accept(place, step, segment.first, segment.stop)
-        cut = PendingSegments(self.bounds)
-        for first, stop in early:
-            if (before := self._waiting.segments.get((place, step))) is not None:
-                before.take(first, stop)  # What was sent again takes the place of what came first: it is the same.
-            self._waiting.put(place, step, cut.part(segment, first, stop))
-        for first, stop in taken:
-            self._waiting.put(place, step, cut.part(segment, first, stop))
+        if taken or early:
+            pending = self._waiting.setdefault((place, step), PendingSegments(self.bounds))
+            for first, stop in (*taken, *early):
+                pending.take(
+                    first, stop
+                )  # What came early and again takes the place of what came first: it is the same.
+                pending.put(pending.part(segment, first, stop))
         due = taken
-        while due and (pending := self._waiting.segments.get((place, step := step + 1))) is not None:
-            come = [(max(one.first, a), min(one.stop, b)) for a, b in due for one in pending.within(a, b)]
+        while due and (waiting := self._waiting.get((place, step := step + 1))) is not None:
+            come = [(max(one.first, a), min(one.stop, b)) for a, b in due for one in waiting.within(a, b)]
             due = [one for a, b in come for one in self.steps.accept(place, step, a, b)[0]]
         return taken
 
@@ -288,167 +285,141 @@ class BucketState:
             self.steps.begin_at(version, value.first, value.stop)
 
     def advance(self, todo: list[Range]) -> Range | None:
-        """The next piece of work on the slices `todo`, from which it takes what it has done: the slices that it has
-        changed, or None where nothing more can be done. Raises RuleFailedError, MemoryError."""
-        if not self.spec.together:
-            return self._advance_alone(todo)
-        slots, waiting = len(self.spec.slots), self._waiting
+        """Makes the next update of the slices `todo`, from which it takes those that need no second look: the slices
+        that it has changed, or None where nothing more can be done. Raises RuleFailedError, MemoryError."""
         while todo:
-            low, high = todo.pop()
-            end, merged, version = self._alike(low, high)
-            if end < high:
-                todo.append((end, high))
-            if merged < slots:
-                found = waiting.take(version, merged, low, end) if waiting.segments else ()
-                if merged + 1 == slots and len(found) == 1 and self._closes(version, found[0][1]):
-                    ((place, segment),) = found  # As nearly all steps end: it crosses memory once, and waits nowhere.
-                    first, stop = segment.first, segment.stop
-                    self._is_merged(place, version, segment, first if stop - first == 1 else slice(first, stop))
-                    self._complete(version, first, stop, segment)
-                    if waiting.segments and waiting.holds(version + 1):
+            first, stop = todo.pop()
+            for places in self._groups:
+                piece = self._next_piece(places, first, stop)
+                if piece is None:
+                    continue
+                low, high, step = piece
+                is_done = self._apply(places, step, low, high)
+                if not self.spec.together:  # Of any slot, and any of these slices, another step may be next.
+                    if self._waiting:
                         todo.append((first, stop))
-                    return first, stop
-                for place, segment in found:
-                    self._add(place, version, segment)
-                if found:
-                    todo.append((low, end))
-                continue
-            piece = self._first_piece(low, end)
-            if piece is None or (self.spec.is_whole and self._alike(*piece) != (self.count, merged, version)):
-                continue  # All slices of a whole key wait for each other.
-            if piece[1] < end:
-                todo.append((piece[1], end))
-            if not self._is_held(version) and (self._gate is None or self._gate.passes(version, *piece)):
-                self._complete(version, *piece)
-                if waiting.holds(version + 1):
-                    todo.append(piece)
-                return piece
+                    return low, high
+                if high < stop:
+                    todo.append((high, stop))
+                if is_done:
+                    if (0, step + 1) in self._waiting:
+                        todo.append((low, high))
+                    return low, high
         return None
 
-    def _advance_alone(self, todo: list[Range]) -> Range | None:
-        """Of slots whose gradients are updates of their own, of each slice one step after the other: see `advance`.
-        Work may be done in any order."""
-        waiting = self._waiting
-        while todo and waiting.segments:
-            piece = self._first_piece(*todo[-1])
-            if piece is None:
-                todo.pop()
-                continue
-            for place in range(len(self.spec.slots)):
-                for low, high, step in ranges_alike(self.steps.through[place, piece[0] : piece[1]], piece[0]):
-                    pending = waiting.segments.get((place, step))
-                    if pending is None or self._is_held(step) or (self.spec.is_whole and len(pending) < self.count):
-                        continue
-                    found = [segment for _, segment in waiting.take(step, place, low, high)]
-                    if self.spec.is_whole:
-                        found = [segments_as_one(found)]
-                    for segment in found:  # All before who waits is told: what was taken out is nowhere else.
-                        self._apply_alone(place, step, segment)
-                    if found:
-                        return found[0].first, found[-1].stop
-            _, high = todo.pop()
-            if piece[1] < high:
-                todo.append((piece[1], high))
-        todo.clear()
-        return None
+    def _next_piece(self, places: range, first: int, stop: int) -> tuple[int, int, int] | None:
+        """The first of these slices whose next step is in of all `places`, and can be applied in one go, and that step;
+        a whole key is updated at once. None of them lacks a value, and no change of hyper-parameters holds the step."""
+        steps, spec, hold = self.steps, self.spec, self.spec.hold
+        came = steps.came[places.start : places.stop]
+        done = steps.version if spec.together else steps.through[places.start]
+        if spec.is_whole:
+            first, stop = 0, self.count
+        if stop - first == 1:  # As small keys are: the common case costs no work on arrays.
+            step = int(done[first])
+            is_in = min(came[:, first].tolist()) > step and (self.sets.complete or not self.sets.lacks(first, stop))
+            is_held = hold is not None and hold.held is not None and step >= hold.held.step
+            return (first, stop, step) if is_in and not is_held else None
+        ready: Array = np.logical_and.reduce(came[:, first:stop] > done[first:stop])
+        if not self.sets.complete:
+            ready &= ~self.sets.lacking(first, stop)
+        if hold is not None and hold.held is not None:
+            ready &= done[first:stop] < hold.held.step
+        low = first + int(ready.argmax())
+        if not ready[low - first] or (spec.is_whole and not ready.all()):
+            return None
+        step = int(done[low])
+        other = ~ready[low - first :] | (done[low:stop] != step)
+        high = low + int(other.argmax()) if other.any() else stop
+        if spec.is_whole or high - low == 1:
+            return low, high, step
+        most = int(np.searchsorted(self.bounds, self.bounds[low] + spec.a_piece, side="right")) - 1
+        return low, min(max(most, low + 1), low + spec.slices_a_piece, high), step
 
-    def _is_held(self, step: int) -> bool:
-        """Whether a change of hyper-parameters holds a step."""
-        hold = self.spec.hold
-        return hold is not None and hold.held is not None and step >= hold.held.step
+    def _apply(self, places: range, step: int, first: int, stop: int) -> bool:
+        """Applies a step that is in to slices; False where it is not committed."""
+        steps, gated = self.steps, self._gated
+        at = first if stop - first == 1 else slice(first, stop)
+        if gated is None:
+            sums = self._take(places, step, first, stop)
+        else:
+            for low, high in ranges_where(gated.step[first:stop] != step, first):
+                for one in self._take(places, step, low, high):
+                    gated.measure(step, one)
+                steps.through[:, low:high] = step + 1
+            committed = gated.take(step, first, stop)
+            if committed is None:
+                return False
+            sums = committed
+        for one in sums:
+            if one.gradient is not None:
+                self.update.with_gradient(one.gradient, one.contributors, step)
+            elif self.spec.together:
+                self.update.without_gradient(one.first, one.stop, step)
+        if not self.spec.together:
+            steps.through[places.start, at] = step + 1
+            steps.version[at] = steps.through[:, at].min(axis=0)
+            return True
+        steps.through[:, at] = step + 1
+        steps.version[at] = step + 1
+        if self.sets.ahead:
+            self.sets.reached(step + 1, first, stop)
+        if self.reached is not None:
+            self.reached(step + 1, first, stop)
+        return True
+
+    def _take(self, places: range, step: int, first: int, stop: int) -> list[SliceSum]:
+        """Takes out what waits of a step that is in at these slices: its sum, by runs of slices to which equally many
+        slots contribute."""
+        order: Sequence[int] = places
+        if self.spec.merge is Merge.ARRIVAL and self.spec.together:
+            order = [place for place, of in self._waiting if of == step]
+        layers: list[list[Segment]] = []
+        is_mixed = False
+        for place in order:
+            pending = self._waiting[place, step]
+            segments = pending.take(first, stop)
+            if not pending.segments:
+                del self._waiting[place, step]
+            if self._gated is not None or self.applied is not None:
+                self._is_added(place, step, segments)
+            layer = [one for one in segments if one.elements is not None]
+            if self._sum_dtype is not None:
+                layer = [one._replace(elements=one.elements.astype(self._sum_dtype)) for one in layer]  # type: ignore[union-attr]
+            if layer:
+                layers.append(layer)
+                is_mixed = is_mixed or len(layer) < len(segments)
+        if not is_mixed:
+            gradient = Gradient(self.bounds, first, stop, layers) if layers else None
+            return [SliceSum(first, stop, gradient, len(layers))]
+        counts, found = np.zeros(stop - first, np.int64), []
+        for one in chain(*layers):
+            counts[one.first - first : one.stop - first] += 1
+        for low, high, count in ranges_alike(counts, first):
+            here = [[one for one in layer if one.first < high and low < one.stop] for layer in layers] if count else []
+            here = [layer for layer in here if layer]
+            found.append(SliceSum(low, high, Gradient(self.bounds, low, high, here) if here else None, count))
+        return found
+
+    def _is_added(self, place: int, step: int, segments: Sequence[Segment]) -> None:
+        for first, stop, elements in segments:
+            self.steps.pushed[place, first:stop] = elements is not None
+            if self.applied is not None and elements is not None:
+                self.applied(self.spec.slots[place], step, first, stop)
 
     def begun(self, first: int, stop: int) -> tuple[int, str]:
         """Of some slices: see `Changed`. What has come early counts wherever it belongs."""
         came = self.steps.came[:, first:stop].max(axis=0)
         at = first + int(came.argmax())
-        step = max([int(came.max()), *(step + 1 for _, step in self._waiting.segments)])
+        step = max([int(came.max()), *(step + 1 for _, step in self._waiting)])
         return step, f"step {step - 1} of {self.spec.key_named(at)} has begun"
 
     def replace(self, slot: int) -> None:
-        """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten."""
+        """A newer incarnation fills the slot: what the old one pushed and is not added is forgotten."""
         place = self.steps.places.get(slot)
-        if place is None:
-            return
-        self._waiting.forget(place)
-        self.steps.forget(place)
+        if place is not None:
+            self._waiting = {key: pending for key, pending in self._waiting.items() if key[0] != place}
+            self.steps.forget(place)
 
     def _where(self, slot: int, step: int, slice_: int) -> str:
         return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
-
-    def _alike(self, first: int, stop: int) -> tuple[int, int, int]:
-        """How far slices are alike from the first on, how many slots are merged in their next step, and which it is."""
-        versions = self.steps.version
-        merged, version = int(self._merged[first]), int(versions[first])
-        if stop - first == 1:
-            return stop, merged, version
-        other = (self._merged[first:stop] != merged) | (versions[first:stop] != version)
-        return (first + int(other.argmax()) if other.any() else stop), merged, version
-
-    def _first_piece(self, first: int, stop: int) -> Range | None:
-        """The first slices of these that can be updated in one go: none of them lacks a value. Of a whole key these
-        are all its slices."""
-        if self.spec.is_whole:
-            return None if self.sets.lacks(0, len(self)) else (0, len(self))
-        low, high = first, stop
-        if not self.sets.complete:
-            ranges = self.sets.whole(first, stop)
-            if not ranges:
-                return None
-            low, high = ranges[0]
-        if high - low == 1:
-            return low, high
-        most = int(np.searchsorted(self.bounds, self.bounds[low] + self.spec.a_piece, side="right")) - 1
-        return low, min(max(most, low + 1), low + self.spec.slices_a_piece, high)
-
-    def _add(self, place: int, step: int, segment: Segment) -> None:
-        """Adds a slot's gradients to sums of equally many slots."""
-        first, stop = segment.first, segment.stop
-        at = first if stop - first == 1 else slice(first, stop)
-        is_last = int(self._merged[first]) + 1 == len(self.spec.slots)
-        is_mean = self.spec.update is Update.MEAN
-        self._sums.add(segment_as(segment, self._sum_dtype) if is_mean else segment, last=is_last)
-        self._merged[at] += 1
-        self._is_merged(place, step, segment, at)
-
-    def _is_merged(self, place: int, step: int, segment: Segment, at: int | slice) -> None:
-        pushes = segment.elements is not None
-        self.steps.through[place, at] = step + 1
-        self.steps.pushed[place, at] = pushes
-        if self.applied is not None and pushes:
-            self.applied(self.spec.slots[place], step, segment.first, segment.stop)
-
-    def _closes(self, step: int, last: Segment) -> bool:
-        """Whether the last gradients of a step let all of their slices be updated in one piece."""
-        first, stop = last.first, last.stop
-        if last.elements is None or not self._is_plain or not self.sets.complete or self._is_held(step):
-            return False
-        if stop - first == 1:
-            return True
-        count = self._sums.contributors[first:stop]
-        return self._first_piece(first, stop) == (first, stop) and bool((count == count[0]).all())
-
-    def _complete(self, step: int, first: int, stop: int, last: Segment | None = None) -> None:
-        """Applies a step, of which the `last` gradients may be in no sum."""
-        if last is not None:
-            self.update.with_gradient(self._sums.take(first, stop, last), 1, step)
-        else:
-            for low, high, count in ranges_alike(self._sums.contributors[first:stop].copy(), first):
-                if count:
-                    self.update.with_gradient(self._sums.take(low, high), count, step)
-                else:
-                    self.update.without_gradient(low, high, step)
-        at = first if stop - first == 1 else slice(first, stop)
-        self._merged[at] = 0
-        self.steps.version[at] = step + 1
-        if self.sets.ahead:
-            self.sets.reached(step + 1, first, stop)
-        if self.reached is not None:
-            self.reached(step + 1, first, stop)
-
-    def _apply_alone(self, place: int, step: int, segment: Segment) -> None:
-        first, stop = segment.first, segment.stop
-        if segment.elements is not None:
-            self.update.with_gradient(Gradient(self.bounds, first, stop, (segment,)), 1, step)
-        at = first if stop - first == 1 else slice(first, stop)
-        self._is_merged(place, step, segment, at)
-        self.steps.version[at] = self.steps.through[:, at].min(axis=0)

@@ -87,7 +87,7 @@ class Merger:
     def push(self, shard: JobShard, slot: int, run: Run) -> None:
         """Takes in a run of gradients of slices, and merges them; the payload's memory is taken over."""
         bucket = shard.buckets.get(run.bucket) or shard.plain(run.bucket)
-        for first, stop in bucket.state.push(slot, run.step, bucket.segment_of(run)):
+        for first, stop in bucket.state.push(slot, run.step, bucket.segments_of(run)):
             self.merge(bucket, first, stop)
 
     def push_rows(self, shard: JobShard, slot: int, run: Run) -> None:
@@ -125,7 +125,7 @@ class Merger:
                 self._answer_waiting(table)
             return
         bucket = shard.plain(run.bucket)
-        segment = bucket.segment_of(run)
+        (segment,) = bucket.segments_of(run if len(run.parts) == 1 else run.own())
         if is_set:
             bucket.state.sets.check(slot, run.step, segment.first, segment.stop, origin)
             changed = bucket.state.sets.accept(run.step, segment, origin)

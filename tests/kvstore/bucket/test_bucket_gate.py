@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import key_of, store_of
-from weft_graph.program import Update
 from weft_kvstore.arrays import Array, Segment
-from weft_kvstore.bucket.gate import GateStep, StepGate
-from weft_kvstore.bucket.sums import BucketGate, BucketSums
+from weft_kvstore.bucket.gate import StepGate
+from weft_kvstore.bucket.sums import GatedSums, Gradient, SliceSum
 from weft_kvstore.description.records import CommitDescription, LossScaling
-from weft_kvstore.shard.job_shard import JobShard
 
 NORM = 13.0
 """Of the gradient (3, 4 | 12)."""
@@ -23,31 +19,33 @@ SCALED = CommitDescription(loss_scaling=LossScaling(2.0, 1000))
 
 
 class Gated:
-    """A bucket of a slice of two elements and one of one element, and a slot whose barrier of step 0 is in."""
+    """A slice of two elements and one of one element, of step 0, and a slot whose barrier is in."""
 
-    def __init__(self, commit: CommitDescription, gradient: Array, update: Update = Update.RULE) -> None:
-        key = msgspec.structs.replace(key_of("w", (3,), 1), update=update)
-        (bucket,) = JobShard(store_of([key], slots=1, shards=1, slice_bytes=8), 0).buckets.values()
+    bounds = np.array([0, 2, 3])
+
+    def __init__(self, commit: CommitDescription, gradient: Array | None, *, is_summed: bool = True) -> None:
+        self.gradient = gradient
         self.gate = StepGate(commit, 1)
         self.gate.expect(2)
         self.gate.arrive(0, 0)
-        self.sums = BucketSums(2, bucket.state.bounds)
-        self.sums.add(Segment(0, 2, gradient.copy()))
-        self.bucket = BucketGate(
-            self.gate, self.sums, bucket.state.bounds, is_summed=update is not Update.MEAN, unscaled=False
-        )
+        self.sums = GatedSums(self.gate, self.bounds, is_summed=is_summed, unscaled=False)
+
+    def measure(self, first: int, stop: int) -> None:
+        one = None
+        if self.gradient is not None:
+            elements = self.gradient[self.bounds[first] : self.bounds[stop]].copy()
+            one = Gradient(self.bounds, first, stop, [[Segment(first, stop, elements)]])
+        self.sums.measure(0, SliceSum(first, stop, one, int(one is not None)))
 
     @property
-    def measured(self) -> GateStep:
+    def squares(self) -> float:
         found = self.gate.measured(0)
         assert found is not None
-        return found
+        return math.fsum(found.squares) if found.finite else math.inf
 
-    @property
-    def sum(self) -> list[float]:
-        return [
-            number for segment in self.sums.made(0, 2) if segment.elements is not None for number in segment.elements
-        ]
+    def taken(self, first: int, stop: int) -> list[float] | None:
+        found = self.sums.take(0, first, stop)
+        return None if found is None else [n for one in found if one.gradient for n in one.gradient.total().tolist()]
 
 
 def gradient() -> Array:
@@ -56,40 +54,36 @@ def gradient() -> Array:
 
 def test_slices_wait_until_all_are_measured_and_the_step_is_committed() -> None:
     gated = Gated(CLIPPED, gradient())
-    assert not gated.bucket.passes(0, 0, 1)
+    gated.measure(0, 1)
     assert gated.gate.measured(0) is None, "of one slice of two"
-    assert not gated.bucket.passes(0, 0, 2)
-    assert math.fsum(gated.measured.squares) == NORM**2, "each once, though the first was asked twice"
+    gated.measure(1, 2)
+    assert gated.squares == NORM**2
+    assert gated.taken(0, 2) is None
     gated.gate.commit(0, norm=NORM, finite=True)
-    assert gated.bucket.passes(0, 1, 2)
-    np.testing.assert_allclose(gated.sum, [3.0, 4.0, 12.0 / NORM], rtol=1e-6, err_msg="the slices that pass")
+    for first, stop, wanted in [(1, 2, [12.0 / NORM]), (0, 1, [3.0 / NORM, 4.0 / NORM])]:
+        np.testing.assert_allclose(gated.taken(first, stop), wanted, rtol=1e-6)
 
 
 def test_sums_of_a_step_that_is_skipped_are_dropped() -> None:
     gated = Gated(SCALED, np.array([np.inf, 1.0, 1.0], np.float32))
-    assert not gated.bucket.passes(0, 0, 2)
-    assert not gated.measured.finite
+    gated.measure(0, 2)
+    assert gated.squares == math.inf
     gated.gate.commit(0, norm=math.inf, finite=False)
-    assert gated.bucket.passes(0, 0, 2)
-    assert gated.sum == []
+    assert gated.taken(0, 2) == []
 
 
 def test_the_scale_of_the_loss_is_taken_off_before_it_is_measured() -> None:
     gated = Gated(SCALED, 2 * gradient())
-    assert not gated.bucket.passes(0, 0, 2)
-    assert math.fsum(gated.measured.squares) == NORM**2
+    gated.measure(0, 2)
+    assert gated.squares == NORM**2
     gated.gate.commit(0, norm=NORM, finite=True)
-    assert gated.bucket.passes(0, 0, 2)
-    assert gated.sum == gradient().tolist()
+    assert gated.taken(0, 2) == gradient().tolist()
 
 
 @pytest.mark.parametrize("has_gradient", [True, False])
 def test_a_mean_is_neither_measured_nor_clipped_and_nor_is_nothing(has_gradient: bool) -> None:
-    gated = Gated(CLIPPED, gradient(), Update.MEAN if has_gradient else Update.RULE)
-    if not has_gradient:
-        gated.sums.drop(0, 2)
-    assert not gated.bucket.passes(0, 0, 2)
-    assert math.fsum(gated.measured.squares) == 0
+    gated = Gated(CLIPPED, gradient() if has_gradient else None, is_summed=False)
+    gated.measure(0, 2)
+    assert gated.squares == 0
     gated.gate.commit(0, norm=NORM, finite=True)
-    assert gated.bucket.passes(0, 0, 2)
-    assert gated.sum == (gradient().tolist() if has_gradient else [])
+    assert gated.taken(0, 2) == (gradient().tolist() if has_gradient else [])

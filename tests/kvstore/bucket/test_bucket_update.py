@@ -17,7 +17,7 @@ from weft_graph.program import Update
 from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
-from weft_kvstore.arrays import Segment, segments_as_one
+from weft_kvstore.arrays import Segment
 from weft_kvstore.bucket import update as bucket_update
 from weft_kvstore.bucket import update as bucket_values
 from weft_kvstore.bucket.sums import Gradient, PendingSegments
@@ -59,10 +59,10 @@ def flat(values: BucketValues) -> Array:
 
 
 def pushed(update: BucketUpdate, segment: Segment, contributors: int, step: int, last: Array | None = None) -> None:
-    """The sum of one segment, and maybe of another that came last."""
+    """The sum of one segment, and maybe of another."""
     first, stop = segment.first, segment.stop
     layers = [[segment]] if last is None else [[segment], [Segment(first, stop, last)]]
-    update.with_gradient(Gradient(update.values.bounds, first, stop, *layers), contributors, step)
+    update.with_gradient(Gradient(update.values.bounds, first, stop, layers), contributors, step)
 
 
 def some_of(update: BucketUpdate, first: int, stop: int, seed: int) -> Array:
@@ -165,7 +165,7 @@ def test_what_lies_in_pieces_is_put_together_in_the_cache_and_a_rule_that_may_no
         before, cut = flat(update.values), PendingSegments(update.values.bounds)
         whole = Segment(0, 4, gradient)
         parts = [whole] if pieces == 1 else [cut.part(whole, 0, 3), cut.part(whole, 3, 4)]
-        pushed(update, segments_as_one(parts), 2, 0)
+        update.with_gradient(Gradient(update.values.bounds, 0, 4, [parts]), 2, 0)
         assert np.array_equal(flat(update.values), before + 1), "each element once"
         assert seen == wanted
 
