@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft_kvstore.description.check import DescriptionError
-    from weft_kvstore.description.form import DescriptionForm, Key, describe, read_description
+    from weft_kvstore.description.form import Key, describe, read_description
     from weft_kvstore.description.records import (
         AverageDescription,
         CommitDescription,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "weft_kvstore.description.check": ("DescriptionError",),
-    "weft_kvstore.description.form": ("DescriptionForm", "Key", "describe", "read_description"),
+    "weft_kvstore.description.form": ("Key", "describe", "read_description"),
     "weft_kvstore.description.records": (
         "AverageDescription",
         "CommitDescription",
@@ -83,7 +83,6 @@ __all__ = [
     "CurveKeyError",
     "CurveKeys",
     "DescriptionError",
-    "DescriptionForm",
     "EvictionDescription",
     "GrowthDescription",
     "KVStore",

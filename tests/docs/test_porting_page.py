@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from weft_graph.rules.built_in import BUILT_IN
-from weft_kvstore import DescriptionForm, Key, KVStore
+from weft_kvstore import Key, KVStore, describe
 
 OF_MXNET = """broadcast create init is_capable load_optimizer_states num_workers pull push pushpull rank register
     row_sparse_pull save_optimizer_states set_gradient_compression set_optimizer type _barrier _set_updater
@@ -40,8 +41,8 @@ def test_every_call_and_name_is_there() -> None:
     assert called >= {"init", "push", "pull", "pushpull", "push_rows", "pull_rows", "pull_state", "restore", "barrier"}
     assert set(re.findall(r'rule="(\w+)"', PAGE)) <= set(BUILT_IN)
     fields = set(re.findall(r"Key\((?:[^()]|\([^()]*\))*?\b(\w+)=", PAGE))
-    assert fields <= {*Key.__struct_fields__}
-    assert {"compression", "slice_bytes", "mode"} <= set(DescriptionForm.__struct_fields__)
+    assert fields <= {*Key.__dataclass_fields__}
+    assert {"compression", "slice_bytes", "mode"} <= set(signature(describe).parameters)
 
 
 def test_every_call_of_mxnets_store_is_in_the_table() -> None:

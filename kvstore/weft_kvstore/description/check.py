@@ -42,8 +42,8 @@ class DescriptionError(ValueError):
     """A description that cannot be a store; the text names the field."""
 
 
-def check_description(description: StoreDescription) -> None:
-    """Raises DescriptionError for the first thing that is wrong, naming the field."""
+def check_description(description: StoreDescription, *, placed: bool = True) -> None:
+    """Raises DescriptionError for the first thing that is wrong, naming the field. `placed`: shards have endpoints."""
     try:
         descriptions.from_builtins(msgspec.to_builtins(description))
         msgspec.json.encode(description)
@@ -53,6 +53,8 @@ def check_description(description: StoreDescription) -> None:
         raise DescriptionError(field_first(str(error))) from None
     with np.errstate(all="ignore"):  # A first value that overflows is a problem that is found.
         problem = next(_problems(description), None)
+    if problem is None and placed and not description.shards:
+        problem = "shards: none"
     if problem is not None:
         raise DescriptionError(problem)
 
@@ -149,8 +151,6 @@ def check_port(endpoint: str, where: str) -> None:
 
 
 def _problems(description: StoreDescription) -> Iterator[str]:
-    if not description.shards:
-        yield "shards: none"
     keys, shards = description.curve_keys, description.shards
     if keys and len(keys) != len(shards):
         yield f"curve_keys: one for each shard, {len(shards)} of them, not {len(keys)}"

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
 from weft_graph.ir import GIVEN
 from weft_graph.program import Update
 from weft_graph.rules.built_in import BUILT_IN
-from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
+from weft_kvstore.compression.description import Kind, StoreCompression
 from weft_kvstore.description.check import DescriptionError, check_description, check_port, compiled_once, field_first
 from weft_kvstore.description.records import (
-    AtLeast0,
+    MAX_SLOTS,
     AverageDescription,
     CommitDescription,
     GrowthDescription,
-    InitializerDescription,
     KeyDescription,
     Merge,
     Mode,
-    Multipliers,
-    Priority,
-    Shape,
-    SliceBytes,
-    Slots,
     Sparse,
     StoreDescription,
     description_from_json,
@@ -80,18 +77,12 @@ def user_key(name: str) -> UserKey:
 SLICE_BYTES: Final = 1 << 17
 """Of a slice, by default."""
 
-Endpoint = Annotated[str, Meta(pattern=r"^(tcp://[^\s/]+:\d{1,5}|ipc://\S+)$")]
+_ENDPOINT: Final = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://\S+")
 
 
-class _Shaped(msgspec.Struct, frozen=True):
-    """What a key may say without a name, as NumPy's `zeros` takes it."""
-
-    shape: Shape
-    dtype: str = "float32"
-
-
-class Key(_Shaped, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A key of the short form. Only the shape is needed: `Key((784, 10))`; shape and dtype need no name, all else does.
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of `describe`. Only the shape is needed: `Key((784, 10))`; shape and dtype need no name, all else does.
 
     `initializer`: a number for all elements, `{"uniform": [low, high]}` or `{"normal": [mean, standard deviation]}`,
     made by the shards; or "given", if left out: then a worker says it, by `KVStore.init`. ONNX's words do as well:
@@ -107,189 +98,164 @@ class Key(_Shaped, frozen=True, forbid_unknown_fields=True, kw_only=True):
     them what a gradient of zeros would ("standard").
     """
 
-    initializer: float | str | dict[str, Any] = "given"
-    update: Update | None = None
-    priority: Priority | None = None
-    slots: tuple[int, ...] | None = None
+    shape: Sequence[int]
+    dtype: str = "float32"
+    _: KW_ONLY
+    initializer: float | str | Mapping[str, Any] = "given"
+    update: Update | str | None = None
+    priority: int | None = None
+    slots: Sequence[int] | None = None
     rows: bool = False
     whole: bool | None = None
-    multipliers: Multipliers = {}
-    growth: GrowthDescription | None = None
-    rule: str | dict[str, Any] | None = None
-    hyper: dict[str, float | dict[str, Any]] | None = None
-    sparse: Sparse = Sparse.LAZY
-    compression: StoreCompression | None = None
-    staleness: AtLeast0 | None = None
+    multipliers: Mapping[str, float] | None = None
+    growth: GrowthDescription | Mapping[str, Any] | None = None
+    rule: str | Mapping[str, Any] | None = None
+    hyper: Mapping[str, float | Mapping[str, Any]] | None = None
+    sparse: Sparse | str = Sparse.LAZY
+    compression: StoreCompression | Mapping[str, Any] | None = None
+    staleness: int | None = None
     multi_precision: bool | None = None
 
 
-class NamedKey(Key, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A key in the list of a form: `key` is a string, or a number that is a key of its own."""
-
-    key: UserKey
-
-
-class DescriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The short form of `StoreDescription`. `rule` may be left out only where no key is updated by one.
-
-    `shards`: their endpoints by number; none is a store for one process. `curve_keys`: the shards' public CURVE keys by
-    number, as `python -m weft_kvstore --new-curve-keys` says them; links are encrypted then. `barrier`: whether slots
-    can meet, by a key of the store's own; not needed where steps are committed. `staleness`: in mode "stale", how many
-    steps a slot may be ahead of the slowest.
-    """
-
-    keys: list[NamedKey]
-    shards: tuple[Endpoint, ...] = ()
-    slots: Slots = 1
-    rule: str | dict[str, Any] | None = None
-    hyper: dict[str, float | dict[str, Any]] = {}
-    mode: Mode = Mode.SYNC
-    staleness: AtLeast0 = 0
-    merge: Merge = Merge.SLOT
-    job: str = "store"
-    seed: int = 0
-    slice_bytes: SliceBytes = SLICE_BYTES
-    commit: CommitDescription | None = None
-    average: AverageDescription | None = None
-    compression: StoreCompression | None = None
-    curve_keys: tuple[str, ...] = ()
-    barrier: bool = True
-
-
-_forms: Final[Reader[DescriptionForm]] = Reader(DescriptionForm)
-_initializers: Final[Reader[InitializerDescription]] = Reader(InitializerDescription)
 _documents: Final[Reader[Any]] = Reader(Any)
+
+_ZERO: Final = {"op_type": "ConstantOfShape", "attributes": {"value": 0.0}}
 
 _DRAWS: Final = {"uniform": ("RandomUniform", ("low", "high")), "normal": ("RandomNormal", ("mean", "scale"))}
 """Short names of initializers, and the attributes that their two numbers are."""
 
-_AS_HALVES: Final = {
-    half: StoreCompression(gradients=codec, merged=codec, weights=codec, least_bytes=0)
-    for half, codec in (
-        ("float16", CompressionDescription(Kind.FP16, residual=False)),
-        ("bfloat16", CompressionDescription(Kind.BF16, residual=False)),
-    )
-}
-"""How keys travel whose users have 16 bits: rounding leaves nothing out that anybody had."""
+_HALF_KINDS: Final = {"float16": "fp16", "bfloat16": "bf16"}
 
 _WORDS: Final = {"kind": Kind, "mode": Mode, "merge": Merge, "update": Update, "sparse": Sparse}
 """Fields that are one of some words."""
 
 
 def described(document: Mapping[str, Any]) -> StoreDescription:
-    """The description that a document of the short form means. Raises DescriptionError, which names the field."""
+    """The description that a document of the short form means: the arguments of `describe`, with `hyper` and a list of
+    keys, each with its name as `key`. Raises DescriptionError, which names the field."""
+    filled = {**_DEFAULTS, **document, "term": 1}
+    barrier, rule, slots, keys = filled.pop("barrier"), filled["rule"], filled["slots"], filled.get("keys")
+    if not isinstance(barrier, bool):
+        raise DescriptionError(f"barrier: expected true or false, got {barrier!r}")
+    filled["rule"] = "sgd" if rule is None else rule
+    every = tuple(range(slots)) if isinstance(slots, int) and slots <= MAX_SLOTS else ()
     try:
-        form = _forms.from_builtins(document)
-    except msgspec.ValidationError as error:
-        raise DescriptionError(_with_hint(field_first(str(error)))) from None
-    for problem in _problems(form):
-        raise DescriptionError(problem)
-    try:
-        whole = form.rule is not None and compiled_once(form.rule).whole
+        whole = isinstance(rule, str | Mapping) and compiled_once(rule).whole
     except ValueError as error:
         raise DescriptionError(str(error)) from None
-    keys = [_key(key, number, form.slots, whole=whole) for number, key in enumerate(form.keys)]
-    if form.barrier and form.commit is None:
-        zero = InitializerDescription("ConstantOfShape", {"value": 0.0})
-        keys.append(KeyDescription(BARRIER_KEY, "float32", (), zero, Update.MEAN, 0, tuple(range(form.slots))))
-    same = {name: getattr(form, name) for name in StoreDescription.__struct_fields__ if hasattr(form, name)}
-    description = StoreDescription(**{**same, "term": 1, "keys": tuple(keys), "rule": form.rule or "sgd"})
-    check_unplaced(description)
+    if isinstance(keys, list):
+        filled["keys"] = [
+            _filled(key, number, every, whole=whole) if isinstance(key, Mapping) else key
+            for number, key in enumerate(keys)
+        ]
+        if barrier and filled["commit"] is None:
+            of_barrier = {"key": BARRIER_KEY, "dtype": "float32", "shape": (), "initializer": _ZERO, "update": "mean"}
+            filled["keys"].append({**of_barrier, "priority": 0, "slots": every})
+    description = _converted(filled)
+    for problem in _problems(description, needs_rule=rule is None):
+        raise DescriptionError(problem)
+    check_description(description, placed=False)
     return description
 
 
-def check_unplaced(description: StoreDescription) -> None:
-    """`check_description`, of a store whose shards may have no endpoints yet. Raises DescriptionError."""
-    check_description(description if description.shards else msgspec.structs.replace(description, shards=("local",)))
-
-
-def _with_hint(error: str) -> str:
-    """An error with the words that may have been meant."""
+def _converted(document: Mapping[str, Any]) -> StoreDescription:
+    """The record of a whole description. Raises DescriptionError, which names the field and the words that may have
+    been meant."""
+    try:
+        return description_from_json(document)
+    except msgspec.ValidationError as invalid:
+        error = field_first(str(invalid))
     field, _, what = error.partition(": ")
     words = _WORDS.get(field.rpartition(".")[2])
     if what.startswith("invalid enum value") and words is not None:
-        return f"{error}, which is none of {', '.join(words)}"
-    if field == "keys" and what.endswith("got `object`"):
-        return 'keys: a list is expected: in TOML [[keys]] and below it key = "...", for each'
-    return error
+        error += f", which is none of {', '.join(words)}"
+    elif field == "keys" and what.endswith("got `object`"):
+        error = 'keys: a list is expected: in TOML [[keys]] and below it key = "...", for each'
+    raise DescriptionError(error)
 
 
-def _problems(form: DescriptionForm) -> Iterator[str]:
+def _problems(description: StoreDescription, *, needs_rule: bool) -> Iterator[str]:
     """What a user cannot have meant."""
-    for number, endpoint in enumerate(form.shards):
+    shards = description.shards
+    for number, endpoint in enumerate(shards):
+        if not _ENDPOINT.fullmatch(endpoint):
+            yield f"shards[{number}]: expected tcp://HOST:PORT or ipc://PATH, got {endpoint!r}"
         check_port(endpoint, f"shards[{number}]")
-        if endpoint in form.shards[:number] and not endpoint.endswith(":0"):
-            yield f"shards[{number}]: {endpoint} is shard {form.shards.index(endpoint)} already"
-    if form.curve_keys and not form.shards:
-        yield "curve_keys: there are no shards that would have them"
-    parts: list[tuple[str, DescriptionForm | NamedKey, list[NamedKey]]] = [("", form, form.keys)]
-    parts += [(f"key {key.key!r}: ", key, [key]) for key in form.keys]
-    for where, one, keys in parts:
-        if one.staleness and form.mode is not Mode.STALE:
-            yield f"{where}staleness: it bounds mode 'stale' alone, not {form.mode.value!r}"
+        if endpoint in shards[:number] and not endpoint.endswith(":0"):
+            yield f"shards[{number}]: {endpoint} is shard {shards.index(endpoint)} already"
+    keys = user_keys(description)
+    parts: list[tuple[str, StoreDescription | KeyDescription, list[KeyDescription]]] = [("", description, keys)]
+    parts += [(f"key {user_key(key.key)!r}: ", key, [key]) for key in keys]
+    for where, one, some in parts:
+        if one.staleness and description.mode is not Mode.STALE:
+            yield f"{where}staleness: it bounds mode 'stale' alone, not {description.mode.value!r}"
         for name, update in {"merged": Update.GRADIENT, "weights": Update.RULE}.items():
-            travels = any((key.update or Update.RULE) is update for key in keys)
-            if keys and not travels and getattr(one.compression, name, None) is not None:
+            travels = any(key.update is update for key in some)
+            if some and not travels and getattr(one.compression, name, None) is not None:
                 yield f"{where}compression.{name}: it is for keys with update {update.value!r}, and there is none"
-    for key in form.keys:
+    for key in keys:
         if key.rows and key.growth is None and key.shape[:1] == (0,):
-            yield f"key {key.key!r}: shape: a table without rows, and none can come: with growth = {{}} they do"
-        if form.rule is None and key.update in {None, Update.RULE} and key.rule is None:
+            none = "shape: a table without rows, and none can come: with growth = {} they do"
+            yield f"key {user_key(key.key)!r}: {none}"
+        if needs_rule and key.update is Update.RULE and key.rule is None:
             yield (
-                f"rule: missing, and key {key.key!r} needs one. Name a rule ({', '.join(sorted(BUILT_IN))}), or give "
-                'keys the update "gradient" (the sum of what was pushed, for workers that update) or "mean"'
+                f"rule: missing, and key {user_key(key.key)!r} needs one. Name a rule ({', '.join(sorted(BUILT_IN))}), "
+                'or give keys the update "gradient" (the sum of what was pushed, for workers that update) or "mean"'
             )
 
 
-def _key(key: NamedKey, number: int, slots: int, *, whole: bool) -> KeyDescription:
-    """`whole`: whether the store's rule needs its keys whole."""
-    where, update = f"keys[{number}]", key.update or Update.RULE
-    try:
-        name = store_name(key.key)
-    except ValueError as error:
-        raise DescriptionError(f"{where}.key: {error}") from None
-    if key.multi_precision and key.dtype not in _AS_HALVES:
-        raise DescriptionError(f"{where}.multi_precision: it is for float16 and bfloat16, not {key.dtype}")
-    if key.multi_precision is False and key.dtype == "bfloat16":
+def _filled(key: Mapping[str, Any], number: int, slots: Sequence[int], *, whole: bool) -> dict[str, Any]:
+    """The key with what it leaves out, as a document of `KeyDescription`. `whole`: whether the store's rule needs its
+    keys whole."""
+    where = f"keys[{number}]"
+    given = {name: value for name, value in key.items() if value is not None}
+    multi_precision, dtype = given.pop("multi_precision", None), given.get("dtype", "float32")
+    update = given.get("update", "rule")
+    if multi_precision not in {None, False} and (multi_precision is not True or dtype not in _HALF_KINDS):
+        raise DescriptionError(f"{where}.multi_precision: it is for float16 and bfloat16, not {dtype}")
+    if multi_precision is False and dtype == "bfloat16":
         raise DescriptionError(f"{where}.multi_precision: shards always keep a bfloat16 key in float32; leave it out")
-    half = key.dtype if key.dtype == "bfloat16" or key.multi_precision else None
-    of_key: dict[str, Any] = {
-        "key": name,
-        "initializer": _initializer(key.initializer, update, f"{where}.initializer"),
+    filled = {
+        "dtype": dtype,
         "update": update,
-        "priority": number if key.priority is None else key.priority,
-        "slots": tuple(range(slots)) if key.slots is None else key.slots,
-        "whole": (whole and update is Update.RULE and not key.rows) if key.whole is None else key.whole,
-        "half": half,
+        "priority": number,
+        "slots": slots,
+        "whole": whole and update == "rule" and not given.get("rows"),
+        **given,
+        "initializer": _initializer(given.get("initializer", "given"), update, f"{where}.initializer"),
     }
-    if half is not None:
-        of_key |= {"dtype": "float32", "compression": key.compression or _AS_HALVES[half]}
-    same = {name: getattr(key, name) for name in KeyDescription.__struct_fields__ if hasattr(key, name)}
-    return KeyDescription(**{**same, **of_key})
-
-
-def _initializer(value: float | str | dict[str, Any], update: Update, where: str) -> InitializerDescription:
-    """How first values are made, of a key with that update. Raises DescriptionError, which `where` begins."""
-    if update is Update.GRADIENT:
-        return InitializerDescription("ConstantOfShape", {"value": 0.0})
-    if value == "given":
-        return InitializerDescription(GIVEN, {})
-    if isinstance(value, str):
-        raise DescriptionError(f'{where}: {value!r} is neither "given" nor a number, nor a table of numbers')
-    if not isinstance(value, dict):
-        return InitializerDescription("ConstantOfShape", {"value": _finite(value, where)})
-    if "op_type" in value:
+    if "key" in given:
         try:
-            return _initializers.from_builtins(value)
-        except msgspec.ValidationError as error:
-            raise DescriptionError(f"{where}: {error}") from None
-    kind, numbers = next(iter(value.items()), ("nothing", None))
-    if len(value) != 1 or kind not in _DRAWS or not isinstance(numbers, list | tuple) or len(numbers) != 2:
-        raise DescriptionError(f"{where}: {{uniform = [low, high]}} or {{normal = [mean, deviation]}}, not {value}")
-    op_type, names = _DRAWS[kind]
-    return InitializerDescription(
-        op_type, {name: _finite(one, where) for name, one in zip(names, numbers, strict=True)}
-    )
+            filled["key"] = store_name(given["key"])
+        except ValueError as error:
+            raise DescriptionError(f"{where}.key: {error}") from None
+    if multi_precision or dtype == "bfloat16":
+        # Rounding leaves nothing out that a user with 16 bits had.
+        codec = {"kind": _HALF_KINDS[dtype], "residual": False}
+        pulled = {"rule": {"weights": codec}, "gradient": {"merged": codec}}.get(update, {})
+        halves = {"gradients": codec, **pulled, "least_bytes": 0}
+        filled |= {"dtype": "float32", "half": dtype, "compression": given.get("compression", halves)}
+    return filled
+
+
+def _initializer(value: object, update: object, where: str) -> Mapping[str, Any]:
+    """How first values are made, of a key with that update. Raises DescriptionError, which `where` begins."""
+    if update == "gradient":
+        return _ZERO
+    if value == "given":
+        return {"op_type": GIVEN, "attributes": {}}
+    if isinstance(value, Mapping) and "op_type" in value:
+        return value
+    if isinstance(value, Mapping):
+        kind, numbers = next(iter(value.items()), ("nothing", None))
+        if len(value) != 1 or kind not in _DRAWS or not isinstance(numbers, list | tuple) or len(numbers) != 2:
+            raise DescriptionError(f"{where}: {{uniform = [low, high]}} or {{normal = [mean, deviation]}}, not {value}")
+        op_type, names = _DRAWS[kind]
+        attributes = {name: _finite(one, where) for name, one in zip(names, numbers, strict=True)}
+        return {"op_type": op_type, "attributes": attributes}
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DescriptionError(f'{where}: {value!r} is neither "given" nor a number, nor a table of numbers')
+    return {"op_type": "ConstantOfShape", "attributes": {"value": _finite(value, where)}}
 
 
 def _finite(number: object, where: str) -> float:
@@ -333,7 +299,11 @@ def describe(
     `keys`: by name or number, the most urgent first; each a `Key`, a shape, or an array, whose shape and dtype the key
     then has (its value is set by `KVStore.init`). `hyper` are the rule's hyper-parameters: numbers, or schedules, as
     documents or as `weft.linear` and the like give them. `shards` are endpoints; a store for one process needs none.
-    The rest: see `DescriptionForm`.
+
+    `rule` may be left out only where no key is updated by one. `mode`: "sync", "async" or "stale"; then `staleness` is
+    how many steps a slot may be ahead of the slowest. `curve_keys`: the shards' public CURVE keys by number, as
+    `python -m weft_kvstore --new-curve-keys` says them; links are encrypted then. `barrier`: whether slots can meet, by
+    a key of the store's own; not needed where steps are committed. The rest: see `StoreDescription`.
 
         describe({"weight": Key(shape=(784, 10), initializer={"normal": [0, 0.05]}), "bias": (10,)},
                  shards=["tcp://127.0.0.1:5555", "tcp://127.0.0.1:5556"], slots=2, rule="adam", lr=0.001)
@@ -349,27 +319,30 @@ def describe(
         if not isinstance(number, int | float | dict):
             raise DescriptionError(f"hyper.{name}: {_HYPER}, not {number!r}")
     document = {name: _encoded(value, name) for name, value in settings.items()}
-    named = []
-    for number, (key, form) in enumerate(keys.items()):
-        try:
-            store_name(key)
-        except ValueError as error:
-            raise DescriptionError(f"keys[{number}].key: {error}") from None
-        named.append({"key": _encoded(key, "keys"), **_fields(key, form)})
+    named = [
+        {"key": _encoded(name, "keys", "a string or a number"), **_fields(name, key)} for name, key in keys.items()
+    ]
     return described({**document, "hyper": numbers, "keys": named})
+
+
+_DEFAULTS: Final = {
+    name: argument.default
+    for name, argument in signature(describe).parameters.items()
+    if argument.default is not Parameter.empty
+} | {"hyper": {}}
+"""Fields of a description that may be left out."""
 
 
 def _fields(name: UserKey, key: object) -> dict[str, Any]:
     """The key's fields, those that were not given left out."""
-    if isinstance(key, Key):
-        fields = {field: getattr(key, field) for field in key.__struct_fields__}
-    elif isinstance(key, tuple | list):
-        fields = {"shape": key}
-    elif hasattr(key, "shape") and hasattr(key, "dtype"):
-        return {"shape": [int(extent) for extent in key.shape], "dtype": str(key.dtype).removeprefix("torch.")}
-    else:
+    if isinstance(key, tuple | list):
+        key = Key(key)
+    elif hasattr(key, "shape") and hasattr(key, "dtype") and not isinstance(key, Key):
+        key = Key([int(extent) for extent in key.shape], str(key.dtype).removeprefix("torch."))
+    if not isinstance(key, Key):
         raise DescriptionError(f"key {name!r}: a Key, a shape or an array, not {type(key).__name__}")
-    return {field: _encoded(value, f"key {name!r}: {field}") for field, value in fields.items()}
+    names = [field.name for field in dataclasses.fields(key)]
+    return {field: _encoded(getattr(key, field), f"key {name!r}: {field}") for field in names}
 
 
 def _encoded(value: object, where: str, form: str = "numbers, strings, lists and mappings") -> Any:
@@ -396,8 +369,8 @@ def _plain(value: object) -> object:
 
 
 def read_description(path: str | os.PathLike[str]) -> StoreDescription:
-    """The store's description in a file, .toml or .json: in the short form (`DescriptionForm`), or whole, as msgspec
-    writes a `StoreDescription`, which is told by its field `term`.
+    """The store's description in a file, .toml or .json: the arguments of `describe`, with `hyper` and a list of keys;
+    or whole, as msgspec writes a `StoreDescription`, which has a field `term`.
 
     Raises OSError, and DescriptionError, which names the file and the field, for what is no description.
     """
@@ -406,9 +379,9 @@ def read_description(path: str | os.PathLike[str]) -> StoreDescription:
         document = _document(file)
         if "term" not in document:
             return described(document)
-        description = description_from_json(document)
-        check_unplaced(description)
-    except (msgspec.ValidationError, DescriptionError) as error:
+        description = _converted(document)
+        check_description(description, placed=False)
+    except DescriptionError as error:
         raise DescriptionError(f"{file}: {error}") from None
     return description
 

@@ -96,7 +96,7 @@ class GrowthDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     eviction: EvictionDescription | None = None
 
 
-class KeyDescription(msgspec.Struct, frozen=True):
+class KeyDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key: dtype and shape of its value, first value, kind of update, urgency, contributing slots in order.
 
     `rows`: a table, pushed and pulled by rows. `whole`: never cut, for its rule is not pointwise. `multipliers` stretch
@@ -167,7 +167,7 @@ class AverageDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     start: AtLeast0 = 0
 
 
-class StoreDescription(msgspec.Struct, frozen=True):
+class StoreDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that processes of one store must agree on. `shards` are ZeroMQ endpoints by shard number, and
     `curve_keys` the shards' public CURVE keys, where links are encrypted.
 

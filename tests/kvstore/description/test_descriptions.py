@@ -149,8 +149,13 @@ KEY = {"key": "w", "shape": [3]}
         ({"keys": [{**KEY, "rows": True, "shape": [0, 4]}]}, "key 'w': shape: a table without rows, and none can come"),
         ({"slotz": 2}, "^FILE: description: object contains unknown field `slotz`"),
         ({"slots": "2"}, "^FILE: slots: expected `int`, got `str`"),
+        ({"barrier": 1}, "^FILE: barrier: expected true or false, got 1"),
+        (
+            {"keys": [{**KEY, "multi_precision": True}]},
+            r"keys\[0\].multi_precision: it is for float16 and bfloat16",
+        ),
         ({"slots": 0}, "^FILE: slots: expected `int` >= 1"),
-        ({"shards": ["127.0.0.1:5555"]}, r"shards\[0\]: expected `str` matching regex .*tcp://"),
+        ({"shards": ["127.0.0.1:5555"]}, r"shards\[0\]: expected tcp://HOST:PORT or ipc://PATH, got '127"),
         ({"shards": ["tcp://a:1", "tcp://a:1"]}, r"shards\[1\]: tcp://a:1 is shard 0 already"),
         ({"hyper": {"eta": 0.1}}, "hyper: rule 'sgd' has no 'eta'; it has lr, weight_decay"),
         ({"hyper": {"lr": {"schedule": "sine"}}}, "hyper: 'lr': schedule: "),
@@ -177,7 +182,7 @@ KEY = {"key": "w", "shape": [3]}
         ({"keys": [{**KEY, "initializer": "zeros"}]}, r"keys\[0\].initializer: 'zeros' is neither \"given\" nor a n"),
         ({"keys": [{**KEY, "initializer": {"normal": [1]}}]}, r"keys\[0\].initializer: \{uniform = \[low, high\]\}"),
         ({"keys": [{**KEY, "initializer": {"normal": [0, "x"]}}]}, "initializer: a finite number, not 'x'"),
-        ({"keys": [{**KEY, "initializer": {"op_type": 3}}]}, r"keys\[0\].initializer: .*`str`"),
+        ({"keys": [{**KEY, "initializer": {"op_type": 3}}]}, r"keys\[0\].initializer.op_type: expected `str`"),
         ({"keys": [{**KEY, "slots": [4]}]}, r"key 'w': slots \(4,\) are not all within 0 to 0"),
     ],
 )
@@ -217,7 +222,7 @@ def test_what_is_no_description_says_so(tmp_path: Path, name: str, content: byte
         ({"v": (3,), b"x": (3,)}, r"keys\[1\].key: key b'x': a string or a number, not bytes"),
         (
             {"w": Key((3,), initializer=b"given")},
-            r"keys\[0\].initializer: expected `float \| str \| object`, got `bytes`",
+            r"keys\[0\].initializer: b'given' is neither",
         ),  # type: ignore[arg-type]
         ({"w": np.zeros(3, complex)}, r"keys\[0\].dtype: expected `str` matching"),
         ({"w": np.zeros(3, np.int32)}, "key 'w': a rule updates floating-point values, not int32"),
@@ -361,7 +366,7 @@ ROUND.append(ROUND)
         (lambda: store(lr=ROUND), "^hyper.lr: .*, not list"),
         (lambda: store(lr=np.ones(3)), "^hyper.lr: .*, not ndarray"),
         (lambda: store(job=Odd()), "^job: .*, not Odd"),
-        (lambda: describe({Odd(): (3,)}, rule="sgd"), r"^keys\[0\].key: key .*: a string or a number, not Odd"),  # type: ignore[dict-item]
+        (lambda: describe({Odd(): (3,)}, rule="sgd"), r"^keys: a string or a number, not Odd"),  # type: ignore[dict-item]
         (lambda: describe({"w": (Odd(),)}, rule="sgd"), "^key 'w': shape: "),
         (lambda: describe({"w": Key((3,), initializer=Odd())}, rule="sgd"), "^key 'w': initializer: .*, not Odd"),  # type: ignore[arg-type]
         (

@@ -139,7 +139,7 @@ def test_a_description_has_its_shards_keys_by_number_and_they_are_not_in_its_dig
         (KEYS, ENDPOINTS, "curve_keys: one for each shard, 2 of them, not 3"),
         ((KEYS[0], "no key"), ENDPOINTS, r"curve_keys\[1\]: no CURVE key, which has 40 characters of Z85"),
         ((KEYS[0], ""), ENDPOINTS, r"curve_keys\[1\]: no CURVE key"),
-        (KEYS[:1], (), "curve_keys: there are no shards that would have them"),
+        (KEYS[:1], (), "curve_keys: one for each shard, 0 of them, not 1"),
     ],
     ids=["too few", "too many", "no key", "empty", "no shards"],
 )
