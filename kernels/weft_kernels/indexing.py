@@ -110,8 +110,9 @@ def taken(xp: Any, table: Array, index: Array, out: Array | None = None) -> Arra
     return rows
 
 
-def summed_rows(xp: Any, rows: Array, index: Array, count: int) -> Array:
+def summed_rows(xp: Any, rows: Array, index: Array, count: int, *, start: float = 0.0) -> Array:
     """The sum, for each of `count` places, of the rows whose index (n,) names it, in order; `rows` are (n, columns).
+    On the host a sum starts from `start`: -0.0 leaves a row that is alone as it is, 0.0 makes 0.0 of its -0.0.
 
     What sums rows anywhere in the project calls this: gradients of a step here, pushes of a table on its shard.
 
@@ -124,19 +125,19 @@ def summed_rows(xp: Any, rows: Array, index: Array, count: int) -> Array:
     if not named.all():
         rows, index = rows[named], index[named]
     wide = rows.astype(xp.float32) if rows.dtype == xp.float16 else rows
-    result = _added_in_order(wide, index, count)
+    result = _added_in_order(wide, index, count, start)
     return result.astype(rows.dtype, copy=False)
 
 
-def _added_in_order(rows: Array, index: Array, count: int) -> Array:
+def _added_in_order(rows: Array, index: Array, count: int, start: float) -> Array:
     """`np.add.at` on flat elements is about four times as fast as on rows, mostly twice as fast as sorting first."""
     columns = rows.shape[1]
-    result = np.zeros(count * columns, dtype=rows.dtype)
+    result = np.full(count * columns, start, dtype=rows.dtype)
     step = max(1, CACHE_ELEMENTS // max(1, columns))
-    for start in range(0, len(index), step):
-        part = index[start : start + step]
+    for first in range(0, len(index), step):
+        part = index[first : first + step]
         places = part[:, None] * columns + np.arange(columns)
-        np.add.at(result, places.reshape(-1), rows[start : start + step].reshape(-1))
+        np.add.at(result, places.reshape(-1), rows[first : first + step].reshape(-1))
     return result.reshape(count, columns)
 
 

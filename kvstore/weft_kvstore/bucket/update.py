@@ -29,8 +29,11 @@ from weft_kvstore.wire.outbox import OneBuffer, Pinnable
 
 BLOCK_BYTES: Final = 1 << 23
 
-MOST_CUTS: Final = 1 << 12
-"""Runs of slices of which it is remembered how they lie in blocks: peers push and pull the same ones at each step."""
+MOST_CUTS: Final = 1 << 20
+"""How much is remembered of how runs of slices lie in blocks, which peers push and pull at each step: numbers of 8
+bytes, `A_CUT` for each run and some for each of its slices."""
+
+A_CUT: Final = 64
 
 
 class Cut(NamedTuple):
@@ -49,7 +52,7 @@ class BucketValues:
     """Values (elements) whose slice i has elements `bounds[i]` to `bounds[i + 1]`. Where `changed` (slices, bool) is
     there, it is set for slices that are written."""
 
-    __slots__ = ("_block_of", "_blocks", "_cuts", "_edges", "bounds", "changed", "dtype")
+    __slots__ = ("_block_of", "_blocks", "_cuts", "_edges", "_remembered", "bounds", "changed", "dtype")
 
     def __init__(self, values: Array, bounds: Array, *, in_one: bool = False, shared: bool = False) -> None:
         """`in_one`: all of it is one block, for who writes it all at once. `shared`: clients may read `values`
@@ -58,6 +61,7 @@ class BucketValues:
         self.changed: Array | None = None
         self.dtype: np.dtype[Any] = values.dtype
         self._cuts: dict[Range, list[Cut]] = {}
+        self._remembered = 0
         self._edges = np.array([0, len(bounds) - 1]) if in_one else _edges(bounds * self.dtype.itemsize)
         self._block_of = np.repeat(np.arange(len(self._edges) - 1), np.diff(self._edges))
         source, itemsize = OneBuffer(bytes_of(values)), self.dtype.itemsize
@@ -99,7 +103,7 @@ class BucketValues:
 
     def elements(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
         """The elements of slices, to be read: by blocks, each with the slices that lie in it."""
-        for low, high, block, _, _, elements in self._cut(first, stop):
+        for low, high, block, _, _, elements in self._cuts.get((first, stop)) or self._cut(first, stop):
             yield low, high, self._blocks[block].array[elements]
 
     def _cut(self, first: int, stop: int) -> list[Cut]:
@@ -111,8 +115,10 @@ class BucketValues:
             elements = self.bounds[low : high + 1] - self.bounds[edge]
             some = slice(int(elements[0]), int(elements[-1]))
             found.append(Cut(low, high, number, low - edge, elements * self.dtype.itemsize, some))
-        if len(self._cuts) >= MOST_CUTS:
+        self._remembered += A_CUT + stop - first
+        if self._remembered > MOST_CUTS:
             self._cuts.clear()
+            self._remembered = A_CUT + stop - first
         self._cuts[first, stop] = found
         return found
 

@@ -136,7 +136,7 @@ def summed_rows(ids: Array, values: Array, count: int | None) -> Rows:
         return Rows(distinct, values[:count])
     if len(distinct) == len(ids):  # They have another order: nothing is to be added.
         return Rows(distinct, values.take(np.argsort(ids), axis=0))
-    return Rows(distinct, added_rows(np, values, index, len(distinct)))
+    return Rows(distinct, added_rows(np, values, index, len(distinct), start=-0.0))
 
 
 def last_rows(ids: Array, values: Array) -> Rows:

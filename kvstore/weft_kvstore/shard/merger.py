@@ -220,7 +220,7 @@ class Merger:
                 if changed is None or not todo:
                     return
             except (RuleFailedError, MemoryError) as error:
-                self._fail(bucket, error)
+                self._fail(bucket, first, error)
                 return
             except Exception as error:  # noqa: BLE001  # a fault ends the shard, and not the connection whose message came
                 self._add(Work(0), _failing(error))
@@ -230,18 +230,19 @@ class Merger:
         self._add(Work(int(part.priorities[first]), min(nbytes, PIECE_BYTES)), self._changing(bucket, todo))
 
     def _changing(self, bucket: PlainBucket, todo: list[Range]) -> Iterator[None]:
+        first = todo[0][0]
         try:
             while (changed := bucket.state.advance(todo)) is not None:
                 self._answer_range(bucket, *changed)
                 if todo:
                     yield
         except (RuleFailedError, MemoryError) as error:
-            self._fail(bucket, error)
+            self._fail(bucket, first, error)
 
-    def _fail(self, bucket: PlainBucket, error: Exception) -> None:
+    def _fail(self, bucket: PlainBucket, first: int, error: Exception) -> None:
         told = str(error)
         if isinstance(error, MemoryError):
-            told = f"no memory to merge bucket {bucket.state.spec.number}: {error}"
+            told = f"no memory to update {bucket.state.spec.named(first)}: {error}"
         self._handler.close(told)
 
     def _answer_range(self, bucket: PlainBucket, first: int, stop: int) -> None:

@@ -156,6 +156,17 @@ def test_a_block_is_copied_only_where_slices_that_are_lent_are_written() -> None
     assert bounds.tolist() == [second.start, second.start + 16, second.start + 32]
 
 
+def test_what_is_remembered_of_runs_is_bounded_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_values, "MOST_CUTS", 100 * bucket_values.A_CUT)
+    values = BucketValues(np.arange(200, dtype=np.float32), bounds_of([1] * 200))
+    for first in range(200):
+        for stop in (first + 1, 200):
+            assert [float(one) for _, _, some in values.written(first, stop) for one in some] == [*range(first, stop)]
+            numbers = [array.size for cuts in values._cuts.values() for cut in cuts for array in [cut.bounds]]
+            assert sum(numbers) <= 100 * bucket_values.A_CUT
+            assert len(numbers) <= 100
+
+
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=8), st.integers(0, 1 << 30))
 def test_sums_are_made_from_the_left_whatever_the_cuts(sizes: list[int], seed: int) -> None:
     """Also where some slots have nothing for some slices, and some gradients are read-only or go beyond the sum."""

@@ -24,6 +24,15 @@ def test_rows_of_one_id_are_summed_in_order_and_of_float16_as_float32_rounded_on
     assert rows.values.tolist() == [[2048 + 198] * 2, [1, 1]]
 
 
+@pytest.mark.parametrize("listed", [[1, 1, 2], [2, 1], [1, 2, 3], [3, 1, 3, 1]])
+def test_a_negative_zero_stays_one_whether_or_not_other_ids_are_repeated(listed: list[int]) -> None:
+    """As it is for numbers that are added from the left."""
+    ids, values = np.array(listed), np.full((len(listed), 2), -0.0, np.float32)
+    rows = summed_rows(ids, values, before_padding(ids))
+    assert rows.ids.tolist() == sorted(set(listed))
+    assert np.signbit(rows.values).all()
+
+
 some_ids = st.one_of(
     st.lists(st.integers(-3, 9), max_size=8),
     st.builds(

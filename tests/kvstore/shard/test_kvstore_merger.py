@@ -11,6 +11,7 @@ import pytest
 from store_cluster import key_of, store_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.bucket.bucket import PlainBucket, PullWait
+from weft_kvstore.bucket.update import BucketValues
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.tables.state import TableState
@@ -95,6 +96,14 @@ def test_sums_that_find_no_memory_end_the_job_and_not_the_shard(monkeypatch: pyt
     ends.push_all()
     ends.work()
     assert ends.failed == ["rule 'mine' failed on key 'w', slice 0, step 0: 8 bytes"]
+
+
+def test_weights_that_find_no_memory_end_the_job_and_name_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = Ends(lambda *_: None)
+    monkeypatch.setattr(BucketValues, "written", raising(MemoryError("8 bytes")))
+    ends.push_all()
+    ends.work()
+    assert ends.failed == ["no memory to update key 'w', slice 0: 8 bytes"]
 
 
 @pytest.mark.parametrize("whole", [False, True])
