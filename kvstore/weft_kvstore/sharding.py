@@ -6,14 +6,14 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final
 
 import numpy as np
 
 from weft_graph.weft_domain import ID_BYTES
 from weft_kvstore.arrays import Array
-from weft_kvstore.compression.description import Choice, CompressionDescription, choice_of
+from weft_kvstore.compression.codecs import Codec
+from weft_kvstore.compression.description import CompressionDescription, codec_of
 from weft_kvstore.description.records import GrowthDescription, KeyDescription, StoreDescription
 from weft_kvstore.rows.index import shard_of
 
@@ -153,12 +153,6 @@ def chunks_of(count: int, a_chunk: int) -> int:
 # described.
 
 
-class BucketKind(Enum):
-    PLAIN = "plain"
-    WHOLE = "whole"
-    TABLE = "table"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class BucketPart:
     """What a shard has of a bucket: slices, numbered from 0. Slice i is slice `indices[i]` of the key at `places[i]`,
@@ -184,11 +178,10 @@ class Bucket:
     values; None as they are."""
 
     number: int
-    kind: BucketKind
     keys: tuple[int, ...]
     parts: Mapping[int, BucketPart]
-    pushed: Choice | None
-    pulled: Choice | None
+    pushed: Codec | None
+    pulled: Codec | None
 
 
 def _likeness(description: StoreDescription, place: int, key: KeyDescription) -> Any:
@@ -261,7 +254,6 @@ def routing_of(description: StoreDescription) -> Routing:
     firsts: tuple[dict[int, int], ...] = tuple({} for _ in description.keys)
     for number, places in enumerate(alike.values()):
         key = description.keys[places[0]]
-        kind = BucketKind.TABLE if key.rows else BucketKind.WHOLE if key.whole else BucketKind.PLAIN
         ordered = tuple(sorted(places, key=lambda place: (description.keys[place].priority, place)))
         parts: dict[int, BucketPart] = {}
         for shard in range(len(description.shards)):
@@ -272,8 +264,8 @@ def routing_of(description: StoreDescription) -> Routing:
                 begun += len(run)
             if here:
                 parts[shard] = _part(description.keys, cuts, here)
-        pushed, pulled = (choice_of(one, key.dtype) for one in _travels(description, key))
-        buckets.append(Bucket(number, kind, ordered, parts, pushed, pulled))
+        codecs = [None if one is None else codec_of(one, np.dtype(key.dtype)) for one in _travels(description, key)]
+        buckets.append(Bucket(number, ordered, parts, *codecs))
     of_keys = {place: bucket.number for bucket in buckets for place in bucket.keys}
     bucket_of = tuple(of_keys[place] for place in range(len(description.keys)))
     return Routing(len(description.shards), cuts, runs, tables, tuple(buckets), bucket_of, firsts)

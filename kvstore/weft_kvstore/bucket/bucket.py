@@ -544,7 +544,7 @@ def plain_bucket(
         given[first : first + len(run)] = is_given(keys[place])
         begin += stop - start
     state = BucketState(spec, values, given, shared=memory is not None)
-    pushed = None if spec.pushed is None else SliceCodec(spec.pushed.codec, state.bounds)
+    pushed = None if spec.pushed is None else SliceCodec(spec.pushed, state.bounds)
     return PlainBucket(state, BucketPulls(state), pushed)
 
 

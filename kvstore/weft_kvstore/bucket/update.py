@@ -15,7 +15,7 @@ from weft_kernels.run import KernelError
 from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, ranges_where
 from weft_kvstore.bucket.gate import StepGate
 from weft_kvstore.bucket.sums import ADDED_ELEMENTS, Gradient
-from weft_kvstore.compression.description import Choice
+from weft_kvstore.compression.codecs import Codec
 from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
 from weft_kvstore.description.records import KeyDescription, Merge, Mode
 from weft_kvstore.hyper import HyperHold, KeyHyper
@@ -147,10 +147,10 @@ class EncodedValues:
 
     __slots__ = ("_codec", "changed", "residual", "values")
 
-    def __init__(self, choice: Choice, bounds: Array, *, merged: bool) -> None:
+    def __init__(self, codec: Codec, bounds: Array, *, merged: bool) -> None:
         """`bounds` (slices + 1, int64): where slices begin, elements. `merged`: the value is a merged gradient."""
-        self.residual = np.zeros(int(bounds[-1]), choice.codec.dtype) if merged and choice.residual else None
-        self._codec = SliceEncoder(choice.codec, bounds, self.residual) if merged else SliceCodec(choice.codec, bounds)
+        self.residual = np.zeros(int(bounds[-1]), codec.dtype) if merged and codec.residual else None
+        self._codec = SliceEncoder(codec, bounds, self.residual) if merged else SliceCodec(codec, bounds)
         self.values = BucketValues(np.empty(int(self._codec.begins[-1]), np.uint8), self._codec.begins)
         self.changed: Array = np.ones(len(bounds) - 1, np.bool_)
 
@@ -233,8 +233,8 @@ class BucketSpec(UpdateSpec):
     part: BucketPart
     keys: tuple[KeyDescription, ...]
     slices_a_piece: int
-    pushed: Choice | None
-    pulled: Choice | None
+    pushed: Codec | None
+    pulled: Codec | None
     is_whole: bool
     keeps_previous: bool
     own: dict[int, KeyHyper] = field(default_factory=dict)

@@ -142,9 +142,9 @@ class GradientEncoders:
         self._scale = LossScale(1.0 if self._scaling is None else self._scaling.initial)
         self._under_way = 0
         kept = [
-            (key, routing.cuts[place], choice.codec)
+            (key, routing.cuts[place], codec)
             for place, key in enumerate(description.keys)
-            if slot in key.slots and (choice := routing.buckets[routing.bucket_of[place]].pushed) and choice.residual
+            if slot in key.slots and (codec := routing.buckets[routing.bucket_of[place]].pushed) and codec.residual
         ]
         self._residuals = Residuals(slot, {key.key: (key.size, codec.dtype) for key, _, codec in kept})
         self._encoders: dict[str, SliceEncoder] = {}

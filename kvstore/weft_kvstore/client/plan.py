@@ -15,7 +15,7 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array, Buffer
-from weft_kvstore.compression.description import Choice
+from weft_kvstore.compression.codecs import Codec
 from weft_kvstore.compression.slices import SliceCodec
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
@@ -236,9 +236,9 @@ def _run(
     )
 
 
-def _codec(choice: Choice | None, bounds: Array) -> SliceCodec | None:
+def _codec(codec: Codec | None, bounds: Array) -> SliceCodec | None:
     """For slices that begin at these bytes."""
-    return None if choice is None else SliceCodec(choice.codec, bounds // choice.codec.dtype.itemsize)
+    return None if codec is None else SliceCodec(codec, bounds // codec.dtype.itemsize)
 
 
 # --- The keys of one call, in its order, with what every call of them needs anew --------------------------------------

@@ -61,9 +61,13 @@ class Cut:
 
 
 class Codec(ABC):
-    """Slices of one dtype to bytes and back; `name` is for errors. Nothing in it changes: any thread may use it."""
+    """Slices of one dtype to bytes and back; `name` is for errors. Nothing in it changes: any thread may use it.
+
+    `residual`: what is left out is kept, and added to the next gradient.
+    """
 
     name: str
+    residual = True
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
@@ -151,10 +155,11 @@ class Half(Codec):
     number, and the rest waits.
     """
 
-    def __init__(self, dtype: np.dtype[Any], name: str) -> None:
+    def __init__(self, dtype: np.dtype[Any], name: str, *, residual: bool = True) -> None:
         """`name` is bf16 or fp16."""
         super().__init__(dtype)
         self.name = name
+        self.residual = residual
         self._brain = name == "bf16"
         self._half = np.dtype(ml_dtypes.bfloat16) if self._brain else np.dtype("<f2")
         self._most = _MOST[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -108,25 +107,6 @@ def compression_problems(setting: StoreCompression) -> Iterator[str]:
         )
 
 
-# --- Which codec a key uses in a direction ----------------------------------------------------------------------------
-# Pure functions of the description, so that both sides agree.
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """How some keys travel in one direction; `residual`: what is left out is kept and sent later."""
-
-    codec: Codec
-    residual: bool
-
-
-def choice_of(description: CompressionDescription | None, dtype: str) -> Choice | None:
-    """The choice for keys of a dtype that this describes."""
-    if description is None:
-        return None
-    return Choice(codec_of(description, np.dtype(dtype)), description.residual)
-
-
 def codec_of(description: CompressionDescription, dtype: np.dtype[Any]) -> Codec:
     """The codec of a description without `compression_problems`, for a key that it compresses."""
     if description.kind is Kind.TWO_BIT:
@@ -134,4 +114,4 @@ def codec_of(description: CompressionDescription, dtype: np.dtype[Any]) -> Codec
         return TwoBit(dtype, description.threshold)
     if description.kind is Kind.TOP_K:
         return TopK(dtype, ratio=description.ratio, count=description.count)
-    return Half(dtype, description.kind.value)
+    return Half(dtype, description.kind.value, residual=description.residual)

@@ -11,7 +11,7 @@ import numpy as np
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.same_host.memory import ALIGNMENT, ArenaError, SharedMemory
-from weft_kvstore.sharding import BucketKind, Routing
+from weft_kvstore.sharding import Routing
 
 MAX_STAGE_BYTES: Final = 64 << 20
 """Of a client's stage, for each shard: what a slot may be ahead of the others before its gradients travel as bytes."""
@@ -23,7 +23,7 @@ def arena_of(routing: Routing) -> tuple[SharedMemory | None, dict[int, int]]:
     offsets: dict[int, int] = {}
     stop = 0
     for bucket in routing.buckets:
-        for place in bucket.keys if bucket.kind is not BucketKind.TABLE else ():
+        for place in bucket.keys:  # Tables have no bytes here.
             if nbytes := routing.cuts[place].nbytes:
                 offsets[place] = stop
                 stop += -(-nbytes // ALIGNMENT) * ALIGNMENT

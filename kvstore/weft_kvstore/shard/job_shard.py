@@ -31,7 +31,7 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.storage import CHANCE
 from weft_kvstore.same_host.memory import ALIGNMENT, SharedMemory
 from weft_kvstore.shard.live_hyper import LiveHyper
-from weft_kvstore.sharding import BucketKind, KeySlices, routing_of
+from weft_kvstore.sharding import KeySlices, routing_of
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.tables.steps import TableSpec
 from weft_kvstore.wire.codec import ProtocolError, Run, check_chunks
@@ -97,15 +97,15 @@ class JobShard:
         sizes = {
             bucket.number: -(-int(bucket.parts[shard].bounds[-1]) // ALIGNMENT) * ALIGNMENT
             for bucket in self._routing.buckets
-            if bucket.kind is not BucketKind.TABLE and shard in bucket.parts
+            if shard in bucket.parts
         }
         self.lent = lend(sum(sizes.values()))
         """Where the values of dense keys are, and what clients of this host read besides; None where they read
         nothing."""
         begin = 0
         for bucket in self._routing.buckets:
-            if bucket.kind is BucketKind.TABLE:
-                if self._routing.tables[bucket.keys[0]].bytes_on(shard):
+            if table := self._routing.tables.get(bucket.keys[0]):
+                if table.bytes_on(shard):
                     self.tables[bucket.number] = self._made_table(bucket.number, tables)
             elif shard in bucket.parts:
                 spec = self._bucket_spec(bucket.number)
@@ -171,7 +171,7 @@ class JobShard:
         description, bucket = self.description, self._routing.buckets[number]
         key, part = description.keys[bucket.keys[0]], bucket.parts[self.shard]
         rule = self._rule_of(key)
-        by_slice = key.update is Update.RULE and bucket.kind is BucketKind.PLAIN and not rule.anywhere
+        by_slice = key.update is Update.RULE and not key.whole and not rule.anywhere
         return BucketSpec(
             **self._update_spec(number, key, rule),
             part=part,
@@ -180,7 +180,7 @@ class JobShard:
             slices_a_piece=PIECE_CALLS * PIECE_NODES // nodes_of(description.rule) if by_slice else len(part),
             pushed=bucket.pushed,
             pulled=bucket.pulled,
-            is_whole=bucket.kind is BucketKind.WHOLE,
+            is_whole=key.whole,
             keeps_previous=self._keeps_previous,
         )
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from weft_kvstore.bucket import update as bucket_values
 from weft_kvstore.bucket.update import BucketValues, EncodedValues
 from weft_kvstore.compression.codecs import Codec
-from weft_kvstore.compression.description import Choice, CompressionDescription, Kind, choice_of
+from weft_kvstore.compression.description import CompressionDescription, Kind, codec_of
 from weft_kvstore.wire.outbox import Pin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 BOUNDS = np.array([0, 3, 8, 9, 17, 21, 22])
 SLICES = len(BOUNDS) - 1
-CHOICES = {
+CODECS = {
     "bf16": CompressionDescription(Kind.BF16),
     "bf16, none kept": CompressionDescription(Kind.BF16, residual=False),
     "fp16": CompressionDescription(Kind.FP16),
@@ -33,10 +33,8 @@ ranges = st.tuples(st.integers(0, SLICES - 1), st.integers(1, SLICES)).map(
 )
 
 
-def choice_named(name: str) -> Choice:
-    found = choice_of(CHOICES[name], "float32")
-    assert found is not None
-    return found
+def codec_named(name: str) -> Codec:
+    return codec_of(CODECS[name], np.dtype("float32"))
 
 
 def numbers(first: int, stop: int, seed: int) -> Array:
@@ -62,7 +60,7 @@ class Plain:
             self.parts[one] = self.codec.encode(part, np.array([0, len(part)]), owed).tobytes()
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("name", CODECS)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(st.tuples(ranges, st.booleans()), max_size=12), block=st.sampled_from([4, 12, 1 << 23]))
 def test_merged_gradients_are_encoded_as_each_slice_would_be_by_itself(
@@ -70,9 +68,9 @@ def test_merged_gradients_are_encoded_as_each_slice_would_be_by_itself(
 ) -> None:
     """Whatever was merged together; where nobody had anything, what is owed stays owed."""
     monkeypatch.setattr(bucket_values, "BLOCK_BYTES", block)
-    choice = choice_named(name)
-    encoded = EncodedValues(choice, BOUNDS, merged=True)
-    plain = Plain(choice.codec, keeps=choice.residual)
+    codec = codec_named(name)
+    encoded = EncodedValues(codec, BOUNDS, merged=True)
+    plain = Plain(codec, keeps=codec.residual)
     assert encoded.changed.all(), "what was never merged has no bytes"
     changed = np.ones(SLICES, np.bool_)
     for step, ((first, stop), nothing) in enumerate(events):
@@ -86,14 +84,14 @@ def test_merged_gradients_are_encoded_as_each_slice_would_be_by_itself(
         ((_, _, some),) = encoded.values.elements(one, one + 1)
         if (there := plain.parts[one]) is not None:
             assert some.tobytes() == there
-    if choice.residual:
+    if codec.residual:
         assert encoded.residual is not None
         assert encoded.residual.tobytes() == b"".join(owed.tobytes() for owed in plain.owed if owed is not None)
     else:
         assert encoded.residual is None
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("name", CODECS)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(st.tuples(ranges, st.booleans()), max_size=12), block=st.sampled_from([4, 12, 1 << 23]))
 def test_weights_are_encoded_once_after_they_have_changed(
@@ -101,9 +99,9 @@ def test_weights_are_encoded_once_after_they_have_changed(
 ) -> None:
     """Somebody writes some, or asks for some."""
     monkeypatch.setattr(bucket_values, "BLOCK_BYTES", block)
-    choice = choice_named(name)
+    codec = codec_named(name)
     weights = BucketValues(numbers(0, SLICES, 99), BOUNDS)
-    encoded = EncodedValues(choice, BOUNDS, merged=False)
+    encoded = EncodedValues(codec, BOUNDS, merged=False)
     weights.changed = encoded.changed
     assert encoded.residual is None, "weights have none whatever is said of gradients"
     changed = set(range(SLICES))
@@ -119,7 +117,7 @@ def test_weights_are_encoded_once_after_they_have_changed(
             encoded.make(list(weights.elements(low, high)))
         changed -= set(range(first, stop))
         assert encoded.missing(first, stop) == []
-        plain = Plain(choice.codec, keeps=False)
+        plain = Plain(codec, keeps=False)
         for low, high, some in weights.elements(first, stop):
             plain.encode(low, high, some, keep=False)
         found = [some.tobytes() for _, _, some in encoded.values.elements(first, stop)]
@@ -132,7 +130,7 @@ def parts_of(values: BucketValues, first: int, stop: int) -> Iterable[tuple[int,
 
 @pytest.mark.parametrize("merged", [False, True])
 def test_bytes_that_are_on_their_way_are_not_written(*, merged: bool) -> None:
-    encoded = EncodedValues(choice_named("bf16"), BOUNDS, merged=merged)
+    encoded = EncodedValues(codec_named("bf16"), BOUNDS, merged=merged)
 
     def make(seed: int) -> None:
         if merged:
@@ -151,7 +149,7 @@ def test_bytes_that_are_on_their_way_are_not_written(*, merged: bool) -> None:
 
 def test_a_merged_gradient_of_a_step_is_encoded_once() -> None:
     """What is owed has moved on: the same step once more would take it away."""
-    encoded = EncodedValues(choice_named("2bit"), BOUNDS, merged=True)
+    encoded = EncodedValues(codec_named("2bit"), BOUNDS, merged=True)
     encoded.merged(3, 1, 4, numbers(1, 4, 0))
     assert encoded.residual is not None
     owed = encoded.residual.copy()
@@ -162,12 +160,12 @@ def test_a_merged_gradient_of_a_step_is_encoded_once() -> None:
 
 
 def test_a_slice_that_is_not_finite_arrives_so_and_leaves_what_others_owe() -> None:
-    choice = choice_named("2bit")
-    encoded = EncodedValues(choice, BOUNDS, merged=True)
+    codec = codec_named("2bit")
+    encoded = EncodedValues(codec, BOUNDS, merged=True)
     total = np.full(int(BOUNDS[-1]), 0.25, np.float32)
     total[BOUNDS[2]] = np.nan
     encoded.merged(0, 0, SLICES, total)
-    arrived = choice.codec.decode(held_in(encoded.values), BOUNDS)
+    arrived = codec.decode(held_in(encoded.values), BOUNDS)
     finite = [bool(np.isfinite(arrived[BOUNDS[one] : BOUNDS[one + 1]]).all()) for one in range(SLICES)]
     assert finite == [True, True, False, True, True, True]
     assert encoded.residual is not None

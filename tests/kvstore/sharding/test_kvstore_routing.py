@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from store_cluster import key_of, store_of, table_of
 from weft_graph.program import Update
 from weft_kvstore.description.records import KeyDescription, StoreDescription
-from weft_kvstore.sharding import BucketKind, routing_of, slices_of
+from weft_kvstore.sharding import routing_of, slices_of
 
 sizes = st.lists(st.integers(0, 5000), min_size=1, max_size=30)
 
@@ -97,7 +97,7 @@ def test_keys_are_of_one_bucket_where_they_are_updated_alike() -> None:
     buckets = routing_of(store_of(keys, slots=2, shards=3)).buckets
     assert [bucket.keys for bucket in buckets] == [(0, 1), *[(place,) for place in range(2, len(keys))]]
     assert [bucket.number for bucket in buckets] == list(range(len(buckets)))
-    assert [bucket.kind for bucket in buckets[-3:]] == [BucketKind.WHOLE, BucketKind.TABLE, BucketKind.TABLE]
+    assert [bool(bucket.parts) for bucket in buckets[-3:]] == [True, False, False]
 
 
 def test_a_large_key_is_on_every_shard() -> None:

@@ -250,7 +250,7 @@ def test_a_key_has_a_setting_of_its_own() -> None:
         for bucket in routing_of(description).buckets
         for key in (description.keys[at] for at in bucket.keys)
     }
-    told = {name: bucket.pushed.codec.name if bucket.pushed else None for name, bucket in buckets.items()}
+    told = {name: bucket.pushed.name if bucket.pushed else None for name, bucket in buckets.items()}
     assert told == {"w": None, "v": "topk", "whole": "2bit", "double": "2bit", "small": None, "merged": "2bit"}
     assert (
         len({bucket.number for bucket in buckets.values()}) == 5
