@@ -12,7 +12,7 @@ import numpy as np
 
 from same_host_children import wait_until
 from weft_graph.program import Update
-from weft_kvstore.bucket.state import BucketState
+from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.local.local_store import LocalStore
@@ -145,7 +145,7 @@ def gradients_of(description: StoreDescription, slot: int, step: int) -> dict[st
     return found
 
 
-def advanced(state: BucketState, first: int, stop: int) -> Iterator[tuple[int, int]]:
+def advanced(state: Bucket, first: int, stop: int) -> Iterator[tuple[int, int]]:
     """Goes on with these slices as far as it can: those that each piece of work changes."""
     todo = [(first, stop)]
     while (changed := state.advance(todo)) is not None:

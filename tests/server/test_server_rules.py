@@ -74,7 +74,7 @@ def test_a_users_rule_goes_to_the_store_with_every_hyper_parameter(rows: Path) -
     assert plan.hyper == {"lr": {**LINEAR, "end": 0.0, "begin": 0}, "momentum": 0.9}
     assert isinstance(plan.rule, dict)
     made = rule_from(plan.rule)
-    assert (made.name, made.whole, made.state, made.hyper) == (
+    assert (made.name, made.whole, made, made.hyper) == (
         "test", False, {"velocity": 0.0}, {"lr": 0.1, "momentum": 0.9},
     )  # fmt: skip
     assert JobPlan.model_validate_json(plan.model_dump_json()) == plan

@@ -1,501 +1,100 @@
-"""A bucket as its shard has it: made from the description, asked by pulls that wait for its slices, answered. Pure."""
+"""A bucket of dense keys on a shard: what is in of each step, and is applied, over any run of slices at once. Pure.
+
+Gradients are taken in at once (`accept`), and merged in the order of their priorities (`advance`), piece by piece. A
+slice's value is at one version at any time: what is half made is shown to nobody.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import chain
+from typing import Final
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, Range, Ranges, Segment, greatest, ranges_alike, ranges_where
-from weft_kvstore.bucket.state import BucketState
-from weft_kvstore.bucket.update import BucketSpec, BucketValues, EncodedValues
+from weft_graph.program import Update
+from weft_kvstore.arrays import Array, Range, Segment, ranges_alike, ranges_where
+from weft_kvstore.bucket.pulls import BucketPulls
+from weft_kvstore.bucket.sets import BucketSets
+from weft_kvstore.bucket.steps import BucketSteps, contradiction
+from weft_kvstore.bucket.sums import GatedSums, Gradient, PendingSegments, SliceSum, sum_dtype
+from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues
 from weft_kvstore.compression.codecs import PayloadError
 from weft_kvstore.compression.slices import SliceCodec
-from weft_kvstore.description.records import Mode, StoreDescription, first_elements, is_given
+from weft_kvstore.description.records import Merge, StoreDescription, first_elements, is_given
+from weft_kvstore.errors import PushRefusedError
+from weft_kvstore.settings import STEPS_AHEAD
 from weft_kvstore.sharding import Routing
 from weft_kvstore.wire.codec import ProtocolError, Run
-from weft_kvstore.wire.messages import PayloadKind, Reading
-from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Pin
+from weft_kvstore.wire.messages import PayloadKind
 
-# --- A pull on a shard, until it is answered --------------------------------------------------------------------------
+# --- A bucket's way through its steps ---------------------------------------------------------------------------------
 
 
-class PullWait:
-    """A pull on this shard by `slot`; `link` is whoever asked. `open` has, by bucket, the slices that are not answered;
-    `open_tables` the buckets that answer as one and have not. `compressed`: values may be encoded for it.
+MOST_RESTORED: Final = 1 << 60
+"""Steps that a store may begin with: what is counted from there stays within 64 bits."""
 
-    Of a table, `ids` are the places (n) of the rows on this shard, once all `chunks` of them have come.
-    """
 
-    __slots__ = (
-        "_parts",
-        "chunks",
-        "compressed",
-        "dropped",
-        "entries",
-        "ids",
-        "ids_bytes",
-        "link",
-        "open",
-        "open_tables",
-        "priority",
-        "reading",
-        "request",
-        "slot",
-        "state",
-        "version",
-        "waits_in",
-    )
+class Bucket:
+    """`_waiting` has, by the number of a slot and step, the gradients that came and are not applied, or that the slot
+    has none: of steps that are in (`BucketSteps.came`), and of at most STEPS_AHEAD steps that came before the one
+    before them. Where slots go together the gradients of a step are added in the order of slots once all are in."""
 
-    def __init__(  # what a message says of it
-        self,
-        link: Any,
-        request: int,
-        version: int,
-        *,
-        slot: int,
-        state: bool,
-        reading: Reading,
-        compressed: bool = False,
-        priority: int = 0,
-    ) -> None:
-        self.link = link
-        self.request = request
-        self.version = version
-        self.slot = slot
-        self.state = state
-        self.reading = reading
-        self.compressed = compressed
-        self.priority = priority
-        """The call's own: answers to a higher one are sent first."""
-        self.entries = 0
-        """How many runs were asked for, of any length: what it costs to look at."""
-        self.ids: Array | None = None
-        self.ids_bytes = 0
-        self.chunks = 0
-        self.open: dict[int, Ranges] = {}
-        self.open_tables: set[int] = set()
-        self.dropped = False
-        self.waits_in: list[BucketPulls] = []
-        """The buckets where it waits, or has waited."""
-        self._parts: dict[int, Array] = {}
+    def __init__(self, spec: BucketSpec, values: Array, given: Array, *, shared: bool = False) -> None:
+        """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later.
+        `shared`: clients may read `values` where they are."""
+        count = self.count = len(spec.part)
+        bounds = spec.part.bounds // values.dtype.itemsize
+        self.spec = spec
+        self.bounds = bounds
+        self.steps = BucketSteps(spec.slots, count, together=spec.together)
+        self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole, shared=shared))
+        self.sets = BucketSets(spec, self.steps.version, self.update.values, given)
+        self.pulls = BucketPulls(spec, self.steps, self.sets, self.update)
+        self._codec = None if spec.pushed is None else SliceCodec(spec.pushed, bounds)
+        """What gradients come encoded with; None as they are."""
+        self.applied: Callable[[int, int, int, int], None] | None = None
+        """Told (slot, step, first, stop) of each slot's gradients when they are added, where somebody asks."""
+        self.reached: Callable[[int, int, int], None] | None = None
+        """Told (version, first, stop) of slices that have come to a version together, where somebody asks."""
+        self._waiting: dict[tuple[int, int], PendingSegments] = {}
+        is_mean = spec.update is Update.MEAN
+        self._sum_dtype = sum_dtype(values.dtype) if is_mean else None
+        """In which gradients are added whose mean is wanted."""
+        self._gated = None
+        if spec.gate is not None:
+            self._gated = GatedSums(spec.gate, bounds, is_summed=not is_mean, unscaled=spec.unscaled)
+        places = range(len(spec.slots))
+        self._groups = [places] if spec.together else [range(place, place + 1) for place in places]
+        """The slots, by their numbers, whose gradients are one update."""
+        if not places:
+            self._groups = []
+
+    def __len__(self) -> int:
+        """How many slices."""
+        return self.count
 
     @property
-    def settled(self) -> bool:
-        """Whether the steps of every slot count, where slots go on by themselves."""
-        return self.reading is Reading.SETTLED
-
-    @property
-    def is_answered(self) -> bool:
-        return not self.open and not self.open_tables
-
-    def drop(self) -> None:
-        """It was given up: nothing is kept for it."""
-        self.dropped = True
-        for pulls in self.waits_in:
-            pulls.forget(self)
-        self.waits_in = []
-        self.open = {}
-        self.open_tables = set()
-        self.ids = None
-        self._parts = {}
-
-    def want(self, bucket: int, first: int, stop: int) -> None:
-        """These slices have to answer."""
-        ranges = self.open.get(bucket)
-        if ranges is None:
-            self.open[bucket] = Ranges((first, stop))
-        else:
-            ranges.add(first, stop)
-
-    def answered(self, bucket: int, first: int, stop: int) -> bool:
-        """These slices have. Whether that was all of the pull."""
-        ranges = self.open[bucket]
-        if ranges.remove(first, stop):
-            del self.open[bucket]
-        return not self.open and not self.open_tables
-
-    @property
-    def places(self) -> Array:
-        """The ids that have come, one chunk behind the other."""
-        parts = [self._parts[number] for number in sorted(self._parts)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def expect(self, bucket: int, chunks: int) -> None:
-        """So many chunks of ids will come, and then the table can answer."""
-        self.chunks = chunks
-        self.open_tables.add(bucket)
-
-    def add_ids(self, first: int, chunks: list[Array]) -> bool:
-        """Takes in chunks of ids, each once. True when these were the last that were missing."""
-        before = len(self._parts)
-        for number, ids in enumerate(chunks, first):
-            if number not in self._parts:
-                self._parts[number] = ids
-                self.ids_bytes += ids.nbytes
-        return before < self.chunks == len(self._parts)
-
-
-# --- What answers a pull, or a part of it -----------------------------------------------------------------------------
-
-
-class AnswerEntry(NamedTuple):
-    """What a run of values says beside slice numbers: see `messages.Values`."""
-
-    request: int
-    array: int
-    bucket: int
-    version: int
-    compressed: bool = False
-
-
-AnswerRun: TypeAlias = OutRun[AnswerEntry, Pin]
-"""Slices, or chunks, of an array that answer a pull, on their way. Its owner pins them until they have arrived."""
-
-
-# --- Work on a shard that may take long, cut into pieces: between two of them the socket is looked at -----------------
-
-
-PIECE_ELEMENTS: Final = 1 << 20
-"""Elements that a piece computes, of first values or of an update by a rule of a few nodes: some 10 ms."""
-
-BUCKET_PIECES: Final = 2
-"""Such pieces that a plain bucket's update takes at once: it crosses memory once, and is what a shard does most."""
-
-PIECE_NODES: Final = 16
-"""Nodes of a user's rule that may meet as many elements; with more of them a piece has fewer."""
-
-PIECE_CALLS: Final = 128
-"""Slices that such a rule updates in a piece, however small: each is a call of its own, and all of them some 20 ms."""
-
-PIECE_BYTES: Final = 1 << 23
-"""What a piece counts for, at most."""
-
-ENDED_A_STEP: Final = 256
-"""Tasks that may end in one step: more than are asked for in one round of the socket."""
-
-
-class Work:
-    """Tasks that are carried out one after the other: what is begun is ended before the next one begins. A task stops
-    after each piece.
-
-    Invariant: `queued` while it is in a work queue, and then `todo` has something. `turn` is its place there.
-    """
-
-    __slots__ = ("_bytes", "priority", "queued", "todo", "turn")
-
-    def __init__(self, priority: int, piece_bytes: int = PIECE_BYTES) -> None:
-        self.priority = priority
-        self._bytes = piece_bytes
-        self.queued = False
-        self.turn = 0
-        self.todo: deque[Iterator[None]] = deque()
-
-    @property
-    def piece_bytes(self) -> int:
-        """About how many bytes a piece works on."""
-        return self._bytes
-
-    def step(self) -> None:
-        """The next piece. Tasks that end before their next one, as those do that were given up, take no turn each: who
-        asks and gives up again must not fill the memory. Raises what a task raises; it is over then."""
-        for _ in range(ENDED_A_STEP):
-            if not self.todo:
-                return
-            task = self.todo[0]
-            try:
-                next(task)
-            except BaseException as error:
-                if self.todo and self.todo[0] is task:  # A job that has failed has forgotten its work.
-                    self.todo.popleft()
-                if not isinstance(error, StopIteration):
-                    raise
-            else:
-                return
-
-
-# --- The pulls that wait for slices of a bucket, and what answers them ------------------------------------------------
-
-
-FEW_WAITS: Final = 8
-"""So many are looked at one by one: that takes less time than one look at arrays."""
-
-
-class _Waits:
-    """Pulls that wait for one version, by identity. `_spans` has, of each that came, the first and the stop of its
-    slices: so who waits for some slices is found without a look at the others."""
-
-    __slots__ = ("_array", "_spans", "pulls")
-
-    def __init__(self) -> None:
-        self.pulls: dict[int, PullWait] = {}
-        self._spans: list[tuple[int, int, int]] = []
-        self._array: Array | None = None
-
-    def add(self, wait: PullWait, first: int, stop: int) -> None:
-        if len(self._spans) > 2 * len(self.pulls) + FEW_WAITS:  # Who asks and gives up again must not fill the memory.
-            self._spans = [one for one in self._spans if one[2] in self.pulls]
-        self.pulls[id(wait)] = wait
-        self._spans.append((first, stop, id(wait)))
-        self._array = None
-
-    def near(self, first: int, stop: int) -> list[PullWait]:
-        """Those that wanted some of these slices when they came, and maybe others where they are few."""
-        if len(self.pulls) <= FEW_WAITS:
-            return list(self.pulls.values())
-        if self._array is None:
-            self._array = np.array(self._spans, np.int64).reshape(-1, 3)
-        near = self._array[(self._array[:, 0] < stop) & (self._array[:, 1] > first), 2]
-        return [self.pulls[one] for one in dict.fromkeys(near.tolist()) if one in self.pulls]
-
-
-class BucketPulls:
-    """Pulls of which slices of the bucket are open, by the version that they wait for: those of a version that no slice
-    has reached are not looked at. Who is answered, or gives up, is forgotten at once: what was pulled is held by nobody
-    here. `versions` are those of `_waits`, in order."""
-
-    def __init__(self, bucket: BucketState) -> None:
-        self._bucket = bucket
-        self._waits: dict[int, _Waits] = {}
-        self.versions: list[int] = []
-
-    @property
-    def waits(self) -> list[PullWait]:
-        """All of them, by version, and in the order in which they came."""
-        return [one for version in self.versions for one in self._waits[version].pulls.values()]
-
-    def wait_for(self, wait: PullWait) -> None:
-        """A pull that has open slices here."""
-        version = self._version_of(wait)
-        some = self._waits.get(version)
-        if some is None:
-            some = self._waits[version] = _Waits()
-            insort(self.versions, version)
-        some.add(wait, *wait.open[self._bucket.spec.number].span)
-        wait.waits_in.append(self)
-
-    def waiting(self, first: int, stop: int) -> list[PullWait]:
-        """The pulls that wait for any of these slices, and maybe a few others, unless for a version that none of them
-        has reached."""
-        if not self.versions:
-            return []
-        steps, number = self._bucket.steps, self._bucket.spec.number
-        reached = steps.version if self._bucket.spec.together or not steps.slots else steps.through
-        count = bisect_right(self.versions, greatest(reached[..., first:stop]))
-        found = []
-        for version in self.versions[:count]:
-            found += [one for one in self._waits[version].near(first, stop) if number in one.open]
-        return found
-
-    def forget(self, wait: PullWait) -> None:
-        """A pull that has nothing open here any more."""
-        version = self._version_of(wait)
-        some = self._waits.get(version)
-        if some is not None and some.pulls.pop(id(wait), None) is not None and not some.pulls:
-            del self._waits[version]
-            del self.versions[bisect_left(self.versions, version)]
-
-    def _version_of(self, wait: PullWait) -> int:
-        """The version before which it is not answered; 0 where the bucket is at every version for it."""
-        if not self._bucket.steps.slots:
-            return 0
-        return 0 if not self._bucket.spec.together and self._of(wait) == [] else wait.version
-
-    def ready(self, wait: PullWait, first: int, stop: int) -> list[Range]:
-        """The open slices among these that can answer."""
-        ranges = wait.open.get(self._bucket.spec.number)
-        runs = ranges.overlaps(first, stop) if ranges is not None else []
-        if len(runs) == 1:
-            return self.there(wait, *runs[0])
-        if len(runs) > FEW_WAITS and not self._is_reached(wait, first, stop):
-            return []
-        return [one for run in runs for one in self.there(wait, *run)]
-
-    def there(self, wait: PullWait, first: int, stop: int) -> list[Range]:
-        """The slices among these that can answer it, all of which it asks for."""
-        bucket = self._bucket
-        if stop - first > 1 or not (bucket.spec.together and bucket.steps.slots and bucket.sets.complete):
-            return ranges_where(self._can(wait, first, stop), first)
-        seen = int(bucket.steps.version[first])  # As small keys are: the common case costs no work on arrays.
-        is_there = seen == wait.version or (seen > wait.version and wait.reading is not Reading.EXACT)
-        return [(first, stop)] if is_there else []
-
-    def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
-        """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""
-        ranges = wait.open.get(self._bucket.spec.number)
-        if wait.reading is not Reading.EXACT or ranges is None:
-            return None
-        for low, high in ranges.overlaps(first, stop):
-            beyond = self._bucket.steps.version[low:high] > wait.version
-            if beyond.any():
-                at = low + int(beyond.argmax())
-                return f"{self._bucket.spec.named(at)} is at version {self._bucket.steps.version[at]}: it has passed"
-        return None
-
-    def answers(self, wait: PullWait, first: int, stop: int) -> list[AnswerRun]:
-        """What answers it for slices that are `ready`."""
-        bucket, update = self._bucket, self._bucket.update
-        seen = self._seen(wait, first, stop)
-        found: list[AnswerRun] = []
-        if seen is None:
-            alike = [(first, stop, wait.version)]
-        else:
-            alike = ranges_alike(seen, first) if stop - first > 1 else [(first, stop, int(seen[0]))]
-        for low, high, version in alike:
-            if update.previous is not None and (previous := self._previous(wait, low, high, version)) is not None:
-                found += self._pinned(wait, 0, previous, low, high, wait.version)
-            elif wait.compressed and version and not wait.state and update.encoded is not None:
-                found += self._encoded(wait, update.encoded, low, high, version)
-            elif wait.state:
-                for number, name in enumerate(bucket.spec.state):
-                    found += self._pinned(wait, number, update.state[name], low, high, version)
-            else:
-                found += self._pinned(wait, 0, update.values, low, high, version)
-        return found
-
-    def _previous(self, wait: PullWait, first: int, stop: int, version: int) -> BucketValues | None:
-        """What has these slices at the version that is asked for, where they are one step beyond it."""
-        previous, begun = self._bucket.update.previous, self._bucket.steps.base[first:stop]
-        if previous is None or version != wait.version + 1 or wait.state or wait.reading is not Reading.OWN:
-            return None
-        return previous if bool((begun < version).all()) else None
-
-    def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
-        """What an open pull waits for here, in words, and the slots that are missing."""
-        bucket = self._bucket
-        for low, high in wait.open[bucket.spec.number]:
-            can = self._can(wait, low, high)
-            if not can.all():
-                return self._missing(wait, low + int(can.argmin()))
-        return "every slice was answered", []
-
-    def _missing(self, wait: PullWait, slice_: int) -> tuple[str, list[int]]:
-        bucket = self._bucket
-        key = bucket.spec.key_named(slice_)
-        seen = self._seen(wait, slice_, slice_ + 1)
-        due = bucket.spec.together and not (
-            missing := bucket.steps.missing_in(slice_, int(bucket.steps.version[slice_]))
-        )
-        if bucket.sets.lacks(slice_, slice_ + 1) and (due or seen is None or seen[0] >= wait.version):
-            return f"{key} was never set", []
-        version = int(bucket.steps.version[slice_])
-        if due and bucket.spec.hold is not None and bucket.spec.hold.holds(version):
-            return f"{key} has seen {version} steps; step {version} waits for {bucket.spec.hold.told()}", []
-        if due and bucket.spec.gate is not None:
-            told, missing = bucket.spec.gate.missing(version)
-            return f"{key} has seen {version} steps; {told}", missing
-        bound = self._bound(wait)
-        if bound is not None and (seen is None or seen[0] >= wait.version):
-            text, missing = bucket.steps.missing(slice_, bound, list(range(len(bucket.steps.slots))))
-        else:
-            text, missing = bucket.steps.missing(slice_, wait.version, self._of(wait))
-        return f"{key} {text}", missing
-
-    def _can(self, wait: PullWait, first: int, stop: int) -> Array:
-        """Which slices can answer (stop - first) bool."""
-        bucket, seen, can = self._bucket, self._seen(wait, first, stop), np.ones(stop - first, np.bool_)
-        if seen is not None:
-            can = seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version
-        if not bucket.sets.complete:
-            can = can & ~bucket.sets.lacking(first, stop)
-        if (bound := self._bound(wait)) is not None:
-            can = can & (bucket.steps.version[first:stop] >= bound)
-        return can
-
-    def _is_reached(self, wait: PullWait, first: int, stop: int) -> bool:
-        """Whether any of these slices is at its version: one look, where a wait of many runs would take many."""
-        seen = self._seen(wait, first, stop)
-        return seen is None or bool((seen >= wait.version).any())
-
-    def _bound(self, wait: PullWait) -> int | None:
-        """How many steps every slot must be through with, whoever asks; None where there is no such bound."""
-        spec = self._bucket.spec
-        return wait.version - spec.staleness if spec.mode is Mode.STALE and spec.slots and not wait.settled else None
-
-    def _seen(self, wait: PullWait, first: int, stop: int) -> Array | None:
-        """The version that each slice has for this pull; None where it is at every version."""
-        steps = self._bucket.steps
-        of = self._of(wait) if not self._bucket.spec.together else None
-        if not steps.slots or of == []:
-            return None
-        found: Array = steps.version[first:stop] if of is None or len(of) > 1 else steps.through[of[0], first:stop]
-        return found
-
-    def _of(self, wait: PullWait) -> list[int] | None:
-        """The numbers of the slots whose own steps count; None where steps apply together."""
-        bucket = self._bucket
-        if bucket.spec.together:
-            return None
-        if wait.settled:
-            return list(range(len(bucket.steps.slots)))
-        place = bucket.steps.places.get(wait.slot)
-        return [] if place is None else [place]
-
-    def _encoded(self, wait: PullWait, encoded: EncodedValues, first: int, stop: int, version: int) -> list[AnswerRun]:
-        """Encoded slices, and those as they are of which there are no such bytes."""
-        values, found = self._bucket.update.values, []
-        for low, high in encoded.missing(first, stop):
-            encoded.make(values.elements(low, high))
-        for low, high, changed in ranges_alike(encoded.changed[first:stop], first):
-            of = values if changed else encoded.values
-            found += self._pinned(wait, 0, of, low, high, version, compressed=not changed)
-        return found
-
-    def _pinned(  # noqa: PLR0917  # what answers what
-        self,
-        wait: PullWait,
-        array: int,
-        values: BucketValues,
-        first: int,
-        stop: int,
-        version: int,
-        *,
-        compressed: bool = False,
-    ) -> list[AnswerRun]:
-        all_priorities, ahead, found = self._bucket.spec.part.priorities, wait.priority * CALL_PRIORITY, []
-        entry = AnswerEntry(wait.request, array, self._bucket.spec.number, version, compressed)
-        for low, high, held, part, bounds in values.pieces(first, stop):
-            priority, priorities = int(all_priorities[low]), None
-            if high - low > 1 and priority != all_priorities[high - 1]:
-                priorities = all_priorities[low:high] - ahead
-            pin = Pin(held, part, high - low)
-            run: AnswerRun = OutRun(
-                entry, low, bounds, held.source, priority=priority - ahead, owner=pin, priorities=priorities
-            )
-            found.append(run)
-        return found
-
-
-FIRST_ELEMENTS: Final = 1 << 22
-"""First values that are made before it is asked whether the job is still wanted: some 200 ms."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlainBucket:
-    """Its state, and who waits for it. `pushed`: what its gradients come encoded with; None as they are."""
-
-    state: BucketState
-    pulls: BucketPulls
-    pushed: SliceCodec | None = None
+    def nbytes(self) -> int:
+        """Of the values."""
+        return int(self.spec.part.bounds[-1])
+
+    # --- What comes: gradients, that there are none, and values of a step with which a store begins
 
     def check_range(self, first: int, count: int, named: str) -> None:
         """Raises ProtocolError for slices that are not here."""
-        if not 0 < count <= self.state.count - first:
-            told = f"slices {first} to {first + count - 1} of bucket {self.state.spec.number}"
-            raise ProtocolError(f"{named}: {told}; this shard has 0 to {len(self.state) - 1}")
+        if not 0 < count <= self.count - first:
+            told = f"slices {first} to {first + count - 1} of bucket {self.spec.number}"
+            raise ProtocolError(f"{named}: {told}; this shard has 0 to {self.count - 1}")
 
     def segments_of(self, run: Run) -> list[Segment]:
         """The elements of a run of slices; their memory is taken over where it is writable. Raises ProtocolError."""
         first, stop = run.first, run.first + run.count
-        if not 0 < run.count <= self.state.count - first:
+        if not 0 < run.count <= self.count - first:
             self.check_range(first, run.count, "Push.first")
-        if self.pushed is not None and run.payload_kind == PayloadKind.GRADIENT:
-            return [Segment(first, stop, decoded(self.pushed, run, self.state.spec.named))]
-        bounds, dtype = self.state.spec.part.bounds, self.state.update.values.dtype
+        if self._codec is not None and run.payload_kind == PayloadKind.GRADIENT:
+            return [Segment(first, stop, self._decoded(self._codec, run))]
+        bounds, dtype = self.spec.part.bounds, self.update.values.dtype
         nbytes = run.parts[0].nbytes if len(run.parts) == 1 else sum(part.nbytes for part in run.parts)
         if bounds[stop] - bounds[first] != nbytes:
             what = f"{run.count} slices from {first} of bucket {run.bucket}"
@@ -513,18 +112,274 @@ class PlainBucket:
             first = stop
         return found
 
+    def _decoded(self, codec: SliceCodec, run: Run) -> Array:
+        """New elements of a run of gradients that came encoded. Raises ProtocolError."""
+        told = codec.nbytes(run.first, run.stop)
+        if told != run.payload.nbytes:
+            what = f"{run.count} slices from {run.first} of bucket {run.bucket}, encoded as {codec.codec.name}"
+            raise ProtocolError(f"Push.nbytes: {run.payload.nbytes} for {what}, not {told}")
+        try:
+            return codec.decode(run.first, run.stop, run.payload)
+        except PayloadError as error:
+            where = f"{self.spec.named(run.first + error.slice_)}, step {run.step}"
+            raise ProtocolError(f"payload: {where}, of a run from slice {run.first} on: {error}") from error
 
-def plain_bucket(
+    def push(self, slot: int, step: int, segments: Sequence[Segment]) -> list[Range]:
+        """Takes in a slot's gradients of slices that follow each other: see `check` and `accept`."""
+        steps, first, stop = self.steps, segments[0].first, segments[-1].stop
+        place = steps.places.get(slot)
+        if place is not None and (place, step + 1) not in self._waiting:  # Else that step would be due with this one.
+            if stop - first == 1:
+                numbers = steps.came[:, first].tolist()
+                is_next, behind = numbers[place] == step, min(numbers)
+            else:
+                came = steps.came[:, first:stop]
+                is_next, behind = (came[place] == step).all(), came.min()
+            if is_next and (step <= behind + STEPS_AHEAD or not self.spec.together):  # As nearly all are.
+                steps.came[place, first if stop - first == 1 else slice(first, stop)] = step + 1
+                pending = self._waiting.get((place, step))
+                if pending is None:
+                    self._waiting[place, step] = PendingSegments(self.bounds, segments)
+                else:
+                    for segment in segments:
+                        pending.put(segment)
+                return [(first, stop)]
+        self.check(slot, step, first, stop, pushes=True)
+        return [taken for segment in segments for taken in self.accept(slot, step, segment)]
+
+    def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
+        """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
+        place = self.steps.place_of(slot, self._where(slot, step, first))
+        self.steps.check(place, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
+        waiting = self._waiting.get((place, step))
+        for segment in waiting.within(first, stop) if waiting is not None else ():
+            if (segment.elements is not None) != pushes:
+                where = self._where(slot, step, max(segment.first, first))
+                raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
+
+    def accept(self, slot: int, step: int, segment: Segment) -> list[Range]:
+        """Takes in what `check` lets pass: gradients, which are written later, or that there are none. The slices whose
+        merge may go on; what was in before changes nothing: exactly once holds."""
+        place = self.steps.places[slot]
+        taken, early = self.steps.accept(place, step, segment.first, segment.stop)
+        if taken or early:
+            pending = self._waiting.setdefault((place, step), PendingSegments(self.bounds))
+            for first, stop in (*taken, *early):
+                pending.take(first, stop)  # What comes early again takes the place of what came first: it is the same.
+                pending.put(pending.part(segment, first, stop))
+        due = taken
+        while due and (waiting := self._waiting.get((place, step := step + 1))) is not None:
+            come = [(max(one.first, a), min(one.stop, b)) for a, b in due for one in waiting.within(a, b)]
+            due = [one for a, b in come for one in self.steps.accept(place, step, a, b)[0]]
+        return taken
+
+    def restore(self, slot: int, version: int, number: int, segment: Segment, origin: Hashable) -> list[Range]:
+        """Of slices that nobody has pushed: their value at a version with number 0, else state array `number` of the
+        rule. The ranges that pulls may have waited for. Raises PushRefusedError."""
+        pending, changed = PendingSegments(self.bounds), []
+        where = self._where(slot, version, segment.first)
+        if self.spec.gate is not None:
+            raise PushRefusedError(f"{where}: steps are committed, and begin at 0")
+        if version >= MOST_RESTORED:
+            raise PushRefusedError(f"{where}: a store is restored at a step below 2^60")
+        new = self.sets.new(segment.first, segment.stop, origin)
+        for low, high in new:
+            if not self.steps.untouched(low, high):
+                told = "it cannot be restored: a step of it has begun; restore before anybody pushes"
+                raise PushRefusedError(f"{self._where(slot, version, low)}: {told}")
+            if number > len(self.spec.state):
+                told = f"the rule has {len(self.spec.state)} state arrays, not {number}"
+                raise PushRefusedError(f"{self._where(slot, version, low)}: {told}")
+        for low, high in new:
+            part = pending.part(segment, low, high)
+            self.sets.restore(part, origin, is_value=not number)
+            if number:
+                self.update.restore(self.spec.state[number - 1], part)
+                continue
+            self.steps.begin_at(version, low, high)
+            self.update.updates[low:high] = version
+            changed.append((low, high))
+        return changed
+
+    def begin_at(
+        self,
+        version: int,
+        value: Segment,
+        state: Mapping[str, Segment],
+        updates: Array,
+        owed: Array | None = None,
+    ) -> None:
+        """Has slices that nobody has pushed begin at a version: with a value, the rule's arrays by name, the number of
+        updates made of each slice (slices) int64, and what compression owes to all workers (elements)."""
+        if owed is not None:
+            self.update.residual(value.first, value.stop)[...] = owed
+        self.sets.restore(value, None, is_value=True)
+        for name, segment in state.items():
+            self.update.restore(name, segment)
+        self.update.updates[value.first : value.stop] = updates
+        if self.spec.slots:
+            self.steps.begin_at(version, value.first, value.stop)
+
+    def advance(self, todo: list[Range]) -> Range | None:
+        """Makes the next update of the slices `todo`, from which it takes those that need no second look: the slices
+        that it has changed, or None where nothing more can be done. Raises RuleFailedError, MemoryError."""
+        while todo:
+            first, stop = todo.pop()
+            for places in self._groups:
+                piece = self._next_piece(places, first, stop)
+                if piece is None:
+                    continue
+                low, high, step = piece
+                is_done = self._apply(places, step, low, high)
+                if not self.spec.together:  # Of any slot, and any of these slices, another step may be next.
+                    if self._waiting:
+                        todo.append((first, stop))
+                    return low, high
+                if high < stop:
+                    todo.append((high, stop))
+                if is_done:
+                    if (0, step + 1) in self._waiting:
+                        todo.append((low, high))
+                    return low, high
+        return None
+
+    def _next_piece(self, places: range, first: int, stop: int) -> tuple[int, int, int] | None:
+        """The first of these slices whose next step is in of all `places`, and can be applied in one go, and that step;
+        a whole key is updated at once. None of them lacks a value, and no change of hyper-parameters holds the step."""
+        steps, spec, hold = self.steps, self.spec, self.spec.hold
+        came = steps.came[places.start : places.stop]
+        done = steps.version if spec.together else steps.through[places.start]
+        if spec.is_whole:
+            first, stop = 0, self.count
+        if stop - first == 1:  # As small keys are: the common case costs no work on arrays.
+            step = int(done[first])
+            is_in = min(came[:, first].tolist()) > step and (self.sets.complete or not self.sets.lacks(first, stop))
+            is_held = hold is not None and hold.held is not None and step >= hold.held.step
+            return (first, stop, step) if is_in and not is_held else None
+        ready: Array = np.logical_and.reduce(came[:, first:stop] > done[first:stop])
+        if not self.sets.complete:
+            ready &= ~self.sets.lacking(first, stop)
+        if hold is not None and hold.held is not None:
+            ready &= done[first:stop] < hold.held.step
+        low = first + int(ready.argmax())
+        if not ready[low - first] or (spec.is_whole and not ready.all()):
+            return None
+        step = int(done[low])
+        other = ~ready[low - first :] | (done[low:stop] != step)
+        high = low + int(other.argmax()) if other.any() else stop
+        if spec.is_whole or high - low == 1:
+            return low, high, step
+        most = int(np.searchsorted(self.bounds, self.bounds[low] + spec.a_piece, side="right")) - 1
+        return low, min(max(most, low + 1), low + spec.slices_a_piece, high), step
+
+    def _apply(self, places: range, step: int, first: int, stop: int) -> bool:
+        """Applies a step that is in to slices; False where it is not committed."""
+        steps, gated = self.steps, self._gated
+        at = first if stop - first == 1 else slice(first, stop)
+        if gated is None:
+            sums = self._take(places, step, first, stop)
+        else:
+            for low, high in ranges_where(gated.step[first:stop] != step, first):
+                for one in self._take(places, step, low, high):
+                    gated.measure(step, one)
+                steps.through[:, low:high] = step + 1
+            committed = gated.take(step, first, stop)
+            if committed is None:
+                return False
+            sums = committed
+        for one in sums:
+            if one.gradient is not None:
+                self.update.with_gradient(one.gradient, one.contributors, step)
+            elif self.spec.together:
+                self.update.without_gradient(one.first, one.stop, step)
+        if not self.spec.together:
+            steps.through[places.start, at] = step + 1
+            steps.version[at] = steps.through[:, at].min(axis=0)
+            return True
+        steps.through[:, at] = step + 1
+        steps.version[at] = step + 1
+        if self.sets.ahead:
+            self.sets.reached(step + 1, first, stop)
+        if self.reached is not None:
+            self.reached(step + 1, first, stop)
+        return True
+
+    def _take(self, places: range, step: int, first: int, stop: int) -> list[SliceSum]:
+        """Takes out what waits of a step that is in at these slices: its sum, by runs of slices to which equally many
+        slots contribute."""
+        order: Sequence[int] = places
+        if self.spec.merge is Merge.ARRIVAL and self.spec.together:
+            order = [place for place, of in self._waiting if of == step]
+        layers: list[list[Segment]] = []
+        is_mixed = False
+        for place in order:
+            pending = self._waiting[place, step]
+            segments = pending.take(first, stop)
+            if not pending.segments:
+                del self._waiting[place, step]
+            if self._gated is not None or self.applied is not None:
+                self._is_added(place, step, segments)
+            layer = [one for one in segments if one.elements is not None]
+            if self._sum_dtype is not None:
+                layer = [one._replace(elements=one.elements.astype(self._sum_dtype)) for one in layer]  # type: ignore[union-attr]
+            if layer:
+                layers.append(layer)
+                is_mixed = is_mixed or len(layer) < len(segments)
+        if not is_mixed:
+            gradient = Gradient(self.bounds, first, stop, layers) if layers else None
+            return [SliceSum(first, stop, gradient, len(layers))]
+        counts, found = np.zeros(stop - first, np.int64), []
+        for one in chain(*layers):
+            counts[one.first - first : one.stop - first] += 1
+        for low, high, count in ranges_alike(counts, first):
+            here = [[one for one in layer if one.first < high and low < one.stop] for layer in layers] if count else []
+            here = [layer for layer in here if layer]
+            found.append(SliceSum(low, high, Gradient(self.bounds, low, high, here) if here else None, count))
+        return found
+
+    def _is_added(self, place: int, step: int, segments: Sequence[Segment]) -> None:
+        for first, stop, elements in segments:
+            self.steps.pushed[place, first:stop] = elements is not None
+            if self.applied is not None and elements is not None:
+                self.applied(self.spec.slots[place], step, first, stop)
+
+    def begun(self, first: int, stop: int) -> tuple[int, str]:
+        """Of some slices: see `Changed`. What has come early counts wherever it belongs."""
+        came = self.steps.came[:, first:stop].max(axis=0)
+        at = first + int(came.argmax())
+        step = max([int(came.max()), *(step + 1 for _, step in self._waiting)])
+        return step, f"step {step - 1} of {self.spec.key_named(at)} has begun"
+
+    def replace(self, slot: int) -> None:
+        """A newer incarnation fills the slot: what the old one pushed and is not added is forgotten."""
+        place = self.steps.places.get(slot)
+        if place is not None:
+            self._waiting = {key: pending for key, pending in self._waiting.items() if key[0] != place}
+            self.steps.forget(place)
+
+    def _where(self, slot: int, step: int, slice_: int) -> str:
+        return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
+
+
+# --- Made from the description ----------------------------------------------------------------------------------------
+
+
+FIRST_ELEMENTS: Final = 1 << 22
+"""First values that are made before it is asked whether the job is still wanted: some 200 ms."""
+
+
+def make_bucket(
     description: StoreDescription,
     routing: Routing,
     spec: BucketSpec,
     shard: int,
-    wanted: Wanted,
+    wanted: Callable[[str], None],
     *,
     memory: Array | None = None,
-) -> PlainBucket:
-    """The bucket with its first values, in `memory` (bytes) that clients may read, where there is some. Raises
-    ValueError for an initializer that there is not."""
+) -> Bucket:
+    """The bucket with its first values, in `memory` (bytes) that clients may read, where there is some. `wanted` is
+    called with a key's name, and raises where the job is not wanted any more. Raises ValueError for an initializer that
+    there is not."""
     keys = description.keys
     places = [place for place in routing.buckets[spec.number].keys if shard in routing.runs[place]]
     dtype = np.dtype(keys[places[0]].dtype)
@@ -543,26 +398,4 @@ def plain_bucket(
         first = routing.first_in_bucket[place][shard]
         given[first : first + len(run)] = is_given(keys[place])
         begin += stop - start
-    state = BucketState(spec, values, given, shared=memory is not None)
-    pushed = None if spec.pushed is None else SliceCodec(spec.pushed, state.bounds)
-    return PlainBucket(state, BucketPulls(state), pushed)
-
-
-def decoded(codec: SliceCodec, run: Run, named: Callable[[int], str]) -> Array:
-    """New elements of a run of gradients that came encoded; `named` gives the words for a slice. Raises
-    ProtocolError."""
-    told = codec.nbytes(run.first, run.stop)
-    if told != run.payload.nbytes:
-        what = f"{run.count} slices from {run.first} of bucket {run.bucket}, encoded as {codec.codec.name}"
-        raise ProtocolError(f"Push.nbytes: {run.payload.nbytes} for {what}, not {told}")
-    try:
-        return codec.decode(run.first, run.stop, run.payload)
-    except PayloadError as error:
-        where = named(run.first + error.slice_)
-        raise ProtocolError(
-            f"payload: {where}, step {run.step}, of a run from slice {run.first} on: {error}"
-        ) from error
-
-
-Wanted = Callable[[str], None]
-"""Asked, with a key's name, whether the job is still wanted; raises where it is not."""
+    return Bucket(spec, values, given, shared=memory is not None)

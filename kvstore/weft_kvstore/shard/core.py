@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.bucket.bucket import PlainBucket, PullWait
+from weft_kvstore.bucket.bucket import Bucket
+from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.errors import PushRefusedError, StoreError
 from weft_kvstore.hyper import ChangeRefusedError, Proposal
 from weft_kvstore.settings import LinkSettings
@@ -325,7 +326,7 @@ class ShardCore:
                 raise ProtocolError(f"Pull.request: {request}: {MAX_OPEN_PULLS} runs are asked for already")
             for number, first, count, chunks in runs:
                 bucket = buckets.get(number)
-                if bucket is None or chunks or wait.chunks or not 0 < count <= bucket.state.count - first:
+                if bucket is None or chunks or wait.chunks or not 0 < count <= bucket.count - first:
                     shard.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
                 elif at_once and bucket.pulls.there(wait, first, first + count) == [(first, first + count)]:
                     self.answer_range(wait, bucket, first, first + count)
@@ -362,7 +363,7 @@ class ShardCore:
             peer.forget(wait)
         self.links.due(peer)
 
-    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
+    def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
         """What slices of a bucket answer to a pull: one that has them open, or that has just come."""
         peer: Peer = wait.link
         outbox = peer.outbox
@@ -370,7 +371,7 @@ class ShardCore:
         if few or self._may_queue(peer):
             for answer in bucket.pulls.answers(wait, first, stop):
                 peer.put(answer)
-            if wait.open and wait.answered(bucket.state.spec.number, first, stop):
+            if wait.open and wait.answered(bucket.spec.number, first, stop):
                 peer.forget(wait)
             self.links.waiting[peer.identity] = peer
 

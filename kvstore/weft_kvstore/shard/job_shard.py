@@ -13,16 +13,9 @@ from weft_kernels.blocks import VECTOR_BLOCK
 from weft_kernels.id_draws import uniform_of_ids
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Ranges
-from weft_kvstore.bucket.bucket import (
-    BUCKET_PIECES,
-    PIECE_CALLS,
-    PIECE_ELEMENTS,
-    PIECE_NODES,
-    PlainBucket,
-    PullWait,
-    plain_bucket,
-)
+from weft_kvstore.bucket.bucket import Bucket, make_bucket
 from weft_kvstore.bucket.gate import StepGate
+from weft_kvstore.bucket.pulls import BUCKET_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES, PullWait
 from weft_kvstore.bucket.update import BucketSpec
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription, first_table_rows, is_given
@@ -83,7 +76,7 @@ class JobShard:
         self.gate = StepGate(description.commit, description.slots) if description.commit is not None else None
         """What holds each step until the slots have agreed on it, where they do."""
         self._routing = routing_of(description)
-        self.buckets: dict[int, PlainBucket] = {}
+        self.buckets: dict[int, Bucket] = {}
         self.tables: dict[int, TableState] = {}
         self.live = LiveHyper(description, self._routing, shard, self.buckets, self.tables)
         """The hyper-parameters, which may be changed."""
@@ -113,11 +106,11 @@ class JobShard:
                 if self.lent is not None:
                     memory = self.lent.array(begin, (int(spec.part.bounds[-1]),), np.uint8)
                     begin += sizes[bucket.number]
-                self.buckets[bucket.number] = plain_bucket(
+                self.buckets[bucket.number] = make_bucket(
                     description, self._routing, spec, shard, wanted, memory=memory
                 )
         if self.gate is not None:
-            slices = sum(len(one.state) for one in self.buckets.values() if one.state.spec.slots)
+            slices = sum(len(one) for one in self.buckets.values() if one.spec.slots)
             self.gate.expect(slices + sum(1 for one in self.tables.values() if one.spec.slots))
 
     def close(self) -> None:
@@ -130,7 +123,7 @@ class JobShard:
     def reads_in_place(self, run: Run) -> bool:
         """Whether it does nothing with the bytes of a run but compute: what is checked, or kept, has to be copied."""
         bucket = self.buckets.get(run.bucket)
-        return run.payload_kind == PayloadKind.GRADIENT and bucket is not None and bucket.pushed is None
+        return run.payload_kind == PayloadKind.GRADIENT and bucket is not None and bucket.spec.pushed is None
 
     @property
     def cuts(self) -> Sequence[KeySlices]:
@@ -140,7 +133,7 @@ class JobShard:
     @property
     def nbytes(self) -> int:
         """Bytes of the values that this shard has, tables left out."""
-        return sum(one.state.nbytes for one in self.buckets.values())
+        return sum(one.nbytes for one in self.buckets.values())
 
     @property
     def table_bytes(self) -> int:
@@ -150,10 +143,10 @@ class JobShard:
     @property
     def waiting_sets(self) -> int:
         """Parts that were set for versions that are still to come; may be asked on any thread."""
-        in_buckets = sum(one.state.sets.waiting for one in list(self.buckets.values()))
+        in_buckets = sum(one.sets.waiting for one in list(self.buckets.values()))
         return in_buckets + sum(one.sets_waiting for one in list(self.tables.values()))
 
-    def plain(self, number: int) -> PlainBucket:
+    def bucket(self, number: int) -> Bucket:
         """A bucket of dense keys. Raises ProtocolError, as the others do, where it is none that is here."""
         found = self.buckets.get(number)
         if found is None:
@@ -242,7 +235,7 @@ class JobShard:
             raise ProtocolError(f"Pull.chunks: {chunks} of bucket {bucket}, which is no table")
         if wait.chunks:
             raise ProtocolError(f"Pull.bucket: {bucket} is asked for beside a table")
-        self.plain(bucket).check_range(first, count, "Pull.first")
+        self.bucket(bucket).check_range(first, count, "Pull.first")
         wait.want(bucket, first, first + count)
 
     def contributed(self, keys: Iterable[int]) -> tuple[list[TableState], dict[int, Ranges]]:
@@ -265,7 +258,7 @@ class JobShard:
         if self.gate is not None:
             self.gate.replace(slot)
         for bucket in self.buckets.values():
-            bucket.state.replace(slot)
+            bucket.replace(slot)
         for table in self.tables.values():
             table.replace(slot)
 
@@ -292,7 +285,7 @@ class JobShard:
         every = self.gate is not None
         for number in wait.open:
             bucket = self.buckets[number]
-            if every or _both(bucket.state.spec.slots, absent):
+            if every or _both(bucket.spec.slots, absent):
                 text, missing = bucket.pulls.waits_for(wait)
                 if lost := _both(missing, absent):
                     return text, lost
@@ -315,12 +308,12 @@ class JobShard:
                 if behind[1]:
                     return f"key {table.spec.key!r} {behind[0]}", behind[1]
         for bucket in self.buckets.values():
-            steps = bucket.state.steps
+            steps = bucket.steps
             late = steps.came.min(axis=0) <= step if steps.slots else np.zeros(0, np.bool_)
             if late.any():  # The first slice that has not merged it.
                 at = int(late.argmax())
                 text, missing = steps.missing(at, step + 1, None)
-                return f"{bucket.state.spec.key_named(at)} {text}", missing
+                return f"{bucket.spec.key_named(at)} {text}", missing
         return text, missing
 
     def step_gate(self, message: str) -> StepGate:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from weft_kernels.rules.record import Rule
-from weft_kvstore.bucket.bucket import PlainBucket
+from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.description.check import hyper_of, is_ruled, rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.hyper import (
@@ -57,7 +57,7 @@ class LiveHyper(HyperHold):
         description: StoreDescription,
         routing: Routing,
         shard: int,
-        buckets: Mapping[int, PlainBucket],
+        buckets: Mapping[int, Bucket],
         tables: Mapping[int, TableState],
     ) -> None:
         self.version = 0
@@ -204,7 +204,7 @@ class LiveHyper(HyperHold):
         plain = self._buckets.get(bucket)
         if plain is None or self._shard not in self._routing.runs[place]:
             return None
-        spec = plain.state.spec
+        spec = plain.spec
         if place not in spec.own:
             if not make:  # A bucket whose keys have numbers of their own is updated key by key.
                 return None
@@ -216,16 +216,16 @@ class LiveHyper(HyperHold):
         if table is not None:
             return table.begun() if table.spec.is_ruled else NOTHING
         plain = self._buckets.get(bucket)
-        if plain is None or not plain.state.spec.is_ruled:
+        if plain is None or not plain.spec.is_ruled:
             return NOTHING
         if place is None:
-            return plain.state.begun(0, len(plain.state))
+            return plain.begun(0, len(plain))
         if self._shard not in self._routing.runs[place]:
             return NOTHING
         first = self._routing.first_in_bucket[place][self._shard]
-        return plain.state.begun(first, first + len(self._routing.runs[place][self._shard]))
+        return plain.begun(first, first + len(self._routing.runs[place][self._shard]))
 
     def _least(self) -> int:
         """The first step that is not applied somewhere: none before it is asked for any more."""
-        in_buckets = [int(one.state.steps.version.min()) for one in self._buckets.values() if one.state.spec.is_ruled]
+        in_buckets = [int(one.steps.version.min()) for one in self._buckets.values() if one.spec.is_ruled]
         return min(in_buckets + [one.version for one in self._tables.values() if one.spec.is_ruled], default=0)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final, Literal, Protocol
 
 from weft_kvstore.arrays import FEW, Range, Segment
-from weft_kvstore.bucket.bucket import PIECE_BYTES, PlainBucket, PullWait, Work
+from weft_kvstore.bucket.bucket import Bucket
+from weft_kvstore.bucket.pulls import PIECE_BYTES, PullWait, Work
 from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.rows.rows import Rows, is_ascending
 from weft_kvstore.shard.job_shard import JobShard
@@ -24,7 +25,7 @@ class Answering(Protocol):
     def answer(self, wait: PullWait, table: TableState) -> Iterator[None]:
         """A table's answer to a pull; stops after each piece of it."""
 
-    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
+    def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
         """What slices of a bucket, which are ready, answer to a pull."""
 
     def refuse(self, wait: PullWait, reason: str) -> None:
@@ -86,8 +87,8 @@ class Merger:
 
     def push(self, shard: JobShard, slot: int, run: Run) -> None:
         """Takes in a run of gradients of slices, and merges them; the payload's memory is taken over."""
-        bucket = shard.buckets.get(run.bucket) or shard.plain(run.bucket)
-        for first, stop in bucket.state.push(slot, run.step, bucket.segments_of(run)):
+        bucket = shard.buckets.get(run.bucket) or shard.bucket(run.bucket)
+        for first, stop in bucket.push(slot, run.step, bucket.segments_of(run)):
             self.merge(bucket, first, stop)
 
     def push_rows(self, shard: JobShard, slot: int, run: Run) -> None:
@@ -103,9 +104,9 @@ class Merger:
             table.check(slot, step, pushes=False)
         runs = [(shard.buckets[number], first, stop) for number, some in ranges.items() for first, stop in some]
         for bucket, first, stop in runs:
-            bucket.state.check(slot, step, first, stop, pushes=False)
+            bucket.check(slot, step, first, stop, pushes=False)
         self._put([table for table in tables if table.accept(slot, step, None)])
-        taken = [(bucket, bucket.state.accept(slot, step, Segment(first, stop, None))) for bucket, first, stop in runs]
+        taken = [(bucket, bucket.accept(slot, step, Segment(first, stop, None))) for bucket, first, stop in runs]
         for bucket, accepted in taken:
             for low, high in accepted:
                 self.merge(bucket, low, high)
@@ -124,13 +125,13 @@ class Merger:
                 self._put([table])
                 self._answer_waiting(table)
             return
-        bucket = shard.plain(run.bucket)
+        bucket = shard.bucket(run.bucket)
         (segment,) = bucket.segments_of(run if len(run.parts) == 1 else run.own())
         if is_set:
-            bucket.state.sets.check(slot, run.step, segment.first, segment.stop, origin)
-            changed = bucket.state.sets.accept(run.step, segment, origin)
+            bucket.sets.check(slot, run.step, segment.first, segment.stop, origin)
+            changed = bucket.sets.accept(run.step, segment, origin)
         else:
-            changed = bucket.state.restore(slot, run.step, run.chunks, segment, origin)
+            changed = bucket.restore(slot, run.step, run.chunks, segment, origin)
         for first, stop in changed:
             self._answer_range(bucket, first, stop)
             self.merge(bucket, first, stop)
@@ -154,14 +155,14 @@ class Merger:
         """A step was committed: what holds it goes on."""
         self._put([one for one in shard.tables.values() if one.spec.slots])
         for bucket in shard.buckets.values():
-            if bucket.state.spec.slots:
-                self.merge(bucket, 0, bucket.state.count)
+            if bucket.spec.slots:
+                self.merge(bucket, 0, bucket.count)
 
     def ask(self, wait: PullWait, shard: JobShard) -> None:
         """Answers what a pull asks of buckets, as far as it can be now; for the rest it waits."""
         for number in list(wait.open):
             bucket = shard.buckets[number]
-            self._answer_or_refuse(bucket, wait, 0, bucket.state.count)
+            self._answer_or_refuse(bucket, wait, 0, bucket.count)
             if wait.dropped:
                 return
             if number in wait.open:
@@ -205,10 +206,10 @@ class Merger:
             work.turn = self._seq
             self._push(work)
 
-    def merge(self, bucket: PlainBucket, first: int, stop: int) -> None:
+    def merge(self, bucket: Bucket, first: int, stop: int) -> None:
         """Goes on with slices of a bucket. A few small ones are merged at once if nothing else waits: to queue them
         takes longer."""
-        state, todo = bucket.state, [(first, stop)]
+        state, todo = bucket, [(first, stop)]
         part = state.spec.part
         nbytes = int(part.bounds[stop] - part.bounds[first])
         if nbytes <= AT_ONCE_BYTES and stop - first <= FEW and not self.queue and self._running is None:
@@ -229,31 +230,31 @@ class Merger:
                 self.at_once_s += self.clock() - begun
         self._add(Work(int(part.priorities[first]), min(nbytes, PIECE_BYTES)), self._changing(bucket, todo))
 
-    def _changing(self, bucket: PlainBucket, todo: list[Range]) -> Iterator[None]:
+    def _changing(self, bucket: Bucket, todo: list[Range]) -> Iterator[None]:
         first = todo[0][0]
         try:
-            while (changed := bucket.state.advance(todo)) is not None:
+            while (changed := bucket.advance(todo)) is not None:
                 self._answer_range(bucket, *changed)
                 if todo:
                     yield
         except (RuleFailedError, MemoryError) as error:
             self._fail(bucket, first, error)
 
-    def _fail(self, bucket: PlainBucket, first: int, error: Exception) -> None:
+    def _fail(self, bucket: Bucket, first: int, error: Exception) -> None:
         told = str(error)
         if isinstance(error, MemoryError):
-            told = f"no memory to update {bucket.state.spec.named(first)}: {error}"
+            told = f"no memory to update {bucket.spec.named(first)}: {error}"
         self._handler.close(told)
 
-    def _answer_range(self, bucket: PlainBucket, first: int, stop: int) -> None:
+    def _answer_range(self, bucket: Bucket, first: int, stop: int) -> None:
         pulls = bucket.pulls
         for wait in pulls.waiting(first, stop) if pulls.versions else ():
             if not wait.dropped:  # An answer may lose the connection of those behind it.
                 self._answer_or_refuse(bucket, wait, first, stop)
-                if bucket.state.spec.number not in wait.open:
+                if bucket.spec.number not in wait.open:
                     pulls.forget(wait)
 
-    def _answer_or_refuse(self, bucket: PlainBucket, wait: PullWait, first: int, stop: int) -> None:
+    def _answer_or_refuse(self, bucket: Bucket, wait: PullWait, first: int, stop: int) -> None:
         for low, high in bucket.pulls.ready(wait, first, stop):
             self._handler.answer_range(wait, bucket, low, high)
             if wait.dropped:

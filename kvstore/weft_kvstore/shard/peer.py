@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from weft_kvstore.arrays import Buffer
-from weft_kvstore.bucket.bucket import AnswerEntry, AnswerRun, PullWait
+from weft_kvstore.bucket.pulls import AnswerEntry, AnswerRun, PullWait
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import Mode
 from weft_kvstore.same_host.memory import PeerMemory, Span

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from weft_kvstore.arrays import Array, Segment, ranges_where
-from weft_kvstore.bucket.bucket import PlainBucket
+from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.compression.slices import residual_array
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import OtherThread
@@ -90,11 +90,11 @@ def capture(
     views: dict[int, Views] = {number: {} for number in shard.buckets}
     pins: list[tuple[Pin, int]] = []
     tables: dict[int, TableCapture] = {}
-    left = 1 + sum(len(bucket.state) for bucket in shard.buckets.values()) + len(shard.tables)
+    left = 1 + sum(len(bucket) for bucket in shard.buckets.values()) + len(shard.tables)
 
     def forget() -> None:
         for bucket in shard.buckets.values():
-            bucket.state.reached = None
+            bucket.reached = None
         for table in shard.tables.values():
             table.reached = None
 
@@ -136,9 +136,9 @@ def capture(
             release()
 
     for number, bucket in shard.buckets.items():
-        bucket.state.reached = partial(reached, number)
-        here = bucket.state.steps.version == step
-        for first, stop in ranges_where(here if bucket.state.spec.slots else np.ones_like(here), 0):
+        bucket.reached = partial(reached, number)
+        here = bucket.steps.version == step
+        for first, stop in ranges_where(here if bucket.spec.slots else np.ones_like(here), 0):
             reached(number, step, first, stop)
     for number, table in shard.tables.items():
         table.reached = partial(table_reached, number)
@@ -154,7 +154,7 @@ def _missed(shard: JobShard, step: int) -> MissedError | None:
         if table.passed_version(step):
             return MissedError(f"key {table.spec.key!r} is at version {table.version} already, or changes")
     for bucket in shard.buckets.values():
-        state = bucket.state
+        state = bucket
         beyond = state.steps.version > step
         if state.spec.slots and beyond.any():
             at = int(beyond.argmax())
@@ -162,9 +162,9 @@ def _missed(shard: JobShard, step: int) -> MissedError | None:
     return None
 
 
-def _captured(bucket: PlainBucket, views: Views, first: int, stop: int) -> Iterator[tuple[Pin, int]]:
+def _captured(bucket: Bucket, views: Views, first: int, stop: int) -> Iterator[tuple[Pin, int]]:
     """Adds slices as they are now to `views`. The pins that keep them so, with how many parts they have."""
-    update = bucket.state.update
+    update = bucket.update
     for name, values in ((VALUE, update.values), *update.state.items()):
         cuts = zip(values.pieces(first, stop), values.elements(first, stop), strict=True)
         for (low, high, held, part, _), (_, _, elements) in cuts:
@@ -190,7 +190,7 @@ def _parts(
             some.sort(key=lambda view: view[0])
         for span in spans_of(shard, bucket):
             for name, some in of_bucket.items() if span.key not in without else ():
-                start, bounds = span.start, bucket.state.bounds
+                start, bounds = span.start, bucket.bounds
                 if name == UPDATES:
                     start, bounds = span.number, np.arange(len(bounds))
                 pieces = list(_within(some, bounds, span))
@@ -287,9 +287,9 @@ class Span(NamedTuple):
     start: int
 
 
-def spans_of(shard: JobShard, bucket: PlainBucket) -> Iterator[Span]:
+def spans_of(shard: JobShard, bucket: Bucket) -> Iterator[Span]:
     """What a bucket has of each of its keys, in the order in which they lie there."""
-    part, spec = bucket.state.spec.part, bucket.state.spec
+    part, spec = bucket.spec.part, bucket.spec
     edges = [0, *(np.flatnonzero(np.diff(part.places)) + 1).tolist(), len(part)]
     for first, stop in pairwise(edges):
         if first < stop:
@@ -310,8 +310,8 @@ def restore(shard: JobShard, snapshot: Snapshot) -> None:
         shard.gate.begin_at(step, loss_scale_of(snapshot))
 
 
-def _restore_bucket(shard: JobShard, bucket: PlainBucket, step: int, reader: SnapshotReader) -> None:
-    state = bucket.state
+def _restore_bucket(shard: JobShard, bucket: Bucket, step: int, reader: SnapshotReader) -> None:
+    state = bucket
     dtype = state.update.values.dtype
     for span in spans_of(shard, bucket):
         stop = span.start + int(state.bounds[span.stop] - state.bounds[span.first])

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Array, bytes_of, exact_sum
-from weft_kvstore.bucket.bucket import PIECE_BYTES, PIECE_ELEMENTS, AnswerEntry, AnswerRun, PullWait, Work
+from weft_kvstore.bucket.pulls import PIECE_BYTES, PIECE_ELEMENTS, AnswerEntry, AnswerRun, PullWait, Work
 from weft_kvstore.description.records import Mode, Sparse
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.arrays import RowHistory

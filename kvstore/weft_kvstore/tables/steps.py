@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.bucket.state import BucketSteps, contradiction
+from weft_kvstore.bucket.steps import BucketSteps, contradiction
 from weft_kvstore.bucket.update import RULE_ERRORS, RuleFailedError, UpdateSpec
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError

@@ -16,7 +16,8 @@ from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Ranges, Segment, ranges_alike, ranges_where
 from weft_kvstore.bucket import update as bucket_values
-from weft_kvstore.bucket.bucket import PlainBucket, PullWait
+from weft_kvstore.bucket.bucket import Bucket
+from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.bucket.sums import Gradient, PendingSegments
 from weft_kvstore.bucket.update import BucketValues
 from weft_kvstore.description.records import Merge, Mode
@@ -206,7 +207,7 @@ def test_sums_are_made_from_the_left_whatever_the_cuts(sizes: list[int], seed: i
 
 def test_what_a_slot_says_of_each_of_its_last_steps_is_known() -> None:
     """Slot 1 is in none of them, so that all of them still count: the first is merged, and the others wait."""
-    state = plain_bucket("a", "b", "c", "d").state
+    state = plain_bucket("a", "b", "c", "d")
     for step, pushes in enumerate([False, True, False]):
         elements = np.zeros(4, np.float32) if pushes else None
         assert state.accept(0, step, Segment(0, 4, elements)) == [(0, 4)]
@@ -223,7 +224,7 @@ def test_what_a_slot_says_of_each_of_its_last_steps_is_known() -> None:
 
 
 def test_what_a_slot_that_was_replaced_said_of_steps_that_are_not_applied_is_forgotten() -> None:
-    state = plain_bucket("a", "b", "c", "d").state
+    state = plain_bucket("a", "b", "c", "d")
     state.accept(0, 0, Segment(0, 2, np.zeros(2, np.float32)))
     assert list(advanced(state, 0, 2)) == []
     state.accept(0, 0, Segment(2, 4, None))
@@ -236,7 +237,7 @@ def test_what_a_slot_that_was_replaced_said_of_steps_that_are_not_applied_is_for
 
 def plain_bucket(
     *names: str, slots: int = 2, mode: Mode = Mode.SYNC, merge: Merge = Merge.SLOT, bound: int = 0
-) -> PlainBucket:
+) -> Bucket:
     """Each key is a slice of one number, which is 0; a gradient is taken from it."""
     rule = Rule("less", {}, {}, lambda weight, gradient, *_: np.subtract(weight, gradient, out=weight))
     keys = [constant(key_of(name, [1], slots), 0.0) for name in names]
@@ -249,10 +250,8 @@ def floats(*numbers: float) -> np.ndarray:
     return np.array(numbers, np.float32)
 
 
-def values_in(bucket: PlainBucket) -> list[float]:
-    return [
-        one for _, _, held, *_ in bucket.state.update.values.pieces(0, len(bucket.state)) for one in held.array.tolist()
-    ]
+def values_in(bucket: Bucket) -> list[float]:
+    return [one for _, _, held, *_ in bucket.update.values.pieces(0, len(bucket)) for one in held.array.tolist()]
 
 
 def test_by_arrival_what_waits_in_pieces_goes_on_in_all_of_them() -> None:
@@ -260,41 +259,41 @@ def test_by_arrival_what_waits_in_pieces_goes_on_in_all_of_them() -> None:
     bucket = plain_bucket("a", "b", merge=Merge.ARRIVAL)
     arrivals = []
     for slot, first, stop in [(0, 0, 1), (1, 0, 2), (0, 1, 2)]:
-        arrivals += bucket.state.accept(slot, 0, Segment(first, stop, floats(*[1.0] * (stop - first))))
-        arrivals += bucket.state.accept(slot, 1, Segment(first, stop, floats(*[1.0] * (stop - first))))
+        arrivals += bucket.accept(slot, 0, Segment(first, stop, floats(*[1.0] * (stop - first))))
+        arrivals += bucket.accept(slot, 1, Segment(first, stop, floats(*[1.0] * (stop - first))))
     for slices in arrivals:
-        list(advanced(bucket.state, *slices))
-    assert bucket.state.steps.version.tolist() == [2, 2]
+        list(advanced(bucket, *slices))
+    assert bucket.steps.version.tolist() == [2, 2]
     assert values_in(bucket) == [-4.0, -4.0]
 
 
 def test_where_slots_go_on_by_themselves_no_step_is_applied_before_the_one_before_it() -> None:
     bucket = plain_bucket("a", "b", mode=Mode.ASYNC)
     applied: list[tuple[int, int]] = []
-    bucket.state.applied = lambda _slot, step, first, stop: applied.extend((one, step) for one in range(first, stop))
-    assert bucket.state.accept(0, 1, Segment(0, 2, floats(3, 4))) == []
-    (slices,) = bucket.state.accept(0, 0, Segment(0, 2, floats(1, 2)))
-    list(advanced(bucket.state, *slices))
+    bucket.applied = lambda _slot, step, first, stop: applied.extend((one, step) for one in range(first, stop))
+    assert bucket.accept(0, 1, Segment(0, 2, floats(3, 4))) == []
+    (slices,) = bucket.accept(0, 0, Segment(0, 2, floats(1, 2)))
+    list(advanced(bucket, *slices))
     assert applied == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    assert bucket.state.steps.through[0].tolist() == [2, 2]
+    assert bucket.steps.through[0].tolist() == [2, 2]
     assert values_in(bucket) == [-4.0, -6.0]
 
 
 def test_a_slot_that_pushed_early_cannot_have_had_nothing() -> None:
     bucket = plain_bucket("a", "b")
-    bucket.state.accept(0, 2, Segment(1, 2, floats(1)))
+    bucket.accept(0, 2, Segment(1, 2, floats(1)))
     with pytest.raises(PushRefusedError, match="slot 0, key 'b', slice 0, step 2: the slot pushed before and declares"):
-        bucket.state.check(0, 2, 0, 2, pushes=False)
-    bucket.state.check(0, 2, 0, 2, pushes=True)
+        bucket.check(0, 2, 0, 2, pushes=False)
+    bucket.check(0, 2, 0, 2, pushes=True)
 
 
 def test_values_of_two_versions_of_each_key_may_wait_whatever_waits_of_others() -> None:
     bucket = plain_bucket("a", "b", slots=1)
     for version, number in [(1, 0), (2, 0), (3, 1), (4, 1)]:
-        bucket.state.sets.check(0, version, number, number + 1, "origin")
-        bucket.state.sets.accept(version, Segment(number, number + 1, floats(version)), (version, number))
+        bucket.sets.check(0, version, number, number + 1, "origin")
+        bucket.sets.accept(version, Segment(number, number + 1, floats(version)), (version, number))
     with pytest.raises(PushRefusedError, match=r"key 'b', slice 0, version 5: .*wait for versions \[3, 4\] already"):
-        bucket.state.sets.check(0, 5, 1, 2, "another")
+        bucket.sets.check(0, 5, 1, 2, "another")
 
 
 @pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])
@@ -303,16 +302,16 @@ def test_pulls_of_versions_to_come_are_not_looked_at(mode: Mode) -> None:
     bucket, count, looked = plain_bucket("a", slots=1, mode=mode), 1000, 0
     for version in range(1, count + 1):
         wait = PullWait(None, version, version, slot=0, state=False, reading=Reading.OWN)
-        wait.want(bucket.state.spec.number, 0, 1)
+        wait.want(bucket.spec.number, 0, 1)
         bucket.pulls.wait_for(wait)
     for step in range(count):
-        for slices in bucket.state.accept(0, step, Segment(0, 1, floats(1))):
-            list(advanced(bucket.state, *slices))
+        for slices in bucket.accept(0, step, Segment(0, 1, floats(1))):
+            list(advanced(bucket, *slices))
         found = bucket.pulls.waiting(0, 1)
         assert [one.version for one in found if bucket.pulls.ready(one, 0, 1)] == [step + 1]
         looked += len(found)
         for one in found:
-            one.answered(bucket.state.spec.number, 0, 1)
+            one.answered(bucket.spec.number, 0, 1)
             bucket.pulls.forget(one)
     assert looked == count
     assert bucket.pulls.waits == []
@@ -322,7 +321,7 @@ def test_a_pull_that_gives_up_is_forgotten_at_once_and_leaves_no_memory_behind()
     bucket = plain_bucket("a", slots=1)
     for number in range(500):
         wait = PullWait(None, number, 7, slot=0, state=False, reading=Reading.OWN)
-        wait.want(bucket.state.spec.number, 0, 1)
+        wait.want(bucket.spec.number, 0, 1)
         bucket.pulls.wait_for(wait)
         if number:
             wait.drop()
@@ -335,15 +334,15 @@ def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:
     bucket = plain_bucket("a", slots=3, mode=Mode.STALE, bound=1)
     own, other = (PullWait(None, 1, 2, slot=slot, state=False, reading=Reading.OWN) for slot in (0, 7))
     for wait in (own, other):
-        wait.want(bucket.state.spec.number, 0, 1)
+        wait.want(bucket.spec.number, 0, 1)
     for slot, step in [(0, 0), (0, 1), (1, 0)]:
-        for slices in bucket.state.accept(slot, step, Segment(0, 1, floats(1))):
-            list(advanced(bucket.state, *slices))
+        for slices in bucket.accept(slot, step, Segment(0, 1, floats(1))):
+            list(advanced(bucket, *slices))
     for wait in (own, other):
         assert bucket.pulls.ready(wait, 0, 1) == []
         assert bucket.pulls.waits_for(wait)[1] == [2]
-    for slices in bucket.state.accept(2, 0, Segment(0, 1, floats(1))):
-        list(advanced(bucket.state, *slices))
+    for slices in bucket.accept(2, 0, Segment(0, 1, floats(1))):
+        list(advanced(bucket, *slices))
     assert [bucket.pulls.ready(wait, 0, 1) for wait in (own, other)] == [[(0, 1)]] * 2
 
 

@@ -16,7 +16,7 @@ from store_cluster import key_of, store_of
 from weft_kvstore.arrays import Segment, ranges_alike
 from weft_kvstore.bucket import sets as bucket_sets
 from weft_kvstore.bucket.sets import BucketSets
-from weft_kvstore.bucket.state import BucketSteps
+from weft_kvstore.bucket.steps import BucketSteps
 from weft_kvstore.bucket.update import BucketValues
 from weft_kvstore.description.records import Mode
 from weft_kvstore.errors import PushRefusedError
@@ -39,7 +39,7 @@ class Bucket:
         keys = [given_key(key_of("a", (5,), slots)), key_of("b", (3,), slots), given_key(key_of("c", (1,), slots))]
         description = store_of(keys, slots=max(slots, 1), shards=1, slice_bytes=8)
         (made,) = JobShard(msgspec.structs.replace(description, mode=mode), 0).buckets.values()
-        spec, self.bounds = made.state.spec, made.state.bounds
+        spec, self.bounds = made.spec, made.bounds
         self.steps = BucketSteps(spec.slots, SLICES, together=spec.together)
         self.held = BucketValues(np.full(int(self.bounds[-1]), FIRST, np.float32), self.bounds)
         self.sets = BucketSets(spec, self.steps.version, self.held, GIVEN.copy())

@@ -19,9 +19,10 @@ from store_cluster import advanced, key_of, store_of
 from store_cluster import given as given_key
 from weft_kvstore.arrays import Segment, norm_of
 from weft_kvstore.bucket import update as bucket_values
-from weft_kvstore.bucket.bucket import BucketPulls, PullWait
+from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.gate import StepGate
-from weft_kvstore.bucket.state import BucketState, BucketSteps
+from weft_kvstore.bucket.pulls import PullWait
+from weft_kvstore.bucket.steps import BucketSteps
 from weft_kvstore.description.records import CommitDescription, LossScaling, Merge, Mode, first_elements, is_given
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import STEPS_AHEAD
@@ -107,12 +108,12 @@ class Play:
             commit=case.commit,
         )
         (made,) = JobShard(self.description, 0).buckets.values()
-        part = made.state.spec.part
+        part = made.spec.part
         self.gate = StepGate(case.commit, case.slots) if case.commit is not None else None
         if self.gate is not None:
             self.gate.expect(len(part))
         spec = replace(
-            made.state.spec,
+            made.spec,
             a_piece=self.choose.choice([1, 6, 1000]),
             slices_a_piece=self.choose.choice([1, 3, 1000]),
             gate=self.gate,
@@ -121,8 +122,8 @@ class Play:
         values = np.concatenate([first_elements(keys[place], 7, 0, keys[place].size) for place in order])
         self.given = np.array([is_given(keys[place]) for place in part.places])
         self.first = values.copy()
-        self.state = BucketState(spec, values, self.given.copy())
-        self.pulls = BucketPulls(self.state)
+        self.state = Bucket(spec, values, self.given.copy())
+        self.pulls = self.state.pulls
         self.state.applied = self._applied
         self.incarnation = [0] * case.slots
         self.arrived: set[tuple[int, int]] = set()
@@ -415,7 +416,7 @@ def test_what_came_early_is_looked_at_once_more_when_it_is_due(mode: Mode, monke
     keys = [key_of(f"k{number}", [ELEMENTS], 1) for number in range(40)]
     description = msgspec.structs.replace(store_of(keys, slots=1, shards=1), mode=mode)
     (bucket,) = JobShard(description, 0).buckets.values()
-    state, looks, accept = bucket.state, 0, BucketSteps.accept
+    state, looks, accept = bucket, 0, BucketSteps.accept
 
     def counted(*what: Any, **more: Any) -> Any:
         nonlocal looks

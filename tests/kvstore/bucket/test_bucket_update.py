@@ -46,7 +46,7 @@ def spec_of(sizes: Sequence[int], *, slice_elements: int = 2, rule: Rule = COUNT
     """A bucket of keys "k0", "k1" and so on of so many elements."""
     keys = [msgspec.structs.replace(key_of(f"k{number}", (size,), 2), **others) for number, size in enumerate(sizes)]
     (made,) = JobShard(store_of(keys, slots=2, shards=1, slice_bytes=4 * slice_elements), 0, rule=rule).buckets.values()
-    return replace(made.state.spec, hyper=KeyHyper(dict(rule.hyper), {}))
+    return replace(made.spec, hyper=KeyHyper(dict(rule.hyper), {}))
 
 
 def update_of(spec: BucketSpec, dtype: str = "float32") -> BucketUpdate:

@@ -13,8 +13,8 @@ import pytest
 from store_cluster import advanced, constant, key_of, store_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Segment
-from weft_kvstore.bucket.bucket import PullWait, Work
-from weft_kvstore.bucket.state import BucketState
+from weft_kvstore.bucket.bucket import Bucket
+from weft_kvstore.bucket.pulls import PullWait, Work
 from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.records import Merge
 from weft_kvstore.errors import PushRefusedError
@@ -38,7 +38,7 @@ class OneSlice:
     def __init__(self, slots: int = 4, merge: Merge = Merge.SLOT) -> None:
         description = store_of([constant(key_of("w", [SIZE], slots), 0.0)], slots=slots, shards=1, merge=merge)
         (self.bucket,) = JobShard(description, 0, rule=RULE).buckets.values()
-        self.state: BucketState = self.bucket.state
+        self.state: Bucket = self.bucket
         self.waiting: list[tuple[int, int]] = []
 
     @property

@@ -12,7 +12,7 @@ from store_cluster import advanced, constant, given, key_of, store_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays import Array, Segment
-from weft_kvstore.bucket.state import BucketState
+from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.description.records import Mode
 from weft_kvstore.shard.job_shard import JobShard
 
@@ -36,7 +36,7 @@ class Whole:
         key = msgspec.structs.replace(constant(key_of("w", SHAPE, 2), 3.0), whole=True, update=update)
         key = given(key) if is_given else key
         description = store_of([key], slots=2, shards=1, slice_bytes=64, mode=mode)
-        self.state: BucketState = JobShard(description, 0, rule=rule).buckets[0].state
+        self.state: Bucket = JobShard(description, 0, rule=rule).buckets[0]
 
     def push(self, slot: int, first: int, stop: int, number: float | None, step: int = 0) -> list[tuple[int, int]]:
         """The slices that have changed."""

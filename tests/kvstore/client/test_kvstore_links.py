@@ -14,7 +14,7 @@ import pytest
 from store_cluster import key_of, store_of
 from store_raw import changed_rows, column, values_of
 from store_simulation import Simulation
-from weft_kvstore.bucket.bucket import BucketPulls, PullWait
+from weft_kvstore.bucket.pulls import BucketPulls, PullWait
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.core import QUIET_S, TOLD_AFTER_S
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, StoreDescription
@@ -152,7 +152,7 @@ def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None
     ended(simulation, store.pull("w", 0))
     futures = [store.set("w", 1, 5 * ones(4)), store.set_rows("t", 1, np.array([3]), 7 * ones(1, 2))]
     there = simulation.shards[0].job.shard
-    bucket, (rows_there,) = there.buckets[0].state, there.tables.values()
+    bucket, (rows_there,) = there.buckets[0], there.tables.values()
     while not (bucket.sets._taken and rows_there._known_sets):
         assert simulation.step(ANY)
     push = store.push("w", 0, ones(4))
@@ -173,14 +173,15 @@ def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None
     assert ended(simulation, store.pull_rows("t", np.array([3, 4]), 1))[:, 0].tolist() == [7.0, -1.0]
 
 
-def test_a_gradient_that_is_in_the_sum_already_is_not_replaced() -> None:
-    """Slot 0 is merged at once, as the first of the prefix; slot 1 is not there yet."""
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_a_step_that_is_not_applied_a_newer_incarnation_pushes_again(first: int) -> None:
+    """Whether or not its slot comes first in the sum."""
     simulation = Simulation(described(zero("w", (4,), 2)), LINK)
-    ended(simulation, simulation.stores[0].push("w", 0, 5 * ones(4)))
-    again = simulation.join(0, incarnation=2)
+    ended(simulation, simulation.stores[first].push("w", 0, 5 * ones(4)))
+    again = simulation.join(first, incarnation=2)
     ended(simulation, again.push("w", 0, 7 * ones(4)))
-    ended(simulation, simulation.stores[1].push("w", 0, ones(4)))
-    assert np.all(ended(simulation, again.pull("w", 1)) == -6.0)
+    ended(simulation, simulation.stores[1 - first].push("w", 0, ones(4)))
+    assert np.all(ended(simulation, again.pull("w", 1)) == -8.0)
 
 
 def test_an_older_incarnation_is_refused() -> None:

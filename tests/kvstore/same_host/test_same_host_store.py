@@ -407,7 +407,7 @@ def test_what_a_killed_client_was_reading_is_written_again_once_another_has_its_
         with raw_peer(shards[0].endpoint) as peer, brought(peer, description) as (_, given):
             peer.say(pull_of(1, 0, 0))
             assert peer.hear(Values).at
-            bucket = shards[0]._core.job.shard.buckets[0].state.update.values
+            bucket = shards[0]._core.job.shard.buckets[0].update.values
             ((*_, held, _, _),) = bucket.pieces(0, 1)
             assert held.shared
             assert held.pinned[0] == 1

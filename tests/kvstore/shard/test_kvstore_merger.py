@@ -10,7 +10,8 @@ import pytest
 
 from store_cluster import key_of, store_of
 from weft_kernels.rules.record import Rule
-from weft_kvstore.bucket.bucket import PlainBucket, PullWait
+from weft_kvstore.bucket.bucket import Bucket
+from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.bucket.update import BucketValues
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
@@ -45,7 +46,7 @@ class Ends:
         self.answered.append(wait.request)
         yield
 
-    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
+    def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
         self.answered.append(wait.request)
 
     def refuse(self, wait: PullWait, reason: str) -> None:
@@ -130,7 +131,7 @@ class Loses(Ends):
         self.answer_range(wait, self.shard.buckets[0] if self.shard.buckets else None, 0, 1)  # type: ignore[arg-type]
         yield
 
-    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
+    def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
         self.answered.append(wait.request)
         for one in self.waits:
             one.drop()

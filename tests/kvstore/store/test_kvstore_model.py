@@ -27,7 +27,8 @@ from store_simulation import Simulation
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
-from weft_kvstore.bucket.bucket import BucketPulls, PlainBucket, PullWait
+from weft_kvstore.bucket.bucket import Bucket
+from weft_kvstore.bucket.pulls import BucketPulls, PullWait
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.description.records import CommitDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
@@ -469,7 +470,7 @@ class Logs:
         for shard, core in enumerate(simulation.shards):
             job = core.job
             for bucket in job.shard.buckets.values():
-                bucket.state.applied = self._of_slices(shard, bucket.state.spec.number)
+                bucket.applied = self._of_slices(shard, bucket.spec.number)
             for unit in job.shard.tables.values():
                 unit.applied = self._of_unit(shard, unit.spec.number)
 
@@ -499,7 +500,7 @@ def replayed(program: Program, simulation: Simulation, logs: Logs) -> PlainStore
     for shard, core in enumerate(simulation.shards):
         job = core.job
         for number, bucket in job.shard.buckets.items():
-            part = bucket.state.spec.part
+            part = bucket.spec.part
             for slice_, (place, index) in enumerate(zip(part.places.tolist(), part.indices.tolist(), strict=True)):
                 applied = logs.applied.get((shard, number, slice_), [])
                 logs.check_order(program, keys[place], applied)
@@ -538,8 +539,8 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
             staleness = description.staleness if key.staleness is None else key.staleness
             assert min(through.values()) >= wait.version - staleness, "staler than it may be"
 
-    def of_range(core: ShardCore, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
-        steps, part = bucket.state.steps, bucket.state.spec.part
+    def of_range(core: ShardCore, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
+        steps, part = bucket.steps, bucket.spec.part
         for number in range(first, stop):
             through = dict(zip(steps.slots, steps.through[:, number].tolist(), strict=True))
             check_answer(wait, description.keys[int(part.places[number])], through)
@@ -590,7 +591,7 @@ def test_merging_by_arrival_adds_each_push_once_in_the_order_that_is_logged(
         job = simulation.shards[shard].job
         bucket = job.shard.buckets.get(number)
         if bucket is not None:
-            key = program.description.keys[int(bucket.state.spec.part.places[slice_])]
+            key = program.description.keys[int(bucket.spec.part.places[slice_])]
             logs.check_order(program, key, applied)
             assert [step for _, step in applied] == sorted(step for _, step in applied)
 

@@ -18,7 +18,7 @@ from store_simulation import Simulation
 from weft_graph.ir import Initializer
 from weft_kernels.id_draws import rows_of_ids, uniform_of_ids
 from weft_kvstore.arrays import Array
-from weft_kvstore.bucket.bucket import PullWait
+from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.description.check import DescriptionError, check_description, hyper_of, rule_of
 from weft_kvstore.description.records import (
     EvictionDescription,

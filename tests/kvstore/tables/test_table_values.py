@@ -11,7 +11,7 @@ import pytest
 from store_cluster import constant, store_of, table_of
 from store_cluster import given as given_key
 from weft_kvstore.arrays import Array
-from weft_kvstore.bucket.bucket import PullWait
+from weft_kvstore.bucket.pulls import PullWait
 from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.description.records import GrowthDescription, KeyDescription, Sparse
 from weft_kvstore.rows import arrays as rows_arrays

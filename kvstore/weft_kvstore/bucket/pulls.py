@@ -1,0 +1,463 @@
+"""Pulls of slices on a shard: which wait, and what answers them. And long work, cut into pieces. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from weft_kvstore.arrays import Array, Range, Ranges, greatest, ranges_alike, ranges_where
+from weft_kvstore.bucket.sets import BucketSets
+from weft_kvstore.bucket.steps import BucketSteps
+from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues, EncodedValues
+from weft_kvstore.description.records import Mode
+from weft_kvstore.wire.messages import Reading
+from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Pin
+
+# --- A pull on a shard, until it is answered --------------------------------------------------------------------------
+
+
+class PullWait:
+    """A pull on this shard by `slot`; `link` is whoever asked. `open` has, by bucket, the slices that are not answered;
+    `open_tables` the buckets that answer as one and have not. `compressed`: values may be encoded for it.
+
+    Of a table, `ids` are the places (n) of the rows on this shard, once all `chunks` of them have come.
+    """
+
+    __slots__ = (
+        "_parts",
+        "chunks",
+        "compressed",
+        "dropped",
+        "entries",
+        "ids",
+        "ids_bytes",
+        "link",
+        "open",
+        "open_tables",
+        "priority",
+        "reading",
+        "request",
+        "slot",
+        "state",
+        "version",
+        "waits_in",
+    )
+
+    def __init__(  # what a message says of it
+        self,
+        link: Any,
+        request: int,
+        version: int,
+        *,
+        slot: int,
+        state: bool,
+        reading: Reading,
+        compressed: bool = False,
+        priority: int = 0,
+    ) -> None:
+        self.link = link
+        self.request = request
+        self.version = version
+        self.slot = slot
+        self.state = state
+        self.reading = reading
+        self.compressed = compressed
+        self.priority = priority
+        """The call's own: answers to a higher one are sent first."""
+        self.entries = 0
+        """How many runs were asked for, of any length: what it costs to look at."""
+        self.ids: Array | None = None
+        self.ids_bytes = 0
+        self.chunks = 0
+        self.open: dict[int, Ranges] = {}
+        self.open_tables: set[int] = set()
+        self.dropped = False
+        self.waits_in: list[BucketPulls] = []
+        """The buckets where it waits, or has waited."""
+        self._parts: dict[int, Array] = {}
+
+    @property
+    def settled(self) -> bool:
+        """Whether the steps of every slot count, where slots go on by themselves."""
+        return self.reading is Reading.SETTLED
+
+    @property
+    def is_answered(self) -> bool:
+        return not self.open and not self.open_tables
+
+    def drop(self) -> None:
+        """It was given up: nothing is kept for it."""
+        self.dropped = True
+        for pulls in self.waits_in:
+            pulls.forget(self)
+        self.waits_in = []
+        self.open = {}
+        self.open_tables = set()
+        self.ids = None
+        self._parts = {}
+
+    def want(self, bucket: int, first: int, stop: int) -> None:
+        """These slices have to answer."""
+        ranges = self.open.get(bucket)
+        if ranges is None:
+            self.open[bucket] = Ranges((first, stop))
+        else:
+            ranges.add(first, stop)
+
+    def answered(self, bucket: int, first: int, stop: int) -> bool:
+        """These slices have. Whether that was all of the pull."""
+        ranges = self.open[bucket]
+        if ranges.remove(first, stop):
+            del self.open[bucket]
+        return not self.open and not self.open_tables
+
+    @property
+    def places(self) -> Array:
+        """The ids that have come, one chunk behind the other."""
+        parts = [self._parts[number] for number in sorted(self._parts)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def expect(self, bucket: int, chunks: int) -> None:
+        """So many chunks of ids will come, and then the table can answer."""
+        self.chunks = chunks
+        self.open_tables.add(bucket)
+
+    def add_ids(self, first: int, chunks: list[Array]) -> bool:
+        """Takes in chunks of ids, each once. True when these were the last that were missing."""
+        before = len(self._parts)
+        for number, ids in enumerate(chunks, first):
+            if number not in self._parts:
+                self._parts[number] = ids
+                self.ids_bytes += ids.nbytes
+        return before < self.chunks == len(self._parts)
+
+
+# --- What answers a pull, or a part of it -----------------------------------------------------------------------------
+
+
+class AnswerEntry(NamedTuple):
+    """What a run of values says beside slice numbers: see `messages.Values`."""
+
+    request: int
+    array: int
+    bucket: int
+    version: int
+    compressed: bool = False
+
+
+AnswerRun: TypeAlias = OutRun[AnswerEntry, Pin]
+"""Slices, or chunks, of an array that answer a pull, on their way. Its owner pins them until they have arrived."""
+
+
+# --- Work on a shard that may take long, cut into pieces: between two of them the socket is looked at -----------------
+
+
+PIECE_ELEMENTS: Final = 1 << 20
+"""Elements that a piece computes, of first values or of an update by a rule of a few nodes: some 10 ms."""
+
+BUCKET_PIECES: Final = 2
+"""Such pieces that a plain bucket's update takes at once: it crosses memory once, and is what a shard does most."""
+
+PIECE_NODES: Final = 16
+"""Nodes of a user's rule that may meet as many elements; with more of them a piece has fewer."""
+
+PIECE_CALLS: Final = 128
+"""Slices that such a rule updates in a piece, however small: each is a call of its own, and all of them some 20 ms."""
+
+PIECE_BYTES: Final = 1 << 23
+"""What a piece counts for, at most."""
+
+ENDED_A_STEP: Final = 256
+"""Tasks that may end in one step: more than are asked for in one round of the socket."""
+
+
+class Work:
+    """Tasks that are carried out one after the other: what is begun is ended before the next one begins. A task stops
+    after each piece.
+
+    Invariant: `queued` while it is in a work queue, and then `todo` has something. `turn` is its place there.
+    """
+
+    __slots__ = ("_bytes", "priority", "queued", "todo", "turn")
+
+    def __init__(self, priority: int, piece_bytes: int = PIECE_BYTES) -> None:
+        self.priority = priority
+        self._bytes = piece_bytes
+        self.queued = False
+        self.turn = 0
+        self.todo: deque[Iterator[None]] = deque()
+
+    @property
+    def piece_bytes(self) -> int:
+        """About how many bytes a piece works on."""
+        return self._bytes
+
+    def step(self) -> None:
+        """The next piece. Tasks that end before their next one, as those do that were given up, take no turn each: who
+        asks and gives up again must not fill the memory. Raises what a task raises; it is over then."""
+        for _ in range(ENDED_A_STEP):
+            if not self.todo:
+                return
+            task = self.todo[0]
+            try:
+                next(task)
+            except BaseException as error:
+                if self.todo and self.todo[0] is task:  # A job that has failed has forgotten its work.
+                    self.todo.popleft()
+                if not isinstance(error, StopIteration):
+                    raise
+            else:
+                return
+
+
+# --- The pulls that wait for slices of a bucket, and what answers them ------------------------------------------------
+
+
+FEW_WAITS: Final = 8
+"""So many are looked at one by one: that takes less time than one look at arrays."""
+
+
+class _Waits:
+    """Pulls that wait for one version, by identity. `_spans` has, of each that came, the first and the stop of its
+    slices: so who waits for some slices is found without a look at the others."""
+
+    __slots__ = ("_array", "_spans", "pulls")
+
+    def __init__(self) -> None:
+        self.pulls: dict[int, PullWait] = {}
+        self._spans: list[tuple[int, int, int]] = []
+        self._array: Array | None = None
+
+    def add(self, wait: PullWait, first: int, stop: int) -> None:
+        if len(self._spans) > 2 * len(self.pulls) + FEW_WAITS:  # Who asks and gives up again must not fill the memory.
+            self._spans = [one for one in self._spans if one[2] in self.pulls]
+        self.pulls[id(wait)] = wait
+        self._spans.append((first, stop, id(wait)))
+        self._array = None
+
+    def near(self, first: int, stop: int) -> list[PullWait]:
+        """Those that wanted some of these slices when they came, and maybe others where they are few."""
+        if len(self.pulls) <= FEW_WAITS:
+            return list(self.pulls.values())
+        if self._array is None:
+            self._array = np.array(self._spans, np.int64).reshape(-1, 3)
+        near = self._array[(self._array[:, 0] < stop) & (self._array[:, 1] > first), 2]
+        return [self.pulls[one] for one in dict.fromkeys(near.tolist()) if one in self.pulls]
+
+
+class BucketPulls:
+    """Pulls of which slices of the bucket are open, by the version that they wait for: those of a version that no slice
+    has reached are not looked at. Who is answered, or gives up, is forgotten at once: what was pulled is held by nobody
+    here. `versions` are those of `_waits`, in order."""
+
+    def __init__(self, spec: BucketSpec, steps: BucketSteps, sets: BucketSets, update: BucketUpdate) -> None:
+        self._spec = spec
+        self._steps = steps
+        self._sets = sets
+        self._update = update
+        self._waits: dict[int, _Waits] = {}
+        self.versions: list[int] = []
+
+    @property
+    def waits(self) -> list[PullWait]:
+        """All of them, by version, and in the order in which they came."""
+        return [one for version in self.versions for one in self._waits[version].pulls.values()]
+
+    def wait_for(self, wait: PullWait) -> None:
+        """A pull that has open slices here."""
+        version = self._version_of(wait)
+        some = self._waits.get(version)
+        if some is None:
+            some = self._waits[version] = _Waits()
+            insort(self.versions, version)
+        some.add(wait, *wait.open[self._spec.number].span)
+        wait.waits_in.append(self)
+
+    def waiting(self, first: int, stop: int) -> list[PullWait]:
+        """The pulls that wait for any of these slices, and maybe a few others, unless for a version that none of them
+        has reached."""
+        if not self.versions:
+            return []
+        steps, number = self._steps, self._spec.number
+        reached = steps.version if self._spec.together or not steps.slots else steps.through
+        count = bisect_right(self.versions, greatest(reached[..., first:stop]))
+        found = []
+        for version in self.versions[:count]:
+            found += [one for one in self._waits[version].near(first, stop) if number in one.open]
+        return found
+
+    def forget(self, wait: PullWait) -> None:
+        """A pull that has nothing open here any more."""
+        version = self._version_of(wait)
+        some = self._waits.get(version)
+        if some is not None and some.pulls.pop(id(wait), None) is not None and not some.pulls:
+            del self._waits[version]
+            del self.versions[bisect_left(self.versions, version)]
+
+    def _version_of(self, wait: PullWait) -> int:
+        """The version before which it is not answered; 0 where the bucket is at every version for it."""
+        if not self._steps.slots:
+            return 0
+        return 0 if not self._spec.together and self._of(wait) == [] else wait.version
+
+    def ready(self, wait: PullWait, first: int, stop: int) -> list[Range]:
+        """The open slices among these that can answer."""
+        ranges = wait.open.get(self._spec.number)
+        runs = ranges.overlaps(first, stop) if ranges is not None else []
+        if len(runs) == 1:
+            return self.there(wait, *runs[0])
+        if len(runs) > FEW_WAITS and not self._is_reached(wait, first, stop):
+            return []
+        return [one for run in runs for one in self.there(wait, *run)]
+
+    def there(self, wait: PullWait, first: int, stop: int) -> list[Range]:
+        """The slices among these that can answer it, all of which it asks for."""
+        if stop - first > 1 or not (self._spec.together and self._steps.slots and self._sets.complete):
+            return ranges_where(self._can(wait, first, stop), first)
+        seen = int(self._steps.version[first])  # As small keys are: the common case costs no work on arrays.
+        is_there = seen == wait.version or (seen > wait.version and wait.reading is not Reading.EXACT)
+        return [(first, stop)] if is_there else []
+
+    def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
+        """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""
+        ranges = wait.open.get(self._spec.number)
+        if wait.reading is not Reading.EXACT or ranges is None:
+            return None
+        for low, high in ranges.overlaps(first, stop):
+            beyond = self._steps.version[low:high] > wait.version
+            if beyond.any():
+                at = low + int(beyond.argmax())
+                return f"{self._spec.named(at)} is at version {self._steps.version[at]}: it has passed"
+        return None
+
+    def answers(self, wait: PullWait, first: int, stop: int) -> list[AnswerRun]:
+        """What answers it for slices that are `ready`."""
+        update = self._update
+        seen = self._seen(wait, first, stop)
+        found: list[AnswerRun] = []
+        if seen is None:
+            alike = [(first, stop, wait.version)]
+        else:
+            alike = ranges_alike(seen, first) if stop - first > 1 else [(first, stop, int(seen[0]))]
+        for low, high, version in alike:
+            if update.previous is not None and (previous := self._previous(wait, low, high, version)) is not None:
+                found += self._pinned(wait, 0, previous, low, high, wait.version)
+            elif wait.compressed and version and not wait.state and update.encoded is not None:
+                found += self._encoded(wait, update.encoded, low, high, version)
+            elif wait.state:
+                for number, name in enumerate(self._spec.state):
+                    found += self._pinned(wait, number, update.state[name], low, high, version)
+            else:
+                found += self._pinned(wait, 0, update.values, low, high, version)
+        return found
+
+    def _previous(self, wait: PullWait, first: int, stop: int, version: int) -> BucketValues | None:
+        """What has these slices at the version that is asked for, where they are one step beyond it."""
+        previous, begun = self._update.previous, self._steps.base[first:stop]
+        if previous is None or version != wait.version + 1 or wait.state or wait.reading is not Reading.OWN:
+            return None
+        return previous if bool((begun < version).all()) else None
+
+    def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
+        """What an open pull waits for here, in words, and the slots that are missing."""
+        for low, high in wait.open[self._spec.number]:
+            can = self._can(wait, low, high)
+            if not can.all():
+                return self._missing(wait, low + int(can.argmin()))
+        return "every slice was answered", []
+
+    def _missing(self, wait: PullWait, slice_: int) -> tuple[str, list[int]]:
+        key = self._spec.key_named(slice_)
+        seen = self._seen(wait, slice_, slice_ + 1)
+        due = self._spec.together and not (missing := self._steps.missing_in(slice_, int(self._steps.version[slice_])))
+        if self._sets.lacks(slice_, slice_ + 1) and (due or seen is None or seen[0] >= wait.version):
+            return f"{key} was never set", []
+        version = int(self._steps.version[slice_])
+        if due and self._spec.hold is not None and self._spec.hold.holds(version):
+            return f"{key} has seen {version} steps; step {version} waits for {self._spec.hold.told()}", []
+        if due and self._spec.gate is not None:
+            told, missing = self._spec.gate.missing(version)
+            return f"{key} has seen {version} steps; {told}", missing
+        bound = self._bound(wait)
+        if bound is not None and (seen is None or seen[0] >= wait.version):
+            text, missing = self._steps.missing(slice_, bound, list(range(len(self._steps.slots))))
+        else:
+            text, missing = self._steps.missing(slice_, wait.version, self._of(wait))
+        return f"{key} {text}", missing
+
+    def _can(self, wait: PullWait, first: int, stop: int) -> Array:
+        """Which slices can answer (stop - first) bool."""
+        seen, can = self._seen(wait, first, stop), np.ones(stop - first, np.bool_)
+        if seen is not None:
+            can = seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version
+        if not self._sets.complete:
+            can = can & ~self._sets.lacking(first, stop)
+        if (bound := self._bound(wait)) is not None:
+            can = can & (self._steps.version[first:stop] >= bound)
+        return can
+
+    def _is_reached(self, wait: PullWait, first: int, stop: int) -> bool:
+        """Whether any of these slices is at its version: one look, where a wait of many runs would take many."""
+        seen = self._seen(wait, first, stop)
+        return seen is None or bool((seen >= wait.version).any())
+
+    def _bound(self, wait: PullWait) -> int | None:
+        """How many steps every slot must be through with, whoever asks; None where there is no such bound."""
+        spec = self._spec
+        return wait.version - spec.staleness if spec.mode is Mode.STALE and spec.slots and not wait.settled else None
+
+    def _seen(self, wait: PullWait, first: int, stop: int) -> Array | None:
+        """The version that each slice has for this pull; None where it is at every version."""
+        steps = self._steps
+        of = self._of(wait) if not self._spec.together else None
+        if not steps.slots or of == []:
+            return None
+        found: Array = steps.version[first:stop] if of is None or len(of) > 1 else steps.through[of[0], first:stop]
+        return found
+
+    def _of(self, wait: PullWait) -> list[int] | None:
+        """The numbers of the slots whose own steps count; None where steps apply together."""
+        if self._spec.together:
+            return None
+        if wait.settled:
+            return list(range(len(self._steps.slots)))
+        place = self._steps.places.get(wait.slot)
+        return [] if place is None else [place]
+
+    def _encoded(self, wait: PullWait, encoded: EncodedValues, first: int, stop: int, version: int) -> list[AnswerRun]:
+        """Encoded slices, and those as they are of which there are no such bytes."""
+        values, found = self._update.values, []
+        for low, high in encoded.missing(first, stop):
+            encoded.make(values.elements(low, high))
+        for low, high, changed in ranges_alike(encoded.changed[first:stop], first):
+            of = values if changed else encoded.values
+            found += self._pinned(wait, 0, of, low, high, version, compressed=not changed)
+        return found
+
+    def _pinned(  # noqa: PLR0917  # what answers what
+        self,
+        wait: PullWait,
+        array: int,
+        values: BucketValues,
+        first: int,
+        stop: int,
+        version: int,
+        *,
+        compressed: bool = False,
+    ) -> list[AnswerRun]:
+        all_priorities, ahead, found = self._spec.part.priorities, wait.priority * CALL_PRIORITY, []
+        entry = AnswerEntry(wait.request, array, self._spec.number, version, compressed)
+        for low, high, held, part, bounds in values.pieces(first, stop):
+            priority, priorities = int(all_priorities[low]), None
+            if high - low > 1 and priority != all_priorities[high - 1]:
+                priorities = all_priorities[low:high] - ahead
+            pin = Pin(held, part, high - low)
+            run: AnswerRun = OutRun(
+                entry, low, bounds, held.source, priority=priority - ahead, owner=pin, priorities=priorities
+            )
+            found.append(run)
+        return found

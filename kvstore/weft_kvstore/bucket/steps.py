@@ -1,0 +1,116 @@
+"""Which steps are in and applied, by slot and slice: numbers alone, over any run of slices at once. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from weft_kvstore.arrays import Range, greatest, least, ranges_where
+from weft_kvstore.errors import PushRefusedError
+from weft_kvstore.settings import STEPS_AHEAD
+
+
+def contradiction(*, before: bool) -> str:
+    """In words: a slot has pushed and declares nothing, or the other way round."""
+    was, now = ("pushed", "declares nothing") if before else ("declared nothing", "pushes")
+    return f"the slot {was} before and {now} now"
+
+
+class BucketSteps:
+    """`came[p]`: how many steps of contributing slot number p are in, by slice, and `through[p]` how many are merged.
+    `version` counts those that are merged of every slot and applied.
+
+    A slot's steps are taken in one after the other: what comes early waits with whoever asks. Invariant: `version` <=
+    `through` <= `came`, except that where slots go on by themselves `version` is the least of `through`.
+
+    `places` has the number of each slot that contributes. `pushed[p]`: whether the slot had gradients of the last step
+    that is merged of it.
+    """
+
+    __slots__ = ("_together", "base", "came", "places", "pushed", "slots", "through", "version")
+
+    def __init__(self, slots: tuple[int, ...], slices: int, *, together: bool) -> None:
+        """`together`: no slot may be far ahead of the others, for a step applies once all are in."""
+        self.slots = slots
+        self.places = {slot: place for place, slot in enumerate(slots)}
+        self._together = together
+        self.came = np.zeros((len(slots), slices), np.int64)
+        self.through = np.zeros((len(slots), slices), np.int64)
+        self.pushed = np.zeros((len(slots), slices), np.bool_)
+        self.version = np.zeros(slices, np.int64)
+        self.base = np.zeros(slices, np.int64)
+        """The version with which a slice began."""
+
+    def place_of(self, slot: int, where: str) -> int:
+        """The slot's number among those that contribute. Raises PushRefusedError."""
+        if slot not in self.places:
+            raise PushRefusedError(f"{where}: only slots {list(self.slots)} contribute to it")
+        return self.places[slot]
+
+    def check(self, place: int, step: int, first: int, stop: int, *, pushes: bool, where: Callable[[int], str]) -> None:
+        """Raises PushRefusedError where gradients of a slot, or its word that it has none, are too far ahead, or
+        contradict what is merged of a step that is not applied. `where` gives the words for a slice."""
+        came = self.came[place, first:stop]
+        if self._together and step < greatest(came):
+            open_ = (self.version[first:stop] == step) & (self.through[place, first:stop] == step + 1)
+            wrong = open_ & (self.pushed[place, first:stop] != pushes)
+            if wrong.any():
+                raise PushRefusedError(f"{where(first + int(wrong.argmax()))}: {contradiction(before=not pushes)}")
+        those = self.came[:, first:stop] if self._together else came
+        if step > least(those) + STEPS_AHEAD:
+            at = first + int((those.min(axis=0) if self._together else came).argmin())
+            behind = int(self.came[:, at].min()) if self._together else int(came.min())
+            missing = [slot for slot, there in zip(self.slots, self.came[:, at], strict=True) if there <= behind]
+            of = missing if self._together else [self.slots[place]]
+            raise PushRefusedError(
+                f"{where(at)}: more than {STEPS_AHEAD} steps ahead of step {behind}, which waits for slots {of}"
+            )
+
+    def accept(self, place: int, step: int, first: int, stop: int) -> tuple[list[Range], list[Range]]:
+        """Takes in what `check` lets pass: the ranges that are new, and those that come too early to be taken in."""
+        came = self.came[place, first:stop]
+        taken, early = ranges_where(came == step, first), ranges_where(came < step, first)
+        for low, high in taken:
+            self.came[place, low:high] = step + 1
+        return taken, early
+
+    def untouched(self, first: int, stop: int) -> bool:
+        """Whether nobody has said anything of any step of these slices."""
+        return bool((self.came[:, first:stop] == self.base[first:stop]).all())
+
+    def begin_at(self, version: int, first: int, stop: int) -> None:
+        """Untouched slices begin at a version."""
+        for counts in (self.came, self.through, self.version, self.base):
+            counts[..., first:stop] = version
+
+    def forget(self, place: int) -> None:
+        """What of a slot is not merged never came."""
+        self.came[place] = self.through[place]
+
+    def missing_in(self, slice_: int, step: int) -> list[int]:
+        """The slots that are not in with a step of a slice."""
+        return [slot for slot, came in zip(self.slots, self.came[:, slice_].tolist(), strict=True) if came <= step]
+
+    def missing(self, slice_: int, version: int, of: Sequence[int] | None) -> tuple[str, list[int]]:
+        """What a pull of a version waits for at a slice, in words, and the slots that are missing; `of`: the numbers of
+        the slots whose own steps count, None for all of them together."""
+        if of is None:
+            at = int(self.version[slice_])
+            missing = self.missing_in(slice_, at)
+            return f"has seen {at} steps; {_waits_for(at, missing)}", missing
+        behind = {self.slots[p]: int(self.came[p, slice_]) for p in of if self.through[p, slice_] < version}
+        first = min(behind.values(), default=version)
+        missing = [slot for slot, step in behind.items() if step == first and step < version]
+        return (
+            f"has seen {first} steps of slots {_listed([self.slots[p] for p in of])}; {_waits_for(first, missing)}",
+            missing,
+        )
+
+
+def _waits_for(step: int, missing: list[int]) -> str:
+    return f"step {step} waits for slots {_listed(missing) or 'none: it is being merged'}"
+
+
+def _listed(slots: list[int]) -> str:
+    return ", ".join(map(str, slots))
