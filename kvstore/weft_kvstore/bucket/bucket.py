@@ -6,6 +6,7 @@ slice's value is at one version at any time: what is half made is shown to nobod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import chain
 from typing import Final
@@ -13,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import Array, Range, Segment, ranges_alike, ranges_where
+from weft_kvstore.arrays import FEW, Array, Range, Segment, ranges_alike, ranges_where
 from weft_kvstore.bucket.pulls import BucketPulls
 from weft_kvstore.bucket.sets import BucketSets
 from weft_kvstore.bucket.steps import BucketSteps, contradiction
@@ -251,22 +252,24 @@ class Bucket:
         done = steps.version if spec.together else steps.through[places.start]
         if spec.is_whole:
             first, stop = 0, self.count
-        if stop - first == 1:  # As small keys are: the common case costs no work on arrays.
-            step = int(done[first])
-            is_in = min(came[:, first].tolist()) > step and (self.sets.complete or not self.sets.lacks(first, stop))
-            is_held = hold is not None and hold.held is not None and step >= hold.held.step
-            return (first, stop, step) if is_in and not is_held else None
-        ready: Array = np.logical_and.reduce(came[:, first:stop] > done[first:stop])
-        if not self.sets.complete:
-            ready &= ~self.sets.lacking(first, stop)
-        if hold is not None and hold.held is not None:
-            ready &= done[first:stop] < hold.held.step
-        low = first + int(ready.argmax())
-        if not ready[low - first] or (spec.is_whole and not ready.all()):
+        came, done = came[:, first:stop], done[first:stop]
+        if came.size <= FEW:
+            rows, numbers = came.tolist(), done.tolist()
+            behind, last, oldest, newest = min(map(min, rows)), min(map(max, rows)), min(numbers), max(numbers)
+        else:
+            behind, last, oldest, newest = came.min(), came.max(axis=1).min(), int(done.min()), done.max()
+        held = math.inf if hold is None or hold.held is None else hold.held.step
+        if last <= oldest or oldest >= held:
             return None
-        step = int(done[low])
-        other = ~ready[low - first :] | (done[low:stop] != step)
-        high = low + int(other.argmax()) if other.any() else stop
+        low, high, step = first, stop, oldest
+        if not (oldest == newest < behind and self.sets.complete):  # Nearly always it is.
+            ready: Array = np.logical_and.reduce(came > done) & (done < held) & ~self.sets.lacking(first, stop)
+            low = int(ready.argmax())
+            if not ready[low] or (spec.is_whole and not ready.all()):
+                return None
+            step = int(done[low])
+            other = ~ready[low:] | (done[low:] != step)
+            low, high = first + low, first + low + int(other.argmax()) if other.any() else stop
         if spec.is_whole or high - low == 1:
             return low, high, step
         most = int(np.searchsorted(self.bounds, self.bounds[low] + spec.a_piece, side="right")) - 1

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, Range, Ranges, greatest, ranges_alike, ranges_where
+from weft_kvstore.arrays import FEW, Array, Range, Ranges, greatest, ranges_alike, ranges_where
 from weft_kvstore.bucket.sets import BucketSets
 from weft_kvstore.bucket.steps import BucketSteps
 from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues, EncodedValues
@@ -316,11 +316,15 @@ class BucketPulls:
 
     def there(self, wait: PullWait, first: int, stop: int) -> list[Range]:
         """The slices among these that can answer it, all of which it asks for."""
-        if stop - first > 1 or not (self._spec.together and self._steps.slots and self._sets.complete):
-            return ranges_where(self._can(wait, first, stop), first)
-        seen = int(self._steps.version[first])  # As small keys are: the common case costs no work on arrays.
-        is_there = seen == wait.version or (seen > wait.version and wait.reading is not Reading.EXACT)
-        return [(first, stop)] if is_there else []
+        if self._spec.together and self._steps.slots and self._sets.complete:
+            versions = self._steps.version[first:stop]
+            numbers = versions.tolist() if stop - first <= FEW else [int(versions.min()), int(versions.max())]
+            oldest, newest = min(numbers), max(numbers)
+            if newest < wait.version:
+                return []
+            if wait.version == newest == oldest or (oldest >= wait.version and wait.reading is not Reading.EXACT):
+                return [(first, stop)]
+        return ranges_where(self._can(wait, first, stop), first)
 
     def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
         """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""

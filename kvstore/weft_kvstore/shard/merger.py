@@ -44,7 +44,7 @@ BATCH_UNITS: Final = 16
 BATCH_BYTES: Final = 1 << 20
 """Pieces, or bytes of them, that may be worked on before values leave for links that are busy anyway: fuller frames."""
 
-AT_ONCE_BYTES: Final = 1 << 16
+AT_ONCE_BYTES: Final = 1 << 20
 """So little, of a few slices, is merged where it comes in if nothing else waits: to queue it takes longer."""
 
 WorkStage = Literal["merge", "answer"]
