@@ -76,8 +76,8 @@ def tune_process() -> None:
 def resident_bytes() -> int:
     """What this process holds in memory; 0 where the system does not say."""
     try:
-        with open("/proc/self/statm", encoding="ascii") as told:
-            return int(told.read().split()[1]) * resource.getpagesize()
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
     except OSError:
         return 0
 

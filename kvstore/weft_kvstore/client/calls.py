@@ -424,8 +424,8 @@ class StoreCalls(Store, BufferStore):
         for name in nothing:
             key = self._keys.known(name, "barrier")
             if self._slot not in key.slots:
-                told = f"slot {self._slot}: barrier of step {number}: key {name!r}"
-                raise StoreRefusedError(f"{told}: only slots {list(key.slots)} contribute to it")
+                detail = f"slot {self._slot}: barrier of step {number}: key {name!r}"
+                raise StoreRefusedError(f"{detail}: only slots {list(key.slots)} contribute to it")
         places, commits = [self._keys.places[name] for name in nothing], self._description.commit is not None
         return self._begun(BarrierOperation(StoreFuture(self._driver), number, places, commits=commits))
 
@@ -441,8 +441,8 @@ class StoreCalls(Store, BufferStore):
         try:
             number = index(step)
         except TypeError:
-            told = f"step or version {step!r} is no whole number"
-            raise StoreRefusedError(f"slot {self._slot}: {what}: {told}") from None
+            detail = f"step or version {step!r} is no whole number"
+            raise StoreRefusedError(f"slot {self._slot}: {what}: {detail}") from None
         if not 0 <= number < MAX_STEP:
             raise StoreRefusedError(f"slot {self._slot}: {what}: step or version {number} is not within 0 to 2**62")
         return number
@@ -481,9 +481,9 @@ def consistent_read(
             future.set_exception(overdue)
         else:
             target = highest + tries
-            on_end(source.pull(keys, target, exact=True), partial(came, target, tries + 1))
+            on_end(source.pull(keys, target, exact=True), partial(pulled, target, tries + 1))
 
-    def came(target: int, tries: int, ended: Future[list[Array]]) -> None:
+    def pulled(target: int, tries: int, ended: Future[list[Array]]) -> None:
         error = error_of(ended)
         if error is None:
             future.set_result((target, ended.result()))

@@ -60,7 +60,7 @@ _ERRORS: Final = {
 ASK_BEFORE_S: Final = 0.5
 """A shard is asked what a request waits for so long before its deadline, or a quarter of the time allowed."""
 
-TOLD_AFTER_S: Final = 5.0
+LOG_AFTER_S: Final = 5.0
 """A call that waits longer is logged. Steps are shorter, but for the first, which is compiled."""
 
 ANSWERS_S: Final = 2.5
@@ -260,17 +260,17 @@ class ClientCore:
             else:
                 raise ProtocolError("Values.at: the shard has lent nothing")
         operation = None
-        for request, came in value_runs(values, parts):
+        for request, received in value_runs(values, parts):
             operation = link.requests.get(request)
             if operation is not None:  # Else it was given up meanwhile.
-                ended = operation.received(shard, operation.write(shard, came))
+                ended = operation.received(shard, operation.write(shard, received))
                 if shard not in operation.pending:
                     del link.requests[request]
                 if ended:
-                    self.acknowledges_at_once = self.acknowledges_at_once or operation.came_in_parts
+                    self.acknowledges_at_once = self.acknowledges_at_once or operation.is_partial
                     self.end(operation, operation.result(), None)
         if operation is not None and shard in operation.pending:
-            operation.came_in_parts = True
+            operation.is_partial = True
         link.count_values(values)
         return False
 
@@ -416,9 +416,9 @@ class ClientCore:
         for. Looked at with each ping, so that no call pays for it."""
         oldest = next(iter(self.open.values()), None)
         waited_s = 0.0 if oldest is None else now - (oldest.due_at - self._timeout_s)
-        if oldest is None or waited_s < TOLD_AFTER_S - ANSWERS_S or now < self._quiet_until:
+        if oldest is None or waited_s < LOG_AFTER_S - ANSWERS_S or now < self._quiet_until:
             return []
-        if waited_s >= TOLD_AFTER_S:
+        if waited_s >= LOG_AFTER_S:
             self._quiet_until = now + QUIET_S
             _log.warning("%s has waited %.0f s: %s", self.name_of(oldest), waited_s, self._waits(oldest))
         return [oldest.number]

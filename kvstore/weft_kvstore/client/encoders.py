@@ -182,8 +182,8 @@ class GradientEncoders:
         for name in mine:
             last = max([self._next[name] - 1, *self._begun[name][-1:]])
             if step <= last:
-                told = f"step {last} was pushed already, and what compression left out is in later steps"
-                raise StoreRefusedError(f"slot {self._slot}: push of key {name!r}, step {step}: {told}")
+                detail = f"step {last} was pushed already, and what compression left out is in later steps"
+                raise StoreRefusedError(f"slot {self._slot}: push of key {name!r}, step {step}: {detail}")
         for name in mine:
             self._begun[name].append(step)
         self._under_way += 1
@@ -250,5 +250,5 @@ class GradientEncoders:
 
     def _check_idle(self, call: str) -> None:
         if self._under_way:
-            told = f"{self._under_way} pushes are under way"
-            raise StoreRefusedError(f"slot {self._slot}: {call} of residuals: {told}")
+            detail = f"{self._under_way} pushes are under way"
+            raise StoreRefusedError(f"slot {self._slot}: {call} of residuals: {detail}")

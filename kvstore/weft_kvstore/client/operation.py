@@ -65,7 +65,7 @@ class Operation:
     """A pull of rows: `ids` of a shard follow what is asked."""
     may_be_compressed = False
     """Whether values may come encoded; known once it was prepared."""
-    came_in_parts = False
+    is_partial = False
     """Whether a frame of values brought only some of what a shard has for it."""
 
     priority = 0
@@ -114,7 +114,7 @@ class Operation:
         it cannot be carried out."""
         raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} is not answered so")
 
-    def write(self, shard: int, came: ValueRun) -> int:
+    def write(self, shard: int, received: ValueRun) -> int:
         """Copies slices, or chunks, to where they belong. Returns how many of them were new. Raises ProtocolError where
         they are not what was asked for."""
         raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
@@ -219,7 +219,7 @@ class KeyOperation(Operation):
             count = 1 if self.names is None else len(self.names)
             self._arrays = [self._out] if self._out is not None else [self.keys.new_arrays() for _ in range(count)]
             """For each of `names`, or the value: an array for each key."""
-            self._came = bytearray(count * plan.total)
+            self._received = bytearray(count * plan.total)
             """A byte for each array and slice of the plan, 1 once it has come."""
             if self._with_versions:
                 self._versions = np.empty(plan.total, np.int64)
@@ -278,10 +278,10 @@ class KeyOperation(Operation):
             self.future.arrived = True  # type: ignore[attr-defined]  # it is a StoreFuture
         return False
 
-    def write(self, shard: int, came: ValueRun) -> int:
+    def write(self, shard: int, received: ValueRun) -> int:
         if not self.is_pull:
-            return super().write(shard, came)
-        array, bucket, version, first, count, payload, compressed, _ = came
+            return super().write(shard, received)
+        array, bucket, version, first, count, payload, compressed, _ = received
         if version != self.version:
             self.check_version(version)
         plan = self._plan
@@ -292,38 +292,40 @@ class KeyOperation(Operation):
         if run is None or first < run.first or first + count > run.first + run.count or array >= len(self._arrays):
             asked = [f"slices {one} to {one + n - 1} of bucket {of}" for of, one, n, _ in self.asked.get(shard, [])[:4]]
             raise ProtocolError(
-                f"Values.first: {_slices(came)}, array {array}; {self} asks shard {shard} for "
+                f"Values.first: {_slices(received)}, array {array}; {self} asks shard {shard} for "
                 f"{', '.join(asked) or 'none'} and {len(self._arrays)} arrays"
             )
         first -= run.first
         is_whole = count == run.count
         start, end = (0, run.starts[-1]) if is_whole else (int(run.bounds[first]), int(run.bounds[first + count]))
         if compressed:
-            payload = self._decoded(run, came, payload)
+            payload = self._decoded(run, received, payload)
         if end - start != payload.nbytes:
-            told = f"{_slices(came)} have {end - start} in {self}"
-            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {told}")
+            detail = f"{_slices(received)} have {end - start} in {self}"
+            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {detail}")
         run.write(start, end, payload, self._arrays[array])
         first += run.begin
         if self._versions is not None:
             self._versions[first : first + count] = version
         first += array * plan.total
-        fresh = self._came.count(0, first, first + count)
-        self._came[first : first + count] = b"\1" * count
+        fresh = self._received.count(0, first, first + count)
+        self._received[first : first + count] = b"\1" * count
         return fresh
 
-    def _decoded(self, run: PlanRun, came: ValueRun, payload: memoryview) -> memoryview:
+    def _decoded(self, run: PlanRun, received: ValueRun, payload: memoryview) -> memoryview:
         """The bytes of slices that came encoded, as they are. Raises ProtocolError."""
         if run.pulled is None or not self.may_be_compressed:
-            raise ProtocolError(f"Values.compressed: {_slices(came)} travel as they are in {self}")
-        begin, end = came.first - run.first, came.stop - run.first
-        told = run.pulled.nbytes(begin, end)
-        if told != payload.nbytes:
-            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {_slices(came)}, encoded, have {told} in {self}")
+            raise ProtocolError(f"Values.compressed: {_slices(received)} travel as they are in {self}")
+        begin, end = received.first - run.first, received.stop - run.first
+        expected = run.pulled.nbytes(begin, end)
+        if expected != payload.nbytes:
+            raise ProtocolError(
+                f"Values.nbytes: {payload.nbytes}, {_slices(received)}, encoded, have {expected} in {self}"
+            )
         try:
             return bytes_of(run.pulled.decode(begin, end, payload))
         except PayloadError as error:
-            raise ProtocolError(f"payload: {_slices(came)} in {self}: {error}") from error
+            raise ProtocolError(f"payload: {_slices(received)} in {self}: {error}") from error
 
     def result(self) -> Any:
         if not self.is_pull:
@@ -364,5 +366,5 @@ class KeyOperation(Operation):
         return f"{what} of {self.keys}, version {self.version}{exactly}"
 
 
-def _slices(came: ValueRun) -> str:
-    return f"slices {came.first} to {came.stop - 1} of bucket {came.bucket}"
+def _slices(received: ValueRun) -> str:
+    return f"slices {received.first} to {received.stop - 1} of bucket {received.bucket}"

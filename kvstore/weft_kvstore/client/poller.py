@@ -44,7 +44,7 @@ class Interrupts:
 
     _may_come = False
     _handler: Callable[[int, FrameType | None], Any] | None = None
-    _came = False
+    _interrupted = False
     _outer = False
 
     def __enter__(self) -> Interrupts:
@@ -61,7 +61,7 @@ class Interrupts:
         handler, self._handler = self._handler, None
         if handler is not None:
             _signal.signal(_INTERRUPT, handler)
-            if self._came:
+            if self._interrupted:
                 handler(_INTERRUPT, None)
 
     def sleep(self, sleep: Callable[..., object], *arguments: object) -> None:
@@ -69,8 +69,8 @@ class Interrupts:
         self._may_come = True
         Interrupts.are_held = self._outer
         try:
-            if self._came and self._handler is not None:
-                self._came = False
+            if self._interrupted and self._handler is not None:
+                self._interrupted = False
                 self._handler(_INTERRUPT, None)
             sleep(*arguments)
         finally:
@@ -81,7 +81,7 @@ class Interrupts:
         if self._may_come and self._handler is not None:
             self._handler(number, frame)
         else:
-            self._came = True
+            self._interrupted = True
 
 
 _OTHER_THREAD: Final = contextlib.nullcontext()
@@ -230,8 +230,8 @@ class Poller:
         if self._closing:
             with contextlib.suppress(ValueError):  # The thread has taken it, and fails it.
                 sockets.submitted.remove(operation)
-                told = f"{sockets.core.name_of(operation)}: the store was closed"
-                operation.future.set_exception(StoreError(told))
+                detail = f"{sockets.core.name_of(operation)}: the store was closed"
+                operation.future.set_exception(StoreError(detail))
         elif (
             (operation.may_wait or len(sockets.core.open) >= CALLS_BEGIN)
             and not self._is_led

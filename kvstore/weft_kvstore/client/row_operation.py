@@ -92,13 +92,13 @@ class PullRowsOperation(Operation):
         own = ids.view(cut.id_dtype)
         self._ids: dict[int, tuple[Array, Array | None]] = {}
         """What each shard is asked for, distinct and ascending, and where its rows go; None: all of the array."""
-        self._came: dict[int, bytearray] = {}
+        self._received: dict[int, bytearray] = {}
         """A byte for each array and chunk that each shard answers with, 1 once it has come."""
         for shard, mine in enumerate(cut.dealt(own)):
             some = own.copy() if mine is None else own.take(mine)
             if len(some):
                 self._ids[shard] = some, mine
-                self._came[shard] = bytearray(len(self._arrays) * chunks_of(len(some), cut.rows_down))
+                self._received[shard] = bytearray(len(self._arrays) * chunks_of(len(some), cut.rows_down))
         self._bucket = 0
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
@@ -107,11 +107,11 @@ class PullRowsOperation(Operation):
             shard: [(self._bucket, 0, 0, chunks_of(len(ids), self._cut.ids_up))]
             for shard, (ids, _) in self._ids.items()
         }
-        return {shard: len(came) for shard, came in self._came.items() if came and self._cut.row_bytes}
+        return {shard: len(received) for shard, received in self._received.items() if received and self._cut.row_bytes}
 
-    def write(self, shard: int, came: ValueRun) -> int:
+    def write(self, shard: int, received: ValueRun) -> int:
         """Copies adjacent chunks into place; those that are a whole array, and large, are that array from now on."""
-        array, bucket, version, first, count, payload, compressed, owned = came
+        array, bucket, version, first, count, payload, compressed, owned = received
         if version != self.version:
             self.check_version(version)
         if compressed:
@@ -119,7 +119,7 @@ class PullRowsOperation(Operation):
         if bucket != self._bucket:
             raise ProtocolError(f"Values.bucket: {bucket}, {self} asks for bucket {self._bucket}")
         ids, places = self._ids.get(shard, (np.zeros(0, np.int64), None))
-        cut, total = self._cut, len(self._came.get(shard, b"")) // max(len(self._arrays), 1)
+        cut, total = self._cut, len(self._received.get(shard, b"")) // max(len(self._arrays), 1)
         if array >= len(self._arrays) or first + count > total:
             raise ProtocolError(
                 f"Values.first: chunks {first} to {first + count - 1} of array {array}; {self} has {total} chunks "
@@ -127,8 +127,8 @@ class PullRowsOperation(Operation):
             )
         low, high = first * cut.rows_down, min((first + count) * cut.rows_down, len(ids))
         if (high - low) * cut.row_bytes != payload.nbytes:
-            told = f"the rows of {self._table.key.key!r} have {(high - low) * cut.row_bytes}"
-            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {told}")
+            detail = f"the rows of {self._table.key.key!r} have {(high - low) * cut.row_bytes}"
+            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {detail}")
         rows: Array = np.frombuffer(payload, cut.dtype).reshape(high - low, cut.width)
         if places is not None:
             put_rows(self._arrays[array], places[low:high], rows)
@@ -136,7 +136,7 @@ class PullRowsOperation(Operation):
             self._arrays[array] = rows
         else:
             self._arrays[array][low:high] = rows
-        seen, begin = self._came[shard], array * total + first
+        seen, begin = self._received[shard], array * total + first
         fresh = seen.count(0, begin, begin + count)
         seen[begin : begin + count] = b"\1" * count
         return fresh

@@ -116,10 +116,10 @@ class LinkSocket:
             return False
         return True
 
-    def receive(self, *, is_told: bool = False) -> list[memoryview] | None:
-        """The next message; None if there is none: then `fd` tells of the next. Where `fd` `is_told` of, there is one
-        nearly always, and it is not asked for: pyzmq takes longer for that than for the message."""
-        self.is_unread = is_told or bool(int(self.socket.get(zmq.EVENTS)) & _READABLE)
+    def receive(self, *, is_readable: bool = False) -> list[memoryview] | None:
+        """The next message; None if there is none. `is_readable`: its descriptor said so; then a message is nearly always
+        there and is read without asking, for which pyzmq would take longer than for the message."""
+        self.is_unread = is_readable or bool(int(self.socket.get(zmq.EVENTS)) & _READABLE)
         if not self.is_unread:
             return None
         try:
@@ -221,13 +221,13 @@ class ClientSockets:
     def receive(self, readable: Readable) -> None:
         """Reads what came."""
         for shard, link_socket in self._sockets.items():
-            is_told = link_socket.fd in readable
-            if is_told or link_socket.is_unread:
+            is_readable = link_socket.fd in readable
+            if is_readable or link_socket.is_unread:
                 for _ in range(MESSAGES_A_ROUND):
-                    parts = link_socket.receive(is_told=is_told)
+                    parts = link_socket.receive(is_readable=is_readable)
                     if parts is None:
                         break
-                    is_told = False
+                    is_readable = False
                     # The shard has said that it has the arena before it says where in it something is.
                     if link_socket.handover is not None and not link_socket.handover.accepted:
                         self._share(shard, link_socket)

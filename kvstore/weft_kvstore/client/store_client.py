@@ -122,17 +122,17 @@ class StoreClient(StoreCalls):
 
         return self._on_encoders("restore of residuals", restore)
 
-    def capture(self, step: int, told: Callable[[Held | MissedError], None]) -> None:
-        """Calls `told` with copies of what this slot owes after the steps before `step`, once these have been encoded;
-        it has to be quick. May be called on any thread, and while pushes are under way."""
+    def capture(self, step: int, captured: Callable[[Held | MissedError], None]) -> None:
+        """Calls `captured` with copies of this slot's residuals after the steps before `step`, once these are encoded; it
+        has to be quick. May be called on any thread, and while pushes are under way."""
         array = residual_array(self._slot)
 
         def owed(found: dict[str, Array] | int) -> None:
             if isinstance(found, int):
-                told(MissedError(f"slot {self._slot} has encoded gradients of step {found - 1} already"))
+                captured(MissedError(f"slot {self._slot} has encoded gradients of step {found - 1} already"))
                 return
             parts = [part_of(array, key, 0, one) for key, one in found.items()]
-            told(Held(lambda: parts))
+            captured(Held(lambda: parts))
 
         name, encoders = f"capture of residuals at step {step}", self._core.encoders
         self._on_encoders(name, lambda: encoders.capture(step, owed))

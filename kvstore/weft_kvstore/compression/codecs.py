@@ -29,8 +29,8 @@ class PayloadError(ValueError):
     """Bytes that no encoder of this codec writes; the text names codec and slice, counted from the run's first, as
     `slice_` does."""
 
-    def __init__(self, told: str, slice_: int = 0) -> None:
-        super().__init__(told)
+    def __init__(self, text: str, slice_: int = 0) -> None:
+        super().__init__(text)
         self.slice_ = slice_
 
 
@@ -94,11 +94,11 @@ class Codec(ABC):
         self._check_elements("elements", elements, cut)
         if residual is not None:
             self._check_elements("residual", residual, cut)
-        told = int(cut.nbytes[-1])
+        nbytes = int(cut.nbytes[-1])
         if out is None:
-            out = np.empty(told, np.uint8)
-        elif out.dtype != np.uint8 or out.shape != (told,) or not out.flags.c_contiguous:
-            raise ValueError(f"out: {out.dtype} of shape {out.shape}, not {told} of uint8 in a row")
+            out = np.empty(nbytes, np.uint8)
+        elif out.dtype != np.uint8 or out.shape != (nbytes,) or not out.flags.c_contiguous:
+            raise ValueError(f"out: {out.dtype} of shape {out.shape}, not {nbytes} of uint8 in a row")
         with np.errstate(all="ignore"):  # What is not finite is told apart by its bits; the rest rounds as it should.
             self._encode(elements, cut, residual, scale, out)
         return out
@@ -303,8 +303,8 @@ class TwoBit(Codec):
         wrong = np.flatnonzero(last >> (2 * used[partial]).astype(np.uint32))
         if wrong.size:
             index = int(partial[wrong[0]])
-            told = f"2bit: slice {index} of {cut.counts[index]} elements has codes behind its last one"
-            raise PayloadError(told, index)
+            detail = f"2bit: slice {index} of {cut.counts[index]} elements has codes behind its last one"
+            raise PayloadError(detail, index)
 
 
 def _padded(count: int) -> int:
@@ -383,8 +383,8 @@ class TopK(Codec):
             where, values = self._parts(part, high - low, many)
             places = where.astype(np.int64)
             if many and (places[-1] >= high - low or (np.diff(places) <= 0).any()):
-                told = f"topk: slice {index}: places are not ascending within {high - low} elements"
-                raise PayloadError(told, index)
+                detail = f"topk: slice {index}: places are not ascending within {high - low} elements"
+                raise PayloadError(detail, index)
             out[low:high][places] = values
 
     def _slices(self, payload: Array, cut: Cut) -> list[tuple[int, int, int, Array]]:

@@ -70,8 +70,8 @@ class Residuals:
             if own is None:
                 raise CompressionError(f"{name}: there is no such residual here")
             if array.dtype != own.dtype or array.shape != own.shape:
-                told = f"{array.dtype} of shape {array.shape}"
-                raise CompressionError(f"{name}: {told}, not {own.size} elements of {own.dtype}")
+                detail = f"{array.dtype} of shape {array.shape}"
+                raise CompressionError(f"{name}: {detail}, not {own.size} elements of {own.dtype}")
             if not np.isfinite(array).all():
                 raise CompressionError(f"{name}: not all of it is finite")
         for name, own in mine.items():

@@ -312,8 +312,8 @@ def describe(
     """
     settings = {name: value for name, value in locals().items() if name not in {"keys", "hyper"}}
     if not isinstance(keys, Mapping):
-        told = f'{{"w": Key(shape=(3,))}}, not {type(keys).__name__}'
-        raise DescriptionError(f"keys: a mapping from each key's name to what it is, as {told}")
+        detail = f'{{"w": Key(shape=(3,))}}, not {type(keys).__name__}'
+        raise DescriptionError(f"keys: a mapping from each key's name to what it is, as {detail}")
     numbers = {name: _encoded(value, f"hyper.{name}", _HYPER) for name, value in hyper.items()}
     for name, number in numbers.items():
         if not isinstance(number, int | float | dict):

@@ -16,7 +16,7 @@ from weft_kvstore.encryption.key_files import PUBLIC_SUFFIX, check_pair, read_pu
 
 DOMAIN: Final = "weft"
 
-TOLD_KEYS: Final = 100
+MAX_LOGGED_KEYS: Final = 100
 """Keys that were not let in are logged once each, and so many at most: who tries must not fill the log."""
 
 _log = logging.getLogger("weft.shard")
@@ -63,12 +63,12 @@ class CurveAuthenticator:
         except Exception:  # noqa: BLE001  # the thread's outermost frame of ours
             _log.exception("a client with the CURVE key %s is not let in", public)
             return False
-        if public not in self._refused and len(self._refused) < TOLD_KEYS:
+        if public not in self._refused and len(self._refused) < MAX_LOGGED_KEYS:
             self._refused.add(public)
             where = f"no NAME.key in {self._clients} has it" if isinstance(self._clients, Path) else "it is no worker's"
             _log.warning("a client with the CURVE key %s is not let in: %s", public, where)
-            if len(self._refused) == TOLD_KEYS:
-                _log.warning("keys that are not let in are logged no more: there were %d", TOLD_KEYS)
+            if len(self._refused) == MAX_LOGGED_KEYS:
+                _log.warning("keys that are not let in are logged no more: there were %d", MAX_LOGGED_KEYS)
         return False
 
     def _known(self) -> Collection[str]:
@@ -81,8 +81,8 @@ class CurveAuthenticator:
         except OSError as error:
             keys, errors = [], [error]
         wrong = {str(error) for error in errors}
-        for told in sorted(wrong - self._wrong_files):
-            _log.warning("keys of clients that are not let in: %s", told)
+        for text in sorted(wrong - self._wrong_files):
+            _log.warning("keys of clients that are not let in: %s", text)
         self._wrong_files = wrong
         return keys
 

@@ -72,8 +72,8 @@ def read_curve_keys(path: Path) -> CurveKeys:
     if secret is None:
         raise CurveKeyError(f"{path}: it has no secret key; the file that ends in {PAIR_SUFFIX} does")
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        told = f"chmod 600 {path}, or where it is a mounted secret a mode of 0400"
-        raise CurveKeyError(f"{path}: everybody on this machine can read or write the secret key: {told}")
+        advice = f"chmod 600 {path}, or where it is a mounted secret a mode of 0400"
+        raise CurveKeyError(f"{path}: everybody on this machine can read or write the secret key: {advice}")
     try:
         keys = CurveKeys(public, secret[1])
         check_pair(keys)
@@ -104,10 +104,10 @@ def _text(path: Path) -> tuple[str, int]:
     """A file's text and mode. What is no file would have to be waited for, and what is large is none of these."""
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        told = os.fstat(file)
-        if not stat.S_ISREG(told.st_mode) or told.st_size > MOST_BYTES:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
             raise CurveKeyError(f"{path}: it is no file of at most {MOST_BYTES} bytes")
-        return os.read(file, MOST_BYTES).decode(errors="replace"), told.st_mode
+        return os.read(file, MOST_BYTES).decode(errors="replace"), status.st_mode
     finally:
         os.close(file)
 

@@ -190,23 +190,23 @@ def _is_tensor(value: object) -> bool:
 
 def _check_plain(value: Any, where: str, dtype: np.dtype[Any]) -> None:
     """Raises StoreRefusedError for what is more than the numbers in its memory, or has such as NumPy has not."""
-    told = None
+    detail = None
     if isinstance(value, np.ma.MaskedArray):
-        told = "a masked array, and a mask would be lost: fill it first, .filled(0)"
+        detail = "a masked array, and a mask would be lost: fill it first, .filled(0)"
     elif not isinstance(value, np.ndarray) and _is_tensor(value):
         layout, found = (str(one).removeprefix("torch.") for one in (value.layout, value.dtype))
         if layout != "strided":
-            told = f"a sparse tensor ({layout}): make it dense first, .to_dense()"
+            detail = f"a sparse tensor ({layout}): make it dense first, .to_dense()"
         elif found == "bfloat16" == dtype.name and not value.is_cpu:
-            told = "a tensor of bfloat16 that is not on the host: bring it there first, .cpu()"
+            detail = "a tensor of bfloat16 that is not on the host: bring it there first, .cpu()"
         elif found not in _OF_NUMPY and not found == "bfloat16" == dtype.name:
-            told = f"a tensor of {found}, which NumPy does not have: convert it first, .to(torch.{dtype})"
+            detail = f"a tensor of {found}, which NumPy does not have: convert it first, .to(torch.{dtype})"
         elif value.requires_grad:
-            told = "a tensor that requires a gradient: leave that behind first, .detach()"
+            detail = "a tensor that requires a gradient: leave that behind first, .detach()"
         elif value.is_neg():
-            told = "a tensor that is yet to be negated: do that first, .resolve_neg()"
-    if told is not None:
-        raise StoreRefusedError(f"{where}: it is {told}")
+            detail = "a tensor that is yet to be negated: do that first, .resolve_neg()"
+    if detail is not None:
+        raise StoreRefusedError(f"{where}: it is {detail}")
 
 
 def _viewed(value: Any) -> Array:
@@ -260,8 +260,8 @@ class DeviceCopies:
         try:
             self._cupy = import_cupy()
         except ImportError as error:
-            told = f"an array of a GPU was given, and CuPy is not there: pip install 'weft[cuda]' ({error})"
-            raise StoreError(told) from None
+            detail = f"an array of a GPU was given, and CuPy is not there: pip install 'weft[cuda]' ({error})"
+            raise StoreError(detail) from None
         self._streams: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._thread: int | None = None

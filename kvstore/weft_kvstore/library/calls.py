@@ -144,8 +144,8 @@ class ValueCalls:
             return finished(None)
         for one, spec, first in zip(keys, specs, values, strict=True):
             if first is None or self._steps.has_begun(spec.key):
-                told = "slot {} has to give a value" if first is None else "slot {} has begun its steps: see set"
-                raise StoreRefusedError(f"{self._registry.where('init', one)}: {told.format(self._registry.slot)}")
+                detail = "slot {} has to give a value" if first is None else "slot {} has begun its steps: see set"
+                raise StoreRefusedError(f"{self._registry.where('init', one)}: {detail.format(self._registry.slot)}")
         arrays = self._wholes("init", keys, specs, values, "value")
 
         def give(_: list[int], hosts: list[Array]) -> Future[None]:
@@ -248,12 +248,12 @@ class ValueCalls:
             if not looks:
                 return self._store.pull(wanted, version, settled=settled, out=own, single=single, priority=priority)
 
-            def told(pulled: list[Pulled]) -> Any:
+            def values(pulled: list[Pulled]) -> Any:
                 self._steps.look(some.names, pulled[0].highest)
                 return pulled[0].values[0] if single else pulled[0].values
 
             pulled = self._store.pull_versions(some.names, version, settled=settled, out=own, priority=priority)
-            return joined([pulled], told)
+            return joined([pulled], values)
 
         return self._at_each(keys, versions, begin)
 
@@ -359,8 +359,8 @@ class ValueCalls:
             master = given.pop(MASTER, None) if spec.half is not None else None
             wanted = self._registry.state_of(spec) if given or named else ()
             if given.keys() != set(wanted):
-                told = f"{', '.join(given) or 'nothing'}; the rule keeps {', '.join(wanted) or 'nothing'}"
-                raise StoreRefusedError(f"{where}: state: {told}, and all of it is needed")
+                detail = f"{', '.join(given) or 'nothing'}; the rule keeps {', '.join(wanted) or 'nothing'}"
+                raise StoreRefusedError(f"{where}: state: {detail}, and all of it is needed")
             for number, name in enumerate(wanted, 1):
                 dtype = np.dtype(spec.dtype)
                 arrays.append(checked(given[name], dtype, tuple(spec.shape), f"{where}: state {name!r}"))

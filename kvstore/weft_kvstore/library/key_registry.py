@@ -74,8 +74,8 @@ class KeyRegistry:
         `pushes`."""
         found = self.known(key, call)
         if found.rows and rows is False:
-            told = f"say which rows, with {call}_rows" if call in _BY_ROWS else f"of tables there is no {call}"
-            raise StoreRefusedError(f"{self.where(call, key)}: it is a table: {told}")
+            detail = f"say which rows, with {call}_rows" if call in _BY_ROWS else f"of tables there is no {call}"
+            raise StoreRefusedError(f"{self.where(call, key)}: it is a table: {detail}")
         if rows and not found.rows:
             raise StoreRefusedError(f"{self.where(call, key)}: it is no table: call {call.removesuffix('_rows')}")
         if pushes and self.slot not in found.slots:
@@ -86,8 +86,8 @@ class KeyRegistry:
         """The store's name of a key that may have an array of the store's own."""
         found = self.find(key, call, rows=False)
         if found.half is not None:
-            told = f"its shard has float32, and what travels is {found.half}: push and pull arrays of your own"
-            raise StoreRefusedError(f"{self.where(call, key)}: {told}")
+            detail = f"its shard has float32, and what travels is {found.half}: push and pull arrays of your own"
+            raise StoreRefusedError(f"{self.where(call, key)}: {detail}")
         return found.key
 
     def listed(
@@ -112,8 +112,8 @@ class KeyRegistry:
         found = []
         for value in values:
             if value is not None and (not isinstance(value, list | tuple) or len(value) != len(keys)):
-                told = f"{len(value)} values" if isinstance(value, list | tuple) else type(value).__name__
-                raise StoreRefusedError(f"{where}: {len(keys)} keys take a list of as many values, not {told}")
+                detail = f"{len(value)} values" if isinstance(value, list | tuple) else type(value).__name__
+                raise StoreRefusedError(f"{where}: {len(keys)} keys take a list of as many values, not {detail}")
             found.append([None] * len(keys) if value is None else list(value))
         return False, keys, specs, found
 
@@ -155,8 +155,8 @@ class KeyRegistry:
         # Looked at last: on another thread something may have been forgotten meanwhile.
         first = max([one.known_from for one in (job, own) if one is not None], default=0)
         if step < first:
-            told = f"what was changed before step {first} is forgotten"
-            raise StoreRefusedError(f"{self.where('hyper', key)}, step {step}: {told}")
+            detail = f"what was changed before step {first} is forgotten"
+            raise StoreRefusedError(f"{self.where('hyper', key)}, step {step}: {detail}")
         return at
 
     def changed(self, name: str | None, step: int, numbers: Mapping[str, float]) -> None:

@@ -348,9 +348,9 @@ class SlotSteps:
         pushed by a process before this one, and what is pushed again would count for nothing."""
         for name, version in zip(names, highest.tolist(), strict=True):
             if name in self.unseen and version > self._counts[name]:
-                told = f"it has seen {version} steps of this slot, and this process has begun {self._counts[name]}"
+                detail = f"it has seen {version} steps of this slot, and this process has begun {self._counts[name]}"
                 raise StoreRefusedError(
-                    f"{self._registry.where('pull', user_key(name))}: {told}: another one was here before it, and what "
+                    f"{self._registry.where('pull', user_key(name))}: {detail}: another one was here before it, and what "
                     f"is pushed again counts for nothing; to go on, connect with step={version}, and with a higher "
                     "incarnation= where the other may still live; to start over, restart the shards"
                 )
@@ -384,8 +384,8 @@ def check_number(number: int | None, where: str, *, may_lack: bool = True) -> No
 def check_priority(priority: object, where: str) -> None:
     """Raises StoreRefusedError for what is no priority of a call."""
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > MAX_CALL_PRIORITY:
-        told = f"a whole number from -{MAX_CALL_PRIORITY} to {MAX_CALL_PRIORITY}, not {priority!r}"
-        raise StoreRefusedError(f"{where}: priority: {told}")
+        detail = f"a whole number from -{MAX_CALL_PRIORITY} to {MAX_CALL_PRIORITY}, not {priority!r}"
+        raise StoreRefusedError(f"{where}: priority: {detail}")
 
 
 def _again(failed: FailedPush) -> str:
@@ -399,7 +399,7 @@ def _again(failed: FailedPush) -> str:
 BETWEEN_S: Final = 0.02
 """Between two looks at what shards have answered."""
 
-SAID_AFTER_S: Final = 2.0
+WARN_AFTER_S: Final = 2.0
 """A process that waits longer says for whom."""
 
 HINT: Final = "a shard is started by: python -m weft_kvstore --description FILE --shard NUMBER"
@@ -414,7 +414,7 @@ def await_shards(client: StoreClient, description: StoreDescription, slot: int, 
     """
     begun = time.monotonic()
     said: object = None
-    say_at = begun + SAID_AFTER_S
+    say_at = begun + WARN_AFTER_S
     while wait_s > 0:
         links = client.statistics().links
         waited = time.monotonic() - begun
@@ -427,16 +427,16 @@ def await_shards(client: StoreClient, description: StoreDescription, slot: int, 
                 raise StoreRefusedError(f"slot {slot}: {link.trouble}")
         missing = [shard for shard, link in enumerate(links) if not link.welcomed]
         taken = next((link.trouble for link in links if link.taken), None)
-        told = taken or next((links[shard].trouble for shard in missing if links[shard].trouble), None)
-        told = told or f"{_named(description, missing)} did not answer"
-        told = told if taken else f"{told}; {HINT}{' --curve-keys FILE' if description.curve_keys else ''}"
+        detail = taken or next((links[shard].trouble for shard in missing if links[shard].trouble), None)
+        detail = detail or f"{_named(description, missing)} did not answer"
+        detail = detail if taken else f"{detail}; {HINT}{' --curve-keys FILE' if description.curve_keys else ''}"
         if waited >= wait_s:
             error = StoreLostError if taken is None else StoreRefusedError
-            raise error(f"slot {slot} has waited {waited:.0f} s: {told}")
+            raise error(f"slot {slot} has waited {waited:.0f} s: {detail}")
         if time.monotonic() >= say_at:
             if (missing, taken) != said:
-                _log.warning("slot %d waits, up to %g s: %s", slot, wait_s, told)
-            said, say_at = (missing, taken), time.monotonic() + SAID_AFTER_S
+                _log.warning("slot %d waits, up to %g s: %s", slot, wait_s, detail)
+            said, say_at = (missing, taken), time.monotonic() + WARN_AFTER_S
         time.sleep(BETWEEN_S)
 
 
@@ -465,21 +465,21 @@ class Barriers:
 
     def meet(self) -> Future[None]:
         """Ends when every slot has called it as often."""
-        told: StoreFuture[None] = StoreFuture()
+        outcome: StoreFuture[None] = StoreFuture()
         with self._lock:
             met = self._begin(None) if self._last.done() else then(self._last, self._begin)
             self._last = met
-            told.driver = driver_of(met)
+            outcome.driver = driver_of(met)
 
         def ended(met: Future[None]) -> None:
-            error = _told(error_of(met))
+            error = _in_words_of_barrier(error_of(met))
             if error is None:
-                told.set_result(None)
+                outcome.set_result(None)
             else:
-                told.set_exception(error)
+                outcome.set_exception(error)
 
         on_end(met, ended)
-        return told
+        return outcome
 
     def _begin(self, _: None) -> Future[None]:
         if self._number is not None:
@@ -500,14 +500,14 @@ class Barriers:
         return met
 
 
-def _told(error: BaseException | None) -> BaseException | None:
+def _in_words_of_barrier(error: BaseException | None) -> BaseException | None:
     """The error of a barrier, in words of the call: nobody who met at it knows of its key, pushes and pulls."""
     if not isinstance(error, StoreError):
         return error
     text = _MISSING.sub(lambda found: _not_here(found[1]), _CALL.sub("barrier", str(error)))
-    told = type(error)(text.replace(f"key {BARRIER_KEY!r}", "the barrier"))
-    told.__cause__ = error.__cause__
-    return told
+    named = type(error)(text.replace(f"key {BARRIER_KEY!r}", "the barrier"))
+    named.__cause__ = error.__cause__
+    return named
 
 
 def _not_here(slots: str) -> str:

@@ -115,14 +115,14 @@ class LocalStore(_AtSlot):
         """The same store as another slot sees it; closing it closes nothing. Raises ValueError."""
         return _AtSlot(self, self._description, slot)
 
-    def capture(self, step: int, told: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
-        """Calls `told`, on the store's thread, with all that there is at version `step`, once it is at it; it has to be
+    def capture(self, step: int, captured: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
+        """Calls `captured`, on the store's thread, with all that there is at version `step`, once it is at it; it has to be
         quick. What it is given is to be released. `since`: of tables what has changed since the capture at that step,
         if that is known."""
 
         def begin() -> None:
             self._drop_capture()
-            self._drop_capture = capture(self._job, step, told, self._here, since=since)
+            self._drop_capture = capture(self._job, step, captured, self._here, since=since)
 
         self._soon(begin)
 

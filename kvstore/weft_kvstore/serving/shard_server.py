@@ -277,8 +277,8 @@ class ShardServer:
             made.close()
             raise
 
-    def capture(self, step: int, told: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
-        """Captures what the job is at version `step`, as its slices reach it. `told` is called on the shard's thread,
+    def capture(self, step: int, captured: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
+        """Captures what the job is at version `step`, as its slices reach it. `captured` is called on the shard's thread,
         and has to be quick; what it is given is to be released, once nobody reads it. May be called on any thread once
         the job is open; a capture that is not complete is dropped. Keys that workers update are theirs to capture.
         `since`: of tables only what has changed since the capture at that step, if that is known."""
@@ -289,7 +289,7 @@ class ShardServer:
                 keys = {key.key for key in shard.description.keys}
                 without = {key for key in keys if gradient_key(key) in keys}
                 self._drop_capture()
-                self._drop_capture = capture(shard, step, told, self._here, without=without, since=since)
+                self._drop_capture = capture(shard, step, captured, self._here, without=without, since=since)
 
         self._soon(begin)
 
@@ -423,9 +423,9 @@ class ShardServer:
                 return True
             self._has_come = False
             identity, parts = router.receive()
-            came = clock()
+            received_at = clock()
             try:
-                core.receive(identity, parts, came)
+                core.receive(identity, parts, received_at)
             except Exception:  # noqa: BLE001  # what fails ends its connection, not the others' service
                 _log.exception("a message of %s failed; its connection is dropped", identity.hex())
                 core.links.lose(identity)
@@ -434,8 +434,8 @@ class ShardServer:
                 router.welcome()
             done = clock()
             merged, core.work.at_once_s = core.work.at_once_s, 0.0
-            self._seconds["receive"] += came - begun
-            self._spent("decode", done - came - merged, ((identity, parts),))
+            self._seconds["receive"] += received_at - begun
+            self._spent("decode", done - received_at - merged, ((identity, parts),))
             if merged:
                 self._spent("merge", merged)
             if done > until:

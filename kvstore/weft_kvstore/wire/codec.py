@@ -96,13 +96,13 @@ decode_reply = partial(_decode, reader=_replies)
 
 def _check_payload(message: Push | Values, payload: memoryview, *, whole: bool) -> None:
     name, total = type(message).__name__, sum(map(nbytes_of, message.runs))
-    came = sum([nbytes for _, nbytes in message.at]) if message.at else payload.nbytes
+    received = sum([nbytes for _, nbytes in message.at]) if message.at else payload.nbytes
     if whole and message.at:
         raise ProtocolError(f"payload: {name} has it in shared memory, {payload.nbytes} bytes came")
     if not whole and not message.at:
         raise ProtocolError(f"payload: {name} has one, none came")
-    if came != total:
-        raise ProtocolError(f"payload: {came} bytes came, nbytes of {name}.runs adds up to {total}")
+    if received != total:
+        raise ProtocolError(f"payload: {received} bytes came, nbytes of {name}.runs adds up to {total}")
     if total > MAX_FRAME_BYTES:
         raise ProtocolError(f"payload: {total} bytes, more than {MAX_FRAME_BYTES}")
 
@@ -292,8 +292,8 @@ def _check_sizes(run: Run, rows: int, a_chunk: int, row: int, key: str) -> None:
     is_end = 0 <= last <= full and last % row == 0 and (last > 0 or chunks == 1)
     fits = last == full if stop < chunks else is_end
     if not fits:
-        told = f"chunks {run.first} to {stop - 1} of {chunks} of key {key!r}, {full} bytes a full one"
-        raise ProtocolError(f"Push.nbytes: {nbytes} for {told}")
+        detail = f"chunks {run.first} to {stop - 1} of {chunks} of key {key!r}, {full} bytes a full one"
+        raise ProtocolError(f"Push.nbytes: {nbytes} for {detail}")
 
 
 def _places(ids: Array, a_chunk: int, cut: RowCut, shard: int, key: str) -> Array:

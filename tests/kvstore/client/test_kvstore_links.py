@@ -16,7 +16,7 @@ from store_raw import changed_rows, column, values_of
 from store_simulation import Simulation
 from weft_kvstore.bucket.pulls import BucketPulls, PullWait
 from weft_kvstore.client.connection import LinkState
-from weft_kvstore.client.core import QUIET_S, TOLD_AFTER_S
+from weft_kvstore.client.core import QUIET_S, LOG_AFTER_S
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.settings import LinkSettings
@@ -490,7 +490,7 @@ def test_a_call_that_waits_long_for_a_slot_says_for_which_and_others_do_not_repe
         ended(simulation, first.push("w", step, ones(4)))
         pulled = first.pull("w", step + 1)
         again = first.pull("w", step + 1)
-        pass_time(simulation, TOLD_AFTER_S - 0.5)
+        pass_time(simulation, LOG_AFTER_S - 0.5)
         assert len(caplog.messages) == (0, 1, 1)[step]
         pass_time(simulation, 2.5)
         assert len(caplog.messages) == lines

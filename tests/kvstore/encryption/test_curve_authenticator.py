@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from weft_kvstore.encryption import curve_authenticator as encryption_curve_authenticator
-from weft_kvstore.encryption.curve_authenticator import DOMAIN, TOLD_KEYS, CurveAuthenticator
+from weft_kvstore.encryption.curve_authenticator import DOMAIN, MAX_LOGGED_KEYS, CurveAuthenticator
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
 from weft_kvstore.encryption.key_files import make_key_files, new_curve_keys
 
@@ -149,9 +149,9 @@ def test_a_key_that_is_not_let_in_is_logged_once_and_all_of_them_only_so_often(
     assert not any(lets_in(authenticator, stranger) for _ in range(5))
     (told,) = warnings(caplog)
     assert told == f"a client with the CURVE key {stranger.public} is not let in: no NAME.key in {clients} has it"
-    assert not any(lets_in(authenticator, new_curve_keys()) for _ in range(TOLD_KEYS + 20))
-    assert len(warnings(caplog)) == TOLD_KEYS + 1
-    assert warnings(caplog)[-1] == f"keys that are not let in are logged no more: there were {TOLD_KEYS}"
+    assert not any(lets_in(authenticator, new_curve_keys()) for _ in range(MAX_LOGGED_KEYS + 20))
+    assert len(warnings(caplog)) == MAX_LOGGED_KEYS + 1
+    assert warnings(caplog)[-1] == f"keys that are not let in are logged no more: there were {MAX_LOGGED_KEYS}"
     assert SHARD.secret not in caplog.text
 
 
