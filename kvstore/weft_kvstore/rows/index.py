@@ -93,7 +93,7 @@ MOST_FREED: Final = 1 / 16
 
 MOST_ROWS: Final = (1 << 32) - 1
 
-_PIECE: Final = 1 << 14
+SEARCH_ROWS: Final = 1 << 14
 """Ids that are searched at once: what is made of them stays in the cache."""
 
 _PARTITION_BITS: Final = np.uint64(20)
@@ -124,9 +124,9 @@ class IdIndex:
 
     def find(self, ids: Array) -> Array:
         """The rows (n) int64 of ids (n) uint64, -1 where there is none."""
-        if len(ids) <= _PIECE:
+        if len(ids) <= SEARCH_ROWS:
             return self._search(ids)[0]
-        return np.concatenate([self._search(ids[low : low + _PIECE])[0] for low in range(0, len(ids), _PIECE)])
+        return np.concatenate([self._search(ids[low : low + SEARCH_ROWS])[0] for low in range(0, len(ids), SEARCH_ROWS)])
 
     def find_or_add(self, ids: Array) -> tuple[Array, Array]:
         """The rows (n) int64 of ids (n) uint64, distinct, which get one where they have none; and the positions (m) of
@@ -134,8 +134,8 @@ class IdIndex:
         while self.count + len(ids) > len(self._freed) * PARTITION_SLOTS * MOST_FILLED / 2:
             self._split()
         rows, new = [], []
-        for low in range(0, max(len(ids), 1), _PIECE):
-            some = ids[low : low + _PIECE]
+        for low in range(0, max(len(ids), 1), SEARCH_ROWS):
+            some = ids[low : low + SEARCH_ROWS]
             found, _, ends, marks = self._search(some)
             (at,) = (found < 0).nonzero()
             if at.size:
@@ -147,8 +147,8 @@ class IdIndex:
 
     def remove(self, rows: Array) -> None:
         """Forgets rows (n), distinct and all of them here. `tidy` is to be called some time after it."""
-        for low in range(0, len(rows), _PIECE):
-            slots = self._search(self.ids.array[rows[low : low + _PIECE]])[1]
+        for low in range(0, len(rows), SEARCH_ROWS):
+            slots = self._search(self.ids.array[rows[low : low + SEARCH_ROWS]])[1]
             # A search may have passed a full group: what is freed there must not end it. Looked at before any is freed.
             ends = zero_bytes(self._words[slots // GROUP]) != 0
             self._fingerprints.array[slots] = np.where(ends, 0, FREED)
