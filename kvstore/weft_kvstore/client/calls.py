@@ -219,7 +219,7 @@ class StoreCalls(Store, BufferStore):
         mode sync alone. Fails with StorePassedError where keys have passed every version that was tried."""
         known = self._keys.many(keys, "read")
         self._check_sync(f"read of {known} at one version")
-        return consistent_read(self, keys, known.moving, self._driver)
+        return consistent_read(self, keys, known.versioned, self._driver)
 
     @_checked
     def _send(
@@ -454,45 +454,45 @@ class StoreCalls(Store, BufferStore):
 
 TRIES: Final = 8
 """Pulls at one version. The first is at the newest that was seen. Where keys have passed it somebody trains, and each
-further one looks a version further ahead, until the keys come there later than the pull does."""
+further one asks for a version further ahead, until the keys reach it later than the pull does."""
 
 
 def consistent_read(
-    source: StoreCalls, keys: Sequence[str], moving: Sequence[int], driver: Driver | None = None
+    source: StoreCalls, keys: Sequence[str], versioned: Sequence[int], driver: Driver | None = None
 ) -> Future[tuple[int, list[Array]]]:
-    """Ends with the version and the values. `moving` are the numbers of the keys that have versions: somebody
+    """Ends with the version and the values. `versioned` are the numbers of the keys that have versions: somebody
     contributes to them."""
     future: StoreFuture[tuple[int, list[Array]]] = StoreFuture(driver)
 
-    def look(tries: int, overdue: StoreTimeoutError | None) -> None:
-        on_end(source.pull_versions(keys, 0), partial(looked, tries, overdue))
+    def pull_newest(tries: int, overdue: StoreTimeoutError | None) -> None:
+        on_end(source.pull_versions(keys, 0), partial(pulled_newest, tries, overdue))
 
-    def looked(tries: int, overdue: StoreTimeoutError | None, ended: Future[Pulled]) -> None:
+    def pulled_newest(tries: int, overdue: StoreTimeoutError | None, ended: Future[Pulled]) -> None:
         error = error_of(ended)
         if error is not None:
             future.set_exception(error)
             return
         pulled = ended.result()
-        lowest = min(pulled.lowest[[*moving]].tolist(), default=0)
-        highest = max(pulled.highest[[*moving]].tolist(), default=0)
+        lowest = min(pulled.lowest[[*versioned]].tolist(), default=0)
+        highest = max(pulled.highest[[*versioned]].tolist(), default=0)
         if lowest >= highest:  # All of one version; or there is nothing that has versions.
             future.set_result((highest, pulled.values))
         elif overdue is not None:
             future.set_exception(overdue)
         else:
             target = highest + tries
-            on_end(source.pull(keys, target, exact=True), partial(pulled, target, tries + 1))
+            on_end(source.pull(keys, target, exact=True), partial(pulled_exact, target, tries + 1))
 
-    def pulled(target: int, tries: int, ended: Future[list[Array]]) -> None:
+    def pulled_exact(target: int, tries: int, ended: Future[list[Array]]) -> None:
         error = error_of(ended)
         if error is None:
             future.set_result((target, ended.result()))
         elif isinstance(error, StoreTimeoutError):
-            look(tries, error)  # Perhaps nobody pushes any more: then all are at one version by now.
+            pull_newest(tries, error)  # Perhaps nobody pushes any more: then all are at one version by now.
         elif isinstance(error, StorePassedError) and tries < TRIES:
-            look(tries, None)
+            pull_newest(tries, None)
         else:
             future.set_exception(error)
 
-    look(0, None)
+    pull_newest(0, None)
     return future

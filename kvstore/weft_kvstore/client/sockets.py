@@ -117,8 +117,8 @@ class LinkSocket:
         return True
 
     def receive(self, *, is_readable: bool = False) -> list[memoryview] | None:
-        """The next message; None if there is none. `is_readable`: its descriptor said so; then a message is nearly always
-        there and is read without asking, for which pyzmq would take longer than for the message."""
+        """The next message; None if there is none. `is_readable`: its descriptor said so; then a message is nearly
+        always there and is read without asking, for which pyzmq would take longer than for the message."""
         self.is_unread = is_readable or bool(int(self.socket.get(zmq.EVENTS)) & _READABLE)
         if not self.is_unread:
             return None

@@ -123,8 +123,8 @@ class StoreClient(StoreCalls):
         return self._on_encoders("restore of residuals", restore)
 
     def capture(self, step: int, captured: Callable[[Held | MissedError], None]) -> None:
-        """Calls `captured` with copies of this slot's residuals after the steps before `step`, once these are encoded; it
-        has to be quick. May be called on any thread, and while pushes are under way."""
+        """Calls `captured` with copies of this slot's residuals after the steps before `step`, once these are encoded;
+        it has to be quick. May be called on any thread, and while pushes are under way."""
         array = residual_array(self._slot)
 
         def owed(found: dict[str, Array] | int) -> None:

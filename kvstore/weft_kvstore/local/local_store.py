@@ -116,9 +116,9 @@ class LocalStore(_AtSlot):
         return _AtSlot(self, self._description, slot)
 
     def capture(self, step: int, captured: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
-        """Calls `captured`, on the store's thread, with all that there is at version `step`, once it is at it; it has to be
-        quick. What it is given is to be released. `since`: of tables what has changed since the capture at that step,
-        if that is known."""
+        """Calls `captured`, on the store's thread, with all that there is at version `step`, once it is at it; it has
+        to be quick. What it is given is to be released. `since`: of tables what has changed since the capture at that
+        step, if that is known."""
 
         def begin() -> None:
             self._drop_capture()

@@ -126,7 +126,9 @@ class IdIndex:
         """The rows (n) int64 of ids (n) uint64, -1 where there is none."""
         if len(ids) <= SEARCH_ROWS:
             return self._search(ids)[0]
-        return np.concatenate([self._search(ids[low : low + SEARCH_ROWS])[0] for low in range(0, len(ids), SEARCH_ROWS)])
+        return np.concatenate(
+            [self._search(ids[low : low + SEARCH_ROWS])[0] for low in range(0, len(ids), SEARCH_ROWS)]
+        )
 
     def find_or_add(self, ids: Array) -> tuple[Array, Array]:
         """The rows (n) int64 of ids (n) uint64, distinct, which get one where they have none; and the positions (m) of

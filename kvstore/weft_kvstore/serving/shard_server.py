@@ -278,10 +278,10 @@ class ShardServer:
             raise
 
     def capture(self, step: int, captured: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
-        """Captures what the job is at version `step`, as its slices reach it. `captured` is called on the shard's thread,
-        and has to be quick; what it is given is to be released, once nobody reads it. May be called on any thread once
-        the job is open; a capture that is not complete is dropped. Keys that workers update are theirs to capture.
-        `since`: of tables only what has changed since the capture at that step, if that is known."""
+        """Captures what the job is at version `step`, as its slices reach it. `captured` is called on the shard's
+        thread, and has to be quick; what it is given is to be released, once nobody reads it. May be called on any
+        thread once the job is open; a capture that is not complete is dropped. Keys that workers update are theirs to
+        capture. `since`: of tables only what has changed since the capture at that step, if that is known."""
 
         def begin() -> None:
             if self._core.job is not None:

@@ -16,7 +16,7 @@ from store_raw import changed_rows, column, values_of
 from store_simulation import Simulation
 from weft_kvstore.bucket.pulls import BucketPulls, PullWait
 from weft_kvstore.client.connection import LinkState
-from weft_kvstore.client.core import QUIET_S, LOG_AFTER_S
+from weft_kvstore.client.core import LOG_AFTER_S, QUIET_S
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.settings import LinkSettings

@@ -43,7 +43,7 @@ def test_a_second_worker_of_a_slot_is_told_that_it_is_taken(caplog: pytest.LogCa
 def test_a_wait_for_shards_that_was_announced_is_told_anew_as_they_come_and_when_it_is_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(library_steps, "SAID_AFTER_S", 0.1)
+    monkeypatch.setattr(library_steps, "WARN_AFTER_S", 0.1)
     endpoints = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
     description = describe({"w": (3,)}, shards=endpoints, rule="sgd")
     made: list[KVStore] = []
