@@ -237,9 +237,9 @@ class StoreCalls(Store, BufferStore):
         arrays: list[Array] = [given] if isinstance(names, str) else list(given)  # type: ignore[list-item]
         if type(step) is not int or not 0 <= step < MAX_STEP:
             step = self._checked_step(step, f"{call} of {keys}")
-        if kind is PayloadKind.GRADIENT and keys.others:
-            where = f"slot {self._slot}: {call} of key {keys.others[0].key!r}, {count} {step}"
-            raise StoreRefusedError(f"{where}: only slots {list(keys.others[0].slots)} contribute to it")
+        if kind is PayloadKind.GRADIENT and keys.not_pushed:
+            where = f"slot {self._slot}: {call} of key {keys.not_pushed[0].key!r}, {count} {step}"
+            raise StoreRefusedError(f"{where}: only slots {list(keys.not_pushed[0].slots)} contribute to it")
         if kind is PayloadKind.RESTORED and self._description.commit is not None:
             where = f"slot {self._slot}: {call} of {keys}, {count} {step}"
             raise StoreRefusedError(f"{where}: steps are committed, and begin at 0")

@@ -253,12 +253,11 @@ SMALL_BYTES: Final = 1 << 16
 class KeySet:
     """Keys that are pushed, set or pulled together; none is a table, and none is there twice.
 
-    `places` are those in the description. `is_small`: a message may have all of it and more. `others` are the keys to
-    which the slot of the call does not contribute, `versioned` the numbers of those to which anybody does. The plan is
-    `made` once, at the first call: two threads that make it at once make the same.
-    """
+    `places` are those in the description. `is_small`: a message may have all of it and more. `not_pushed` are the keys
+    to which the slot of the call does not contribute, `versioned` the numbers of those to which anybody does. The plan
+    is `made` once, at the first call: two threads that make it at once make the same."""
 
-    __slots__ = ("dtypes", "is_small", "made", "names", "others", "places", "shapes", "versioned")
+    __slots__ = ("dtypes", "is_small", "made", "names", "not_pushed", "places", "shapes", "versioned")
 
     def __init__(self, keys: Sequence[KeyDescription], places: Sequence[int], slot: int) -> None:
         self.places = tuple(places)
@@ -266,7 +265,7 @@ class KeySet:
         self.dtypes: tuple[np.dtype[Any], ...] = tuple(np.dtype(key.dtype) for key in keys)
         self.shapes = tuple(tuple(key.shape) for key in keys)
         self.is_small = sum(key.size * np.dtype(key.dtype).itemsize for key in keys) <= SMALL_BYTES
-        self.others = tuple(key for key in keys if slot not in key.slots)
+        self.not_pushed = tuple(key for key in keys if slot not in key.slots)
         self.versioned = tuple(number for number, key in enumerate(keys) if key.slots)
         self.made: KeyPlan | None = None
 

@@ -351,8 +351,8 @@ class SlotSteps:
                 detail = f"it has seen {version} steps of this slot, and this process has begun {self._counts[name]}"
                 raise StoreRefusedError(
                     f"{self._registry.where('pull', user_key(name))}: {detail}: another one was here before it, and "
-                    f"what is pushed again counts for nothing; to go on, connect with step={version}, and with a higher "
-                    "incarnation= where the other may still live; to start over, restart the shards"
+                    f"what is pushed again counts for nothing; to go on, connect with step={version}, and with a "
+                    "higher incarnation= where the other may still live; to start over, restart the shards"
                 )
         self.unseen.difference_update(names)
 
