@@ -10,8 +10,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array, Buffer, bytes_of
 from weft_kvstore.client.plan import KeySet, PlanRun
-from weft_kvstore.compression.description import CompressionError
-from weft_kvstore.compression.slices import Residuals, SliceCodec, SliceEncoder
+from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.sharding import Routing
@@ -146,11 +145,12 @@ class GradientEncoders:
             for place, key in enumerate(description.keys)
             if slot in key.slots and (codec := routing.buckets[routing.bucket_of[place]].pushed) and codec.residual
         ]
-        self._residuals = Residuals(slot, {key.key: (key.size, codec.dtype) for key, _, codec in kept})
+        self.residuals = {key.key: np.zeros(key.size, codec.dtype) for key, _, codec in kept}
+        """By key, elements: what encodings have left out so far. Memory is taken as they are written."""
         self._encoders: dict[str, SliceEncoder] = {}
         for key, cut, codec in kept:
             ends = np.minimum(np.arange(cut.count + 1) * cut.step_bytes, cut.nbytes)
-            self._encoders[key.key] = SliceEncoder(codec, ends // codec.dtype.itemsize, self._residuals.arrays[key.key])
+            self._encoders[key.key] = SliceEncoder(codec, ends // codec.dtype.itemsize, self.residuals[key.key])
         self._next = dict.fromkeys(self._encoders, 0)
         self._begun: dict[str, list[int]] = {name: [] for name in self._encoders}
         self._capture: ResidualCapture | None = None
@@ -160,11 +160,6 @@ class GradientEncoders:
     @property
     def scale(self) -> float:
         return self._scale.scale
-
-    @property
-    def residuals(self) -> Residuals:
-        """What is owed now."""
-        return self._residuals
 
     def follow(self, outcome: StepOutcome) -> None:
         """What the slots agreed on of a step: the next one's scale follows from it."""
@@ -233,22 +228,12 @@ class GradientEncoders:
         for one in self._encoders.values():
             one.encodes = None
 
-    def export(self) -> dict[str, Array]:
-        """Copies of what is owed, by name. Raises StoreRefusedError while pushes are under way."""
-        self._check_idle("export")
-        return self._residuals.export()
-
-    def restore(self, named: Mapping[str, Array], scale: LossScale | None = None) -> None:
-        """Takes on what `export` gave, and the loss scale of the next step, where there is one. Raises
-        StoreRefusedError for an array that does not fit; then nothing has changed."""
-        self._check_idle("restore")
-        self._scale = self._scale if scale is None else scale
-        try:
-            self._residuals.restore(named)
-        except CompressionError as error:
-            raise StoreRefusedError(f"slot {self._slot}: restore of residuals: {error}") from error
-
-    def _check_idle(self, call: str) -> None:
+    def restore(self, residuals: Mapping[str, Array], scale: LossScale | None = None) -> None:
+        """Sets the residuals, by key; keys that are not named begin at 0 again. `scale` is that of the next step, where
+        there is one. Raises StoreRefusedError while pushes are under way."""
         if self._under_way:
             detail = f"{self._under_way} pushes are under way"
-            raise StoreRefusedError(f"slot {self._slot}: {call} of residuals: {detail}")
+            raise StoreRefusedError(f"slot {self._slot}: restore of residuals: {detail}")
+        self._scale = self._scale if scale is None else scale
+        for key, own in self.residuals.items():
+            own[:] = residuals.get(key, 0)

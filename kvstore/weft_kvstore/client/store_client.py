@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
 from types import TracebackType
@@ -18,7 +18,7 @@ from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.client.poller import Poller
 from weft_kvstore.client.sockets import ClientSockets
-from weft_kvstore.compression.slices import heirs, residual_array, residual_name, slot_of
+from weft_kvstore.compression.slices import reassigned, residual_array, slot_of
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys, LinkKeys
 from weft_kvstore.encryption.key_files import check_pair, new_curve_keys
@@ -29,7 +29,7 @@ from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.sharding import Routing, routing_of
 from weft_kvstore.snapshot_files import Snapshot, SnapshotReader, part_of
 from weft_kvstore.statistics import ClientStatistics, LinkStatistics
-from weft_kvstore.step_outcome import LossScale, loss_scale_of
+from weft_kvstore.step_outcome import loss_scale_of
 
 
 class EncodersOperation(Operation):
@@ -107,21 +107,6 @@ class StoreClient(StoreCalls):
     ) -> None:
         self.close()
 
-    def residuals(self) -> Future[dict[str, Array]]:
-        """What this slot owes, by the names that a snapshot has for it: copies of what compression has left out of its
-        gradients so far. Fails while pushes are under way: it belongs between two steps."""
-        return self._on_encoders("export of residuals", self._core.encoders.export)
-
-    def restore_residuals(self, named: Mapping[str, Array], scale: LossScale | None = None) -> Future[dict[str, Array]]:
-        """Takes on what `residuals` gave; keys that are not named owe nothing. Fails, and changes nothing, for an array
-        that does not fit, and while pushes are under way. `scale`: that of the next step, where the loss is scaled."""
-
-        def restore() -> dict[str, Array]:
-            self._core.encoders.restore(named, scale)
-            return self._core.encoders.export()
-
-        return self._on_encoders("restore of residuals", restore)
-
     def capture(self, step: int, captured: Callable[[Held | MissedError], None]) -> None:
         """Calls `captured` with copies of this slot's residuals after the steps before `step`, once these are encoded;
         it has to be quick. May be called on any thread, and while pushes are under way."""
@@ -138,18 +123,19 @@ class StoreClient(StoreCalls):
         self._on_encoders(name, lambda: encoders.capture(step, owed))
 
     def resume(self, snapshot: Snapshot, timeout_s: float) -> None:
-        """Takes on what this slot owes by a snapshot, whatever slots there were: before anything is pushed. Raises
+        """Takes over the residuals of a snapshot, whatever slots there were: before anything is pushed. Raises
         SnapshotError."""
-        named: dict[str, Array] = {}
+        residuals: dict[str, Array] = {}
+        encoders = self._core.encoders
         with SnapshotReader(snapshot) as reader:
-            for key, own in self._core.encoders.residuals.arrays.items():
+            for key, own in encoders.residuals.items():
                 former = [slot for slot in map(slot_of, reader.arrays(key)) if slot is not None]
-                for one, heir in heirs(former, self._slots[key]):
-                    if heir == self._slot:
-                        owed = reader.read(residual_array(one), key, 0, own.size, own.dtype)
-                        name = residual_name(key, heir)
-                        named[name] = named[name] + owed if name in named else owed
-        self.restore_residuals(named, loss_scale_of(snapshot)).result(timeout_s)
+                for one, slot in reassigned(former, self._slots[key]):
+                    if slot == self._slot:
+                        read = reader.read(residual_array(one), key, 0, own.size, own.dtype)
+                        residuals[key] = residuals[key] + read if key in residuals else read
+        scale = loss_scale_of(snapshot)
+        self._on_encoders("restore of residuals", lambda: encoders.restore(residuals, scale)).result(timeout_s)
 
     def _on_encoders(self, name: str, work: Callable[[], Any]) -> Future[Any]:
         self._process.check()

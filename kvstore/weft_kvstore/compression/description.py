@@ -23,10 +23,6 @@ LEAST_BYTES: Final = 16 << 10
 training bears worst to have rounded; and encoding one costs more time than its bytes take at 10 Gbit/s."""
 
 
-class CompressionError(ValueError):
-    """A residual that does not fit; the text names its array."""
-
-
 class Kind(StrEnum):
     """What a slice becomes: 16-bit floats, one of {-threshold, 0, threshold} per element, or its largest elements."""
 

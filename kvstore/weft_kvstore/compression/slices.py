@@ -2,80 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
 from weft_kernels.kernel import Array
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.compression.codecs import Codec
-from weft_kvstore.compression.description import CompressionError
 
-# --- What compression has left out so far and a sender still owes, by key: a part of every snapshot -------------------
+# --- Residuals in a snapshot: what compression has left out so far, by key and sender ---------------------------------
 
 
-_ROOM: Final = "residual"
+_PREFIX: Final = "residual"
 _MERGED: Final = "merged"
 
 
 def residual_array(slot: int | None) -> str:
-    """The name that a key's array has in a snapshot: of a slot's gradients, or, slot None, of what shards owe to all
-    workers."""
-    return f"{_ROOM}/{_MERGED if slot is None else slot}"
-
-
-def residual_name(key: str, slot: int | None) -> str:
-    """The same with the key's name."""
-    return f"{residual_array(slot)}/{key}"
+    """The name that a key's residual has in a snapshot: of a slot's gradients, or, slot None, of the gradients that
+    shards merged."""
+    return f"{_PREFIX}/{_MERGED if slot is None else slot}"
 
 
 def slot_of(array: str) -> int | None:
-    """Whose residual a key's array is by its name; None where it is no slot's."""
-    room, _, slot = array.partition("/")
-    return int(slot) if room == _ROOM and slot.isascii() and slot.isdigit() else None
+    """The slot whose residual a key's array is by its name; None where it is no slot's."""
+    prefix, _, slot = array.partition("/")
+    return int(slot) if prefix == _PREFIX and slot.isascii() and slot.isdigit() else None
 
 
-def heirs(former: Iterable[int], slots: Sequence[int]) -> list[tuple[int, int]]:
-    """Which slot owes from now on what each former one did: (former, new), in the order in which they are added.
+def reassigned(former: Iterable[int], slots: Sequence[int]) -> list[tuple[int, int]]:
+    """Which slot takes over the residual of each former one: (former, new), in the order in which they are added.
 
-    Merging is a sum, so who owes a part does not matter, as long as nothing is lost: of n slots the i-th former one's
-    part goes to slots[i mod n].
+    Merging is a sum, so it does not matter who sends a part, as long as nothing is lost: of n slots slots[i mod n]
+    takes over from the i-th former one.
     """
-    return [(one, slots[place % len(slots)]) for place, one in enumerate(sorted(former))]
-
-
-class Residuals:
-    """One sender's: of a worker its slot's, of a shard (slot None) those of merged gradients. `arrays[key]` (elements)
-    are written by encoders; they begin at 0, and their memory is taken as it is written."""
-
-    def __init__(self, slot: int | None, keys: Mapping[str, tuple[int, np.dtype[Any]]]) -> None:
-        """`keys`: of each key with a residual how many elements this sender sends, and their dtype."""
-        self.slot = slot
-        self.arrays: dict[str, Array] = {key: np.zeros(size, dtype) for key, (size, dtype) in keys.items()}
-
-    def export(self) -> dict[str, Array]:
-        """Copies, by name: what is owed after the step that was encoded last."""
-        return {residual_name(key, self.slot): array.copy() for key, array in self.arrays.items()}
-
-    def restore(self, named: Mapping[str, Array]) -> None:
-        """Takes on what `export` gave; keys that are not named begin at 0 again.
-
-        Raises CompressionError, which names the array, for one that is not this sender's or does not fit; then nothing
-        has changed.
-        """
-        mine = {residual_name(key, self.slot): array for key, array in self.arrays.items()}
-        for name, array in named.items():
-            own = mine.get(name)
-            if own is None:
-                raise CompressionError(f"{name}: there is no such residual here")
-            if array.dtype != own.dtype or array.shape != own.shape:
-                detail = f"{array.dtype} of shape {array.shape}"
-                raise CompressionError(f"{name}: {detail}, not {own.size} elements of {own.dtype}")
-            if not np.isfinite(array).all():
-                raise CompressionError(f"{name}: not all of it is finite")
-        for name, own in mine.items():
-            own[:] = named.get(name, 0)
+    return [(one, slots[number % len(slots)]) for number, one in enumerate(sorted(former))]
 
 
 # --- A codec over the slices of a bucket, a run or a key: where their bytes lie, and back to elements -----------------

@@ -14,7 +14,7 @@ from compressed_store import HALF_WEIGHTS, TWO_BIT, compressed_store
 from weft_kvstore.client.encoders import GradientEncoders
 from weft_kvstore.client.plan import KeySet
 from weft_kvstore.compression.description import CompressionDescription, Kind
-from weft_kvstore.compression.slices import SliceEncoder, residual_name
+from weft_kvstore.compression.slices import SliceEncoder
 from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.sharding import routing_of
@@ -52,16 +52,16 @@ def test_keys_that_travel_as_they_are_or_keep_nothing_have_no_encoder() -> None:
     for setting in (CompressionDescription(Kind.BF16, residual=False), None):
         store = compressed_store(gradients=setting, weights=HALF_WEIGHTS)
         assert set(encoders_of(store).begin(keys_of(store, "w", "v"), 0)) == {None}
-        assert encoders_of(store).export() == {}
+        assert encoders_of(store).residuals == {}
 
 
 def test_a_slot_owes_of_the_keys_to_which_it_contributes() -> None:
     keys = [msgspec.structs.replace(key, slots=(0, 2)) if key.key == "v" else key for key in STORE.keys]
     encoders = encoders_of(msgspec.structs.replace(STORE, keys=tuple(keys)))
     names = ["w", "whole", "double", "merged"]
-    owed = encoders.export()
-    assert sorted(owed) == sorted(residual_name(name, SLOT) for name in names)
-    sizes = {residual_name(key.key, SLOT): (key.size, key.dtype) for key in STORE.keys}
+    owed = encoders.residuals
+    assert sorted(owed) == sorted(names)
+    sizes = {key.key: (key.size, key.dtype) for key in STORE.keys}
     assert all((array.size, str(array.dtype)) == sizes[name] for name, array in owed.items())
     assert not any(array.any() for array in owed.values())
 
@@ -75,7 +75,7 @@ def test_an_encoder_has_the_keys_own_slices_whichever_shard_has_them() -> None:
         for index in range(cut.count):
             count = cut.length(index) // dtype.itemsize
             encoder.encode_step(0, index, index + 1, np.full(count, index + 1, dtype))
-        owed = encoders._residuals.arrays[STORE.keys[place].key]  # They are exported when nothing is under way.
+        owed = encoders.residuals[STORE.keys[place].key]
         starts = np.arange(owed.size) * dtype.itemsize // cut.step_bytes
         assert owed.tolist() == (starts + 1 - 0.5).tolist(), "all but the threshold, in the slice's own place"
 
@@ -117,10 +117,10 @@ def test_a_step_of_a_key_is_encoded_once_and_after_those_before_it(
             with pytest.raises(StoreRefusedError, match=f"slot 1: push of key '[wv]', step {step}: step . was pushed"):
                 encoders.begin(sets[names], step)
         if calls:
-            with pytest.raises(StoreRefusedError, match=f"export of residuals: {len(calls)} pushes are under way"):
-                encoders.export()
+            with pytest.raises(StoreRefusedError, match=f"restore of residuals: {len(calls)} pushes are under way"):
+                encoders.restore(encoders.residuals)
         else:
-            encoders.export()
+            encoders.restore(encoders.residuals)
 
 
 def test_steps_of_which_nothing_was_encoded_may_all_be_begun_again() -> None:
@@ -149,29 +149,15 @@ def test_a_step_that_ends_after_a_later_one_does_not_let_that_begin_again() -> N
     encoders.begin(keys, 2)
 
 
-def test_what_is_owed_is_taken_away_and_brought_back_for_another_to_owe() -> None:
+def test_residuals_of_another_are_taken_over_and_others_begin_at_zero() -> None:
     encoders, other = encoders_of(STORE), encoders_of(STORE)
     encode(encoders, keys_of(STORE, "w", "double"), 0)
-    owed = encoders.export()
-    assert (owed[residual_name("w", SLOT)] == 0.25).all()
-    other.restore(owed)
+    encode(other, keys_of(STORE, "double", "v"), 0)
+    other.restore({"w": encoders.residuals["w"]})
     encode(encoders, keys_of(STORE, "w"), 1)
-    assert (owed[residual_name("w", SLOT)] == 0.25).all(), "what was exported is a copy"
-    assert (encoders.export()[residual_name("w", SLOT)] == 0).all()
-    assert all(np.array_equal(array, owed[name]) for name, array in other.export().items())
-    other.restore({})
-    assert not any(array.any() for array in other.export().values())
-
-
-def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
-    encoders = encoders_of(STORE)
-    encode(encoders, keys_of(STORE, "w", "double"), 0)
-    before = encoders.export()
-    good = {residual_name("double", SLOT): np.full(300, 7.0)}
-    told = "slot 1: restore of residuals: residual/1/small: there is no such residual here"
-    with pytest.raises(StoreRefusedError, match=told):
-        encoders.restore({**good, "residual/1/small": np.zeros(6, np.float32)})
-    assert all(np.array_equal(one, before[of]) for of, one in encoders.export().items())
+    assert (encoders.residuals["w"] == 0).all()
+    assert (other.residuals["w"] == 0.25).all()
+    assert not any(array.any() for name, array in other.residuals.items() if name != "w")
 
 
 def test_nothing_is_brought_back_under_a_push() -> None:
@@ -188,7 +174,7 @@ def test_a_push_that_is_refused_is_not_under_way() -> None:
     encode(encoders, keys_of(STORE, "w"), 3)
     with pytest.raises(StoreRefusedError, match="key 'w', step 3"):
         encoders.begin(keys_of(STORE, "v", "w"), 3)
-    encoders.export()
+    encoders.restore({})
     encoders.begin(keys_of(STORE, "v"), 0)
 
 

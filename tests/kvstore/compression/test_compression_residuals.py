@@ -7,8 +7,8 @@ import pytest
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.compression.codecs import Codec, PayloadError, TwoBit
-from weft_kvstore.compression.description import CompressionDescription, CompressionError, Kind, codec_of
-from weft_kvstore.compression.slices import Residuals, SliceEncoder, heirs, residual_array, residual_name, slot_of
+from weft_kvstore.compression.description import CompressionDescription, Kind, codec_of
+from weft_kvstore.compression.slices import SliceEncoder, reassigned, residual_array, slot_of
 
 F32 = np.dtype(np.float32)
 BOUNDS = np.array([0, 40, 80, 100])
@@ -25,12 +25,12 @@ def gradient(step: int) -> Array:
     return np.random.default_rng([21, step]).integers(-4096, 4096, 100).astype(F32) / 4096
 
 
-def encoder(name: str, residuals: Residuals, begin: int = 0) -> SliceEncoder:
-    return SliceEncoder(codec_of(KINDS[name], F32), BOUNDS, residuals.arrays["w"], begin=begin)
+def encoder(name: str, residual: Array, begin: int = 0) -> SliceEncoder:
+    return SliceEncoder(codec_of(KINDS[name], F32), BOUNDS, residual, begin=begin)
 
 
-def residuals(slot: int | None = 3) -> Residuals:
-    return Residuals(slot, {"w": (100, F32)})
+def residuals() -> Array:
+    return np.zeros(100, F32)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -38,8 +38,8 @@ def test_all_that_was_sent_and_what_is_owed_is_the_sum_of_all_gradients(name: st
     owed = residuals()
     one = encoder(name, owed)
     sent = sum(one.codec.decode(one.encode_step(step, 0, 3, gradient(step)), BOUNDS) for step in range(50))
-    np.testing.assert_array_equal(sent + owed.arrays["w"], sum(gradient(step) for step in range(50)))
-    assert owed.arrays["w"].any()
+    np.testing.assert_array_equal(sent + owed, sum(gradient(step) for step in range(50)))
+    assert owed.any()
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -62,13 +62,13 @@ def test_a_slice_is_encoded_once_per_step(name: str) -> None:
     owed = residuals()
     one = encoder(name, owed)
     one.encode_step(4, 1, 2, gradient(4)[40:80])
-    before = owed.arrays["w"].copy()
+    before = owed.copy()
     for step in (3, 4):
         with pytest.raises(ValueError, match=rf"^slice 1, step {step}: encoded for step 4 already$"):
             one.encode_step(step, 0, 3, gradient(step))
         with pytest.raises(ValueError, match=rf"^slice 1, step {step}: encoded for step 4 already$"):
             one.encode_step(step, 0, 3, None)
-    assert owed.arrays["w"].tobytes() == before.tobytes()
+    assert owed.tobytes() == before.tobytes()
     one.encode_step(4, 0, 1, gradient(4)[:40])
     one.encode_step(5, 1, 2, gradient(5)[40:80])
 
@@ -81,14 +81,14 @@ def test_slices_that_there_are_not_are_refused(first: int, count: int) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_step_without_a_gradient_sends_zeros_and_leaves_what_is_owed(name: str) -> None:
-    owed = residuals(None)
+    owed = residuals()
     one = encoder(name, owed)
     one.encode_step(0, 0, 3, 100 * gradient(0))
-    before = owed.arrays["w"].copy()
+    before = owed.copy()
     payload = one.encode_step(1, 0, 3, None)
     assert payload.size == one.nbytes(0, 3)
     assert not one.codec.decode(payload, BOUNDS).any()
-    assert owed.arrays["w"].tobytes() == before.tobytes()
+    assert owed.tobytes() == before.tobytes()
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -97,54 +97,17 @@ def test_a_resumed_sender_sends_what_the_undisturbed_one_does(name: str) -> None
     one = encoder(name, owed)
     for step in range(5):
         one.encode_step(step, 0, 3, gradient(step))
-    saved = owed.export()
+    resumed = owed.copy()
     expected = [one.encode_step(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)]
-    assert list(saved) == ["residual/3/w"]
-    resumed = residuals()
-    resumed.restore(saved)
     other = encoder(name, resumed, begin=5)
     assert [other.encode_step(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)] == expected
     fresh = encoder(name, residuals(), begin=5)
     assert [fresh.encode_step(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)] != expected
 
 
-def test_what_is_not_named_begins_at_zero_again() -> None:
-    owed = residuals()
-    owed.arrays["w"][:] = 1
-    owed.restore({})
-    assert not owed.arrays["w"].any()
-
-
-@pytest.mark.parametrize(
-    ("name", "array", "told"),
-    [
-        ("residual/2/w", np.zeros(100, F32), "residual/2/w: there is no such residual here"),
-        ("residual/3/v", np.zeros(100, F32), "residual/3/v: there is no such residual here"),
-        ("residual/3/w", np.zeros(99, F32), "residual/3/w: float32 of shape (99,), not 100 elements of float32"),
-        ("residual/3/w", np.zeros(100), "residual/3/w: float64 of shape (100,), not 100 elements of float32"),
-        ("residual/3/w", np.full(100, np.nan, F32), "residual/3/w: not all of it is finite"),
-    ],
-)
-def test_arrays_that_are_not_this_senders_are_refused_by_name(name: str, array: Array, told: str) -> None:
-    owed = residuals()
-    owed.arrays["w"][:] = 1
-    with pytest.raises(CompressionError) as raised:
-        owed.restore({name: array})
-    assert str(raised.value) == told
-    assert (owed.arrays["w"] == 1).all()
-
-
-def test_names_keep_keys_apart_whatever_is_in_them() -> None:
-    names = [residual_name(key, slot) for key in ("w", "a/w", "1/w") for slot in (None, 0, 1, 10)]
-    assert len(set(names)) == len(names)
-    shard = Residuals(None, {"a/w": (2, F32)})
-    shard.arrays["a/w"][:] = 5
-    assert {name: array.tolist() for name, array in shard.export().items()} == {"residual/merged/a/w": [5, 5]}
-
-
 def test_other_slots_take_over_what_former_ones_owe() -> None:
-    assert heirs((10, 2, 0, 3), (4, 7, 9)) == [(0, 4), (2, 7), (3, 9), (10, 4)]
-    assert heirs((4, 7, 9), (4, 7, 9)) == [(4, 4), (7, 7), (9, 9)]
+    assert reassigned((10, 2, 0, 3), (4, 7, 9)) == [(0, 4), (2, 7), (3, 9), (10, 4)]
+    assert reassigned((4, 7, 9), (4, 7, 9)) == [(4, 4), (7, 7), (9, 9)]
 
 
 def test_a_slots_residual_is_known_by_its_name() -> None:
