@@ -46,8 +46,8 @@ def slices_of(key: KeyDescription, slice_bytes: int) -> KeySlices:
 
 
 # --- How rows of a table are spread over shards and cut into chunks: a pure function of the description ---------------
-# Row r is on shard r % shards, at place r // shards there. Of a growing table the shard is a hash of the id, which is
-# any uint64, and the place is the id itself. A chunk of rows that a client sends is ids, as int64 or uint64, and
+# Row r is on shard r % shards, with index r // shards there. Of a growing table the shard is a hash of the id, which is
+# any uint64, and the index is the id itself. A chunk of rows that a client sends is ids, as int64 or uint64, and
 # values; adjacent chunks that travel together are [ids of all][values of all]. A chunk of rows that a shard sends is
 # values, in the order of the ids that were asked for. Every chunk but the last is full, so sizes tell bounds.
 
@@ -120,12 +120,12 @@ class RowCut:
         order = np.argsort(shards.astype(np.uint16 if self.shards <= 1 << 16 else np.int64), kind="stable")
         return np.split(order, np.cumsum(np.bincount(shards, minlength=self.shards))[:-1])
 
-    def ids_at(self, shard: int, places: Array) -> Array:
-        """The ids (n) of a shard's places (n)."""
-        return places if self.growth is not None else places * self.shards + shard
+    def ids_at(self, shard: int, indices: Array) -> Array:
+        """The ids (n) of a shard's rows, by their indices (n) there."""
+        return indices if self.growth is not None else indices * self.shards + shard
 
-    def places_of(self, ids: Array) -> Array:
-        """The places (n) of ids (n) on their shards."""
+    def indices_of(self, ids: Array) -> Array:
+        """The indices (n) that rows of ids (n) have on their shards."""
         return ids if self.growth is not None or self.shards == 1 else ids // self.shards
 
 
@@ -155,25 +155,25 @@ def chunks_of(count: int, a_chunk: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BucketPart:
-    """What a shard has of a bucket: slices, numbered from 0. Slice i is slice `indices[i]` of the key at `places[i]`,
-    of that key's priority `priorities[i]`, and lies at bytes `bounds[i]` to `bounds[i + 1]` of the bucket's values
-    here.
+    """What a shard has of a bucket: slices, numbered from 0. Slice i is slice `slice_indices[i]` of the key at
+    `key_indices[i]`, of that key's priority `priorities[i]`, and lies at bytes `bounds[i]` to `bounds[i + 1]` of the
+    bucket's values here.
 
     Priorities ascend. All arrays are int64.
     """
 
-    places: Array
-    indices: Array
+    key_indices: Array
+    slice_indices: Array
     priorities: Array
     bounds: Array
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.key_indices)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bucket:
-    """`keys`: the places of its keys in the description, in the order in which they lie. `parts` by shard; of a table
+    """`keys`: the indices of its keys in the description, in the order in which they lie. `parts` by shard; of a table
     there are none, for its rows are numbered by their ids. `pushed` and `pulled`: how its gradients travel, and its
     values; None as they are."""
 
@@ -184,10 +184,10 @@ class Bucket:
     pulled: Codec | None
 
 
-def _likeness(description: StoreDescription, place: int, key: KeyDescription) -> Any:
+def _likeness(description: StoreDescription, key_index: int, key: KeyDescription) -> Any:
     """Equal for keys that can be updated as one, and travel alike."""
     if key.rows or key.whole:
-        return place
+        return key_index
     multipliers = tuple(sorted(key.multipliers.items()))
     return key.dtype, key.slots, key.update, key.staleness, multipliers, _travels(description, key)
 
@@ -201,13 +201,13 @@ def _travels(description: StoreDescription, key: KeyDescription) -> tuple[Compre
 
 
 def _part(keys: Sequence[KeyDescription], cuts: Sequence[KeySlices], runs: Sequence[tuple[int, range]]) -> BucketPart:
-    """What a shard has of a bucket whose keys, by place, have these runs of slices there."""
+    """What a shard has of a bucket whose keys, by index, have these runs of slices there."""
     counts = [len(run) for _, run in runs]
-    lengths = [cuts[place].length(index) for place, run in runs for index in run]
+    lengths = [cuts[key_index].length(index) for key_index, run in runs for index in run]
     return BucketPart(
-        np.repeat([place for place, _ in runs], counts),
+        np.repeat([key_index for key_index, _ in runs], counts),
         np.concatenate([np.arange(run.start, run.stop) for _, run in runs]),
-        np.repeat([keys[place].priority for place, _ in runs], counts),
+        np.repeat([keys[key_index].priority for key_index, _ in runs], counts),
         np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
     )
 
@@ -221,12 +221,11 @@ def _part(keys: Sequence[KeyDescription], cuts: Sequence[KeySlices], runs: Seque
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routing:
-    """`shards` is their number. `cuts` by key's place; `runs[key][shard]` are the slices that the shard has of the key.
-    `tables`, by key's place, have neither.
+    """`shards` is their number. `cuts` by key's index; `runs[key][shard]` are the slices that the shard has of the key.
+    `tables`, by key's index, have neither.
 
-    `buckets` are what shards keep as one: key `place` is in bucket `bucket_of[place]`, and the first slice that a shard
-    has of it is slice `first_in_bucket[place][shard]` there.
-    """
+    `buckets` are what shards keep as one: key `key_index` is in bucket `bucket_of[key_index]`, and the first slice that
+    a shard has of it is slice `first_in_bucket[key_index][shard]` there."""
 
     shards: int
     cuts: tuple[KeySlices, ...]
@@ -242,32 +241,32 @@ def routing_of(description: StoreDescription) -> Routing:
     loads = [(0, shard) for shard in range(len(description.shards))]
     cuts = tuple(slices_of(key, description.slice_bytes) for key in description.keys)
     tables = {
-        place: row_cut(key, description.slice_bytes, len(description.shards))
-        for place, key in enumerate(description.keys)
+        key_index: row_cut(key, description.slice_bytes, len(description.shards))
+        for key_index, key in enumerate(description.keys)
         if key.rows
     }
     runs = tuple(_deal(cut, loads, whole=key.whole) for key, cut in zip(description.keys, cuts, strict=True))
     alike: dict[Any, list[int]] = {}
-    for place, key in enumerate(description.keys):
-        alike.setdefault(_likeness(description, place, key), []).append(place)
+    for key_index, key in enumerate(description.keys):
+        alike.setdefault(_likeness(description, key_index, key), []).append(key_index)
     buckets: list[Bucket] = []
     firsts: tuple[dict[int, int], ...] = tuple({} for _ in description.keys)
-    for number, places in enumerate(alike.values()):
-        key = description.keys[places[0]]
-        ordered = tuple(sorted(places, key=lambda place: (description.keys[place].priority, place)))
+    for number, key_indices in enumerate(alike.values()):
+        key = description.keys[key_indices[0]]
+        ordered = tuple(sorted(key_indices, key=lambda key_index: (description.keys[key_index].priority, key_index)))
         parts: dict[int, BucketPart] = {}
         for shard in range(len(description.shards)):
-            here = [(place, runs[place][shard]) for place in ordered if shard in runs[place]]
+            here = [(key_index, runs[key_index][shard]) for key_index in ordered if shard in runs[key_index]]
             begun = 0
-            for place, run in here:
-                firsts[place][shard] = begun
+            for key_index, run in here:
+                firsts[key_index][shard] = begun
                 begun += len(run)
             if here:
                 parts[shard] = _part(description.keys, cuts, here)
         codecs = [None if one is None else codec_of(one, np.dtype(key.dtype)) for one in _travels(description, key)]
         buckets.append(Bucket(number, ordered, parts, *codecs))
-    of_keys = {place: bucket.number for bucket in buckets for place in bucket.keys}
-    bucket_of = tuple(of_keys[place] for place in range(len(description.keys)))
+    of_keys = {key_index: bucket.number for bucket in buckets for key_index in bucket.keys}
+    bucket_of = tuple(of_keys[key_index] for key_index in range(len(description.keys)))
     return Routing(len(description.shards), cuts, runs, tables, tuple(buckets), bucket_of, firsts)
 
 

@@ -241,13 +241,13 @@ class BucketSpec(UpdateSpec):
 
     def numbers(self, step: int, first: int, stop: int) -> Iterator[tuple[int, int, Hyper]]:
         """The hyper-parameters of a step for slices, by ranges of them: those of keys that have their own apart."""
-        for low, high, place in ranges_alike(self.part.places[first:stop], first):
+        for low, high, place in ranges_alike(self.part.key_indices[first:stop], first):
             yield low, high, self.own.get(place, self.hyper).at(step)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of a whole key."""
-        return tuple(self.keys[int(self.part.places[0])].shape)
+        return tuple(self.keys[int(self.part.key_indices[0])].shape)
 
     @property
     def unscaled(self) -> bool:
@@ -256,10 +256,12 @@ class BucketSpec(UpdateSpec):
 
     def named(self, slice_: int) -> str:
         """The words by which an error names a slice."""
-        return f"key {self.keys[int(self.part.places[slice_])].key!r}, slice {int(self.part.indices[slice_])}"
+        return (
+            f"key {self.keys[int(self.part.key_indices[slice_])].key!r}, slice {int(self.part.slice_indices[slice_])}"
+        )
 
     def key_named(self, slice_: int) -> str:
-        return f"key {self.keys[int(self.part.places[slice_])].key!r}"
+        return f"key {self.keys[int(self.part.key_indices[slice_])].key!r}"
 
 
 # --- Carries out updates of a bucket's slices: weights and the rule's state in, and out -------------------------------

@@ -38,7 +38,7 @@ Said = Sequence[tuple[int, Message]]
 
 
 class BarrierOperation(Operation):
-    """A barrier; `nothing` are the places of keys that the slot has nothing for.
+    """A barrier; `nothing` are the indices of keys that the slot has nothing for.
 
     Where steps are committed (`commits`), every shard is asked what the step amounts to. Once the last has measured it,
     all are told the outcome, which is the result. Of each shard the answers to its barrier messages are missing, then
@@ -66,10 +66,10 @@ class BarrierOperation(Operation):
             return [self._commit(self._outcome)]
         if shard in self._measured:
             return []
-        places = self.reads
+        key_indices = self.reads
         said: list[Message] = [
-            Barrier(self.number, self.step, list(places[begin : begin + MAX_RUNS]))
-            for begin in range(0, max(len(places), 1), MAX_RUNS)
+            Barrier(self.number, self.step, list(key_indices[begin : begin + MAX_RUNS]))
+            for begin in range(0, max(len(key_indices), 1), MAX_RUNS)
         ]
         self.pending[shard] = len(said) + 2 * self._commits
         return [*said, Measure(self.number, self.step)] if self._commits else said
@@ -120,12 +120,12 @@ TRIES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Numbers that are to hold from a step on, or with None from the first that is possible: of the key at `place`,
+    """Numbers that are to hold from a step on, or with None from the first that is possible: of the key at `key_index`,
     called `key`, or with None of the whole job."""
 
     numbers: Mapping[str, float]
     step: int | None
-    place: int | None
+    key_index: int | None
     key: str | None
 
     def __str__(self) -> str:
@@ -222,7 +222,7 @@ class HyperOperation(Operation):
 
     def _hyper(self) -> Hyper:
         change = self._change
-        key = [] if change.place is None else [change.place]
+        key = [] if change.key_index is None else [change.key_index]
         return Hyper(self.number, self._proposal, self._step, key, list(change.numbers), list(change.numbers.values()))
 
     def __str__(self) -> str:

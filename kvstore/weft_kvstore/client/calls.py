@@ -93,11 +93,11 @@ class StoreCalls(Store, BufferStore):
 
     def gradient_buffer(self, key: str) -> Array:
         self._process.check()  # In a child it is the parent's memory, and so may its locks be.
-        return self._memory.gradient(self._keys.one(key, "buffer").places[0])
+        return self._memory.gradient(self._keys.one(key, "buffer").key_indices[0])
 
     def value_buffer(self, key: str) -> Array:
         self._process.check()
-        return self._memory.value(self._keys.one(key, "buffer").places[0])
+        return self._memory.value(self._keys.one(key, "buffer").key_indices[0])
 
     def key_set(self, keys: Sequence[str]) -> KeySet:
         """These keys, looked up once for `push`, `pull` and `pushpull`. Raises StoreRefusedError."""
@@ -208,7 +208,7 @@ class StoreCalls(Store, BufferStore):
     def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
         keys = self._keys.one(key, "pull")
         at = self._checked_step(version, f"pull of {keys}")
-        names = self._keys.state_of(self._description.keys[keys.places[0]])
+        names = self._keys.state_of(self._description.keys[keys.key_indices[0]])
         return self._begun(
             KeyOperation(StoreFuture(self._driver), keys, version=at, reading=_READING[settled], names=names)
         )
@@ -415,7 +415,7 @@ class StoreCalls(Store, BufferStore):
             where = f"slot {self._slot}: set_hyper{'' if key is None else f' of key {key!r}'}"
             raise StoreRefusedError(f"{where}: {error}") from None
         first = None if step is None else self._checked_step(step, "set_hyper")
-        change = Change(numbers, first, None if key is None else self._keys.places[key], key)
+        change = Change(numbers, first, None if key is None else self._keys.key_indices[key], key)
         return self._begun(HyperOperation(StoreFuture(self._driver), change, lambda: os.urandom(16)))
 
     @_checked
@@ -426,8 +426,8 @@ class StoreCalls(Store, BufferStore):
             if self._slot not in key.slots:
                 detail = f"slot {self._slot}: barrier of step {number}: key {name!r}"
                 raise StoreRefusedError(f"{detail}: only slots {list(key.slots)} contribute to it")
-        places, commits = [self._keys.places[name] for name in nothing], self._description.commit is not None
-        return self._begun(BarrierOperation(StoreFuture(self._driver), number, places, commits=commits))
+        key_indices, commits = [self._keys.key_indices[name] for name in nothing], self._description.commit is not None
+        return self._begun(BarrierOperation(StoreFuture(self._driver), number, key_indices, commits=commits))
 
     def _check_sync(self, what: str) -> None:
         mode = self._description.mode

@@ -22,7 +22,7 @@ from weft_kvstore.step_outcome import LossScale, StepOutcome
 
 
 class EncodedRun:
-    """A `Source` of a run of `arrays`, gradients of a step by their place in the call, with the encoder of each that
+    """A `Source` of a run of `arrays`, gradients of a step by their position in the call, with the encoder of each that
     keeps a residual. Slices leave in their order, so that the first `_made` of them have bytes."""
 
     __slots__ = ("_arrays", "_buffer", "_codec", "_encoders", "_made", "_run", "_scale", "_step")
@@ -141,9 +141,9 @@ class GradientEncoders:
         self._scale = LossScale(1.0 if self._scaling is None else self._scaling.initial)
         self._under_way = 0
         kept = [
-            (key, routing.cuts[place], codec)
-            for place, key in enumerate(description.keys)
-            if slot in key.slots and (codec := routing.buckets[routing.bucket_of[place]].pushed) and codec.residual
+            (key, routing.cuts[key_index], codec)
+            for key_index, key in enumerate(description.keys)
+            if slot in key.slots and (codec := routing.buckets[routing.bucket_of[key_index]].pushed) and codec.residual
         ]
         self.residuals = {key.key: np.zeros(key.size, codec.dtype) for key, _, codec in kept}
         """By key, elements: what encodings have left out so far. Memory is taken as they are written."""

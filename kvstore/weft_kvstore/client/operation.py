@@ -78,9 +78,9 @@ class Operation:
     """When it fails. Set where it is begun."""
     ended = False
     sets: Sequence[int] = ()
-    """The keys of which it sets a value, by place."""
+    """The keys of which it sets a value, by index."""
     reads: Sequence[int] = ()
-    """The keys of which it asks or says something, by place: it comes behind what was set of them."""
+    """The keys of which it asks or says something, by index: it comes behind what was set of them."""
     ends_step: int | None = None
     """The step that the slot is through with once this has ended."""
     rows_pushed = 0
@@ -201,14 +201,14 @@ class KeyOperation(Operation):
         self._encoded: list[EncodedRun] = []
         if version is not None:
             self.is_request = self.is_pull = True
-            self.reads = keys.places
+            self.reads = keys.key_indices
             self.version, self.reading, self.names = version, reading, names
             self._out, self._single, self._with_versions, self._as_kept = out, single, with_versions, as_kept
             self._versions: Array | None = None
         elif payload_kind is _GRADIENT:
             self.may_wait = keys.is_small
         else:
-            self.sets = keys.places
+            self.sets = keys.key_indices
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Makes the arrays that the caller will own, and the runs that it sends."""

@@ -149,18 +149,18 @@ class KeyPlan:
     has_pulled: bool
 
 
-def key_plan(routing: Routing, places: Sequence[int]) -> KeyPlan:
-    """The plan of the keys at these places of the description, which are distinct."""
+def key_plan(routing: Routing, key_indices: Sequence[int]) -> KeyPlan:
+    """The plan of the keys at these indices of the description, which are distinct."""
     here: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for position, place in enumerate(places):
-        for shard, first in routing.first_in_bucket[place].items():
-            here.setdefault((shard, routing.bucket_of[place]), []).append((first, position))
+    for position, key_index in enumerate(key_indices):
+        for shard, first in routing.first_in_bucket[key_index].items():
+            here.setdefault((shard, routing.bucket_of[key_index]), []).append((first, position))
     runs: dict[int, list[PlanRun]] = {}
     firsts: list[int] = []
     total = 0
     for shard, bucket in sorted(here):
-        for adjacent in _adjacent(routing, places, shard, sorted(here[shard, bucket])):
-            made = _run(routing, places, adjacent, shard=shard, bucket=bucket, begin=total)
+        for adjacent in _adjacent(routing, key_indices, shard, sorted(here[shard, bucket])):
+            made = _run(routing, key_indices, adjacent, shard=shard, bucket=bucket, begin=total)
             runs.setdefault(shard, []).append(made)
             firsts += [total + first - made.first for first, _ in adjacent]
             total += made.count
@@ -184,7 +184,7 @@ def key_plan(routing: Routing, places: Sequence[int]) -> KeyPlan:
 
 
 def _adjacent(
-    routing: Routing, places: Sequence[int], shard: int, keys: Iterable[tuple[int, int]]
+    routing: Routing, key_indices: Sequence[int], shard: int, keys: Iterable[tuple[int, int]]
 ) -> list[list[tuple[int, int]]]:
     """Keys (first slice, position) in ascending order, in groups of which each continues the one before it."""
     groups: list[list[tuple[int, int]]] = []
@@ -193,13 +193,13 @@ def _adjacent(
         if first != stop:
             groups.append([])
         groups[-1].append((first, position))
-        stop = first + len(routing.runs[places[position]][shard])
+        stop = first + len(routing.runs[key_indices[position]][shard])
     return groups
 
 
 def _run(
     routing: Routing,
-    places: Sequence[int],
+    key_indices: Sequence[int],
     keys: Sequence[tuple[int, int]],
     *,
     shard: int,
@@ -208,12 +208,12 @@ def _run(
 ) -> PlanRun:
     held = routing.buckets[bucket].parts[shard]
     first = keys[0][0]
-    stop = keys[-1][0] + len(routing.runs[places[keys[-1][1]]][shard])
+    stop = keys[-1][0] + len(routing.runs[key_indices[keys[-1][1]]][shard])
     priorities = held.priorities[first:stop]
     parts = []
     for _, position in keys:
-        place = places[position]
-        cut, run = routing.cuts[place], routing.runs[place][shard]
+        key_index = key_indices[position]
+        cut, run = routing.cuts[key_index], routing.runs[key_index][shard]
         whole = len(run) == cut.count
         parts.append(Part(position, run.start, cut.start(run.start), cut.start(run.stop), whole))
     starts = [0, *accumulate(part.stop - part.start for part in parts)]
@@ -253,14 +253,14 @@ SMALL_BYTES: Final = 1 << 16
 class KeySet:
     """Keys that are pushed, set or pulled together; none is a table, and none is there twice.
 
-    `places` are those in the description. `is_small`: a message may have all of it and more. `not_pushed` are the keys
-    to which the slot of the call does not contribute, `versioned` the numbers of those to which anybody does. The plan
-    is `made` once, at the first call: two threads that make it at once make the same."""
+    `key_indices` are those in the description. `is_small`: a message may have all of it and more. `not_pushed` are the
+    keys to which the slot of the call does not contribute, `versioned` the numbers of those to which anybody does. The
+    plan is `made` once, at the first call: two threads that make it at once make the same."""
 
-    __slots__ = ("dtypes", "is_small", "made", "names", "not_pushed", "places", "shapes", "versioned")
+    __slots__ = ("dtypes", "is_small", "key_indices", "made", "names", "not_pushed", "shapes", "versioned")
 
-    def __init__(self, keys: Sequence[KeyDescription], places: Sequence[int], slot: int) -> None:
-        self.places = tuple(places)
+    def __init__(self, keys: Sequence[KeyDescription], key_indices: Sequence[int], slot: int) -> None:
+        self.key_indices = tuple(key_indices)
         self.names = tuple(key.key for key in keys)
         self.dtypes: tuple[np.dtype[Any], ...] = tuple(np.dtype(key.dtype) for key in keys)
         self.shapes = tuple(tuple(key.shape) for key in keys)
@@ -300,7 +300,7 @@ class KeySet:
     def plan(self, routing: Routing) -> KeyPlan:
         """Where they lie; `routing` is the same in every call."""
         if self.made is None:
-            self.made = key_plan(routing, self.places)
+            self.made = key_plan(routing, self.key_indices)
         return self.made
 
     def __str__(self) -> str:
@@ -313,11 +313,11 @@ class KeySet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableKey:
-    """A table whose rows the slot pushes, and pulls, with what every call of it needs anew. `place` is that in the
+    """A table whose rows the slot pushes, and pulls, with what every call of it needs anew. `key_index` is that in the
     description."""
 
     key: KeyDescription
-    place: int
+    key_index: int
     cut: RowCut
 
 
@@ -329,13 +329,13 @@ KEY_SETS_KEPT: Final = 1 << 16
 
 
 class KnownKeys:
-    """One slot's keys. `places` has the place of each in the description. Whoever asks for one says for which `call`,
-    as the error names it. Any thread may ask: those that make the same thing at once make it alike."""
+    """One slot's keys. `key_indices` has the index of each in the description. Whoever asks for one says for which
+    `call`, as the error names it. Any thread may ask: those that make the same thing at once make it alike."""
 
-    __slots__ = ("_description", "_sets", "_slot", "_tables", "places")
+    __slots__ = ("_description", "_sets", "_slot", "_tables", "key_indices")
 
     def __init__(self, description: StoreDescription, slot: int) -> None:
-        self.places = {key.key: place for place, key in enumerate(description.keys)}
+        self.key_indices = {key.key: key_index for key_index, key in enumerate(description.keys)}
         self._description = description
         self._slot = slot
         self._sets: dict[tuple[str, ...], KeySet] = {}
@@ -343,10 +343,10 @@ class KnownKeys:
 
     def known(self, name: str, call: str) -> KeyDescription:
         """Any key. Raises StoreRefusedError for one that there is not."""
-        place = self.places.get(name)
-        if place is None:
+        key_index = self.key_indices.get(name)
+        if key_index is None:
             raise StoreRefusedError(f"slot {self._slot}: {call} of key {name!r}: the store has no such key")
-        return self._description.keys[place]
+        return self._description.keys[key_index]
 
     def table(self, name: str, call: str) -> TableKey:
         """A key that goes by rows. Raises StoreRefusedError for one that does not."""
@@ -356,7 +356,7 @@ class KnownKeys:
             if not key.rows:
                 raise StoreRefusedError(f"slot {self._slot}: {call} of rows of key {name!r}: it is no table")
             cut = row_cut(key, self._description.slice_bytes, len(self._description.shards))
-            found = self._tables[name] = TableKey(key, self.places[name], cut)
+            found = self._tables[name] = TableKey(key, self.key_indices[name], cut)
         return found
 
     def one(self, name: str, call: str) -> KeySet:
@@ -380,7 +380,7 @@ class KnownKeys:
                 raise StoreRefusedError(f"slot {self._slot}: {call} of {len(wanted)} keys: {twice!r} is there twice")
             if len(self._sets) >= KEY_SETS_KEPT:
                 self._sets = {}
-            found = self._sets[wanted] = KeySet(keys, [self.places[name] for name in wanted], self._slot)
+            found = self._sets[wanted] = KeySet(keys, [self.key_indices[name] for name in wanted], self._slot)
         return found
 
     def state_of(self, key: KeyDescription) -> tuple[str, ...]:

@@ -21,25 +21,25 @@ from weft_kvstore.wire.outbox import CALL_PRIORITY, OneBuffer, OutRun
 
 
 class PushRowsOperation(Operation):
-    """Some rows of a table, a gradient of a step or values at a version; `given` has distinct ids. `place` is the
+    """Some rows of a table, a gradient of a step or values at a version; `given` has distinct ids. `key_index` is the
     table's in the description."""
 
     def __init__(self, future: Future[Any], table: TableKey, payload_kind: PayloadKind, step: int, given: Rows) -> None:
         super().__init__(future)
         self.payload_kind = payload_kind
-        self.place = table.place
+        self.key_index = table.key_index
         self.step = step
         if payload_kind is not PayloadKind.GRADIENT:
-            self.sets = (table.place,)
+            self.sets = (table.key_index,)
         self.given = given
         self._key = table.key
         self.rows_pushed = len(given)
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in."""
-        cut = routing.tables[self.place]
+        cut = routing.tables[self.key_index]
         ids, values = self.given.ids.view(cut.id_dtype), self.given.values
-        bucket, priority = routing.bucket_of[self.place], self._key.priority - self.priority * CALL_PRIORITY
+        bucket, priority = routing.bucket_of[self.key_index], self._key.priority - self.priority * CALL_PRIORITY
         pending: dict[int, int] = {}
         for shard, mine in enumerate(cut.dealt(ids)):
             if not cut.rows_on(shard) * cut.row_bytes:
@@ -81,7 +81,7 @@ class PullRowsOperation(Operation):
         MemoryError."""
         super().__init__(future)
         self.version, self.names, self.reading = version, names, reading
-        self.reads = (table.place,)
+        self.reads = (table.key_index,)
         self._table = table
         ids, self._index = wanted
         self.rows_pulled = len(ids)
@@ -102,7 +102,7 @@ class PullRowsOperation(Operation):
         self._bucket = 0
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
-        self._bucket = routing.bucket_of[self._table.place]
+        self._bucket = routing.bucket_of[self._table.key_index]
         self.asked = {
             shard: [(self._bucket, 0, 0, chunks_of(len(ids), self._cut.ids_up))]
             for shard, (ids, _) in self._ids.items()
@@ -118,7 +118,7 @@ class PullRowsOperation(Operation):
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
         if bucket != self._bucket:
             raise ProtocolError(f"Values.bucket: {bucket}, {self} asks for bucket {self._bucket}")
-        ids, places = self._ids.get(shard, (np.zeros(0, np.int64), None))
+        ids, positions = self._ids.get(shard, (np.zeros(0, np.int64), None))
         cut, total = self._cut, len(self._received.get(shard, b"")) // max(len(self._arrays), 1)
         if array >= len(self._arrays) or first + count > total:
             raise ProtocolError(
@@ -130,8 +130,8 @@ class PullRowsOperation(Operation):
             detail = f"the rows of {self._table.key.key!r} have {(high - low) * cut.row_bytes}"
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {detail}")
         rows: Array = np.frombuffer(payload, cut.dtype).reshape(high - low, cut.width)
-        if places is not None:
-            put_rows(self._arrays[array], places[low:high], rows)
+        if positions is not None:
+            put_rows(self._arrays[array], positions[low:high], rows)
         elif owned and count == total and rows.nbytes >= TAKEN_BYTES and rows.flags.writeable and rows.flags.aligned:
             self._arrays[array] = rows
         else:

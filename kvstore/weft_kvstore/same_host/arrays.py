@@ -18,14 +18,14 @@ MAX_STAGE_BYTES: Final = 64 << 20
 
 
 def arena_of(routing: Routing) -> tuple[SharedMemory | None, dict[int, int]]:
-    """Memory of a client for the gradients of its dense keys, and where each of those has its array, by key's place;
+    """Memory of a client for the gradients of its dense keys, and where each of those has its array, by key's index;
     none where there can be none. Keys lie in the order of their buckets, so that what leaves together lies together."""
     offsets: dict[int, int] = {}
     stop = 0
     for bucket in routing.buckets:
-        for place in bucket.keys:  # Tables have no bytes here.
-            if nbytes := routing.cuts[place].nbytes:
-                offsets[place] = stop
+        for key_index in bucket.keys:  # Tables have no bytes here.
+            if nbytes := routing.cuts[key_index].nbytes:
+                offsets[key_index] = stop
                 stop += -(-nbytes // ALIGNMENT) * ALIGNMENT
     try:
         return SharedMemory(stop, MAX_STAGE_BYTES * routing.shards), offsets
@@ -45,13 +45,13 @@ class ClientMemory:
         self._arrays: dict[tuple[int, bool], Array] = {}
         self._lock = threading.Lock()
 
-    def gradient(self, place: int) -> Array:
+    def gradient(self, key_index: int) -> Array:
         """Where a user writes a key's gradient: zeros at first."""
-        return self._array(place, gradient=True)
+        return self._array(key_index, gradient=True)
 
-    def value(self, place: int) -> Array:
+    def value(self, key_index: int) -> Array:
         """Where a user reads a key's value."""
-        return self._array(place, gradient=False)
+        return self._array(key_index, gradient=False)
 
     def close(self) -> None:
         """Shares nothing any more; its arrays stay good. Idempotent."""
@@ -60,17 +60,17 @@ class ClientMemory:
             if arena is not None:
                 arena.close()
 
-    def _array(self, place: int, *, gradient: bool) -> Array:
-        found = self._arrays.get((place, gradient))
+    def _array(self, key_index: int, *, gradient: bool) -> Array:
+        found = self._arrays.get((key_index, gradient))
         if found is None:
             with self._lock:
-                found = self._arrays.get((place, gradient))  # Another thread may have asked for it meanwhile.
+                found = self._arrays.get((key_index, gradient))  # Another thread may have asked for it meanwhile.
                 if found is None:
-                    found = self._arrays[place, gradient] = self._made(place, gradient=gradient)
+                    found = self._arrays[key_index, gradient] = self._made(key_index, gradient=gradient)
         return found
 
-    def _made(self, place: int, *, gradient: bool) -> Array:
-        key, offset = self._keys[place], self._offsets.get(place)
+    def _made(self, key_index: int, *, gradient: bool) -> Array:
+        key, offset = self._keys[key_index], self._offsets.get(key_index)
         if gradient and self.arena is not None and offset is not None:
             try:
                 self.arena.reserve(offset, offset + key.nbytes)

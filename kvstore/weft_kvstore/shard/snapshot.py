@@ -290,10 +290,10 @@ class Span(NamedTuple):
 def spans_of(shard: JobShard, bucket: Bucket) -> Iterator[Span]:
     """What a bucket has of each of its keys, in the order in which they lie there."""
     part, spec = bucket.spec.part, bucket.spec
-    edges = [0, *(np.flatnonzero(np.diff(part.places)) + 1).tolist(), len(part)]
+    edges = [0, *(np.flatnonzero(np.diff(part.key_indices)) + 1).tolist(), len(part)]
     for first, stop in pairwise(edges):
         if first < stop:
-            place, index = int(part.places[first]), int(part.indices[first])
+            place, index = int(part.key_indices[first]), int(part.slice_indices[first])
             key = spec.keys[place]
             yield Span(key.key, first, stop, index, shard.cuts[place].start(index) // np.dtype(key.dtype).itemsize)
 
@@ -346,7 +346,7 @@ def _restore_table(unit: TableState, step: int, reader: SnapshotReader) -> None:
     like = held.columns(np.empty(0, np.int64))
     for ids, columns in reader.rows(key, is_here, {name: array.dtype for name, array in like.items()}):
         if not columns:
-            held.remove(cut.places_of(ids.view(cut.id_dtype)))
+            held.remove(cut.indices_of(ids.view(cut.id_dtype)))
             continue
         shaped = {name: columns[name].reshape(-1, *array.shape[1:]) for name, array in like.items()}
-        held.restore(cut.places_of(ids.view(cut.id_dtype)), shaped)
+        held.restore(cut.indices_of(ids.view(cut.id_dtype)), shaped)

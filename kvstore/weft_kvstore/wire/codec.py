@@ -313,7 +313,7 @@ def _places(ids: Array, a_chunk: int, cut: RowCut, shard: int, key: str) -> Arra
     if cut.shards == 1:
         return ids
     if cut.growth is None:
-        places = cut.places_of(ids)
+        places = cut.indices_of(ids)
         here = np.logical_and.reduce(places * cut.shards + shard == ids)
     else:
         places = ids

@@ -106,8 +106,8 @@ def test_keys_that_are_alike_lie_in_one_bucket_the_most_urgent_first() -> None:
     assert [bool(bucket.parts) for bucket in routing.buckets] == [True, True, False, True, True, True, True]
     assert routing.bucket_of == (0, 1, 0, 2, 3, 0, 4, 5, 6, 0)
     part = routing.buckets[0].parts[0]
-    assert part.places.tolist() == [2, 2, 2, 0, 0, 5]
-    assert part.indices.tolist() == [0, 1, 2, 0, 1, 0]
+    assert part.key_indices.tolist() == [2, 2, 2, 0, 0, 5]
+    assert part.slice_indices.tolist() == [0, 1, 2, 0, 1, 0]
     assert part.priorities.tolist() == [1, 1, 1, 9, 9, 9]
     assert part.bounds.tolist() == [0, 16, 32, 36, 52, 56, 60]
     assert routing.first_in_bucket[5] == {0: 5}
@@ -122,7 +122,7 @@ def test_every_slice_lies_on_one_shard_and_priorities_ascend(shapes: list[tuple[
         for part in bucket.parts.values():
             assert (np.diff(part.priorities) >= 0).all()
             lengths = np.diff(part.bounds).tolist()
-            found += zip(part.places.tolist(), part.indices.tolist(), lengths, strict=True)
+            found += zip(part.key_indices.tolist(), part.slice_indices.tolist(), lengths, strict=True)
     cuts = routing.cuts
     expected = [(place, index, cut.length(index)) for place, cut in enumerate(cuts) for index in range(cut.count)]
     assert sorted(found) == expected
