@@ -12,7 +12,7 @@ import numpy as np
 from weft_kvstore.arrays import FEW, Array, Range, Ranges, greatest, ranges_alike, ranges_where
 from weft_kvstore.bucket.sets import BucketSets
 from weft_kvstore.bucket.steps import BucketSteps
-from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues, EncodedValues
+from weft_kvstore.bucket.update import BucketSpec, BucketUpdate, BucketValues, EncodedValues, UpdateSpec
 from weft_kvstore.description.records import Mode
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import CALL_PRIORITY, OutRun, Pin
@@ -76,7 +76,7 @@ class PullWait:
         self.open: dict[int, Ranges] = {}
         self.open_tables: set[int] = set()
         self.dropped = False
-        self.waits_in: list[BucketPulls] = []
+        self.waits_in: list[WaitingPulls] = []
         """The buckets where it waits, or has waited."""
         self._parts: dict[int, Array] = {}
 
@@ -249,16 +249,14 @@ class _Waits:
         return [self.pulls[one] for one in dict.fromkeys(near.tolist()) if one in self.pulls]
 
 
-class BucketPulls:
-    """Pulls of which slices of the bucket are open, by the version that they wait for: those of a version that no slice
-    has reached are not looked at. Who is answered, or gives up, is forgotten at once: what was pulled is held by nobody
+class WaitingPulls:
+    """Pulls that wait for slices of a bucket, by version; a table is one slice. Those of a version that no slice has
+    reached are not looked at. Who is answered, or gives up, is forgotten at once: what was pulled is held by nobody
     here. `versions` are those of `_waits`, in order."""
 
-    def __init__(self, spec: BucketSpec, steps: BucketSteps, sets: BucketSets, update: BucketUpdate) -> None:
-        self._spec = spec
+    def __init__(self, spec: UpdateSpec, steps: BucketSteps) -> None:
+        self._rules = spec
         self._steps = steps
-        self._sets = sets
-        self._update = update
         self._waits: dict[int, _Waits] = {}
         self.versions: list[int] = []
 
@@ -267,31 +265,28 @@ class BucketPulls:
         """All of them, by version, and in the order in which they came."""
         return [one for version in self.versions for one in self._waits[version].pulls.values()]
 
-    def wait_for(self, wait: PullWait) -> None:
-        """A pull that has open slices here."""
+    def wait_for(self, wait: PullWait, first: int = 0, stop: int = 1) -> None:
+        """A pull that waits for some of these slices."""
         version = self._version_of(wait)
         some = self._waits.get(version)
         if some is None:
             some = self._waits[version] = _Waits()
             insort(self.versions, version)
-        some.add(wait, *wait.open[self._spec.number].span)
+        some.add(wait, first, stop)
         wait.waits_in.append(self)
 
-    def waiting(self, first: int, stop: int) -> list[PullWait]:
+    def waiting(self, first: int = 0, stop: int = 1) -> list[PullWait]:
         """The pulls that wait for any of these slices, and maybe a few others, unless for a version that none of them
         has reached."""
         if not self.versions:
             return []
-        steps, number = self._steps, self._spec.number
-        reached = steps.version if self._spec.together or not steps.slots else steps.through
+        steps = self._steps
+        reached = steps.version if self._rules.together or not steps.slots else steps.through
         count = bisect_right(self.versions, greatest(reached[..., first:stop]))
-        found = []
-        for version in self.versions[:count]:
-            found += [one for one in self._waits[version].near(first, stop) if number in one.open]
-        return found
+        return [one for version in self.versions[:count] for one in self._waits[version].near(first, stop)]
 
     def forget(self, wait: PullWait) -> None:
-        """A pull that has nothing open here any more."""
+        """A pull that waits for nothing here any more."""
         version = self._version_of(wait)
         some = self._waits.get(version)
         if some is not None and some.pulls.pop(id(wait), None) is not None and not some.pulls:
@@ -299,10 +294,53 @@ class BucketPulls:
             del self.versions[bisect_left(self.versions, version)]
 
     def _version_of(self, wait: PullWait) -> int:
-        """The version before which it is not answered; 0 where the bucket is at every version for it."""
-        if not self._steps.slots:
-            return 0
-        return 0 if not self._spec.together and self._of(wait) == [] else wait.version
+        """The version before which it is not answered; 0 where slices are at every version for it."""
+        return 0 if self.seen(wait) is None else wait.version
+
+    def seen(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array | None:
+        """The version that each slice has for a pull; None where it is at every version. Where slots go on by
+        themselves a slot sees its own steps."""
+        steps = self._steps
+        if not steps.slots:
+            return None
+        if self._rules.together or wait.settled:
+            found: Array = steps.version[first:stop]
+            return found
+        place = steps.places.get(wait.slot)
+        return None if place is None else steps.through[place, first:stop]
+
+    def can(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
+        """Which slices are at the version of a pull (stop - first) bool."""
+        seen, bound, can = self.seen(wait, first, stop), self._bound(wait), np.ones(stop - first, np.bool_)
+        if seen is not None:
+            can = seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version
+        if bound is not None:
+            can = can & (self._steps.version[first:stop] >= bound)
+        return can
+
+    def _bound(self, wait: PullWait) -> int | None:
+        """How many steps every slot must be through with, whoever asks; None where there is no such bound."""
+        spec = self._rules
+        return wait.version - spec.staleness if spec.mode is Mode.STALE and spec.slots and not wait.settled else None
+
+    def missing(self, wait: PullWait, slice_: int = 0) -> tuple[str, list[int]]:
+        """What a pull waits for at a slice, in words, and the slots that are missing."""
+        steps, bound, seen = self._steps, self._bound(wait), self.seen(wait, slice_, slice_ + 1)
+        every = list(range(len(steps.slots)))
+        if bound is not None and (seen is None or seen[0] >= wait.version):
+            return steps.missing(slice_, bound, every)
+        own = every if wait.settled else [steps.places[wait.slot]] if wait.slot in steps.places else []
+        return steps.missing(slice_, wait.version, None if self._rules.together else own)
+
+
+class BucketPulls(WaitingPulls):
+    """Those of a bucket of dense keys, and what answers them."""
+
+    def __init__(self, spec: BucketSpec, steps: BucketSteps, sets: BucketSets, update: BucketUpdate) -> None:
+        super().__init__(spec, steps)
+        self._spec = spec
+        self._sets = sets
+        self._update = update
 
     def ready(self, wait: PullWait, first: int, stop: int) -> list[Range]:
         """The open slices among these that can answer."""
@@ -341,7 +379,7 @@ class BucketPulls:
     def answers(self, wait: PullWait, first: int, stop: int) -> list[AnswerRun]:
         """What answers it for slices that are `ready`."""
         update = self._update
-        seen = self._seen(wait, first, stop)
+        seen = self.seen(wait, first, stop)
         found: list[AnswerRun] = []
         if seen is None:
             alike = [(first, stop, wait.version)]
@@ -376,7 +414,7 @@ class BucketPulls:
 
     def _missing(self, wait: PullWait, slice_: int) -> tuple[str, list[int]]:
         key = self._spec.key_named(slice_)
-        seen = self._seen(wait, slice_, slice_ + 1)
+        seen = self.seen(wait, slice_, slice_ + 1)
         due = self._spec.together and not (missing := self._steps.missing_in(slice_, int(self._steps.version[slice_])))
         if self._sets.lacks(slice_, slice_ + 1) and (due or seen is None or seen[0] >= wait.version):
             return f"{key} was never set", []
@@ -386,51 +424,18 @@ class BucketPulls:
         if due and self._spec.gate is not None:
             told, missing = self._spec.gate.missing(version)
             return f"{key} has seen {version} steps; {told}", missing
-        bound = self._bound(wait)
-        if bound is not None and (seen is None or seen[0] >= wait.version):
-            text, missing = self._steps.missing(slice_, bound, list(range(len(self._steps.slots))))
-        else:
-            text, missing = self._steps.missing(slice_, wait.version, self._of(wait))
+        text, missing = self.missing(wait, slice_)
         return f"{key} {text}", missing
 
     def _can(self, wait: PullWait, first: int, stop: int) -> Array:
         """Which slices can answer (stop - first) bool."""
-        seen, can = self._seen(wait, first, stop), np.ones(stop - first, np.bool_)
-        if seen is not None:
-            can = seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version
-        if not self._sets.complete:
-            can = can & ~self._sets.lacking(first, stop)
-        if (bound := self._bound(wait)) is not None:
-            can = can & (self._steps.version[first:stop] >= bound)
-        return can
+        can = self.can(wait, first, stop)
+        return can if self._sets.complete else can & ~self._sets.lacking(first, stop)
 
     def _is_reached(self, wait: PullWait, first: int, stop: int) -> bool:
         """Whether any of these slices is at its version: one look, where a wait of many runs would take many."""
-        seen = self._seen(wait, first, stop)
+        seen = self.seen(wait, first, stop)
         return seen is None or bool((seen >= wait.version).any())
-
-    def _bound(self, wait: PullWait) -> int | None:
-        """How many steps every slot must be through with, whoever asks; None where there is no such bound."""
-        spec = self._spec
-        return wait.version - spec.staleness if spec.mode is Mode.STALE and spec.slots and not wait.settled else None
-
-    def _seen(self, wait: PullWait, first: int, stop: int) -> Array | None:
-        """The version that each slice has for this pull; None where it is at every version."""
-        steps = self._steps
-        of = self._of(wait) if not self._spec.together else None
-        if not steps.slots or of == []:
-            return None
-        found: Array = steps.version[first:stop] if of is None or len(of) > 1 else steps.through[of[0], first:stop]
-        return found
-
-    def _of(self, wait: PullWait) -> list[int] | None:
-        """The numbers of the slots whose own steps count; None where steps apply together."""
-        if self._spec.together:
-            return None
-        if wait.settled:
-            return list(range(len(self._steps.slots)))
-        place = self._steps.places.get(wait.slot)
-        return [] if place is None else [place]
 
     def _encoded(self, wait: PullWait, encoded: EncodedValues, first: int, stop: int, version: int) -> list[AnswerRun]:
         """Encoded slices, and those as they are of which there are no such bytes."""

@@ -304,7 +304,7 @@ class JobShard:
             return text, missing
         for table in self.tables.values():
             if table.spec.slots and table.version <= step:
-                behind = table.steps.missing(step + 1, 0, settled=True)
+                behind = table.steps.counts.missing(0, step + 1, None)
                 if behind[1]:
                     return f"key {table.spec.key!r} {behind[0]}", behind[1]
         for bucket in self.buckets.values():

@@ -166,7 +166,7 @@ class Merger:
             if wait.dropped:
                 return
             if number in wait.open:
-                bucket.pulls.wait_for(wait)
+                bucket.pulls.wait_for(wait, *wait.open[number].span)
 
     def clear(self) -> None:
         """Forgets all work."""
@@ -304,7 +304,7 @@ class Merger:
         elif one.can_answer(wait):
             self._begin_answer(wait, one)
         else:
-            one.wait_for(wait)
+            one.pulls.wait_for(wait)
 
     def _begin_answer(self, wait: PullWait, one: TableState) -> None:
         answering = self._answering(wait, one)

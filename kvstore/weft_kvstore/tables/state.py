@@ -10,8 +10,8 @@ import numpy as np
 
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.arrays import Array, bytes_of, exact_sum
-from weft_kvstore.bucket.pulls import PIECE_BYTES, PIECE_ELEMENTS, AnswerEntry, AnswerRun, PullWait, Work
-from weft_kvstore.description.records import Mode, Sparse
+from weft_kvstore.bucket.pulls import PIECE_BYTES, PIECE_ELEMENTS, AnswerEntry, AnswerRun, PullWait, WaitingPulls, Work
+from weft_kvstore.description.records import Sparse
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.arrays import RowHistory
 from weft_kvstore.rows.memory import TablePlace
@@ -29,9 +29,6 @@ MakeRows = Callable[[Array], Array]
 SETS_KEPT: Final = 1024
 """How many of the last parts that were set a table knows again, should they be sent again after a broken connection."""
 
-LEAST_WAITS: Final = 64
-"""Pulls that may wait before cancelled ones are looked for."""
-
 _NEVER: Final = -1
 
 
@@ -44,13 +41,12 @@ class TableState(Work):
     `updates` counts the steps that changed it, and `dropped` the rows of gradients whose ids were not admitted. An
     update is made in pieces, and what is half made is shown to nobody: while `_changing` no pull can be answered.
     `merge_is_due` while a merge is among what is to be done. `_ahead` has, by version to come, the values that were set
-    for it, and `_late` those that were set during an update; `_waits`, by the version that they wait for, the pulls
-    that cannot be answered; `_known_sets` the last parts that were set; `_measured` the last step whose gradient the
-    gate was given. `_waiting_bytes` are those of gradients that came since a merge began.
+    for it, and `_late` those that were set during an update; `_known_sets` the last parts that were set; `_measured`
+    the last step whose gradient the gate was given. `_waiting_bytes` are those of gradients that came since a merge
+    began.
     """
 
     __slots__ = (
-        "_added_waits",
         "_ahead",
         "_changing",
         "_first",
@@ -59,12 +55,12 @@ class TableState(Work):
         "_measured",
         "_pushes",
         "_waiting_bytes",
-        "_waits",
         "a_piece",
         "applied",
         "cut",
         "dropped",
         "merge_is_due",
+        "pulls",
         "reached",
         "rows",
         "shard",
@@ -92,8 +88,8 @@ class TableState(Work):
         self.spec = spec
         self.cut = cut
         self.shard = shard
-        staleness = spec.staleness if spec.mode is Mode.STALE else None
-        self.steps = TableSteps(spec.slots, spec.merge, together=spec.together, staleness=staleness)
+        self.steps = TableSteps(spec.slots, spec.merge, together=spec.together)
+        self.pulls = WaitingPulls(spec, self.steps.counts)
         self.a_piece = max(PIECE_ELEMENTS // max(cut.width, 1), 1)
         self.updates = self.dropped = 0
         self.applied: Callable[[int, int], None] | None = None
@@ -109,8 +105,6 @@ class TableState(Work):
         self._ahead: dict[int, list[Rows]] = {}
         self._late: list[Rows] = []
         self._known_sets: dict[Hashable, None] = {}
-        self._waits: dict[int, list[PullWait]] = {}
-        self._added_waits = 0
         count = cut.rows_on(shard) if cut.growth is None else None
         self.rows = TableRows(
             cut.width,
@@ -395,11 +389,7 @@ class TableState(Work):
     # --- Pulls: answered, or kept until they can be
 
     def can_answer(self, wait: PullWait) -> bool:
-        if self._changing or not self.steps.is_at(wait.version, wait.slot, settled=wait.settled):
-            return False
-        if wait.reading is Reading.EXACT and self.version != wait.version and self.spec.slots:
-            return False
-        return not self._lacks(wait)
+        return not self._changing and bool(self.pulls.can(wait)[0]) and not self._lacks(wait)
 
     def passed(self, wait: PullWait) -> str | None:
         """Why a pull of an exact version can never be answered, once it is beyond it."""
@@ -407,37 +397,18 @@ class TableState(Work):
             return None
         return f"key {self.spec.key!r} is at version {self.version}: it has passed"
 
-    def wait_for(self, wait: PullWait) -> None:
-        """A pull that cannot be answered now."""
-        slots = self.spec.slots
-        counts = slots and (self.spec.together or wait.settled or wait.slot in slots)
-        self._waits.setdefault(wait.version if counts else 0, []).append(wait)  # Others see what there is.
-        self._added_waits += 1
-        if self._added_waits > LEAST_WAITS:  # A peer that asks and cancels again must not fill the memory.
-            self._waits = {version: open_ for version, some in self._waits.items() if (open_ := _open(some))}
-            self._added_waits = -self.waiting
-
-    @property
-    def waiting(self) -> int:
-        """How many pulls wait, some cancelled ones among them."""
-        return sum(map(len, self._waits.values()))
-
     def answerable(self) -> list[PullWait]:
         """The pulls that can be answered now, by version and in the order in which they came; it keeps the others."""
-        ready: list[PullWait] = []
-        for version in sorted(one for one in self._waits if one <= self.steps.newest):
-            some = _open(self._waits.pop(version))
-            can = [self.can_answer(one) for one in some]
-            ready += [one for one, now in zip(some, can, strict=True) if now]
-            if not all(can):
-                self._waits[version] = [one for one, now in zip(some, can, strict=True) if not now]
+        ready = [one for one in self.pulls.waiting() if self.can_answer(one)]
+        for one in ready:
+            self.pulls.forget(one)
         return ready
 
     def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
         """What an open pull waits for, in words, and the slots that are missing."""
         key, due = f"key {self.spec.key!r}", self.steps.due()
         seen = f"{key} has seen {self.version} steps"
-        if self.steps.is_at(wait.version, wait.slot, settled=wait.settled):
+        if self.pulls.can(wait)[0]:
             return (f"{key} was never set" if self._lacks(wait) else f"{key} is being answered"), []
         if due is not None:
             if self._lacks_for(due.total):
@@ -447,7 +418,7 @@ class TableState(Work):
             if self.spec.gate is not None and self._measured == due.step:
                 text, missing = self.spec.gate.missing(due.step)
                 return f"{seen}; {text}", missing
-        text, missing = self.steps.missing(wait.version, wait.slot, settled=wait.settled)
+        text, missing = self.pulls.missing(wait)
         return f"{key} {text}", missing
 
     def answers(self, wait: PullWait) -> Iterator[AnswerRun | None]:
@@ -455,7 +426,8 @@ class TableState(Work):
         places = np.zeros(0, self.cut.id_dtype) if wait.ids is None else wait.ids
         a_chunk, number = self.cut.rows_down, self.spec.number
         together = max(self.a_piece // a_chunk, 1) * a_chunk
-        version = max(self.steps.seen(wait.slot, settled=wait.settled), wait.version)
+        seen = self.pulls.seen(wait)
+        version = max(self.version if seen is None else int(seen[0]), wait.version)
         priority = self.spec.priority - wait.priority * CALL_PRIORITY
         for array, name in enumerate(self.spec.state if wait.state else (None,)):
             for low in range(0, max(len(places), 1), together):
@@ -510,7 +482,3 @@ class TableState(Work):
 def _last_of(parts: Sequence[Rows]) -> Rows:
     """Of each row that was set the last value."""
     return last_rows(np.concatenate([one.ids for one in parts]), np.concatenate([one.values for one in parts]))
-
-
-def _open(waits: Sequence[PullWait]) -> list[PullWait]:
-    return [one for one in waits if not one.dropped]

@@ -65,16 +65,12 @@ class TableSteps:
     number of its slot and step, in order of arrival; `_arrived` what of it is an update of its own, and comes next in
     its slot. `_merged` slots are in the sum of the next step."""
 
-    def __init__(
-        self, slots: tuple[int, ...], merge: Merge, *, together: bool = True, staleness: int | None = None
-    ) -> None:
-        """`staleness`: how many steps a slot may see of its own that others are not through with; None: any number."""
+    def __init__(self, slots: tuple[int, ...], merge: Merge, *, together: bool) -> None:
         self.counts = BucketSteps(slots, 1, together=together)
         self.version = 0
         """How many steps every slot is through with."""
         self._together = together
         self._by_slot = merge is Merge.SLOT
-        self._staleness = staleness
         self._waiting: dict[tuple[int, int], Rows | None] = {}
         self._arrived: deque[tuple[int, int]] = deque()
         self._merged = 0
@@ -89,11 +85,6 @@ class TableSteps:
     def holds(self) -> bool:
         """Whether anything has come that is not applied."""
         return bool(self._waiting or self._merged)
-
-    @property
-    def newest(self) -> int:
-        """How many steps the slot is through with that is furthest ahead: no pull sees a later version."""
-        return self.version if self._together else int(self.counts.through.max(initial=0))
 
     @property
     def begun(self) -> int:
@@ -183,32 +174,6 @@ class TableSteps:
         self.counts.forget(place)
         if due is not None and due[0] == place:
             self.counts.accept(place, due[1], 0, 1)
-
-    def seen(self, slot: int, *, settled: bool) -> int:
-        """The version that a pull of this slot can have."""
-        place = None if self._together or settled else self.counts.places.get(slot)
-        return self.version if place is None else int(self.counts.through[place, 0])
-
-    def is_at(self, version: int, slot: int, *, settled: bool) -> bool:
-        """Whether a pull of `version` can be answered. A key to which nobody contributes is at every version."""
-        if not self.counts.slots:
-            return True
-        if self._together:
-            return self.version >= version
-        if (settled or slot in self.counts.places) and self.seen(slot, settled=settled) < version:
-            return False
-        return settled or self._staleness is None or self.version >= version - self._staleness
-
-    def missing(self, version: int, slot: int, *, settled: bool) -> tuple[str, list[int]]:
-        """What a pull of a version still waits for, in words, and the slots that have not pushed it."""
-        if self._together:
-            return self.counts.missing(0, version, None)
-        if self._staleness is not None and not settled:
-            place = self.counts.places.get(slot)
-            if place is None or self.counts.through[place, 0] >= version:
-                return self.missing(version - self._staleness, slot, settled=True)
-        of = [place for place, one in enumerate(self.counts.slots) if settled or one == slot]
-        return self.counts.missing(0, version, of)
 
 
 # --- Pushes of rows that have come in part: a slot is in when all chunks of its push have come ------------------------

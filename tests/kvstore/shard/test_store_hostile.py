@@ -457,7 +457,7 @@ def test_pulls_that_are_given_up_leave_nothing(shard: Served) -> None:
         peer.say(Ping())
         peer.hear(Pong)
         job = shard.server._core.job
-        waits = [wait for some in job.shard.table(TABLE)._waits.values() for wait in some]
+        waits = job.shard.table(TABLE).pulls.waits
         assert len(waits) <= 130
         assert all(wait.ids is None for wait in waits if wait.dropped)
         assert [one.ids_bytes for one in shard.server._core.peers.values()] == [0, 0, 0]

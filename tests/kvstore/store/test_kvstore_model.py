@@ -28,14 +28,13 @@ from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
 from weft_kvstore.bucket.bucket import Bucket
-from weft_kvstore.bucket.pulls import BucketPulls, PullWait
+from weft_kvstore.bucket.pulls import PullWait, WaitingPulls
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.description.records import CommitDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.tables.steps import TableSteps
 from weft_kvstore.wire.messages import Reading
 
 RATE, MOMENTUM = 0.1, 0.9
@@ -610,18 +609,13 @@ def race(mode: Mode, keys: list[KeyDescription]) -> Logs:
     return logs
 
 
-def unbound_is_at(steps: TableSteps, version: int, slot: int, *, settled: bool) -> bool:
-    return steps.seen(slot, settled=settled) >= version
-
-
 @pytest.mark.parametrize("kind", ["plain", "whole", "table"])
 def test_the_watch_tells_a_store_without_its_bound_apart(kind: str) -> None:
     """The comparison above can fail: without the bound slot 0 is answered what slot 1 has no part in."""
     keys = [msgspec.structs.replace(key_of("k", (40,), 2), whole=kind == "whole", rows=kind == "table")]
     assert race(Mode.STALE, keys).answered > 0
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(BucketPulls, "_bound", lambda *_: None)
-        patched.setattr(TableSteps, "is_at", unbound_is_at)
+        patched.setattr(WaitingPulls, "_bound", lambda *_: None)
         with pytest.raises(AssertionError, match="staler than it may be"):
             race(Mode.STALE, keys)
 

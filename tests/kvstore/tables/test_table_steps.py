@@ -20,7 +20,7 @@ from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables import state as tables_state
-from weft_kvstore.tables.state import LEAST_WAITS, TableState
+from weft_kvstore.tables.state import TableState
 from weft_kvstore.tables.steps import RowPushes
 from weft_kvstore.wire.messages import Reading
 
@@ -278,19 +278,19 @@ def pull_of(request: int, version: int = 0) -> PullWait:
 
 
 def waiting(state: TableState) -> list[int]:
-    return [one.request for version in sorted(state._waits) for one in state._waits[version]]
+    return [one.request for one in state.pulls.waits]
 
 
 def test_pulls_that_are_ready_are_taken_in_their_order_and_the_others_stay() -> None:
     table = Table()
     for request in range(6):
-        table.state.wait_for(pull_of(request, version=request % 2))
+        table.state.pulls.wait_for(pull_of(request, version=request % 2))
     assert [one.request for one in table.state.answerable()] == [0, 2, 4]
     assert waiting(table.state) == [1, 3, 5]
     assert table.state.answerable() == []
     table.step(0)
     assert [one.request for one in table.state.answerable()] == [1, 3, 5]
-    assert table.state.waiting == 0
+    assert waiting(table.state) == []
 
 
 def test_pulls_of_versions_to_come_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +302,7 @@ def test_pulls_of_versions_to_come_are_not_looked_at(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(TableState, "can_answer", can_answer)
     for version in reversed(range(100)):
-        table.state.wait_for(pull_of(version, version))
+        table.state.pulls.wait_for(pull_of(version, version))
     for version in range(100):
         table.state.answerable()
         table.step(version)
@@ -314,19 +314,7 @@ def test_a_cancelled_pull_is_not_asked_whether_it_is_ready() -> None:
     waits = [pull_of(request) for request in range(3)]
     for one in waits:
         one.ids = np.array([0])
-        table.state.wait_for(one)
+        table.state.pulls.wait_for(one)
     waits[0].drop()
     assert table.state.answerable() == []
     assert waiting(table.state) == [1, 2]
-
-
-def test_cancelled_pulls_are_bounded_by_those_that_wait() -> None:
-    state, kept = Table().state, 100
-    for request in range(kept):
-        state.wait_for(pull_of(request))
-    for request in range(kept, 5000):
-        gone = pull_of(request)
-        state.wait_for(gone)
-        gone.drop()
-        assert state.waiting <= 2 * (kept + 1) + LEAST_WAITS
-    assert [one.request for one in state._waits[0] if not one.dropped] == list(range(kept))
