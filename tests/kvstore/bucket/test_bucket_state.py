@@ -120,7 +120,7 @@ class Play:
         )
         order = sorted(range(len(keys)), key=lambda place: (case.priorities[place], place))
         values = np.concatenate([first_elements(keys[place], 7, 0, keys[place].size) for place in order])
-        self.given = np.array([is_given(keys[place]) for place in part.places])
+        self.given = np.array([is_given(keys[place]) for place in part.key_indices])
         self.first = values.copy()
         self.state = Bucket(spec, values, self.given.copy())
         self.pulls = self.state.pulls
@@ -143,7 +143,7 @@ class Play:
         return np.asarray(generator.standard_normal(size) * 10.0 ** generator.uniform(-4, 4, size), np.float32)
 
     def has_nothing(self, slot: int, step: int, number: int) -> bool:
-        return (slot * 7 + step * 3 + int(self.state.spec.part.places[number])) % 5 == 0
+        return (slot * 7 + step * 3 + int(self.state.spec.part.key_indices[number])) % 5 == 0
 
     def gradient(self, slot: int, step: int, number: int, incarnation: int) -> Array:
         found = self.drawn(1, slot, step, number, incarnation, size=self.size(number))

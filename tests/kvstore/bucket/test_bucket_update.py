@@ -101,7 +101,7 @@ def test_slices_are_updated_as_each_would_be_by_itself(
         gradient = some_of(update, first, stop, step)
         for one in range(first, stop):
             counts[one] += 1
-            place = int(spec.part.places[one])
+            place = int(spec.part.key_indices[one])
             lr = RATE * (place + 2) if place in own else RATE
             here = slice(bounds[one], bounds[one + 1])
             part = gradient[bounds[one] - bounds[first] : bounds[one + 1] - bounds[first]]

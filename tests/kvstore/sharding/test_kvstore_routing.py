@@ -81,7 +81,7 @@ def test_a_bucket_has_its_keys_by_priority_and_numbers_each_shards_slices_from_0
     routing = routing_of(store_of(keys, slots=1, shards=2, slice_bytes=8))
     (bucket,) = routing.buckets
     assert bucket.keys == (1, 0)
-    held = {shard: (part.places.tolist(), part.indices.tolist()) for shard, part in bucket.parts.items()}
+    held = {shard: (part.key_indices.tolist(), part.slice_indices.tolist()) for shard, part in bucket.parts.items()}
     assert held == {0: ([0, 0], [1, 2]), 1: ([1, 0], [0, 0])}
     assert {shard: part.bounds.tolist() for shard, part in bucket.parts.items()} == {0: [0, 8, 12], 1: [0, 8, 16]}
     assert {shard: part.priorities.tolist() for shard, part in bucket.parts.items()} == {0: [1, 1], 1: [0, 1]}

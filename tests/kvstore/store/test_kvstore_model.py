@@ -500,7 +500,9 @@ def replayed(program: Program, simulation: Simulation, logs: Logs) -> PlainStore
         job = core.job
         for number, bucket in job.shard.buckets.items():
             part = bucket.spec.part
-            for slice_, (place, index) in enumerate(zip(part.places.tolist(), part.indices.tolist(), strict=True)):
+            for slice_, (place, index) in enumerate(
+                zip(part.key_indices.tolist(), part.slice_indices.tolist(), strict=True)
+            ):
                 applied = logs.applied.get((shard, number, slice_), [])
                 logs.check_order(program, keys[place], applied)
                 for slot, step in applied:
@@ -542,7 +544,7 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
         steps, part = bucket.steps, bucket.spec.part
         for number in range(first, stop):
             through = dict(zip(steps.slots, steps.through[:, number].tolist(), strict=True))
-            check_answer(wait, description.keys[int(part.places[number])], through)
+            check_answer(wait, description.keys[int(part.key_indices[number])], through)
         answer_range(core, wait, bucket, first, stop)
 
     def of_unit(core: ShardCore, wait: PullWait, unit: TableState) -> Any:
@@ -590,7 +592,7 @@ def test_merging_by_arrival_adds_each_push_once_in_the_order_that_is_logged(
         job = simulation.shards[shard].job
         bucket = job.shard.buckets.get(number)
         if bucket is not None:
-            key = program.description.keys[int(bucket.spec.part.places[slice_])]
+            key = program.description.keys[int(bucket.spec.part.key_indices[slice_])]
             logs.check_order(program, key, applied)
             assert [step for _, step in applied] == sorted(step for _, step in applied)
 
