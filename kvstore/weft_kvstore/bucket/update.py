@@ -256,9 +256,7 @@ class BucketSpec(UpdateSpec):
 
     def named(self, slice_: int) -> str:
         """The words by which an error names a slice."""
-        return (
-            f"key {self.keys[int(self.part.key_indices[slice_])].key!r}, slice {int(self.part.slice_indices[slice_])}"
-        )
+        return f"{self.key_named(slice_)}, slice {int(self.part.slice_indices[slice_])}"
 
     def key_named(self, slice_: int) -> str:
         return f"key {self.keys[int(self.part.key_indices[slice_])].key!r}"

@@ -56,7 +56,7 @@ class Sender:
         """Each slice's bytes."""
         found = []
         for part in run.parts:
-            cut = self.routing.cuts[self.keys.places[part.position]]
+            cut = self.routing.cuts[self.keys.key_indices[part.position]]
             flat = gradients[part.position].reshape(-1)
             codec = codec_of(self.setting, flat.dtype)
             index = part.first

@@ -69,7 +69,7 @@ def test_a_slot_owes_of_the_keys_to_which_it_contributes() -> None:
 def test_an_encoder_has_the_keys_own_slices_whichever_shard_has_them() -> None:
     encoders, routing = encoders_of(STORE), routing_of(STORE)
     keys = keys_of(STORE, "w", "double")
-    for place, encoder, dtype in zip(keys.places, encoders.begin(keys, 0), keys.dtypes, strict=True):
+    for place, encoder, dtype in zip(keys.key_indices, encoders.begin(keys, 0), keys.dtypes, strict=True):
         cut = routing.cuts[place]
         assert encoder is not None
         for index in range(cut.count):

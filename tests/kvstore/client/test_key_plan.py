@@ -97,7 +97,7 @@ def test_a_plan_has_each_slice_of_its_keys_once_where_its_shard_has_it(call: Cal
         for run in runs:
             held, of_run = routing.buckets[run.bucket].parts[shard], slices_by_run(call, run)
             here = slice(run.first, run.first + run.count)
-            assert of_run == list(zip(held.places[here].tolist(), held.indices[here].tolist(), strict=True))
+            assert of_run == list(zip(held.key_indices[here].tolist(), held.slice_indices[here].tolist(), strict=True))
             assert run.count == len(of_run) == len(run.bounds) - 1 > 0
             assert (
                 run.bounds.tolist()

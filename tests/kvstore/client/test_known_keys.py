@@ -21,7 +21,7 @@ def keys() -> KnownKeys:
 
 def test_a_set_has_its_keys_in_the_order_of_the_call_and_is_made_once(keys: KnownKeys) -> None:
     found = keys.many(["b", "a"], "push")
-    assert (found.names, found.places, found.shapes) == (("b", "a"), (2, 0), ((2, 2), (3,)))
+    assert (found.names, found.key_indices, found.shapes) == (("b", "a"), (2, 0), ((2, 2), (3,)))
     assert keys.many(("b", "a"), "pull") is found
     assert keys.many(["a", "b"], "pull") is not found
 
@@ -33,7 +33,7 @@ def test_several_keys_that_are_one_are_that_one(keys: KnownKeys) -> None:
 def test_what_is_worked_out_of_a_table_is_worked_out_once(keys: KnownKeys) -> None:
     table = keys.table("t", "pull")
     assert keys.table("t", "push") is table
-    assert (table.key.key, table.place, table.cut.width) == ("t", 1, 2)
+    assert (table.key.key, table.key_index, table.cut.width) == ("t", 1, 2)
 
 
 def test_so_many_sets_are_remembered_and_no_more(keys: KnownKeys, monkeypatch: pytest.MonkeyPatch) -> None:
