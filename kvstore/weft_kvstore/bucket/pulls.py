@@ -362,7 +362,7 @@ class BucketPulls(WaitingPulls):
                 return []
             if wait.version == newest == oldest or (oldest >= wait.version and wait.reading is not Reading.EXACT):
                 return [(first, stop)]
-        return ranges_where(self._can(wait, first, stop), first)
+        return ranges_where(self.can(wait, first, stop), first)
 
     def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
         """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""
@@ -377,37 +377,47 @@ class BucketPulls(WaitingPulls):
         return None
 
     def answers(self, wait: PullWait, first: int, stop: int) -> list[AnswerRun]:
-        """What answers it for slices that are `ready`."""
-        update = self._update
-        seen = self.seen(wait, first, stop)
-        found: list[AnswerRun] = []
+        """What answers it for slices that are `ready`, pinned until it has arrived."""
+        update, seen = self._update, self.seen(wait, first, stop)
         if seen is None:
             alike = [(first, stop, wait.version)]
         else:
             alike = ranges_alike(seen, first) if stop - first > 1 else [(first, stop, int(seen[0]))]
+        arrays: list[tuple[BucketValues, int, int, AnswerEntry]] = []
         for low, high, version in alike:
-            if update.previous is not None and (previous := self._previous(wait, low, high, version)) is not None:
-                found += self._pinned(wait, 0, previous, low, high, wait.version)
+            entry = AnswerEntry(wait.request, 0, self._spec.number, version)
+            if update.previous is not None and self._is_previous(wait, low, high, version):
+                arrays.append((update.previous, low, high, entry._replace(version=wait.version)))
             elif wait.compressed and version and not wait.state and update.encoded is not None:
-                found += self._encoded(wait, update.encoded, low, high, version)
+                arrays += self._encoded(update.encoded, low, high, entry)
             elif wait.state:
                 for number, name in enumerate(self._spec.state):
-                    found += self._pinned(wait, number, update.state[name], low, high, version)
+                    arrays.append((update.state[name], low, high, entry._replace(array=number)))
             else:
-                found += self._pinned(wait, 0, update.values, low, high, version)
+                arrays.append((update.values, low, high, entry))
+        all_priorities, ahead, found = self._spec.part.priorities, wait.priority * CALL_PRIORITY, []
+        for values, begin, end, entry in arrays:
+            for low, high, held, part, bounds in values.pieces(begin, end):
+                priority, priorities = int(all_priorities[low]), None
+                if high - low > 1 and priority != all_priorities[high - 1]:
+                    priorities = all_priorities[low:high] - ahead
+                pin = Pin(held, part, high - low)
+                run: AnswerRun = OutRun(
+                    entry, low, bounds, held.source, priority=priority - ahead, owner=pin, priorities=priorities
+                )
+                found.append(run)
         return found
 
-    def _previous(self, wait: PullWait, first: int, stop: int, version: int) -> BucketValues | None:
-        """What has these slices at the version that is asked for, where they are one step beyond it."""
-        previous, begun = self._update.previous, self._steps.base[first:stop]
-        if previous is None or version != wait.version + 1 or wait.state or wait.reading is not Reading.OWN:
-            return None
-        return previous if bool((begun < version).all()) else None
+    def _is_previous(self, wait: PullWait, first: int, stop: int, version: int) -> bool:
+        """Whether slices that are one step beyond the version that is asked for are answered with it."""
+        if version != wait.version + 1 or wait.state or wait.reading is not Reading.OWN:
+            return False
+        return bool((self._steps.base[first:stop] < version).all())
 
     def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
         """What an open pull waits for here, in words, and the slots that are missing."""
         for low, high in wait.open[self._spec.number]:
-            can = self._can(wait, low, high)
+            can = self.can(wait, low, high)
             if not can.all():
                 return self._missing(wait, low + int(can.argmin()))
         return "every slice was answered", []
@@ -427,9 +437,9 @@ class BucketPulls(WaitingPulls):
         text, missing = self.missing(wait, slice_)
         return f"{key} {text}", missing
 
-    def _can(self, wait: PullWait, first: int, stop: int) -> Array:
-        """Which slices can answer (stop - first) bool."""
-        can = self.can(wait, first, stop)
+    def can(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
+        """Which slices can answer (stop - first) bool: none that was never set."""
+        can = super().can(wait, first, stop)
         return can if self._sets.complete else can & ~self._sets.lacking(first, stop)
 
     def _is_reached(self, wait: PullWait, first: int, stop: int) -> bool:
@@ -437,36 +447,12 @@ class BucketPulls(WaitingPulls):
         seen = self.seen(wait, first, stop)
         return seen is None or bool((seen >= wait.version).any())
 
-    def _encoded(self, wait: PullWait, encoded: EncodedValues, first: int, stop: int, version: int) -> list[AnswerRun]:
+    def _encoded(
+        self, encoded: EncodedValues, first: int, stop: int, entry: AnswerEntry
+    ) -> Iterator[tuple[BucketValues, int, int, AnswerEntry]]:
         """Encoded slices, and those as they are of which there are no such bytes."""
-        values, found = self._update.values, []
+        values = self._update.values
         for low, high in encoded.missing(first, stop):
             encoded.make(values.elements(low, high))
         for low, high, changed in ranges_alike(encoded.changed[first:stop], first):
-            of = values if changed else encoded.values
-            found += self._pinned(wait, 0, of, low, high, version, compressed=not changed)
-        return found
-
-    def _pinned(  # noqa: PLR0917  # what answers what
-        self,
-        wait: PullWait,
-        array: int,
-        values: BucketValues,
-        first: int,
-        stop: int,
-        version: int,
-        *,
-        compressed: bool = False,
-    ) -> list[AnswerRun]:
-        all_priorities, ahead, found = self._spec.part.priorities, wait.priority * CALL_PRIORITY, []
-        entry = AnswerEntry(wait.request, array, self._spec.number, version, compressed)
-        for low, high, held, part, bounds in values.pieces(first, stop):
-            priority, priorities = int(all_priorities[low]), None
-            if high - low > 1 and priority != all_priorities[high - 1]:
-                priorities = all_priorities[low:high] - ahead
-            pin = Pin(held, part, high - low)
-            run: AnswerRun = OutRun(
-                entry, low, bounds, held.source, priority=priority - ahead, owner=pin, priorities=priorities
-            )
-            found.append(run)
-        return found
+            yield values if changed else encoded.values, low, high, entry._replace(compressed=not changed)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kernels.rules.record import Hyper, Rule, State
+from weft_kernels.rules.record import Hyper, Rule
 from weft_kernels.run import KernelError
 from weft_kvstore.arrays import Array, Range, Segment, bytes_of, ranges_alike, ranges_where
 from weft_kvstore.bucket.gate import StepGate
@@ -239,11 +239,6 @@ class BucketSpec(UpdateSpec):
     keeps_previous: bool
     own: dict[int, KeyHyper] = field(default_factory=dict)
 
-    def numbers(self, step: int, first: int, stop: int) -> Iterator[tuple[int, int, Hyper]]:
-        """The hyper-parameters of a step for slices, by ranges of them: those of keys that have their own apart."""
-        for low, high, place in ranges_alike(self.part.key_indices[first:stop], first):
-            yield low, high, self.own.get(place, self.hyper).at(step)
-
     @property
     def shape(self) -> tuple[int, ...]:
         """Of a whole key."""
@@ -267,20 +262,6 @@ class BucketSpec(UpdateSpec):
 
 RULE_ERRORS: Final = (ArithmeticError, ValueError, MemoryError, KernelError)
 """What a rule or a schedule may raise on the numbers that it meets. Anything else is a fault of the store."""
-
-
-class _Pass(NamedTuple):
-    """An update of slices `low` to `high`, which lie in one block: number `update` of them, made of `step`. Their
-    elements are those of `gradient` from `begin` on. `before` is where the weights go that they have now."""
-
-    low: int
-    high: int
-    weight: Array
-    gradient: Gradient
-    begin: int
-    before: Array | None
-    update: int
-    step: int
 
 
 class RuleFailedError(Exception):
@@ -348,12 +329,12 @@ class BucketUpdate:
                 before = None
                 if self.previous is not None:
                     ((_, _, before),) = self.previous.written(low, high)  # They are in one block.
-                at = int(self.values.bounds[low] - self.values.bounds[first]) if low > first else 0
                 if spec.update is Update.RULE:
-                    self._run_rule(_Pass(low, high, weight, gradient, at, before, updates + 1, step))
+                    self._run_rule(low, high, weight, before, gradient, updates + 1, step)
                     continue
                 if before is not None:
                     np.copyto(before, weight)
+                at = int(self.values.bounds[low] - self.values.bounds[first])
                 total = gradient.read(at, at + len(weight), np.empty(len(weight), gradient.dtype))
                 if spec.update is Update.GRADIENT:
                     np.copyto(weight, total)
@@ -366,46 +347,61 @@ class BucketUpdate:
             total = gradient.read(0, gradient.count, np.empty(gradient.count, gradient.dtype))
             self.encoded.merged(step, first, stop, total)
 
-    def _run_rule(self, of: _Pass) -> None:
-        """Updates slices of a block, each range of them with the hyper-parameters that it has."""
-        spec, low, high, at = self._spec, of.low, of.high, of.low
-        state = {name: values.written(low, high)[0][2] for name, values in self.state.items()} if self.state else {}
-        try:
-            if not spec.own and spec.rule.anywhere:
-                self._apply(of, state, spec.hyper.constant or spec.hyper.at(of.step), 0, len(of.weight))
-                return
-            alike = spec.numbers(of.step, low, high) if spec.own else ((low, high, spec.hyper.at(of.step)),)
-            for first, stop, hyper in alike:
-                for begin, end in self._pieces(low, first, stop):
-                    self._apply(of, state, hyper, begin, end)
-                at = stop
-        except RULE_ERRORS as error:  # A schedule's: what the rule itself raises is told by its slices.
-            raise self._failed(error, at, at, of.step) from error
-
-    def _apply(self, of: _Pass, state: State, hyper: Hyper, begin: int, end: int) -> None:
-        """Elements `begin` to `end` of the block's slices. A rule that may be cut anywhere gets a gradient that has to
+    def _run_rule(  # noqa: PLR0917  # what a rule has for slices
+        self, low: int, high: int, weight: Array, before: Array | None, gradient: Gradient, update: int, step: int
+    ) -> None:
+        """Makes update number `update` of slices `low` to `high`, which lie in one block: `weight` are their elements,
+        and `before` is where those go that they have now. A rule that may be cut anywhere gets a gradient that has to
         be put together, or added up, while it is in the cache; what the weights were is copied then too."""
-        rule, spec, weight, before, gradient = self._spec.rule, self._spec, of.weight, of.before, of.gradient
-        most, scratch = end - begin, gradient.array
-        if scratch is None:
-            most = min(most, ADDED_ELEMENTS) if rule.anywhere else most
-            scratch = np.empty(most, gradient.dtype)
+        spec, rule, array = self._spec, self._spec.rule, gradient.array
+        origin = int(self.values.bounds[low] - self.values.bounds[gradient.first]) if low > gradient.first else 0
+        state = {name: values.written(low, high)[0][2] for name, values in self.state.items()} if self.state else {}
+        begin = end = 0
         try:
-            for at in range(begin, end, most):
-                some = slice(at, min(at + most, end))
-                given = gradient.read(of.begin + at, of.begin + some.stop, scratch)
-                if before is not None:
-                    np.copyto(before[some], weight[some])
-                if rule.whole:  # It sees the key as it is.
-                    shaped = {name: array.reshape(spec.shape) for name, array in state.items()}
-                    rule.apply(weight.reshape(spec.shape), given.reshape(spec.shape), shaped, of.update, hyper)
-                else:
-                    parts = {name: array[some] for name, array in state.items()} if state else state
-                    rule.apply(weight[some], given, parts, of.update, hyper)
+            pieces: Iterable[tuple[Hyper, int, int]]
+            if rule.anywhere and not spec.own:
+                pieces = ((spec.hyper.constant or spec.hyper.at(step), 0, len(weight)),)
+            else:
+                pieces = self._pieces(low, high, step)
+            for hyper, begin, end in pieces:  # an error names the slices
+                most = end - begin
+                if array is None:
+                    most = min(most, ADDED_ELEMENTS) if rule.anywhere else most
+                    scratch = np.empty(most, gradient.dtype)
+                for at in range(begin, end, most):
+                    some = slice(at, min(at + most, end))
+                    here = slice(origin + at, origin + some.stop)
+                    given = gradient.read(here.start, here.stop, scratch) if array is None else array[here]
+                    if before is not None:
+                        np.copyto(before[some], weight[some])
+                    if rule.whole:  # It sees the key as it is.
+                        shaped = {name: values.reshape(spec.shape) for name, values in state.items()}
+                        rule.apply(weight.reshape(spec.shape), given.reshape(spec.shape), shaped, update, hyper)
+                    else:
+                        parts = {name: values[some] for name, values in state.items()} if state else state
+                        rule.apply(weight[some], given, parts, update, hyper)
         except RULE_ERRORS as error:
-            elements = self.values.bounds[of.low : of.high + 1] - self.values.bounds[of.low]
-            one, last = np.searchsorted(elements, [begin, end - 1], side="right") - 1
-            raise self._failed(error, of.low + int(one), of.low + int(last), of.step) from error
+            elements = self.values.bounds[low : high + 1] - self.values.bounds[low]
+            first, last = (np.searchsorted(elements, [begin, max(end - 1, begin)], side="right") - 1).tolist()
+            raise self._failed(error, low + first, low + last, step) from error
+
+    def _pieces(self, low: int, high: int, step: int) -> Iterator[tuple[Hyper, int, int]]:
+        """Elements of slices of a block that the rule gets at once, from 0 at slice `low`, and their hyper-parameters.
+        It gets slice by slice where it may not be cut anywhere, so that no bit depends on which came together."""
+        spec, bounds = self._spec, self.values.bounds
+        alike = ranges_alike(spec.part.key_indices[low:high], low) if spec.own else [(low, high, -1)]
+        for first, stop, key in alike:
+            try:
+                hyper = spec.own.get(key, spec.hyper).at(step)
+            except RULE_ERRORS as error:  # A schedule's.
+                raise self._failed(error, first, first, step) from error
+            edges = (bounds[first : stop + 1] - bounds[low]).tolist()
+            if spec.rule.whole or spec.rule.anywhere:
+                yield hyper, edges[0], edges[-1]
+                continue
+            for start, until in pairwise(edges):
+                for at in range(start, until, spec.a_piece):
+                    yield hyper, at, min(at + spec.a_piece, until)
 
     def _failed(self, error: Exception, first: int, last: int, step: int) -> RuleFailedError:
         """What to raise where the rule failed on slices that were computed at once."""
@@ -414,14 +410,3 @@ class BucketUpdate:
             where = f"{where} to {self._spec.named(last)}"
         told = str(error) or type(error).__name__  # A MemoryError has no words.
         return RuleFailedError(f"rule {self._spec.rule.name!r} failed on {where}, step {step}: {told}")
-
-    def _pieces(self, low: int, first: int, stop: int) -> Iterator[Range]:
-        """Elements of adjacent slices that the rule gets at once, from 0 at slice `low`: all where it may be cut
-        anywhere, else slice by slice, so that no bit depends on which came together."""
-        edges = (self.values.bounds[first : stop + 1] - self.values.bounds[low]).tolist()
-        if self._spec.rule.whole or self._spec.rule.anywhere:
-            yield edges[0], edges[-1]
-            return
-        most = self._spec.a_piece
-        for start, until in pairwise(edges):
-            yield from ((at, min(at + most, until)) for at in range(start, until, most))
