@@ -22,7 +22,7 @@ from weft_kvstore.rows.index import shard_of
 
 @dataclass(frozen=True, slots=True)
 class KeySlices:
-    """The cut of one key: `count` slices of `step_bytes` bytes each, the last one of what is left."""
+    """The slices of one key: `count` slices of `step_bytes` bytes each, the last one of what is left."""
 
     nbytes: int
     step_bytes: int
@@ -38,7 +38,7 @@ class KeySlices:
 
 
 def slices_of(key: KeyDescription, slice_bytes: int) -> KeySlices:
-    """The cut of a key: whole elements, at least one to a slice; none for an empty value, nor for a table."""
+    """The slices of a key: whole elements, at least one to a slice; none for an empty value, nor for a table."""
     itemsize = np.dtype(key.dtype).itemsize
     step = max(slice_bytes // itemsize, 1) * itemsize
     nbytes = 0 if key.rows else key.nbytes
@@ -60,7 +60,7 @@ FEW_SHARDS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class RowCut:
+class RowLayout:
     """A table's rows: `width` elements each. `rows_up`, `rows_down`: rows of a full chunk to a shard, and from it;
     `ids_up`: ids of a full chunk of a pull."""
 
@@ -129,14 +129,14 @@ class RowCut:
         return ids if self.growth is not None or self.shards == 1 else ids // self.shards
 
 
-def row_cut(key: KeyDescription, slice_bytes: int, shards: int) -> RowCut:
-    """The cut of a table: at least one row to a chunk."""
+def row_layout(key: KeyDescription, slice_bytes: int, shards: int) -> RowLayout:
+    """The layout of a table: at least one row to a chunk."""
     dtype = np.dtype(key.dtype)
     width = math.prod(key.shape[1:])
     row_bytes = width * dtype.itemsize
     up = max(slice_bytes // (ID_BYTES + row_bytes), 1)
     down = max(slice_bytes // row_bytes, 1) if row_bytes else 1
-    return RowCut(key.shape[0], width, dtype, shards, up, down, max(slice_bytes // ID_BYTES, 1), key.growth)
+    return RowLayout(key.shape[0], width, dtype, shards, up, down, max(slice_bytes // ID_BYTES, 1), key.growth)
 
 
 def chunks_of(count: int, a_chunk: int) -> int:
@@ -200,10 +200,10 @@ def _travels(description: StoreDescription, key: KeyDescription) -> tuple[Compre
     return setting.pushed(key), setting.pulled(key)
 
 
-def _part(keys: Sequence[KeyDescription], cuts: Sequence[KeySlices], runs: Sequence[tuple[int, range]]) -> BucketPart:
+def _part(keys: Sequence[KeyDescription], slices: Sequence[KeySlices], runs: Sequence[tuple[int, range]]) -> BucketPart:
     """What a shard has of a bucket whose keys, by index, have these runs of slices there."""
     counts = [len(run) for _, run in runs]
-    lengths = [cuts[key_index].length(index) for key_index, run in runs for index in run]
+    lengths = [slices[key_index].length(index) for key_index, run in runs for index in run]
     return BucketPart(
         np.repeat([key_index for key_index, _ in runs], counts),
         np.concatenate([np.arange(run.start, run.stop) for _, run in runs]),
@@ -216,21 +216,21 @@ def _part(keys: Sequence[KeyDescription], cuts: Sequence[KeySlices], runs: Seque
 # Bounds of slices depend on shape, dtype and the job's slice size alone, so sums do not depend on the number of shards.
 # Each slice goes to the shard with the fewest bytes so far, so loads differ by at most one slice; within a key, slices
 # of one shard are then made adjacent, so that they travel and are copied as one run. A key that is `whole` has all its
-# slices on one shard. A table is spread by rows, evenly of itself: see `row_cut`.
+# slices on one shard. A table is spread by rows, evenly of itself: see `row_layout`.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routing:
-    """`shards` is their number. `cuts` by key's index; `runs[key][shard]` are the slices that the shard has of the key.
-    `tables`, by key's index, have neither.
+    """`shards` is their number. `slices` by key's index; `runs[key][shard]` are the slices that the shard has of the
+    key. `tables`, by key's index, have neither.
 
     `buckets` are what shards keep as one: key `key_index` is in bucket `bucket_of[key_index]`, and the first slice that
     a shard has of it is slice `first_in_bucket[key_index][shard]` there."""
 
     shards: int
-    cuts: tuple[KeySlices, ...]
+    slices: tuple[KeySlices, ...]
     runs: tuple[Mapping[int, range], ...]
-    tables: Mapping[int, RowCut]
+    tables: Mapping[int, RowLayout]
     buckets: tuple[Bucket, ...]
     bucket_of: tuple[int, ...]
     first_in_bucket: tuple[Mapping[int, int], ...]
@@ -239,13 +239,13 @@ class Routing:
 def routing_of(description: StoreDescription) -> Routing:
     """The routing that every process of this description computes alike."""
     loads = [(0, shard) for shard in range(len(description.shards))]
-    cuts = tuple(slices_of(key, description.slice_bytes) for key in description.keys)
+    slices = tuple(slices_of(key, description.slice_bytes) for key in description.keys)
     tables = {
-        key_index: row_cut(key, description.slice_bytes, len(description.shards))
+        key_index: row_layout(key, description.slice_bytes, len(description.shards))
         for key_index, key in enumerate(description.keys)
         if key.rows
     }
-    runs = tuple(_deal(cut, loads, whole=key.whole) for key, cut in zip(description.keys, cuts, strict=True))
+    runs = tuple(_deal(one, loads, whole=key.whole) for key, one in zip(description.keys, slices, strict=True))
     alike: dict[Any, list[int]] = {}
     for key_index, key in enumerate(description.keys):
         alike.setdefault(_likeness(description, key_index, key), []).append(key_index)
@@ -262,25 +262,25 @@ def routing_of(description: StoreDescription) -> Routing:
                 firsts[key_index][shard] = begun
                 begun += len(run)
             if here:
-                parts[shard] = _part(description.keys, cuts, here)
+                parts[shard] = _part(description.keys, slices, here)
         codecs = [None if one is None else codec_of(one, np.dtype(key.dtype)) for one in _travels(description, key)]
         buckets.append(Bucket(number, ordered, parts, *codecs))
     of_keys = {key_index: bucket.number for bucket in buckets for key_index in bucket.keys}
     bucket_of = tuple(of_keys[key_index] for key_index in range(len(description.keys)))
-    return Routing(len(description.shards), cuts, runs, tables, tuple(buckets), bucket_of, firsts)
+    return Routing(len(description.shards), slices, runs, tables, tuple(buckets), bucket_of, firsts)
 
 
-def _deal(cut: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> Mapping[int, range]:
+def _deal(slices: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> Mapping[int, range]:
     """Gives each slice, or all of them, to the shard with the fewest bytes; `loads` is a heap of (bytes, shard)."""
-    if whole and cut.count:
+    if whole and slices.count:
         load, shard = loads[0]
-        heapq.heapreplace(loads, (load + cut.nbytes, shard))
-        return {shard: range(cut.count)}
+        heapq.heapreplace(loads, (load + slices.nbytes, shard))
+        return {shard: range(slices.count)}
     counts: dict[int, int] = {}
     shard = 0
-    for index in range(cut.count):
+    for index in range(slices.count):
         load, shard = loads[0]
-        heapq.heapreplace(loads, (load + cut.length(index), shard))
+        heapq.heapreplace(loads, (load + slices.length(index), shard))
         counts[shard] = counts.get(shard, 0) + 1
     # The last slice may be the shorter one: it stays where it was dealt, so that shard's run comes last.
     order = sorted(counts, key=lambda one: (one == shard, one))

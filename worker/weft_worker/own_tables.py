@@ -72,7 +72,7 @@ class OwnTables:
             if given is None:
                 table.accept(0, step, None)
             else:
-                ids, rows = given[0], given[1].reshape(len(given[0]), table.cut.width)
+                ids, rows = given[0], given[1].reshape(len(given[0]), table.layout.width)
                 count = check_ids(ids, self._keys[name], f"step {step} of key {name!r}")
                 found = summed_rows(ids, rows, count)
                 self._pushed += len(found)
@@ -84,7 +84,7 @@ class OwnTables:
         """Sets rows, once the table is at that version. Raises StoreRefusedError where it has passed."""
         table = self._tables[key]
         check_ids(ids, self._keys[key], f"values of key {key!r}")
-        found = last_rows(ids, rows.reshape(len(ids), table.cut.width))
+        found = last_rows(ids, rows.reshape(len(ids), table.layout.width))
         self._sets += 1
         try:
             table.check_set(0, version, self._sets)
@@ -117,7 +117,7 @@ class OwnTables:
             if index is not None:
                 rows = spread_rows(rows, index)
             if out is not None:
-                out.reshape(len(ids), table.cut.width)[...] = rows
+                out.reshape(len(ids), table.layout.width)[...] = rows
                 rows = out
             found.append(rows.reshape(len(ids), *described.shape[1:]))
         return found
@@ -128,7 +128,7 @@ class OwnTables:
     @staticmethod
     def _places(table: TableState, ids: Array) -> Array:
         """Where the rows of ids lie: there is one shard."""
-        return ids if table.cut.growth is None else ids.view(table.cut.id_dtype)
+        return ids if table.layout.growth is None else ids.view(table.layout.id_dtype)
 
 
 def _ended(work: Generator[Any, None, T]) -> T:

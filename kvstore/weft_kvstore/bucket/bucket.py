@@ -391,8 +391,8 @@ def make_bucket(
     )
     given, begin = np.zeros(len(spec.part), np.bool_), 0
     for place in places:
-        run, cut = routing.runs[place][shard], routing.cuts[place]
-        start, stop = cut.start(run.start) // dtype.itemsize, cut.start(run.stop) // dtype.itemsize
+        run, slices = routing.runs[place][shard], routing.slices[place]
+        start, stop = slices.start(run.start) // dtype.itemsize, slices.start(run.stop) // dtype.itemsize
         for low in range(start, stop, FIRST_ELEMENTS):
             wanted(keys[place].key)
             high = min(low + FIRST_ELEMENTS, stop)

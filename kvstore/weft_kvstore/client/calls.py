@@ -325,7 +325,7 @@ class StoreCalls(Store, BufferStore):
     ) -> Future[None]:
         """`push_rows`, or `set_rows`, of a `table`. They fit already, and `count` is what `before_padding` says of the
         ids."""
-        flat = rows.reshape(len(ids), table.cut.width)
+        flat = rows.reshape(len(ids), table.layout.width)
         given = summed_rows(ids, flat, count) if kind is PayloadKind.GRADIENT else last_rows(ids, flat)
         operation = PushRowsOperation(StoreFuture(self._driver), table, kind, step, given)
         operation.priority = priority

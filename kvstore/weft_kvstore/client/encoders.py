@@ -52,7 +52,7 @@ class EncodedRun:
         """Whether any of it was encoded."""
         return self._made > 0
 
-    def cut(self, start: int, stop: int) -> Sequence[Buffer]:
+    def read(self, start: int, stop: int) -> Sequence[Buffer]:
         last = int(np.searchsorted(self._codec.begins, stop))
         while self._made < last:
             self._made = self._encode(self._made, last)
@@ -141,15 +141,15 @@ class GradientEncoders:
         self._scale = LossScale(1.0 if self._scaling is None else self._scaling.initial)
         self._under_way = 0
         kept = [
-            (key, routing.cuts[key_index], codec)
+            (key, routing.slices[key_index], codec)
             for key_index, key in enumerate(description.keys)
             if slot in key.slots and (codec := routing.buckets[routing.bucket_of[key_index]].pushed) and codec.residual
         ]
         self.residuals = {key.key: np.zeros(key.size, codec.dtype) for key, _, codec in kept}
         """By key, elements: what encodings have left out so far. Memory is taken as they are written."""
         self._encoders: dict[str, SliceEncoder] = {}
-        for key, cut, codec in kept:
-            ends = np.minimum(np.arange(cut.count + 1) * cut.step_bytes, cut.nbytes)
+        for key, slices, codec in kept:
+            ends = np.minimum(np.arange(slices.count + 1) * slices.step_bytes, slices.nbytes)
             self._encoders[key.key] = SliceEncoder(codec, ends // codec.dtype.itemsize, self.residuals[key.key])
         self._next = dict.fromkeys(self._encoders, 0)
         self._begun: dict[str, list[int]] = {name: [] for name in self._encoders}

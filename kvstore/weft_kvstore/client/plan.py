@@ -20,7 +20,7 @@ from weft_kvstore.compression.slices import SliceCodec
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.sharding import Routing, RowCut, row_cut
+from weft_kvstore.sharding import Routing, RowLayout, row_layout
 from weft_kvstore.wire.outbox import OneBuffer, Source
 
 # --- A run of slices that some keys of a call have on a shard ---------------------------------------------------------
@@ -94,7 +94,7 @@ class JoinedArrays:
         self._parts = parts
         self._starts = starts
 
-    def cut(self, start: int, stop: int) -> Sequence[Buffer]:
+    def read(self, start: int, stop: int) -> Sequence[Buffer]:
         first = bisect_right(self._starts, start) - 1
         last = bisect_left(self._starts, stop) - 1
         if first >= last:
@@ -213,9 +213,9 @@ def _run(
     parts = []
     for _, position in keys:
         key_index = key_indices[position]
-        cut, run = routing.cuts[key_index], routing.runs[key_index][shard]
-        whole = len(run) == cut.count
-        parts.append(Part(position, run.start, cut.start(run.start), cut.start(run.stop), whole))
+        slices, run = routing.slices[key_index], routing.runs[key_index][shard]
+        whole = len(run) == slices.count
+        parts.append(Part(position, run.start, slices.start(run.start), slices.start(run.stop), whole))
     starts = [0, *accumulate(part.stop - part.start for part in parts)]
     bounds = held.bounds[first : stop + 1] - held.bounds[first]
     return PlanRun(
@@ -318,7 +318,7 @@ class TableKey:
 
     key: KeyDescription
     key_index: int
-    cut: RowCut
+    layout: RowLayout
 
 
 # --- The keys that a store has, found by the names that a caller says, and what is worked out of them once ------------
@@ -355,8 +355,8 @@ class KnownKeys:
             key = self.known(name, call)
             if not key.rows:
                 raise StoreRefusedError(f"slot {self._slot}: {call} of rows of key {name!r}: it is no table")
-            cut = row_cut(key, self._description.slice_bytes, len(self._description.shards))
-            found = self._tables[name] = TableKey(key, self.key_indices[name], cut)
+            layout = row_layout(key, self._description.slice_bytes, len(self._description.shards))
+            found = self._tables[name] = TableKey(key, self.key_indices[name], layout)
         return found
 
     def one(self, name: str, call: str) -> KeySet:

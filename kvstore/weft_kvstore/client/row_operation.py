@@ -37,19 +37,19 @@ class PushRowsOperation(Operation):
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in."""
-        cut = routing.tables[self.key_index]
-        ids, values = self.given.ids.view(cut.id_dtype), self.given.values
+        layout = routing.tables[self.key_index]
+        ids, values = self.given.ids.view(layout.id_dtype), self.given.values
         bucket, priority = routing.bucket_of[self.key_index], self._key.priority - self.priority * CALL_PRIORITY
         pending: dict[int, int] = {}
-        for shard, mine in enumerate(cut.dealt(ids)):
-            if not cut.rows_on(shard) * cut.row_bytes:
+        for shard, mine in enumerate(layout.dealt(ids)):
+            if not layout.rows_on(shard) * layout.row_bytes:
                 continue
-            rows = RowSource(ids, values, cut, mine)
+            rows = RowSource(ids, values, layout, mine)
             if self.payload_kind is PayloadKind.VALUE and not rows.count:
                 continue
-            chunks = pending[shard] = chunks_of(rows.count, cut.rows_up)
+            chunks = pending[shard] = chunks_of(rows.count, layout.rows_up)
             entry = SentEntry(self.payload_kind, self.number, bucket, self.step, chunks)
-            bounds = _bounds(chunks, cut.chunk_bytes, rows.nbytes)
+            bounds = _bounds(chunks, layout.chunk_bytes, rows.nbytes)
             self.runs[shard] = [OutRun(entry, 0, bounds, rows, priority=priority, owner=self)]
         return pending
 
@@ -85,29 +85,31 @@ class PullRowsOperation(Operation):
         self._table = table
         ids, self._index = wanted
         self.rows_pulled = len(ids)
-        cut = self._cut = table.cut
+        layout = self._layout = table.layout
         self._arrays: list[Array] = [
-            np.empty((len(ids), cut.width), cut.dtype) for _ in ((None,) if names is None else names)
+            np.empty((len(ids), layout.width), layout.dtype) for _ in ((None,) if names is None else names)
         ]
-        own = ids.view(cut.id_dtype)
+        own = ids.view(layout.id_dtype)
         self._ids: dict[int, tuple[Array, Array | None]] = {}
         """What each shard is asked for, distinct and ascending, and where its rows go; None: all of the array."""
         self._received: dict[int, bytearray] = {}
         """A byte for each array and chunk that each shard answers with, 1 once it has come."""
-        for shard, mine in enumerate(cut.dealt(own)):
+        for shard, mine in enumerate(layout.dealt(own)):
             some = own.copy() if mine is None else own.take(mine)
             if len(some):
                 self._ids[shard] = some, mine
-                self._received[shard] = bytearray(len(self._arrays) * chunks_of(len(some), cut.rows_down))
+                self._received[shard] = bytearray(len(self._arrays) * chunks_of(len(some), layout.rows_down))
         self._bucket = 0
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         self._bucket = routing.bucket_of[self._table.key_index]
         self.asked = {
-            shard: [(self._bucket, 0, 0, chunks_of(len(ids), self._cut.ids_up))]
+            shard: [(self._bucket, 0, 0, chunks_of(len(ids), self._layout.ids_up))]
             for shard, (ids, _) in self._ids.items()
         }
-        return {shard: len(received) for shard, received in self._received.items() if received and self._cut.row_bytes}
+        return {
+            shard: len(received) for shard, received in self._received.items() if received and self._layout.row_bytes
+        }
 
     def write(self, shard: int, received: ValueRun) -> int:
         """Copies adjacent chunks into place; those that are a whole array, and large, are that array from now on."""
@@ -119,17 +121,17 @@ class PullRowsOperation(Operation):
         if bucket != self._bucket:
             raise ProtocolError(f"Values.bucket: {bucket}, {self} asks for bucket {self._bucket}")
         ids, positions = self._ids.get(shard, (np.zeros(0, np.int64), None))
-        cut, total = self._cut, len(self._received.get(shard, b"")) // max(len(self._arrays), 1)
+        layout, total = self._layout, len(self._received.get(shard, b"")) // max(len(self._arrays), 1)
         if array >= len(self._arrays) or first + count > total:
             raise ProtocolError(
                 f"Values.first: chunks {first} to {first + count - 1} of array {array}; {self} has {total} chunks "
                 f"and {len(self._arrays)} arrays"
             )
-        low, high = first * cut.rows_down, min((first + count) * cut.rows_down, len(ids))
-        if (high - low) * cut.row_bytes != payload.nbytes:
-            detail = f"the rows of {self._table.key.key!r} have {(high - low) * cut.row_bytes}"
+        low, high = first * layout.rows_down, min((first + count) * layout.rows_down, len(ids))
+        if (high - low) * layout.row_bytes != payload.nbytes:
+            detail = f"the rows of {self._table.key.key!r} have {(high - low) * layout.row_bytes}"
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {detail}")
-        rows: Array = np.frombuffer(payload, cut.dtype).reshape(high - low, cut.width)
+        rows: Array = np.frombuffer(payload, layout.dtype).reshape(high - low, layout.width)
         if positions is not None:
             put_rows(self._arrays[array], positions[low:high], rows)
         elif owned and count == total and rows.nbytes >= TAKEN_BYTES and rows.flags.writeable and rows.flags.aligned:
@@ -154,7 +156,7 @@ class PullRowsOperation(Operation):
         base = bytes_of(self._ids[shard][0])
         ((bucket, _, _, chunks),) = self.asked[shard]
         entry = SentEntry(PayloadKind.IDS, self.number, bucket, self.version, chunks)
-        bounds = _bounds(chunks, self._cut.ids_up * ID_BYTES, base.nbytes)
+        bounds = _bounds(chunks, self._layout.ids_up * ID_BYTES, base.nbytes)
         priority = self._table.key.priority - self.priority * CALL_PRIORITY
         return OutRun(entry, 0, bounds, OneBuffer(base), priority=priority, owner=self)
 

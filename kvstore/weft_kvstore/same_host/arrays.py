@@ -24,7 +24,7 @@ def arena_of(routing: Routing) -> tuple[SharedMemory | None, dict[int, int]]:
     stop = 0
     for bucket in routing.buckets:
         for key_index in bucket.keys:  # Tables have no bytes here.
-            if nbytes := routing.cuts[key_index].nbytes:
+            if nbytes := routing.slices[key_index].nbytes:
                 offsets[key_index] = stop
                 stop += -(-nbytes // ALIGNMENT) * ALIGNMENT
     try:

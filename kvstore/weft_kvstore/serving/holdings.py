@@ -36,13 +36,17 @@ def holdings(description: StoreDescription) -> list[list[Holding]]:
         if key.key == BARRIER_KEY:
             continue
         states = len(rule_of(description, key).state) if key.update is Update.RULE and key.slots else 0
-        cut, table = routing.cuts[number], routing.tables.get(number)
+        slices, table = routing.slices[number], routing.tables.get(number)
         for shard, held in enumerate(found):
             if table is not None:
                 count, parts, nbytes = table.rows_on(shard), f"{table.rows_on(shard):,} rows", table.bytes_on(shard)
             else:
                 run = routing.runs[number].get(shard, range(0))
-                count, parts, nbytes = len(run), f"{len(run)} of {cut.count} slices", cut.length(run.start, len(run))
+                count, parts, nbytes = (
+                    len(run),
+                    f"{len(run)} of {slices.count} slices",
+                    slices.length(run.start, len(run)),
+                )
             if count:
                 held.append(Holding(key, parts, nbytes, nbytes * states))
     return found

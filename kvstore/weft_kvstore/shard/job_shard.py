@@ -126,9 +126,9 @@ class JobShard:
         return run.payload_kind == PayloadKind.GRADIENT and bucket is not None and bucket.spec.pushed is None
 
     @property
-    def cuts(self) -> Sequence[KeySlices]:
-        """How keys are cut into slices, by their places."""
-        return self._routing.cuts
+    def slices(self) -> Sequence[KeySlices]:
+        """The slices of each key, by its index in the description."""
+        return self._routing.slices
 
     @property
     def nbytes(self) -> int:
@@ -209,13 +209,13 @@ class JobShard:
     def _made_table(self, number: int, rows_at: TablePlace | None) -> TableState:
         """Raises ValueError for an initializer that there is not, StoreError where its rows have no place."""
         place, spec = self._routing.buckets[number].keys[0], self._table_spec(number)
-        key, cut, seed = self.description.keys[place], self._routing.tables[place], self.description.seed
-        make = partial(first_table_rows, key, seed, cut.width)
+        key, layout, seed = self.description.keys[place], self._routing.tables[place], self.description.seed
+        make = partial(first_table_rows, key, seed, layout.width)
         if not is_given(key):
             make(np.zeros(0, np.int64))  # An initializer that there is not is found out now.
         draw = partial(uniform_of_ids, seed, CHANCE, key.key)
         try:
-            return TableState(spec, cut, self.shard, make, sparse=key.sparse, draw=draw, place=rows_at)
+            return TableState(spec, layout, self.shard, make, sparse=key.sparse, draw=draw, place=rows_at)
         except OSError as error:
             raise StoreError(f"key {key.key!r}: there is no place for its rows: {error}") from error
 
@@ -226,7 +226,7 @@ class JobShard:
         """
         table = self.tables.get(bucket)
         if table is not None:
-            check_chunks(table.cut.rows_on(self.shard), table.cut.ids_up, chunks, table.spec.key)
+            check_chunks(table.layout.rows_on(self.shard), table.layout.ids_up, chunks, table.spec.key)
             if wait.open or wait.open_tables:
                 raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
             wait.expect(bucket, chunks)

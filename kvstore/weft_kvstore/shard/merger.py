@@ -117,7 +117,7 @@ class Merger:
         is_set = run.payload_kind == PayloadKind.VALUE
         if is_set and run.chunks:
             table = shard.table(run.bucket)
-            chunks = list(enumerate(chunks_apart(rows_of(table, run), table.cut.rows_up), run.first))
+            chunks = list(enumerate(chunks_apart(rows_of(table, run), table.layout.rows_up), run.first))
             for index, _ in chunks:  # All before any.
                 table.check_set(slot, run.step, (origin, index))
             changed_rows = [table.set(run.step, part, (origin, index)) for index, part in chunks]
@@ -143,7 +143,7 @@ class Merger:
             raise ProtocolError(
                 f"Push.request: {wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
             )
-        ids = unpacked_ids(run, table.cut, shard.shard, table.spec.key)
+        ids = unpacked_ids(run, table.layout, shard.shard, table.spec.key)
         if wait.add_ids(run.first, ids):
             places = ids[0] if wait.chunks == 1 else wait.places
             if wait.chunks > 1 and not is_ascending(places):  # Those of one chunk do.
@@ -328,7 +328,7 @@ def _failing(error: Exception) -> Iterator[None]:
 
 def rows_of(table: TableState, run: Run) -> Rows:
     """A run of rows, to be written. They are copied where the payload is no place for them. Raises ProtocolError."""
-    rows = unpacked_rows(run, table.cut, table.shard, table.spec.key)
+    rows = unpacked_rows(run, table.layout, table.shard, table.spec.key)
     ids, values = rows.parts[0]
     if values.flags.writeable and values.flags.aligned and ids.flags.aligned:
         return rows

@@ -126,7 +126,7 @@ def capture(
             table = shard.tables[number]
             table.reached = None
             rows, gone = table.rows.capture(step, since)
-            gone = table.cut.ids_at(table.shard, gone).view(np.int64)
+            gone = table.layout.ids_at(table.shard, gone).view(np.int64)
             tables[number] = TableCapture(rows, table.rows.marks() | {GONE: gone}, table.updates)
             came(1)
 
@@ -222,7 +222,7 @@ def _table_parts(unit: TableState, captured: TableCapture, there: OtherThread) -
         """Of the next block, which is taken out when its ids are written: they are its first array."""
         if name == ROWS:
             block.update(there.do(lambda: rows.take(count)))
-            block[ROWS] = unit.cut.ids_at(unit.shard, block[ROWS]).view(np.int64)
+            block[ROWS] = unit.layout.ids_at(unit.shard, block[ROWS]).view(np.int64)
         yield block.pop(name)
 
     for begin in range(0, rows.left, count):
@@ -295,7 +295,7 @@ def spans_of(shard: JobShard, bucket: Bucket) -> Iterator[Span]:
         if first < stop:
             place, index = int(part.key_indices[first]), int(part.slice_indices[first])
             key = spec.keys[place]
-            yield Span(key.key, first, stop, index, shard.cuts[place].start(index) // np.dtype(key.dtype).itemsize)
+            yield Span(key.key, first, stop, index, shard.slices[place].start(index) // np.dtype(key.dtype).itemsize)
 
 
 def restore(shard: JobShard, snapshot: Snapshot) -> None:
@@ -329,7 +329,7 @@ def _restore_bucket(shard: JobShard, bucket: Bucket, step: int, reader: Snapshot
 
 def _restore_table(unit: TableState, step: int, reader: SnapshotReader) -> None:
     """Its rows may have been on any shards."""
-    key, cut, held = unit.spec.key, unit.cut, unit.rows
+    key, layout, held = unit.spec.key, unit.layout, unit.rows
     each = {
         name: reader.each(name, key, array.dtype)
         for name, array in (held.marks() | {UPDATES: np.zeros(1, np.int64)}).items()
@@ -337,7 +337,7 @@ def _restore_table(unit: TableState, step: int, reader: SnapshotReader) -> None:
     updates = each.pop(UPDATES)
 
     def is_here(ids: Array) -> Array:
-        return cut.ids_on(unit.shard, ids)
+        return layout.ids_on(unit.shard, ids)
 
     if not updates or any(len(found) != len(updates) for found in each.values()):
         raise SnapshotError(f"{reader.folder} has no table {key!r}, or not all that is known of it")
@@ -346,7 +346,7 @@ def _restore_table(unit: TableState, step: int, reader: SnapshotReader) -> None:
     like = held.columns(np.empty(0, np.int64))
     for ids, columns in reader.rows(key, is_here, {name: array.dtype for name, array in like.items()}):
         if not columns:
-            held.remove(cut.indices_of(ids.view(cut.id_dtype)))
+            held.remove(layout.indices_of(ids.view(layout.id_dtype)))
             continue
         shaped = {name: columns[name].reshape(-1, *array.shape[1:]) for name, array in like.items()}
-        held.restore(cut.indices_of(ids.view(cut.id_dtype)), shaped)
+        held.restore(layout.indices_of(ids.view(layout.id_dtype)), shaped)

@@ -18,7 +18,7 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows, last_rows
 from weft_kvstore.rows.storage import Draw, TableRows
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
-from weft_kvstore.sharding import RowCut, chunks_of
+from weft_kvstore.sharding import RowLayout, chunks_of
 from weft_kvstore.tables.steps import RowPushes, TableSpec, TableSteps
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.outbox import CALL_PRIORITY, OneBuffer, OutRun, Pin
@@ -57,8 +57,8 @@ class TableState(Work):
         "_waiting_bytes",
         "a_piece",
         "applied",
-        "cut",
         "dropped",
+        "layout",
         "merge_is_due",
         "pulls",
         "reached",
@@ -72,7 +72,7 @@ class TableState(Work):
     def __init__(
         self,
         spec: TableSpec,
-        cut: RowCut,
+        layout: RowLayout,
         shard: int,
         first: MakeRows,
         *,
@@ -86,11 +86,11 @@ class TableState(Work):
         OSError where no file can be made at the place."""
         super().__init__(spec.priority)
         self.spec = spec
-        self.cut = cut
+        self.layout = layout
         self.shard = shard
         self.steps = TableSteps(spec.slots, spec.merge, together=spec.together)
         self.pulls = WaitingPulls(spec, self.steps.counts)
-        self.a_piece = max(PIECE_ELEMENTS // max(cut.width, 1), 1)
+        self.a_piece = max(PIECE_ELEMENTS // max(layout.width, 1), 1)
         self.updates = self.dropped = 0
         self.applied: Callable[[int, int], None] | None = None
         """Called with (slot, step) for each slot's gradient that was applied by itself; None: nobody listens."""
@@ -99,23 +99,23 @@ class TableState(Work):
         self.merge_is_due = False
         self._changing = False
         self._first = first
-        self._pushes = RowPushes(cut.rows_up)
+        self._pushes = RowPushes(layout.rows_up)
         self._waiting_bytes = 0
         self._measured = _NEVER
         self._ahead: dict[int, list[Rows]] = {}
         self._late: list[Rows] = []
         self._known_sets: dict[Hashable, None] = {}
-        count = cut.rows_on(shard) if cut.growth is None else None
+        count = layout.rows_on(shard) if layout.growth is None else None
         self.rows = TableRows(
-            cut.width,
-            cut.dtype,
+            layout.width,
+            layout.dtype,
             {name: spec.rule.state[name] for name in spec.state},
             rows=count,
-            growth=cut.growth,
+            growth=layout.growth,
             salt=secrets.randbits(64) if salt is None else salt,
             draw=draw,
             place=place,
-            history=RowHistory(spec.rule, cut.dtype, count) if sparse is Sparse.STANDARD and spec.slots else None,
+            history=RowHistory(spec.rule, layout.dtype, count) if sparse is Sparse.STANDARD and spec.slots else None,
         )
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class TableState(Work):
     @property
     def capacity_bytes(self) -> int:
         """Bytes of the values, were every row there; of a growing table, of those that one call may name."""
-        return self.cut.bytes_on(self.shard)
+        return self.layout.bytes_on(self.shard)
 
     def begun(self) -> tuple[int, str]:
         """The first step that no slot has pushed, nor a later one; and a sentence on the step before it."""
@@ -257,7 +257,7 @@ class TableState(Work):
         MemoryError."""
         moment, history, first = self._moment(step), self.rows.history, None if self.spec.given else self._made
         at_once = min(
-            self.spec.a_piece // max(self.cut.width, 1), self.a_piece, self.rows.arrays.at_once or self.a_piece
+            self.spec.a_piece // max(self.layout.width, 1), self.a_piece, self.rows.arrays.at_once or self.a_piece
         )
         behind: list[tuple[Array, Array]] = []
         for ids, gradient in total.pieces(max(at_once, 1)):
@@ -288,7 +288,7 @@ class TableState(Work):
             if len(parts) > 1:
                 yield
         # A row of a growing table that is not here has no past, and one that is to be given has no value.
-        comes = self.cut.growth is None and not self.spec.given
+        comes = self.layout.growth is None and not self.spec.given
         create = (lambda rows: self.rows.find_or_add(rows, self._moment(step), self._made)) if comes else None
         with self.spec.rule_runs(step):
             yield from history.sweep(self.rows.arrays, self.rows.stop, create)
@@ -300,7 +300,7 @@ class TableState(Work):
 
     def _made(self, places: Array) -> Array:
         """First values of rows that are not here (n, width)."""
-        return self._first(self.cut.ids_at(self.shard, places))
+        return self._first(self.layout.ids_at(self.shard, places))
 
     def _moment(self, step: int) -> int:
         """What a row's age is told by: the step, or in async, where each slot has its own, the updates so far."""
@@ -423,8 +423,8 @@ class TableState(Work):
 
     def answers(self, wait: PullWait) -> Iterator[AnswerRun | None]:
         """What answers a pull that can be answered; None between two pieces."""
-        places = np.zeros(0, self.cut.id_dtype) if wait.ids is None else wait.ids
-        a_chunk, number = self.cut.rows_down, self.spec.number
+        places = np.zeros(0, self.layout.id_dtype) if wait.ids is None else wait.ids
+        a_chunk, number = self.layout.rows_down, self.spec.number
         together = max(self.a_piece // a_chunk, 1) * a_chunk
         seen = self.pulls.seen(wait)
         version = max(self.version if seen is None else int(seen[0]), wait.version)
@@ -435,7 +435,7 @@ class TableState(Work):
                     yield None
                 some = places[low : low + together]
                 rows = yield from self.reading(some, name)
-                bounds = np.arange(chunks_of(len(some), a_chunk) + 1) * (a_chunk * self.cut.row_bytes)
+                bounds = np.arange(chunks_of(len(some), a_chunk) + 1) * (a_chunk * self.layout.row_bytes)
                 bounds[-1] = rows.nbytes
                 entry, source = AnswerEntry(wait.request, array, number, version), OneBuffer(bytes_of(rows))
                 yield OutRun(entry, low // a_chunk, bounds, source, priority=priority, owner=Pin(None, 0, 0))
@@ -447,7 +447,7 @@ class TableState(Work):
             return True
         if len(wait.ids) * (len(self.spec.state) if wait.state else 1) > self.a_piece:
             return False
-        return history is None or history.work_of(self.rows.find(wait.ids), self.cut.width) <= WORK_ELEMENTS
+        return history is None or history.work_of(self.rows.find(wait.ids), self.layout.width) <= WORK_ELEMENTS
 
     def lacks_rows(self, places: Array) -> bool:
         """Whether some of these rows are to be set, and never were."""

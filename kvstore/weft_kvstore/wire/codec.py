@@ -19,7 +19,7 @@ from weft_kernels.row_copies import take_rows
 from weft_kvstore.arrays import Array, Buffer, bytes_of
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import MAX_FRAME_BYTES
-from weft_kvstore.sharding import RowCut, chunks_of
+from weft_kvstore.sharding import RowLayout, chunks_of
 from weft_kvstore.structs import Reader
 from weft_kvstore.wire.messages import (
     Message,
@@ -119,7 +119,7 @@ def parts_at(message: Push | Values, memory: Array) -> list[memoryview]:
     return [memoryview(memory[offset : offset + nbytes]) for offset, nbytes in message.at]  # type: ignore[arg-type]
 
 
-def _cut(parts: Sequence[memoryview], sizes: Sequence[int]) -> list[Sequence[memoryview]]:
+def _split(parts: Sequence[memoryview], sizes: Sequence[int]) -> list[Sequence[memoryview]]:
     """The payload's bytes for runs of these sizes, which add up."""
     found: list[Sequence[memoryview]] = []
     number = begin = 0
@@ -171,8 +171,8 @@ class Run(NamedTuple):
 def runs_of(push: Push, parts: Sequence[memoryview], *, shared: bool = False) -> list[Run]:
     """The runs of a frame; the codec has checked that `nbytes` adds up."""
     rows, found = push.runs, []
-    cuts = [parts] if len(rows) == 1 else _cut(parts, [*map(nbytes_of, rows)])
-    for (payload_kind, request, bucket, step, chunks, first, count, _), some in zip(rows, cuts, strict=True):
+    split = [parts] if len(rows) == 1 else _split(parts, [*map(nbytes_of, rows)])
+    for (payload_kind, request, bucket, step, chunks, first, count, _), some in zip(rows, split, strict=True):
         found.append(Run(payload_kind, request, bucket, step, first, count, chunks, some, shared))
     return found
 
@@ -202,61 +202,61 @@ class ValueRun(NamedTuple):
 def value_runs(values: Values, parts: Sequence[memoryview]) -> list[tuple[int, ValueRun]]:
     """The runs of a frame, each with the request that it answers; the codec has checked that `nbytes` adds up."""
     rows, found = values.runs, []
-    cuts = [parts] if len(rows) == 1 else _cut(parts, [*map(nbytes_of, rows)])
+    split = [parts] if len(rows) == 1 else _split(parts, [*map(nbytes_of, rows)])
     owned = len(rows) == 1 and not values.at
-    for (request, array, bucket, version, compressed, first, count, _), some in zip(rows, cuts, strict=True):
+    for (request, array, bucket, version, compressed, first, count, _), some in zip(rows, split, strict=True):
         payload = some[0] if len(some) == 1 else memoryview(b"".join(some))
         found.append((request, ValueRun(array, bucket, version, first, count, payload, compressed, owned)))
     return found
 
 
-# --- Chunks of rows and of ids as bytes: see `row_cut` for how they are cut -------------------------------------------
-# What comes is checked before it is used.
+# --- Chunks of rows and of ids as bytes: see `row_layout` for how they are cut
+# ------------------------------------------- What comes is checked before it is used.
 
 
 class RowSource:
     """The bytes of the chunks that leave for a shard: of all rows, or of those at positions `picked` (m) int64. What
     leaves together is [ids][values]. It is copied when it leaves, so the arrays stay as they are until then."""
 
-    __slots__ = ("_cut", "_ids", "_picked", "_values", "count", "nbytes")
+    __slots__ = ("_ids", "_layout", "_picked", "_values", "count", "nbytes")
 
-    def __init__(self, ids: Array, values: Array, cut: RowCut, picked: Array | None = None) -> None:
+    def __init__(self, ids: Array, values: Array, layout: RowLayout, picked: Array | None = None) -> None:
         self.count = len(ids) if picked is None else len(picked)
         self._ids = np.ascontiguousarray(ids)
-        self._values = np.ascontiguousarray(values).reshape(len(ids), cut.width)
-        self._cut = cut
+        self._values = np.ascontiguousarray(values).reshape(len(ids), layout.width)
+        self._layout = layout
         self._picked = picked
-        self.nbytes = self.count * (ID_BYTES + cut.row_bytes)
+        self.nbytes = self.count * (ID_BYTES + layout.row_bytes)
 
-    def cut(self, start: int, stop: int) -> Sequence[Buffer]:
+    def read(self, start: int, stop: int) -> Sequence[Buffer]:
         """Bytes `start` to `stop`, which are whole chunks."""
-        cut = self._cut
-        low = start // cut.chunk_bytes * cut.rows_up
-        high = low + (stop - start) // (ID_BYTES + cut.row_bytes)
+        layout = self._layout
+        low = start // layout.chunk_bytes * layout.rows_up
+        high = low + (stop - start) // (ID_BYTES + layout.row_bytes)
         if self._picked is not None:
             return (self._taken(self._picked[low:high]),)
         ids, values = bytes_of(self._ids), bytes_of(self._values)
-        return ids[low * ID_BYTES : high * ID_BYTES], values[low * cut.row_bytes : high * cut.row_bytes]
+        return ids[low * ID_BYTES : high * ID_BYTES], values[low * layout.row_bytes : high * layout.row_bytes]
 
     def _taken(self, some: Array) -> memoryview:
         """Rows at these positions."""
-        cut, middle = self._cut, len(some) * ID_BYTES
-        made = np.empty(middle + len(some) * cut.row_bytes, np.uint8)
+        layout, middle = self._layout, len(some) * ID_BYTES
+        made = np.empty(middle + len(some) * layout.row_bytes, np.uint8)
         # `mode` is what lets NumPy write into `out` without a copy; no position is outside.
         self._ids.take(some, out=made[:middle].view(self._ids.dtype), mode="clip")
-        take_rows(self._values, some, made[middle:].view(cut.dtype).reshape(len(some), cut.width))
+        take_rows(self._values, some, made[middle:].view(layout.dtype).reshape(len(some), layout.width))
         return bytes_of(made)
 
 
-def unpacked_rows(run: Run, cut: RowCut, shard: int, key: str) -> Rows:
+def unpacked_rows(run: Run, layout: RowLayout, shard: int, key: str) -> Rows:
     """The rows of a run of a push to a shard: places there, which ascend within each chunk, and values, which lie in
     the payload; `key` is the key's name. Raises ProtocolError, naming the field."""
-    row = ID_BYTES + cut.row_bytes
-    _check_sizes(run, cut.rows_on(shard), cut.rows_up, row, key)
+    row = ID_BYTES + layout.row_bytes
+    _check_sizes(run, layout.rows_on(shard), layout.rows_up, row, key)
     count = run.payload.nbytes // row
-    ids: Array = np.frombuffer(run.payload, cut.id_dtype, count)
-    values: Array = np.frombuffer(run.payload, cut.dtype, count * cut.width, count * ID_BYTES)
-    return Rows(_places(ids, cut.rows_up, cut, shard, key), values.reshape(count, cut.width))
+    ids: Array = np.frombuffer(run.payload, layout.id_dtype, count)
+    values: Array = np.frombuffer(run.payload, layout.dtype, count * layout.width, count * ID_BYTES)
+    return Rows(_places(ids, layout.rows_up, layout, shard, key), values.reshape(count, layout.width))
 
 
 def chunks_apart(rows: Rows, a_chunk: int) -> Iterator[Rows]:
@@ -266,12 +266,12 @@ def chunks_apart(rows: Rows, a_chunk: int) -> Iterator[Rows]:
         yield Rows(ids[begin : begin + a_chunk], values[begin : begin + a_chunk])
 
 
-def unpacked_ids(run: Run, cut: RowCut, shard: int, key: str) -> list[Array]:
+def unpacked_ids(run: Run, layout: RowLayout, shard: int, key: str) -> list[Array]:
     """The chunks of a run of a pull's ids, as places on the shard. Raises ProtocolError, naming the field."""
-    _check_sizes(run, cut.rows_on(shard), cut.ids_up, ID_BYTES, key)
-    ids = np.frombuffer(run.payload, cut.id_dtype).copy()  # They outlive the message.
-    places = _places(ids, cut.ids_up, cut, shard, key)
-    return [places[begin : begin + cut.ids_up] for begin in range(0, max(len(ids), 1), cut.ids_up)]
+    _check_sizes(run, layout.rows_on(shard), layout.ids_up, ID_BYTES, key)
+    ids = np.frombuffer(run.payload, layout.id_dtype).copy()  # They outlive the message.
+    places = _places(ids, layout.ids_up, layout, shard, key)
+    return [places[begin : begin + layout.ids_up] for begin in range(0, max(len(ids), 1), layout.ids_up)]
 
 
 def check_chunks(rows: int, a_chunk: int, chunks: int, key: str) -> None:
@@ -296,7 +296,7 @@ def _check_sizes(run: Run, rows: int, a_chunk: int, row: int, key: str) -> None:
         raise ProtocolError(f"Push.nbytes: {nbytes} for {detail}")
 
 
-def _places(ids: Array, a_chunk: int, cut: RowCut, shard: int, key: str) -> Array:
+def _places(ids: Array, a_chunk: int, layout: RowLayout, shard: int, key: str) -> Array:
     """The places of ids (n), which ascend within each chunk. May be the same array."""
     if not ids.size:
         return ids
@@ -308,16 +308,16 @@ def _places(ids: Array, a_chunk: int, cut: RowCut, shard: int, key: str) -> Arra
         if not ascends.all():
             raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
         least, most = int(ids.min()), int(ids.max())
-    if cut.growth is None and not 0 <= least <= most < cut.rows:
-        raise ProtocolError(f"ids: rows {least} to {most} of key {key!r}, which has {cut.rows}")
-    if cut.shards == 1:
+    if layout.growth is None and not 0 <= least <= most < layout.rows:
+        raise ProtocolError(f"ids: rows {least} to {most} of key {key!r}, which has {layout.rows}")
+    if layout.shards == 1:
         return ids
-    if cut.growth is None:
-        places = cut.indices_of(ids)
-        here = np.logical_and.reduce(places * cut.shards + shard == ids)
+    if layout.growth is None:
+        places = layout.indices_of(ids)
+        here = np.logical_and.reduce(places * layout.shards + shard == ids)
     else:
         places = ids
-        here = np.logical_and.reduce(cut.ids_on(shard, ids))
+        here = np.logical_and.reduce(layout.ids_on(shard, ids))
     if not here:
-        raise ProtocolError(f"ids: rows of key {key!r} that are not on shard {shard} of {cut.shards}")
+        raise ProtocolError(f"ids: rows of key {key!r} that are not on shard {shard} of {layout.shards}")
     return places

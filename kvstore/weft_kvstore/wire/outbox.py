@@ -28,7 +28,7 @@ W = TypeVar("W")
 class Source(Protocol):
     """Where the bytes of a run lie. They stay as they are until they are acknowledged."""
 
-    def cut(self, start: int, stop: int) -> Sequence[Buffer]:
+    def read(self, start: int, stop: int) -> Sequence[Buffer]:
         """Bytes `start` to `stop`, in parts that are one behind the other."""
 
 
@@ -40,7 +40,7 @@ class OneBuffer:
     def __init__(self, base: memoryview) -> None:
         self.base = base
 
-    def cut(self, start: int, stop: int) -> Sequence[Buffer]:
+    def read(self, start: int, stop: int) -> Sequence[Buffer]:
         return (self.base[start:stop],)
 
 
@@ -334,13 +334,13 @@ class OutFrame(NamedTuple, Generic[E, W]):
                 found[-1].append(piece)
             else:
                 found.append([piece])
-        return [(some, some[0].run.source.cut(some[0].start, some[-1].stop)) for some in found]
+        return [(some, some[0].run.source.read(some[0].start, some[-1].stop)) for some in found]
 
     def payload(self) -> Buffer:
         """The bytes: a view where they lie side by side in one place, else joined."""
         if len(self.pieces) == 1:
             (one,) = self.pieces
-            parts = one.run.source.cut(one.start, one.stop)
+            parts = one.run.source.read(one.start, one.stop)
         else:
             parts = [part for _, parts in self.stretches() for part in parts]
         return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -123,7 +123,7 @@ def test_every_slice_lies_on_one_shard_and_priorities_ascend(shapes: list[tuple[
             assert (np.diff(part.priorities) >= 0).all()
             lengths = np.diff(part.bounds).tolist()
             found += zip(part.key_indices.tolist(), part.slice_indices.tolist(), lengths, strict=True)
-    cuts = routing.cuts
+    cuts = routing.slices
     expected = [(place, index, cut.length(index)) for place, cut in enumerate(cuts) for index in range(cut.count)]
     assert sorted(found) == expected
 

@@ -196,7 +196,7 @@ class Play:
         wait.want(self.state.spec.number, 0, self.slices)
         for first, stop in self.pulls.ready(wait, 0, self.slices):
             for part in self.pulls.answers(wait, first, stop):
-                (payload,) = part.source.cut(int(part.bounds[0]), int(part.bounds[-1]))
+                (payload,) = part.source.read(int(part.bounds[0]), int(part.bounds[-1]))
                 self.pinned.append((part.owner, part.count, memoryview(payload), bytes(payload)))
 
     def give_back(self) -> None:

@@ -56,7 +56,7 @@ class Sender:
         """Each slice's bytes."""
         found = []
         for part in run.parts:
-            cut = self.routing.cuts[self.keys.key_indices[part.position]]
+            cut = self.routing.slices[self.keys.key_indices[part.position]]
             flat = gradients[part.position].reshape(-1)
             codec = codec_of(self.setting, flat.dtype)
             index = part.first
@@ -90,7 +90,7 @@ def test_the_bytes_are_those_of_each_slice_in_whatever_parts_they_leave(
             again, at = data.draw(st.integers(0, reached[number])), reached[number]
             stop = data.draw(st.integers(at + 1, len(wanted[number])))
             for first, last in [(at, stop), (again, stop)]:
-                found = sources[number].cut(ends[number][first], ends[number][last])
+                found = sources[number].read(ends[number][first], ends[number][last])
                 assert b"".join(map(bytes, found)) == b"".join(wanted[number][first:last])
             reached[number] = stop
         sender.encoders.ended(sender.keys, step, encoded=True)
@@ -110,13 +110,13 @@ def test_a_slice_is_encoded_when_it_first_leaves_and_no_sooner() -> None:
     assert codec is not None
     assert run.count >= 3
     assert not source.has_begun
-    assert [bytes(part) for part in source.cut(0, 0)] in ([], [b""])
+    assert [bytes(part) for part in source.read(0, 0)] in ([], [b""])
     assert not source.has_begun, "nothing has left"
-    first = b"".join(map(bytes, source.cut(0, int(codec.begins[1]))))
+    first = b"".join(map(bytes, source.read(0, int(codec.begins[1]))))
     assert source.has_begun
     gradients[0][:] = -4.0
-    assert b"".join(map(bytes, source.cut(0, int(codec.begins[1])))) == first, "its bytes are kept"
-    everything = b"".join(map(bytes, source.cut(0, int(codec.begins[-1]))))
+    assert b"".join(map(bytes, source.read(0, int(codec.begins[1])))) == first, "its bytes are kept"
+    everything = b"".join(map(bytes, source.read(0, int(codec.begins[-1]))))
     decoded = codec.decode(0, run.count, everything)
     assert (decoded[: codec.bounds[1]] == 0.5).all()
     assert (decoded[codec.bounds[1] :] == -0.5).all()
@@ -129,7 +129,7 @@ def test_a_gradient_that_keeps_nothing_is_not_divided_by_the_scale() -> None:
         for source, run in zip(sender.encoded(0, [np.full(700, 4.0, np.float32)]), sender.runs, strict=True):
             codec = run.pushed
             assert codec is not None
-            payload = b"".join(map(bytes, source.cut(0, int(codec.begins[-1]))))
+            payload = b"".join(map(bytes, source.read(0, int(codec.begins[-1]))))
             assert (codec.decode(0, run.count, payload) == wanted).all()
 
 
@@ -141,7 +141,7 @@ def test_a_gradient_of_any_rank_is_encoded_in_its_order_and_is_not_written() -> 
     for source, run in zip(sender.encoded(0, [gradient]), sender.runs, strict=True):
         codec = run.pushed
         assert codec is not None
-        payload = b"".join(map(bytes, source.cut(0, int(codec.begins[-1]))))
+        payload = b"".join(map(bytes, source.read(0, int(codec.begins[-1]))))
         decoded.append((run.parts[0].start, codec.decode(0, run.count, payload)))
     found = np.concatenate([some for _, some in sorted(decoded, key=lambda one: one[0])])
     assert np.allclose(found * SCALE, gradient.reshape(-1), rtol=2**-8)

@@ -70,7 +70,7 @@ def test_an_encoder_has_the_keys_own_slices_whichever_shard_has_them() -> None:
     encoders, routing = encoders_of(STORE), routing_of(STORE)
     keys = keys_of(STORE, "w", "double")
     for place, encoder, dtype in zip(keys.key_indices, encoders.begin(keys, 0), keys.dtypes, strict=True):
-        cut = routing.cuts[place]
+        cut = routing.slices[place]
         assert encoder is not None
         for index in range(cut.count):
             count = cut.length(index) // dtype.itemsize

@@ -83,7 +83,7 @@ def slices_by_run(call: Call, run: PlanRun) -> list[Slice]:
     routing, found = call.routing, list[Slice]()
     for part, (first, stop) in zip(run.parts, pairwise(run.part_slices), strict=True):
         place = call.places[part.position]
-        cut = routing.cuts[place]
+        cut = routing.slices[place]
         assert (part.start, part.stop) == (cut.start(part.first), cut.start(part.first + stop - first))
         assert part.whole == (part.stop - part.start == call.description.keys[place].nbytes)
         found += [(place, part.first + one) for one in range(stop - first)]
@@ -111,7 +111,7 @@ def test_a_plan_has_each_slice_of_its_keys_once_where_its_shard_has_it(call: Cal
             assert run.partial == tuple(number for number, part in enumerate(run.parts) if not part.whole)
             seen += of_run
         assert plan.counts[shard] == sum(run.count for run in runs)
-    assert sorted(seen) == sorted((place, one) for place in call.places for one in range(routing.cuts[place].count))
+    assert sorted(seen) == sorted((place, one) for place in call.places for one in range(routing.slices[place].count))
     assert plan.total == len(seen) == sum(plan.counts.values())
 
 
@@ -159,8 +159,8 @@ def test_any_bytes_of_a_run_are_those_of_its_keys_one_behind_the_other(call: Cal
         for _ in range(3):  # What was cut before changes nothing: a lost frame is made again.
             start = data.draw(st.integers(0, len(wanted) - 1))
             stop = data.draw(st.integers(start + 1, len(wanted)))
-            assert b"".join(map(bytes, source.cut(start, stop))) == wanted[start:stop]
-        assert b"".join(map(bytes, source.cut(0, len(wanted)))) == wanted
+            assert b"".join(map(bytes, source.read(start, stop))) == wanted[start:stop]
+        assert b"".join(map(bytes, source.read(0, len(wanted)))) == wanted
 
 
 def test_bytes_of_a_run_are_the_callers_own_and_not_a_copy() -> None:
@@ -169,7 +169,7 @@ def test_bytes_of_a_run_are_the_callers_own_and_not_a_copy() -> None:
     ((run,),) = call.plan().runs.values()
     source = source_of(run, arrays)
     arrays[1][0] = 1
-    assert b"".join(map(bytes, source.cut(16, 20))) == np.float32(1).tobytes()
+    assert b"".join(map(bytes, source.read(16, 20))) == np.float32(1).tobytes()
 
 
 @pytest.mark.parametrize("places", [(), (0,), (0, 1)])

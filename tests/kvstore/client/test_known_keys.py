@@ -33,7 +33,7 @@ def test_several_keys_that_are_one_are_that_one(keys: KnownKeys) -> None:
 def test_what_is_worked_out_of_a_table_is_worked_out_once(keys: KnownKeys) -> None:
     table = keys.table("t", "pull")
     assert keys.table("t", "push") is table
-    assert (table.key.key, table.key_index, table.cut.width) == ("t", 1, 2)
+    assert (table.key.key, table.key_index, table.layout.width) == ("t", 1, 2)
 
 
 def test_so_many_sets_are_remembered_and_no_more(keys: KnownKeys, monkeypatch: pytest.MonkeyPatch) -> None:

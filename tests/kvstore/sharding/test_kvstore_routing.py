@@ -29,7 +29,7 @@ def test_every_slice_is_on_exactly_one_shard_and_a_shard_has_adjacent_ones(
 ) -> None:
     description = described(elements, shards, slice_bytes)
     routing = routing_of(description)
-    for key, cut, runs in zip(description.keys, routing.cuts, routing.runs, strict=True):
+    for key, cut, runs in zip(description.keys, routing.slices, routing.runs, strict=True):
         assert sorted(index for run in runs.values() for index in run) == list(range(cut.count))
         assert sum(cut.length(run.start, len(run)) for run in runs.values()) == key.nbytes
         assert all(cut.length(index) > 0 for index in range(cut.count))
@@ -43,7 +43,7 @@ def test_bytes_are_spread_to_within_a_slice_whatever_the_order_of_keys(
     description = described(elements, shards)
     routing = routing_of(description)
     loads = [0] * shards
-    for cut, runs in zip(routing.cuts, routing.runs, strict=True):
+    for cut, runs in zip(routing.slices, routing.runs, strict=True):
         for shard, run in runs.items():
             loads[shard] += cut.length(run.start, len(run))
     assert sum(loads) == sum(key.nbytes for key in description.keys)
@@ -52,7 +52,7 @@ def test_bytes_are_spread_to_within_a_slice_whatever_the_order_of_keys(
 
 @given(sizes, st.integers(1, 7))
 def test_bounds_of_slices_do_not_depend_on_the_number_of_shards(elements: list[int], shards: int) -> None:
-    assert routing_of(described(elements, shards)).cuts == routing_of(described(elements, 1)).cuts
+    assert routing_of(described(elements, shards)).slices == routing_of(described(elements, 1)).slices
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64"])

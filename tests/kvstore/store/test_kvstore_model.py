@@ -511,7 +511,9 @@ def replayed(program: Program, simulation: Simulation, logs: Logs) -> PlainStore
             key = program.key(unit.spec.key)
             applied = logs.applied.get((shard, unit.spec.number, 0), [])
             logs.check_order(program, key, applied)
-            here = np.arange(unit.shard, key.shape[0], unit.cut.shards) if isinstance(unit, TableState) else slice(None)
+            here = (
+                np.arange(unit.shard, key.shape[0], unit.layout.shards) if isinstance(unit, TableState) else slice(None)
+            )
             for slot, step in applied:
                 plain.replay(key, slot, step, here)
     return plain

@@ -238,7 +238,7 @@ def test_a_frame_within_one_buffer_is_a_view_of_it() -> None:
 class Turned:
     """A source that lays what it is asked for the other way round: what comes of a run depends on all of it."""
 
-    def cut(self, start: int, stop: int) -> Sequence[bytes]:
+    def read(self, start: int, stop: int) -> Sequence[bytes]:
         return (bytes(reversed(range(start, stop))),)
 
 
@@ -494,7 +494,7 @@ def test_what_is_cancelled_is_not_kept() -> None:
         run = slice_of(1024, index=10 + index)
         outbox.put(run)
         outbox.cancel(run)
-        assert not run.source.cut(0, 1024)[0]
+        assert not run.source.read(0, 1024)[0]
         assert outbox.fill(0.0) is None
         assert len(outbox._heap) <= 2 * len(kept)
     outbox.cancel(kept[1])

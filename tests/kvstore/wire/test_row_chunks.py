@@ -11,17 +11,17 @@ from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.rows.rows import MOST_PARTS, Rows, is_ascending, merged
-from weft_kvstore.sharding import RowCut, chunks_of
+from weft_kvstore.sharding import RowLayout, chunks_of
 from weft_kvstore.tables.steps import RowPushes
 from weft_kvstore.wire.codec import ProtocolError, RowSource, Run, chunks_apart, unpacked_ids, unpacked_rows
 from weft_kvstore.wire.messages import PayloadKind
 
 
-def cut_of(shards: int, width: int, rows_up: int, growth: GrowthDescription | None = None) -> RowCut:
-    return RowCut(1000, width, np.dtype(np.float32), shards, rows_up, 5, 4, growth)
+def cut_of(shards: int, width: int, rows_up: int, growth: GrowthDescription | None = None) -> RowLayout:
+    return RowLayout(1000, width, np.dtype(np.float32), shards, rows_up, 5, 4, growth)
 
 
-def runs(cut: RowCut, base: memoryview, a_chunk: int, chunks: int, stops: list[int]) -> list[Run]:
+def runs(cut: RowLayout, base: memoryview, a_chunk: int, chunks: int, stops: list[int]) -> list[Run]:
     found, first = [], 0
     for stop in [one for one in stops if one < chunks] + [chunks]:
         payload = memoryview(bytearray(base[first * a_chunk : stop * a_chunk]))
@@ -30,15 +30,15 @@ def runs(cut: RowCut, base: memoryview, a_chunk: int, chunks: int, stops: list[i
     return found
 
 
-def run_of(source: RowSource, cut: RowCut, low: int, high: int, chunks: int) -> Run:
+def run_of(source: RowSource, cut: RowLayout, low: int, high: int, chunks: int) -> Run:
     """Chunks `low` to before `high` as they arrive in memory that nobody else has."""
-    part = b"".join(source.cut(low * cut.chunk_bytes, min(high * cut.chunk_bytes, source.nbytes)))
+    part = b"".join(source.read(low * cut.chunk_bytes, min(high * cut.chunk_bytes, source.nbytes)))
     return Run(PayloadKind.GRADIENT, 1, 0, 0, low, high - low, chunks, [memoryview(bytearray(part))])
 
 
-def packed(rows: Rows, cut: RowCut, picked: Array | None = None) -> memoryview:
+def packed(rows: Rows, cut: RowLayout, picked: Array | None = None) -> memoryview:
     source = RowSource(rows.ids, rows.values, cut, picked)
-    return memoryview(b"".join(source.cut(0, source.nbytes)))
+    return memoryview(b"".join(source.read(0, source.nbytes)))
 
 
 @pytest.mark.parametrize("count", [0, 1, 6, 7, 8, 40])
@@ -82,7 +82,7 @@ def test_rows_that_leave_are_read_where_they_lie_until_then() -> None:
     cut = cut_of(1, 2, 7)
     ids, values = np.arange(40), np.arange(80, dtype=np.float32).reshape(40, 2)
     source = RowSource(ids, values, cut)
-    for part, own in zip(source.cut(cut.chunk_bytes, 2 * cut.chunk_bytes), (ids, values), strict=True):
+    for part, own in zip(source.read(cut.chunk_bytes, 2 * cut.chunk_bytes), (ids, values), strict=True):
         assert np.shares_memory(np.frombuffer(part, np.uint8), own)
 
 
