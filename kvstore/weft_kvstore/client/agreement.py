@@ -31,19 +31,19 @@ from weft_kvstore.wire.messages import (
     Message,
 )
 
-Said = Sequence[tuple[int, Message]]
-"""What is said to which shards."""
+ShardMessages = Sequence[tuple[int, Message]]
+"""Messages to send, each with its shard."""
 
-# --- A barrier: what a slot says when it has sent all of a step -------------------------------------------------------
+# --- A barrier: what a slot sends when it has pushed all of a step
+# -------------------------------------------------------
 
 
 class BarrierOperation(Operation):
     """A barrier; `nothing` are the indices of keys that the slot has nothing for.
 
-    Where steps are committed (`commits`), every shard is asked what the step amounts to. Once the last has measured it,
-    all are told the outcome, which is the result. Of each shard the answers to its barrier messages are missing, then
-    its measurement, then that it has the commit; on a new connection it is said anew.
-    """
+    Where steps are committed (`commits`), every shard measures the step's gradient. Once all have, the outcome, which
+    is the result, is sent to all of them. A shard first answers its barrier messages, then sends its measurement, then
+    acknowledges the commit; what it has not answered is sent again on a new connection."""
 
     is_request = True
 
@@ -67,14 +67,14 @@ class BarrierOperation(Operation):
         if shard in self._measured:
             return []
         key_indices = self.reads
-        said: list[Message] = [
+        messages: list[Message] = [
             Barrier(self.number, self.step, list(key_indices[begin : begin + MAX_RUNS]))
             for begin in range(0, max(len(key_indices), 1), MAX_RUNS)
         ]
-        self.pending[shard] = len(said) + 2 * self._commits
-        return [*said, Measure(self.number, self.step)] if self._commits else said
+        self.pending[shard] = len(messages) + 2 * self._commits
+        return [*messages, Measure(self.number, self.step)] if self._commits else messages
 
-    def answered(self, shard: int, message: Answer) -> Said:
+    def answered(self, shard: int, message: Answer) -> ShardMessages:
         if isinstance(message, Done):
             self.received(shard)
             return ()
@@ -105,11 +105,11 @@ class BarrierOperation(Operation):
         return f"barrier{' and commit' if self._commits else ''} of step {self.step}"
 
 
-# --- A change of hyper-parameters on its way: every shard holds it, shard 0 decides, the others hear of it ------------
-# Phase  | Said                         | Next, once
+# --- A change of hyper-parameters: every shard holds the proposal, shard 0 decides, the others are told the decision --
+# Phase  | Sent                         | Next, once
 # -------|------------------------------|------------------------------------------------------------------------
-# FIRST  | `hyper` to shard 0           | it holds it: so of several proposals one goes on
-# REST   | `hyper` to the others        | all of them hold it
+# FIRST  | `hyper` to shard 0           | it holds the proposal: of several proposals one goes on
+# REST   | `hyper` to the others        | all of them hold the proposal
 # DECIDE | `hyper-decide` to shard 0    | it has decided: from here on nothing can stop the change
 # SETTLE | `hyper-settle` to the others | all of them know
 
@@ -142,8 +142,8 @@ class Phase(Enum):
 
 
 class HyperOperation(Operation):
-    """It ends with the step from which the numbers hold. `_due` is what each shard has not answered yet; it is said
-    again on a new connection."""
+    """It ends with the step from which the numbers hold. `_unanswered` has the message that each shard has not answered
+    yet; it is sent again on a new connection."""
 
     is_request = True
 
@@ -153,7 +153,7 @@ class HyperOperation(Operation):
         self._change = change
         self._draw = draw
         self._shards = 0
-        self._due: dict[int, Message] = {}
+        self._unanswered: dict[int, Message] = {}
         self._phase = Phase.FIRST
         self._proposal = b""
         self._step = change.step or 0
@@ -165,13 +165,13 @@ class HyperOperation(Operation):
         return dict.fromkeys(range(routing.shards), 1)
 
     def ask(self, shard: int) -> list[Message]:
-        return [self._due[shard]] if shard in self._due else []
+        return [self._unanswered[shard]] if shard in self._unanswered else []
 
-    def answered(self, shard: int, message: Answer) -> Said:
+    def answered(self, shard: int, message: Answer) -> ShardMessages:
         if isinstance(message, HyperAnswer | HyperDecided) and message.proposal != self._proposal:
             return ()  # It was withdrawn meanwhile.
         expected = {Phase.DECIDE: HyperDecided, Phase.SETTLE: Done}.get(self._phase, HyperAnswer)
-        if self._due.pop(shard, None) is None or not isinstance(message, expected):
+        if self._unanswered.pop(shard, None) is None or not isinstance(message, expected):
             raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} is at {self._phase.value}")
         if isinstance(message, HyperDecided):
             if not message.version:
@@ -179,22 +179,22 @@ class HyperOperation(Operation):
                 raise StoreRefusedError("it took too long and was given up; try again")
             self._phase = Phase.SETTLE
             self.received(0)
-            return self._say_others(HyperSettle(self.number, self._proposal, message.version))
+            return self._send_to_others(HyperSettle(self.number, self._proposal, message.version))
         if not isinstance(message, HyperAnswer):
             self.received(shard)
         elif not message.held:
             return self._refused(message)
-        elif not self._due and self._phase is Phase.FIRST and self._shards > 1:
+        elif not self._unanswered and self._phase is Phase.FIRST and self._shards > 1:
             self._phase = Phase.REST
-            return self._say_others(self._hyper())
-        elif not self._due:
+            return self._send_to_others(self._hyper())
+        elif not self._unanswered:
             self._phase = Phase.DECIDE
-            self._due = {0: HyperDecide(self.number, self._proposal, 1)}
-            return list(self._due.items())
+            self._unanswered = {0: HyperDecide(self.number, self._proposal, 1)}
+            return list(self._unanswered.items())
         return ()
 
     def withdraw(self, shard: int) -> list[Message]:
-        """Nobody has to hold it any more; later shard 0 may have decided."""
+        """Withdraws the proposal, which shards need not hold any more; once it is decided nothing can be withdrawn."""
         if self._phase not in {Phase.FIRST, Phase.REST}:
             return []
         return [(HyperSettle if shard else HyperDecide)(NOBODY, self._proposal, 0)]
@@ -204,21 +204,21 @@ class HyperOperation(Operation):
 
     def _propose(self) -> None:
         self._phase, self._proposal = Phase.FIRST, self._draw()
-        self._due = {0: self._hyper()}
+        self._unanswered = {0: self._hyper()}
 
-    def _refused(self, answer: HyperAnswer) -> Said:
+    def _refused(self, answer: HyperAnswer) -> ShardMessages:
         """Tries a later step, where any will do and one can be had. Raises StoreRefusedError."""
         self._tries += 1
         if self._change.step is not None or answer.step <= self._step or self._tries >= TRIES:
             raise StoreRefusedError(answer.reason)
-        withdrawn = [(shard, said) for shard in range(self._shards) for said in self.withdraw(shard)]
+        withdrawn = [(shard, message) for shard in range(self._shards) for message in self.withdraw(shard)]
         self._step = answer.step + (1 << self._tries >> 1) - 1
         self._propose()
-        return [*withdrawn, *self._due.items()]
+        return [*withdrawn, *self._unanswered.items()]
 
-    def _say_others(self, message: Message) -> Said:
-        self._due = dict.fromkeys(range(1, self._shards), message)
-        return list(self._due.items())
+    def _send_to_others(self, message: Message) -> ShardMessages:
+        self._unanswered = dict.fromkeys(range(1, self._shards), message)
+        return list(self._unanswered.items())
 
     def _hyper(self) -> Hyper:
         change = self._change
