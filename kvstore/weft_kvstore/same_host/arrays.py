@@ -13,8 +13,9 @@ from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.same_host.memory import ALIGNMENT, ArenaError, SharedMemory
 from weft_kvstore.sharding import Routing
 
-MAX_STAGE_BYTES: Final = 64 << 20
-"""Of a client's stage, for each shard: what a slot may be ahead of the others before its gradients travel as bytes."""
+MAX_STAGING_BYTES: Final = 64 << 20
+"""Of a client's staging area, for each shard: what a slot may be ahead of the others before its gradients travel as
+bytes."""
 
 
 def arena_of(routing: Routing) -> tuple[SharedMemory | None, dict[int, int]]:
@@ -28,7 +29,7 @@ def arena_of(routing: Routing) -> tuple[SharedMemory | None, dict[int, int]]:
                 offsets[key_index] = stop
                 stop += -(-nbytes // ALIGNMENT) * ALIGNMENT
     try:
-        return SharedMemory(stop, MAX_STAGE_BYTES * routing.shards), offsets
+        return SharedMemory(stop, MAX_STAGING_BYTES * routing.shards), offsets
     except ArenaError:
         return None, {}
 

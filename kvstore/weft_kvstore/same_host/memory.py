@@ -170,14 +170,14 @@ class SpareSpace:
         self._gaps[first:last] = [(offset, end)]
 
 
-# --- A process's own memory: arrays that stay where they are, and a stage ---------------------------------------------
+# --- A process's own memory: arrays that stay where they are, and a staging area ------------------------------------
 
 
 MOST_OF_FREE_MEMORY = 0.5
 """Part of the free memory that may be taken at once: what a process cannot have ends it without a word."""
 
-STAGE_STEP: Final = 1 << 21
-"""Bytes of the stage that are reserved at once, at least: some 0.6 ms."""
+STAGING_STEP: Final = 1 << 21
+"""Bytes of the staging area that are reserved at once, at least: some 0.6 ms."""
 
 MAX_SPANS: Final = 4096
 """Of a frame."""
@@ -188,7 +188,7 @@ Span: TypeAlias = tuple[int, int]
 
 class SharedMemory:
     """`nbytes` bytes of this process, which whoever gets `fd` may map and only read: `arrays_bytes` for arrays, and
-    behind them the stage, of at most `stage_bytes`.
+    behind them the staging area, of at most `staging_bytes`.
 
     It has no name in any file system and is gone with the last process that has it mapped. It takes no memory before
     `reserve`: what cannot be had is said there; a page that is missing later would kill whoever writes it. Its arrays
@@ -198,10 +198,10 @@ class SharedMemory:
     least_bytes = 16 << 10
     """A shorter payload travels as bytes: that costs no more."""
 
-    def __init__(self, arrays_bytes: int, stage_bytes: int) -> None:
-        self._stage_start = self._reserved = _pages(arrays_bytes + ALIGNMENT)  # Arrays never touch the stage.
-        self.nbytes = self._stage_start + _pages(stage_bytes)
-        self._stage = SpareSpace(self._stage_start, self.nbytes)
+    def __init__(self, arrays_bytes: int, staging_bytes: int) -> None:
+        self._staging_start = self._reserved = _pages(arrays_bytes + ALIGNMENT)  # Arrays never touch the staging area.
+        self.nbytes = self._staging_start + _pages(staging_bytes)
+        self._staging = SpareSpace(self._staging_start, self.nbytes)
         self.fd = -1
         self._counted = 0
         try:
@@ -242,7 +242,7 @@ class SharedMemory:
 
     def lay(self, pieces: Sequence[Sequence[Buffer]]) -> tuple[list[Span], list[bool]] | None:
         """Where the bytes of a frame are, piece by piece in order, and which pieces lie in arrays that are here. What
-        does not is copied to the stage, until `give`. None where there is no room."""
+        does not is copied to the staging area, until `give`. None where there is no room."""
         found: list[tuple[int, Array]] = []
         in_place: list[bool] = []
         copied = 0
@@ -251,7 +251,7 @@ class SharedMemory:
             for part in parts:
                 view = np.frombuffer(part, np.uint8)
                 offset = view.__array_interface__["data"][0] - self._address
-                if not 0 <= offset < self._stage_start:
+                if not 0 <= offset < self._staging_start:
                     offset = -1
                     copied += view.size
                 found.append((offset, view))
@@ -276,9 +276,9 @@ class SharedMemory:
 
     def give(self, spans: Sequence[Span]) -> None:
         """What `lay` has said is read no more."""
-        staged = min((offset for offset, _ in spans if offset >= self._stage_start), default=None)
+        staged = min((offset for offset, _ in spans if offset >= self._staging_start), default=None)
         if staged is not None:
-            self._stage.give(staged)
+            self._staging.give(staged)
 
     def close(self) -> None:
         """Nobody gets it any more, and nothing is laid there. Idempotent."""
@@ -296,25 +296,25 @@ class SharedMemory:
             self.close()
 
     def _take(self, nbytes: int) -> int | None:
-        offset = self._stage.take(nbytes)
+        offset = self._staging.take(nbytes)
         if offset is not None and offset + nbytes > self._reserved:
-            stop = min(max(offset + nbytes, self._reserved + STAGE_STEP), self.nbytes)
+            stop = min(max(offset + nbytes, self._reserved + STAGING_STEP), self.nbytes)
             try:
                 self.reserve(self._reserved, stop)
             except ArenaError:
-                self._stage.give(offset)
+                self._staging.give(offset)
                 return None
             self._reserved = stop
         return offset
 
 
-MAX_SHARD_STAGE_BYTES: Final = 32 << 20
-"""Of a shard's stage: what may be under way to all clients of its host."""
+MAX_SHARD_STAGING_BYTES: Final = 32 << 20
+"""Of a shard's staging area: what may be under way to all clients of its host."""
 
 
 def shard_memory(nbytes: int) -> SharedMemory:
     """A shard's: the memory of its arrays is taken at once. Raises ArenaError where there is none."""
-    memory = SharedMemory(nbytes, MAX_SHARD_STAGE_BYTES)
+    memory = SharedMemory(nbytes, MAX_SHARD_STAGING_BYTES)
     if nbytes:
         memory.count(nbytes)
         memory.reserve(0, nbytes)
