@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,8 +61,7 @@ class Due(NamedTuple):
 
 class TableSteps:
     """`counts` are a table's steps as those of a bucket of one slice. `_waiting` has what came and is not merged, by
-    number of its slot and step, in order of arrival; `_arrived` what of it is an update of its own, and comes next in
-    its slot. `_merged` slots are in the sum of the next step."""
+    number of its slot and step, in order of arrival. `_merged` slots are in the sum of the next step, `_total`."""
 
     def __init__(self, slots: tuple[int, ...], merge: Merge, *, together: bool) -> None:
         self.counts = BucketSteps(slots, 1, together=together)
@@ -72,7 +70,6 @@ class TableSteps:
         self._together = together
         self._by_slot = merge is Merge.SLOT
         self._waiting: dict[tuple[int, int], Rows | None] = {}
-        self._arrived: deque[tuple[int, int]] = deque()
         self._merged = 0
         self._total: Rows | None = None
 
@@ -113,8 +110,6 @@ class TableSteps:
         self._waiting[place, step] = gradient
         while (place, step) in self._waiting and self.counts.came[place, 0] == step:  # and what came before it was due
             self.counts.accept(place, step, 0, 1)
-            if not self._together:
-                self._arrived.append((place, step))
             step += 1
         return first == self.version if self._together else step > first
 
@@ -143,11 +138,14 @@ class TableSteps:
         if self._together:
             is_due = 0 < len(slots) == self._merged
             return Due(self.version, self._total) if is_due else None
-        if not self._arrived:
-            return None
-        place, step = self._arrived[0]
-        gradient = self._waiting[place, step]
-        return Due(step, gradient, slots[place])
+        key = self._next_alone
+        return None if key is None else Due(key[1], self._waiting[key], slots[key[0]])
+
+    @property
+    def _next_alone(self) -> tuple[int, int] | None:
+        """Where each gradient is an update of its own: the first that came of those that are next of their slot."""
+        through = self.counts.through
+        return next(((place, step) for place, step in self._waiting if through[place, 0] == step), None)
 
     def advance(self) -> None:
         """The update that is due was applied."""
@@ -157,9 +155,10 @@ class TableSteps:
             counts.version += 1
             self.version += 1
             return
-        place, step = self._arrived.popleft()
-        del self._waiting[place, step]
-        counts.through[place] = step + 1
+        key = self._next_alone
+        assert key is not None
+        del self._waiting[key]
+        counts.through[key[0]] += 1
         self.version = counts.version[0] = int(counts.through.min())
 
     def replace(self, slot: int, *, keep_due: bool = False) -> None:
@@ -168,9 +167,8 @@ class TableSteps:
         place = self.counts.places.get(slot)
         if place is None:
             return
-        due = self._arrived[0] if keep_due and self._arrived else None
+        due = self._next_alone if keep_due and not self._together else None
         self._waiting = {one: rows for one, rows in self._waiting.items() if one[0] != place or one == due}
-        self._arrived = deque(one for one in self._arrived if one in self._waiting)
         self.counts.forget(place)
         if due is not None and due[0] == place:
             self.counts.accept(place, due[1], 0, 1)
