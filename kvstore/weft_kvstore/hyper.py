@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from weft_graph.rules.schedule import Schedule, schedule_from_json
@@ -80,60 +81,50 @@ def _range_of_one(key: KeyDescription, name: str) -> Least:
 # --- Hyper-parameters that were changed while a job runs, each from a step on -----------------------------------------
 
 
-class _Changes(NamedTuple):
-    """Number i is from `steps[i]` on, and `sums[i]` is what holds then: that of all up to it. Nothing is ever written:
-    who reads on another thread has one of these, or the next."""
-
-    steps: tuple[int, ...] = ()
-    changes: tuple[Mapping[str, float], ...] = ()
-    sums: tuple[Mapping[str, float], ...] = ()
-
-
 class HyperTimeline:
     """`count` grows with each change, and `known_from` is the first step of which it has not forgotten anything. Of
-    changes from the same step the later one holds. May be read on any thread while one other changes it."""
+    changes from the same step the later one holds. May be read on any thread while one other changes it: `_changes`,
+    steps in order with what changes there, is never written, but another takes its place."""
 
-    __slots__ = ("_now", "count", "known_from")
+    __slots__ = ("_changes", "count", "known_from")
 
     def __init__(self) -> None:
         self.count = 0
         self.known_from = 0
-        self._now = _Changes()
+        self._changes: tuple[tuple[int, Mapping[str, float]], ...] = ()
 
     def __len__(self) -> int:
         """How many changes it keeps."""
-        return len(self._now.steps)
+        return len(self._changes)
 
     def set(self, step: int, numbers: Mapping[str, float]) -> None:
         """These hold from `step` on, until a change from a later step."""
-        now = self._now
-        index = bisect_right(now.steps, step)
-        later = (dict(numbers), *now.changes[index:])
-        sums = list(now.sums[:index])
-        for change in later:
-            sums.append({**(sums[-1] if sums else {}), **change})
-        self._now = _Changes((*now.steps[:index], step, *now.steps[index:]), now.changes[:index] + later, tuple(sums))
+        now = self._changes
+        index = bisect_right(now, step, key=itemgetter(0))
+        self._changes = (*now[:index], (step, dict(numbers)), *now[index:])
         self.count += 1
 
     def at(self, step: int) -> Mapping[str, float]:
         """What was changed and holds at a step."""
-        now = self._now
-        index = bisect_right(now.steps, step)
-        return now.sums[index - 1] if index else {}
+        found: dict[str, float] = {}
+        for first, numbers in self._changes:
+            if first > step:
+                break
+            found |= numbers
+        return found
 
     def forget(self, before: int) -> None:
         """No step before this one is asked for any more: what only those need is dropped."""
-        now = self._now
-        index = bisect_right(now.steps, before) - 1
-        if index > 0:
-            self.known_from = now.steps[index]
-            self._now = _Changes(now.steps[index:], (now.sums[index], *now.changes[index + 1 :]), now.sums[index:])
+        now = self._changes
+        index = bisect_right(now, before, key=itemgetter(0))
+        if index > 1:
+            self.known_from = now[index - 1][0]
+            self._changes = ((self.known_from, self.at(before)), *now[index:])
 
     def keep(self, most: int) -> None:
         """Forgets the earliest changes beyond so many."""
-        steps = self._now.steps
-        if len(steps) > most:
-            self.forget(steps[-most])
+        if len(self._changes) > most:
+            self.forget(self._changes[-most][0])
 
 
 # --- A key's hyper-parameters: the job's numbers and schedules, what was changed since, and the key's multipliers -----
