@@ -35,8 +35,8 @@ class PayloadError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """A run of slices: `elements` and `nbytes` (each slices + 1) have where its elements and its bytes begin."""
+class RunLayout:
+    """A run of slices: slice i has elements `elements[i]` to `elements[i + 1]`, and bytes likewise by `nbytes`."""
 
     elements: Array
     nbytes: Array
@@ -46,18 +46,17 @@ class Cut:
         """Elements of each slice."""
         return np.diff(self.elements)
 
-    def blocks(self, unit: int, unit_bytes: int) -> Iterator[tuple[int, int, int]]:
-        """The run in pieces of at most `BLOCK_ELEMENTS`: where the elements begin and end, and where the bytes begin.
+    def blocks(self, multiple: int, multiple_bytes: int) -> Iterator[tuple[int, int, int]]:
+        """The run in blocks of at most `BLOCK_ELEMENTS`: where the elements begin and end, and where the bytes begin.
 
-        Slices share a piece as long as each but the last is a multiple of `unit` elements, which take `unit_bytes`, so
-        that none has padding.
-        """
+        Slices share a block as long as each but the last is a multiple of `multiple` elements, which take
+        `multiple_bytes`, so that none has padding."""
         last = len(self.elements) - 1
-        cuts = [0, *(np.flatnonzero(self.counts[: last - 1] % unit) + 1).tolist(), last] if last else []
-        for first, end in pairwise(cuts):
+        groups = [0, *(np.flatnonzero(self.counts[: last - 1] % multiple) + 1).tolist(), last] if last else []
+        for first, end in pairwise(groups):
             start, stop, begin = int(self.elements[first]), int(self.elements[end]), int(self.nbytes[first])
             for low in range(start, stop, BLOCK_ELEMENTS):
-                yield low, min(low + BLOCK_ELEMENTS, stop), begin + (low - start) // unit * unit_bytes
+                yield low, min(low + BLOCK_ELEMENTS, stop), begin + (low - start) // multiple * multiple_bytes
 
 
 class Codec(ABC):
@@ -90,51 +89,51 @@ class Codec(ABC):
         What is encoded is elements / scale + residual; `residual` (same shape) becomes what was left out. Where that is
         not finite the receiver sees so, and the residual stays. Raises ValueError for arrays that do not fit.
         """
-        cut = self._cut(bounds)
-        self._check_elements("elements", elements, cut)
+        layout = self._layout(bounds)
+        self._check_elements("elements", elements, layout)
         if residual is not None:
-            self._check_elements("residual", residual, cut)
-        nbytes = int(cut.nbytes[-1])
+            self._check_elements("residual", residual, layout)
+        nbytes = int(layout.nbytes[-1])
         if out is None:
             out = np.empty(nbytes, np.uint8)
         elif out.dtype != np.uint8 or out.shape != (nbytes,) or not out.flags.c_contiguous:
             raise ValueError(f"out: {out.dtype} of shape {out.shape}, not {nbytes} of uint8 in a row")
         with np.errstate(all="ignore"):  # What is not finite is told apart by its bits; the rest rounds as it should.
-            self._encode(elements, cut, residual, scale, out)
+            self._encode(elements, layout, residual, scale, out)
         return out
 
     def decode(self, payload: Buffer | Array, bounds: Array, *, out: Array | None = None) -> Array:
         """The slices' elements, in `out` where that is given. Raises PayloadError for bytes that are none of theirs."""
-        cut = self._cut(bounds)
+        layout = self._layout(bounds)
         found = np.frombuffer(payload, np.uint8)
-        if found.size != cut.nbytes[-1]:
-            raise PayloadError(f"{self.name}: {found.size} bytes for {len(bounds) - 1} slices, not {cut.nbytes[-1]}")
+        if found.size != layout.nbytes[-1]:
+            raise PayloadError(f"{self.name}: {found.size} bytes for {len(bounds) - 1} slices, not {layout.nbytes[-1]}")
         if out is None:
             out = np.empty(int(bounds[-1]), self.dtype)
         else:
-            self._check_elements("out", out, cut)
+            self._check_elements("out", out, layout)
         with np.errstate(all="ignore"):
-            self._decode(found, cut, out)
+            self._decode(found, layout, out)
         return out
 
     @abstractmethod
-    def _encode(self, elements: Array, cut: Cut, residual: Array | None, scale: float, out: Array) -> None: ...
+    def _encode(self, elements: Array, layout: RunLayout, residual: Array | None, scale: float, out: Array) -> None: ...
 
     @abstractmethod
-    def _decode(self, payload: Array, cut: Cut, out: Array) -> None: ...
+    def _decode(self, payload: Array, layout: RunLayout, out: Array) -> None: ...
 
-    def _cut(self, bounds: Array) -> Cut:
+    def _layout(self, bounds: Array) -> RunLayout:
         begins = np.zeros(len(bounds), np.int64)
         np.cumsum(self.nbytes(np.diff(bounds)), out=begins[1:])
-        return Cut(bounds, begins)
+        return RunLayout(bounds, begins)
 
-    def _check_elements(self, name: str, array: Array, cut: Cut) -> None:
-        count = int(cut.elements[-1])
+    def _check_elements(self, name: str, array: Array, layout: RunLayout) -> None:
+        count = int(layout.elements[-1])
         if array.dtype != self.dtype or array.shape != (count,) or not array.flags.c_contiguous:
             raise ValueError(f"{name}: {array.dtype} of shape {array.shape}, not {count} of {self.dtype} in a row")
 
 
-def summed(elements: Array, residual: Array | None, scale: float, out: Array) -> Array:
+def scaled_sum(elements: Array, residual: Array | None, scale: float, out: Array) -> Array:
     """elements / scale + residual, in `out` where anything is to be computed. `scale` is a power of two."""
     if scale != 1.0:
         elements = np.multiply(elements, elements.dtype.type(1.0 / scale), out=out)
@@ -144,7 +143,7 @@ def summed(elements: Array, residual: Array | None, scale: float, out: Array) ->
 # --- bf16 and fp16: each element rounded to 16 bits, to the nearest, ties to even -------------------------------------
 
 
-_MOST: Final = {"bf16": float.fromhex("0x1.fep127"), "fp16": 65504.0}
+_LARGEST_FINITE: Final = {"bf16": float.fromhex("0x1.fep127"), "fp16": 65504.0}
 """The largest finite numbers."""
 
 
@@ -160,26 +159,26 @@ class Half(Codec):
         super().__init__(dtype)
         self.name = name
         self.residual = residual
-        self._brain = name == "bf16"
-        self._half = np.dtype(ml_dtypes.bfloat16) if self._brain else np.dtype("<f2")
-        self._most = _MOST[name]
+        self._is_bfloat16 = name == "bf16"
+        self._half = np.dtype(ml_dtypes.bfloat16) if self._is_bfloat16 else np.dtype("<f2")
+        self._largest_finite = _LARGEST_FINITE[name]
 
     def nbytes(self, counts: Array) -> Array:
         return counts * self._half.itemsize
 
-    def _encode(self, elements: Array, cut: Cut, residual: Array | None, scale: float, out: Array) -> None:
+    def _encode(self, elements: Array, layout: RunLayout, residual: Array | None, scale: float, out: Array) -> None:
         halves = out.view(self._half)
         space = min(BLOCK_ELEMENTS, elements.size)
         scratch, back = np.empty(space, self.dtype), np.empty(space, self.dtype)
-        for low, high, _ in cut.blocks(1, self._half.itemsize):
+        for low, high, _ in layout.blocks(1, self._half.itemsize):
             kept = None if residual is None else residual[low:high]
-            total = summed(elements[low:high], kept, scale, scratch[: high - low])
+            total = scaled_sum(elements[low:high], kept, scale, scratch[: high - low])
             self._round(total, halves[low:high])
             if kept is not None:
                 self._keep(total, halves[low:high], kept, back[: high - low])
 
     def _round(self, total: Array, halves: Array) -> None:
-        if self._brain and self.dtype.itemsize > 4:
+        if self._is_bfloat16 and self.dtype.itemsize > 4:
             total = _to_odd(total)
         np.copyto(halves, total, casting="unsafe")
 
@@ -192,13 +191,13 @@ class Half(Codec):
             return
         wrong = ~np.isfinite(total)
         large = np.flatnonzero(~finite & ~wrong)
-        of_wrong = kept[wrong]
-        sent[large] = np.copysign(self._most, total[large])
+        residual_there = kept[wrong]
+        sent[large] = np.copysign(self._largest_finite, total[large])
         halves[large] = sent[large].astype(self._half)
         np.subtract(total, sent, out=kept)
-        kept[wrong] = of_wrong
+        kept[wrong] = residual_there
 
-    def _decode(self, payload: Array, cut: Cut, out: Array) -> None:
+    def _decode(self, payload: Array, layout: RunLayout, out: Array) -> None:
         np.copyto(out, payload.view(self._half), casting="unsafe")
 
 
@@ -244,24 +243,24 @@ class TwoBit(Codec):
     def nbytes(self, counts: Array) -> Array:
         return -(-counts // WORD_ELEMENTS) * _WORD.itemsize
 
-    def _encode(self, elements: Array, cut: Cut, residual: Array | None, scale: float, out: Array) -> None:
+    def _encode(self, elements: Array, layout: RunLayout, residual: Array | None, scale: float, out: Array) -> None:
         space = min(BLOCK_ELEMENTS, _padded(elements.size))
         scratch, sent = np.empty(space, self.dtype), np.empty(space, self.dtype)
         above, below = np.empty(space, np.uint8), np.empty(space, np.uint8)
-        for low, high, begin in cut.blocks(WORD_ELEMENTS, _WORD.itemsize):
+        for low, high, begin in layout.blocks(WORD_ELEMENTS, _WORD.itemsize):
             count, padded = high - low, _padded(high - low)
             packed = out[begin : begin + padded // 4]
             kept = None if residual is None else residual[low:high]
-            total = summed(elements[low:high], kept, scale, scratch[:count])
+            total = scaled_sum(elements[low:high], kept, scale, scratch[:count])
             wrong = self._codes(total, above[:padded], below[:padded])
             self._pack(above[:padded], packed)
             if kept is None:
                 continue
-            of_wrong = None if wrong is None else kept[wrong]
+            residual_there = None if wrong is None else kept[wrong]
             np.take(self._of_byte, packed, out=sent[:padded].view(self._four), mode="clip")
             np.subtract(total, sent[:count], out=kept)
             if wrong is not None:
-                kept[wrong] = of_wrong
+                kept[wrong] = residual_there
 
     def _codes(self, total: Array, codes: Array, below: Array) -> Array | None:
         """Writes a code for each element, 0 behind the last; says which are not finite, None where all are."""
@@ -285,9 +284,9 @@ class TwoBit(Codec):
         np.multiply(words, _PACK, out=words)
         np.copyto(packed, codes[3::4])
 
-    def _decode(self, payload: Array, cut: Cut, out: Array) -> None:
-        self._check_rest(payload, cut)
-        for low, high, begin in cut.blocks(WORD_ELEMENTS, _WORD.itemsize):
+    def _decode(self, payload: Array, layout: RunLayout, out: Array) -> None:
+        self._check_rest(payload, layout)
+        for low, high, begin in layout.blocks(WORD_ELEMENTS, _WORD.itemsize):
             whole = (high - low) // 4
             middle = low + 4 * whole
             some = payload[begin : begin + whole]
@@ -296,14 +295,14 @@ class TwoBit(Codec):
                 last = self._of_byte[payload[begin + whole : begin + whole + 1]]
                 out[middle:high] = last.view(self.dtype)[: high - middle]
 
-    def _check_rest(self, payload: Array, cut: Cut) -> None:
-        used = cut.counts % WORD_ELEMENTS
+    def _check_rest(self, payload: Array, layout: RunLayout) -> None:
+        used = layout.counts % WORD_ELEMENTS
         partial = np.flatnonzero(used)
-        last = payload.view(_WORD)[cut.nbytes[partial + 1] // _WORD.itemsize - 1]
+        last = payload.view(_WORD)[layout.nbytes[partial + 1] // _WORD.itemsize - 1]
         wrong = np.flatnonzero(last >> (2 * used[partial]).astype(np.uint32))
         if wrong.size:
             index = int(partial[wrong[0]])
-            detail = f"2bit: slice {index} of {cut.counts[index]} elements has codes behind its last one"
+            detail = f"2bit: slice {index} of {layout.counts[index]} elements has codes behind its last one"
             raise PayloadError(detail, index)
 
 
@@ -312,19 +311,19 @@ def _padded(count: int) -> int:
     return -(-count // WORD_ELEMENTS) * WORD_ELEMENTS
 
 
-# --- Top-k: of each slice the elements of largest magnitude, with their places; all others wait -----------------------
+# --- Top-k: of each slice the elements of largest magnitude, with their indices; all others wait ----------------------
 
 
-SHORT_PLACES: Final = 1 << 16
-"""Slices of up to so many elements have places of 2 bytes, larger ones of 4."""
+SHORT_INDICES: Final = 1 << 16
+"""Slices of up to so many elements have indices of 2 bytes, larger ones of 4."""
 
 _SAMPLE_STEP: Final = 16
 _LEAST_SAMPLED: Final = 4096
 
 
 class TopK(Codec):
-    """A slice of n elements has k = min(count, n), or ceil(ratio n): k places, ascending, of 2 bytes each, 4 where n is
-    above 65,536; then their k values; all little-endian. Of equal magnitudes the lower places go first.
+    """A slice of n elements has k = min(count, n), or ceil(ratio n): k indices, ascending, of 2 bytes each, 4 where n
+    is above 65,536; then their k values; all little-endian. Of equal magnitudes those of lower indices are sent.
 
     Magnitudes are compared as bits without the sign, so NaN is above infinity: a slice that has anything that is not
     finite sends some of it.
@@ -348,81 +347,81 @@ class TopK(Codec):
         return np.minimum(np.ceil(counts * self._ratio).astype(np.int64), counts)
 
     def nbytes(self, counts: Array) -> Array:
-        of_place: Array = np.where(counts > SHORT_PLACES, 4, 2)
-        sizes: Array = self.kept(counts) * (of_place + self.dtype.itemsize)
+        index_bytes: Array = np.where(counts > SHORT_INDICES, 4, 2)
+        sizes: Array = self.kept(counts) * (index_bytes + self.dtype.itemsize)
         return sizes
 
-    def _encode(self, elements: Array, cut: Cut, residual: Array | None, scale: float, out: Array) -> None:
-        longest = int(cut.counts.max(initial=0))
+    def _encode(self, elements: Array, layout: RunLayout, residual: Array | None, scale: float, out: Array) -> None:
+        longest = int(layout.counts.max(initial=0))
         scratch, space = np.empty(longest, self.dtype), np.empty(longest, self._bits)
-        for low, high, many, payload in self._slices(out, cut):
+        for low, high, k, payload in self._slices(out, layout):
             old = None if residual is None else residual[low:high]
-            total = summed(elements[low:high], old, scale, scratch[: high - low])
+            total = scaled_sum(elements[low:high], old, scale, scratch[: high - low])
             magnitudes = np.bitwise_and(total.view(self._bits), self._unsigned, out=space[: high - low])
-            places = _largest(magnitudes, many)
-            where, values = self._parts(payload, high - low, many)
-            where[:] = places
-            values[:] = total[places]
+            indices = _largest(magnitudes, k)
+            sent_indices, values = self._parts(payload, high - low, k)
+            sent_indices[:] = indices
+            values[:] = total[indices]
             if old is not None:
-                self._keep(total, magnitudes, places, old)
+                self._keep(total, magnitudes, indices, old)
 
-    def _keep(self, total: Array, magnitudes: Array, places: Array, residual: Array) -> None:
+    def _keep(self, total: Array, magnitudes: Array, indices: Array, residual: Array) -> None:
         """What is not sent goes to the residual, unless it is not finite: then some of that is among what is sent."""
         wrong = None
-        if places.size and magnitudes[places].max() >= self._infinity:
+        if indices.size and magnitudes[indices].max() >= self._infinity:
             wrong = np.flatnonzero(magnitudes >= self._infinity)
-            of_wrong = residual[wrong]
+            residual_there = residual[wrong]
         np.copyto(residual, total)
-        residual[places] = 0
+        residual[indices] = 0
         if wrong is not None:
-            residual[wrong] = of_wrong
+            residual[wrong] = residual_there
 
-    def _decode(self, payload: Array, cut: Cut, out: Array) -> None:
+    def _decode(self, payload: Array, layout: RunLayout, out: Array) -> None:
         out.fill(0)
-        for index, (low, high, many, part) in enumerate(self._slices(payload, cut)):
-            where, values = self._parts(part, high - low, many)
-            places = where.astype(np.int64)
-            if many and (places[-1] >= high - low or (np.diff(places) <= 0).any()):
-                detail = f"topk: slice {index}: places are not ascending within {high - low} elements"
+        for index, (low, high, k, part) in enumerate(self._slices(payload, layout)):
+            sent_indices, values = self._parts(part, high - low, k)
+            indices = sent_indices.astype(np.int64)
+            if k and (indices[-1] >= high - low or (np.diff(indices) <= 0).any()):
+                detail = f"topk: slice {index}: indices do not ascend within {high - low} elements"
                 raise PayloadError(detail, index)
-            out[low:high][places] = values
+            out[low:high][indices] = values
 
-    def _slices(self, payload: Array, cut: Cut) -> list[tuple[int, int, int, Array]]:
+    def _slices(self, payload: Array, layout: RunLayout) -> list[tuple[int, int, int, Array]]:
         """Of each slice: where its elements begin and end, how many travel, its bytes."""
-        ends, kept = pairwise(cut.elements.tolist()), self.kept(cut.counts).tolist()
-        parts = (payload[begin:end] for begin, end in pairwise(cut.nbytes.tolist()))
-        return [(low, high, many, part) for (low, high), many, part in zip(ends, kept, parts, strict=True)]
+        ends, kept = pairwise(layout.elements.tolist()), self.kept(layout.counts).tolist()
+        parts = (payload[begin:end] for begin, end in pairwise(layout.nbytes.tolist()))
+        return [(low, high, k, part) for (low, high), k, part in zip(ends, kept, parts, strict=True)]
 
-    def _parts(self, payload: Array, count: int, many: int) -> tuple[Array, Array]:
-        """A slice's places and values, as views of its bytes."""
-        short = np.dtype("<u2" if count <= SHORT_PLACES else "<u4")
-        middle = many * short.itemsize
+    def _parts(self, payload: Array, count: int, k: int) -> tuple[Array, Array]:
+        """A slice's indices and values, as views of its bytes."""
+        short = np.dtype("<u2" if count <= SHORT_INDICES else "<u4")
+        middle = k * short.itemsize
         return payload[:middle].view(short), payload[middle:].view(self.dtype)
 
 
-def _largest(magnitudes: Array, many: int) -> Array:
-    """The places of the `many` largest, ascending; of equals the lower places."""
-    if many >= magnitudes.size:
+def _largest(magnitudes: Array, k: int) -> Array:
+    """The indices of the `k` largest, ascending; of equals the lower ones."""
+    if k >= magnitudes.size:
         return np.arange(magnitudes.size)
-    places = _candidates(magnitudes, many)
-    some = magnitudes if places is None else magnitudes[places]
-    least = np.partition(some, some.size - many)[some.size - many]
+    indices = _candidates(magnitudes, k)
+    some = magnitudes if indices is None else magnitudes[indices]
+    least = np.partition(some, some.size - k)[some.size - k]
     chosen = some > least
-    lacking = many - int(np.count_nonzero(chosen))
+    lacking = k - int(np.count_nonzero(chosen))
     chosen[np.flatnonzero(some == least)[:lacking]] = True
     found = np.flatnonzero(chosen)
-    return found if places is None else places[found]
+    return found if indices is None else indices[found]
 
 
-def _candidates(magnitudes: Array, many: int) -> Array | None:
-    """The places of all that reach a bound which a sample says some more than `many` reach. None where they are not at
-    least `many`, or few are spared: the bound saves time and decides nothing."""
+def _candidates(magnitudes: Array, k: int) -> Array | None:
+    """The indices of all that reach a bound which a sample says some more than `k` reach. None where they are not at
+    least `k`, or few are spared: the bound saves time and decides nothing."""
     if magnitudes.size < _LEAST_SAMPLED:
         return None
     sample = magnitudes[::_SAMPLE_STEP]
-    expected = many / _SAMPLE_STEP
+    expected = k / _SAMPLE_STEP
     rank = math.ceil(expected + 4 * math.sqrt(expected)) + 4
     if rank > sample.size // 2:
         return None
-    places = np.flatnonzero(magnitudes >= np.partition(sample, sample.size - rank)[sample.size - rank])
-    return places if places.size >= many else None
+    indices = np.flatnonzero(magnitudes >= np.partition(sample, sample.size - rank)[sample.size - rank])
+    return indices if indices.size >= k else None

@@ -402,11 +402,15 @@ def encoded(one: CompressionDescription, bounds: Sequence[int]) -> np.ndarray:
             "key 'w', slice 0, step 0.*: 2bit: slice 0 of 100 elements has",
         ),
         (TOPK, lambda sent: sent[:-1], r"Push\.nbytes: 23 for 2 slices from 0 of bucket 0, encoded as topk, not 24"),
-        (TOPK, lambda sent: np.r_[sent[:12], [200, 0], sent[14:]].astype(np.uint8), "key 'w', slice 1, step 0.*places"),
+        (
+            TOPK,
+            lambda sent: np.r_[sent[:12], [200, 0], sent[14:]].astype(np.uint8),
+            "key 'w', slice 1, step 0.*indices",
+        ),
         (
             TOPK,
             lambda sent: np.r_[sent[:12], sent[14:16], sent[14:]],
-            "key 'w', slice 1, step 0.*: topk: slice 1: places",
+            "key 'w', slice 1, step 0.*: topk: slice 1: indices",
         ),
         (KINDS["bf16"], lambda sent: np.zeros(520, np.uint8), r"Push\.nbytes: 520 for .* encoded as bf16, not 260"),
     ],
