@@ -17,7 +17,9 @@ from weft_kvstore.settings import LinkSettings, is_loopback
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
+    NOBODY,
     Acknowledge,
+    Cancel,
     Hello,
     Message,
     Ping,
@@ -227,6 +229,8 @@ class ClientLink:
         self._memory = memory
         self.may_share = False
         """Whether the shard may have been given the client's memory on this connection."""
+        self._repeats = False
+        """Whether the open requests are to be said again, on a new connection."""
         self.new_pulls: list[Operation] = []
         """What is to be asked for with the next `flush`."""
         self.acknowledge: list[int] = []
@@ -284,6 +288,7 @@ class ClientLink:
                 self.listener, self.may_share = message.listener, True
             for request in self.requests.values():
                 self.ask(request)
+            self._repeats = self.connection.session > 1
 
     def tick(self, now: float) -> bool:
         """Keeps the connection alive. Whether the shard has to be held for lost, at the moment it becomes so."""
@@ -310,12 +315,16 @@ class ClientLink:
             if (
                 messages
                 and frame is not None
+                and not self._repeats
                 and (arena.memory is not None or frame.nbytes <= CARRIES_PULL_BYTES)
                 and _are_before(frame, messages[-1])
             ):
                 pull = messages.pop()
             for message in messages:
                 self.say(message)
+        if self._repeats:  # What was asked on an earlier connection, and is not repeated, is not wanted any more.
+            self.say(Cancel([NOBODY]))
+            self._repeats = False
         while frame is not None:
             self.frames_sent += 1
             self.payload_bytes_sent += frame.nbytes

@@ -45,9 +45,11 @@ class UnknownPeers:
         self._router = router
         self._most = most
         self._clock = clock
-        self._welcomed: deque[int] = deque()
+        self._said: deque[tuple[int, bool]] = deque()
+        """Of which descriptors the shard has said that they are a client's, or are none's any more."""
+        self._open: set[int] = set()
         self._since: dict[int, float] = {}
-        """When each file descriptor was accepted, the oldest first."""
+        """Since when each open descriptor is no client's, the oldest first."""
         self._closed = 0
         self._monitor = router.get_monitor_socket(_WATCHED)
         address = router.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -55,9 +57,13 @@ class UnknownPeers:
         self._thread = threading.Thread(target=self._run, name="weft-unknown-peers", daemon=True)
         self._thread.start()
 
-    def welcome(self, message: zmq.Frame) -> None:
-        """The connection that this frame came on is a client's."""
-        self._welcomed.append(message.get(zmq.SRCFD))
+    def welcome(self, fd: int) -> None:
+        """The connection with this file descriptor is a client's."""
+        self._said.append((fd, True))
+
+    def forget(self, fd: int) -> None:
+        """It is a client's no more. It may be closed by now."""
+        self._said.append((fd, False))
 
     def close(self) -> None:
         """Ends the thread. Before the router is closed."""
@@ -68,14 +74,16 @@ class UnknownPeers:
         with contextlib.closing(self._monitor):
             while True:
                 self._monitor.poll(_TICK_MS)
-                welcomed = [self._welcomed.popleft() for _ in range(len(self._welcomed))]
+                said = [self._said.popleft() for _ in range(len(self._said))]
                 while self._monitor.poll(0):  # That these connections were accepted is among what is read now.
                     event = recv_monitor_message(self._monitor)
                     if event["event"] == zmq.EVENT_MONITOR_STOPPED:
                         return
                     self._take(event["event"], event["value"])
-                for fd in welcomed:
+                for fd, is_client in said:
                     self._since.pop(fd, None)
+                    if not is_client and fd in self._open:
+                        self._since[fd] = self._clock()
                 old = self._clock() - UNKNOWN_S
                 for fd in [each for each, since in self._since.items() if since < old]:
                     self._shut(fd)
@@ -88,15 +96,18 @@ class UnknownPeers:
                 self._shut(each)
             return
         self._since.pop(fd, None)
+        self._open.discard(fd)
         if event == zmq.EVENT_ACCEPTED:
+            self._open.add(fd)
             self._since[fd] = self._clock()
 
     def _shut(self, fd: int) -> None:
         """Shuts the connection down; ZeroMQ then closes it. Its number may be another file's by now."""
         self._since.pop(fd, None)
+        self._open.discard(fd)
         self._closed += 1
         if self._closed & (self._closed - 1) == 0:  # The 1st, 2nd, 4th, ...: a flood does not fill the log.
-            _log.warning("%d connections were closed that said no Hello", self._closed)
+            _log.warning("%d connections were closed that are no client's", self._closed)
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
             if self._port is None or connection.getsockname()[1] == self._port:
                 connection.shutdown(socket.SHUT_RDWR)

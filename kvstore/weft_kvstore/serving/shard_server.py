@@ -93,6 +93,9 @@ class Router:
         """Without what pyzmq's own adds for other kinds of sockets: a third of its time."""
         self._last: zmq.Frame | None = None
         self._unknown = UnknownPeers(self.socket)
+        self._fds: dict[bytes, int] = {}
+        """Of each client's connection, by identity; a number that a later one has is no earlier one's any more."""
+        self._identities: dict[int, bytes] = {}
 
     def _bind(self, bind: str) -> None:
         *endpoints, last = endpoints_of(bind)
@@ -122,10 +125,19 @@ class Router:
             parts.append(frame.bytes if len(frame) < SHORT_BYTES else frame.buffer)
         return identity, parts
 
-    def welcome(self) -> None:
+    def welcome(self, identity: bytes) -> None:
         """The message received last came from a client, whose connection stays. Others are closed in time."""
         if self._unknown is not None and self._last is not None:
-            self._unknown.welcome(self._last)
+            fd = self._fds[identity] = self._last.get(zmq.SRCFD)
+            self._identities[fd] = identity
+            self._unknown.welcome(fd)
+
+    def forget(self, identity: bytes) -> None:
+        """A connection that was welcomed is no client's any more: it is closed in time, as others are."""
+        fd = self._fds.pop(identity, None)
+        if self._unknown is not None and fd is not None and self._identities.get(fd) == identity:
+            del self._identities[fd]
+            self._unknown.forget(fd)
 
     def send(self, identity: bytes, parts: Sequence[Buffer]) -> bool:
         """Sends a message; False where its connection is gone, or does not read. Never waits."""
@@ -209,6 +221,7 @@ class ShardServer:
         self._core = ShardCore(os.urandom(16), settings, let_go=self._let_go)
         self._core.work.clock = clock
         self._router = Router(bind, authenticator)
+        self._core.links.forgotten = self._router.forget
         self.endpoint = self._router.endpoint
         self._welcomed = 0
         self._seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
@@ -344,7 +357,7 @@ class ShardServer:
         found |= {f"stage_seconds:{stage}": seconds for stage, seconds in self._seconds.items()}
         if job is not None:
             rows = sum(table.rows.count for table in job.shard.tables.values())
-            of_job = {"links": len(job.links), "memory_bytes": resident_bytes(), "rows": rows, **traffic}
+            of_job = {"links": len(job.connected), "memory_bytes": resident_bytes(), "rows": rows, **traffic}
             found |= {f"job_{name}:{job.name}": number for name, number in of_job.items()}
             if (waits := job.stragglers.waits(self._clock())) is not None:
                 found[f"job_waited_seconds:{waits[0]}:{job.name}"] = waits[1]
@@ -412,7 +425,7 @@ class ShardServer:
                 if not self._router.send(identity, parts):
                     links.lose(identity)
             self._spent("send", self._clock() - filled, outgoing)
-        return not work.queue and not links.waiting and not links.arenas.gone and not links.outgoing
+        return not work.queue and not links.waiting and not links.gone and not links.outgoing
 
     def _receive(self, begun: float) -> bool:
         """Reads what has come, of a flood some of it. Whether nothing is left."""
@@ -431,7 +444,7 @@ class ShardServer:
                 core.links.lose(identity)
             if core.counts.welcomed != self._welcomed:
                 self._welcomed = core.counts.welcomed
-                router.welcome()
+                router.welcome(identity)
             done = clock()
             merged, core.work.at_once_s = core.work.at_once_s, 0.0
             self._seconds["receive"] += received_at - begun

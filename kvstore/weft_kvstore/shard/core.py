@@ -23,6 +23,7 @@ from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_P
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import ProtocolError, Run, decode_request, parts_at, runs_of
 from weft_kvstore.wire.messages import (
+    NOBODY,
     Acknowledge,
     Barrier,
     Because,
@@ -83,7 +84,7 @@ def because(shard: JobShard, peer: Peer, why: Why) -> Iterator[Because]:
 
 def give_up(links: Links, job: Job, absent: Mapping[int, str]) -> None:
     """Fails the job's requests that wait for slots that are absent, which says in words since when."""
-    for peer in job.links.values() if absent else ():
+    for peer in job.connected if absent else ():
         for failed in _in_vain(job.shard, peer, absent):
             peer.cancel(failed.request)
             links.say(peer.identity, failed)
@@ -132,16 +133,16 @@ class ShardCore:
     @property
     def arenas(self) -> Arenas | None:
         """Where clients of this host bring their arenas; None where nothing is shared with them."""
-        return self.links.arenas.listener
+        return self.links.listener
 
     @arenas.setter
     def arenas(self, listener: Arenas | None) -> None:
-        self.links.arenas.listener = listener
+        self.links.listener = listener
 
     def look_at_arenas(self) -> None:
         """A client may have brought its memory, or its end may be gone."""
         for peer in self.peers.values():
-            self.links.arenas.look(peer)
+            self.links.look(peer)
 
     def open(self, shard: JobShard) -> None:
         """Serves a job from now on. Raises StoreError where it has one. May be called on any thread."""
@@ -192,7 +193,7 @@ class ShardCore:
                 for frame in message.frame:
                     peer.arrived(frame, now)
                 if peer.outbox.queued_slices:
-                    self.links.waiting[identity] = peer
+                    self.links.waiting[peer] = None
             else:
                 self._handle(peer, message, now)
         except ProtocolError as error:
@@ -203,14 +204,17 @@ class ShardCore:
         more, so the client is to begin a new one."""
         reason = f"message {peer.received + 1} of this connection did not come before message {number}"
         _log.info("slot %d: %s; it has to begin a new one", peer.slot, reason)
-        self.links.lose(peer.identity)
-        self.links.say(peer.identity, Refused(RefusalCode.UNKNOWN_LINK, reason))
+        identity = peer.identity
+        assert identity is not None
+        self.links.lose(identity)
+        self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, reason))
 
     def _handle(self, peer: Peer, message: Request, now: float) -> None:
         match message:
             case Pull():
                 self._pull(peer, message)
-                self.links.due(peer)
+                if peer.identity is not None:
+                    self.links.waiting[peer] = None
             case Barrier():
                 self._barrier(peer, message)
             case Measure():
@@ -221,15 +225,16 @@ class ShardCore:
                 self._change_hyper(peer, message, now)
             case Cancel():
                 peer.cancel_all(message.request)
+                if NOBODY in message.request:  # It has repeated what it still waits for.
+                    peer.cancel_all(peer.unrepeated)
+                    peer.unrepeated = set()
             case Why():
                 for told in because(peer.job.shard, peer, message):
                     self.links.say(peer.identity, told)
             case Ping():
                 self.links.say(peer.identity, Pong())
             case Bye():
-                peer.close()
-                self.links.lose(peer.identity)
-                peer.job.leave(peer.slot, now)
+                self.links.leave(peer, now)
 
     # --- Frames of gradients, values and ids
 
@@ -241,7 +246,7 @@ class ShardCore:
         if pull is not None and any(map(chunks_of, push.runs)):  # Its ids may be in this frame.
             self._pull(peer, pull)
             pull = None
-            if peer.is_lost:
+            if peer.identity is None:
                 return
         self.counts.frames_received += 1
         shard, work = peer.job.shard, self.work
@@ -261,10 +266,10 @@ class ShardCore:
                     raise ProtocolError(f"Push.payload_kind: {kind} is none that there is")
             except PushRefusedError as error:
                 self._refuse(peer, push, number, str(error))
-            if peer.is_lost:  # By an answer.
+            if peer.identity is None:  # By an answer.
                 return
         peer.acknowledge.append(push.frame)
-        self.links.waiting[peer.identity] = peer
+        self.links.waiting[peer] = None
         if newest >= 0:
             peer.job.stragglers.came(peer.slot, newest, peer.heard)
         if pull is not None:  # Last: what has been merged by now is answered at once.
@@ -273,7 +278,7 @@ class ShardCore:
     def _shared_runs(self, peer: Peer, push: Push) -> list[Run]:
         """What a frame carries whose bytes are in the client's memory; nothing where it has not brought it. Runs are
         copied where more is done with their bytes than arithmetic: there they may be others at each look."""
-        shard, memory = peer.job.shard, self.links.arenas.hold(peer, push.frame)
+        shard, memory = peer.job.shard, self.links.hold(peer, push.frame)
         if memory is None:
             for number in range(len(push.runs)):
                 self._refuse(peer, push, number, "its bytes are in memory that was not brought")
@@ -304,8 +309,11 @@ class ShardCore:
         ProtocolError."""
         shard, buckets = peer.job.shard, peer.job.shard.buckets
         asked: list[PullWait] = []
-        at_once = not peer.broken
+        at_once = True
         for request, version, state, reading, compressed, runs in pull.asks:
+            if request in peer.unrepeated:  # What of it the last connection did not bring comes without a word.
+                peer.unrepeated.remove(request)
+                continue
             if request in peer.pulls:
                 raise ProtocolError(f"Pull.request: {request} is open already")
             wait = PullWait(
@@ -330,13 +338,11 @@ class ShardCore:
                     shard.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
                 elif at_once and bucket.pulls.there(wait, first, first + count) == [(first, first + count)]:
                     self.answer_range(wait, bucket, first, first + count)
-                    if peer.is_lost:  # It has asked for too much.
+                    if peer.identity is None:  # It has asked for too much.
                         return
                 else:
                     at_once = False  # Nor are the others, most probably: they are all looked at then.
                     wait.want(number, first, first + count)
-        if peer.broken:
-            peer.answer_again(asked)
         for wait in asked:
             if wait.open:
                 self.work.ask(wait, shard)
@@ -354,14 +360,14 @@ class ShardCore:
             if part is not None:
                 peer.put(part)
                 continue
-            self.links.due(peer)
+            self.links.waiting[peer] = None
             yield
             if wait.dropped:
                 return
         wait.open_tables.discard(table.spec.number)
         if wait.is_answered:
             peer.forget(wait)
-        self.links.due(peer)
+        self.links.waiting[peer] = None
 
     def answer_range(self, wait: PullWait, bucket: Bucket, first: int, stop: int) -> None:
         """What slices of a bucket answer to a pull: one that has them open, or that has just come."""
@@ -373,7 +379,7 @@ class ShardCore:
                 peer.put(answer)
             if wait.open and wait.answered(bucket.spec.number, first, stop):
                 peer.forget(wait)
-            self.links.waiting[peer.identity] = peer
+            self.links.waiting[peer] = None
 
     def refuse(self, wait: PullWait, reason: str) -> None:
         """A pull that can never be answered."""
@@ -387,8 +393,10 @@ class ShardCore:
         if nbytes <= peer.job.most_queued + BATCH_BYTES and runs < MAX_QUEUED_RUNS:
             return True
         told = f"Pull.request: {nbytes} bytes of values in {runs} runs wait to be fetched already"
-        self.links.refuse(peer.identity, ProtocolError(told))
-        peer.close()
+        if peer.identity is None:
+            self.links.close(peer)
+        else:
+            self.links.refuse(peer.identity, ProtocolError(told))
         return False
 
     # --- Whole steps: barriers, what they amount to, and commits
@@ -400,13 +408,13 @@ class ShardCore:
         except PushRefusedError as error:
             self.links.refuse_request(peer, barrier.request, error)
             return
-        if not peer.is_lost:
+        if peer.identity is not None:
             peer.job.stragglers.came(peer.slot, barrier.step, peer.heard)
             self._done(peer, barrier.request)
 
     def _done(self, peer: Peer, request: int) -> None:
         peer.done.append(request)
-        self.links.due(peer)
+        self.links.waiting[peer] = None
 
     def _measure(self, peer: Peer, measure: Measure) -> None:
         """The slot's step is whole, and it asks what the step amounts to."""
@@ -428,7 +436,7 @@ class ShardCore:
         scale = None if found is None else found.loss_scale
         if found is None or scale is None:
             return
-        for peer in job.links.values():
+        for peer in job.connected:
             for request in [one for one, of in peer.measures.items() if of == step]:
                 del peer.measures[request]
                 measured = Measured(request, found.squares, int(found.finite), scale.scale, scale.good)
@@ -468,28 +476,27 @@ class ShardCore:
         ask what became of it, another client each time."""
         live = job.shard.live
         held = live.held
-        linked = {slot: peer.hello.process for slot, peer in job.links.items()}
+        linked = {peer.slot: peer.hello.process for peer in job.connected}
         if held is None or not live.is_in_doubt(now, silence_s, linked):
             return
         if live.decides:
             live.decide(held.id, take=False)
             self.work.go_on(job.shard)
-        elif job.links:
+        elif linked:
             self._doubts += 1
-            slots = sorted(job.links)
-            asked = job.links[slots[self._doubts % len(slots)]]
+            asked = job.peers[sorted(linked)[self._doubts % len(linked)]]
             self.links.say(asked.identity, HyperDoubt(held.id))
 
     def wants_flush(self) -> bool:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
         links = self.links
-        if links.arenas.gone:
-            links.arenas.settle(links.due)
+        if links.gone:
+            links.settle()
         if not links.waiting:
             return False
         if not self.work.queue or self.work.batch_is_full:
             return True
-        return any(peer.outbox.queued_slices and not peer.outbox.in_flight_bytes for peer in links.waiting.values())
+        return any(peer.outbox.queued_slices and not peer.outbox.in_flight_bytes for peer in links.waiting)
 
     def flush(self, now: float) -> None:
         """Puts acknowledgements and as many frames as credit allows into `outgoing`."""
@@ -498,7 +505,10 @@ class ShardCore:
         links = self.links
         outgoing = links.outgoing
         waiting, links.waiting = links.waiting, {}
-        for identity, peer in waiting.items():
+        for peer in waiting:
+            identity = peer.identity
+            if identity is None:
+                continue
             if peer.done or peer.released:
                 outgoing += [(identity, parts) for parts in peer.receipts()]
             while peer.outbox.queued_slices and (frame := peer.next_frame(now)) is not None:
@@ -517,8 +527,8 @@ class ShardCore:
     def tick(self, now: float) -> None:
         """Forgets silent connections, and fails what waits for absent slots. To be called every ping or so."""
         silence_s = self.settings.silence_s
-        for peer in [one for one in self.peers.values() if now - one.heard > silence_s]:
-            self.links.lose(peer.identity)
+        for identity in [identity for identity, one in self.peers.items() if now - one.heard > silence_s]:
+            self.links.lose(identity)
         job = self.links.job
         if job is not None:
             self._doubt_hyper(job, now, silence_s)

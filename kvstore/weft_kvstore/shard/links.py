@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from weft_kvstore.arrays import Array, Buffer
@@ -34,77 +33,6 @@ class Arenas(Protocol):
     arenas: dict[tuple[bytes, int], PeerMemory]
 
 
-class PeerArenas:
-    """`listener` is where they are brought; None where the shard shares no memory. `wake` is called when bytes of one
-    are let go, on whatever thread that happens; `settle` is for the shard's own thread, where anything is in `gone`.
-
-    What a slot's lost connection has brought may be read for as long as before. Until it is not, the next connection is
-    told nothing: what it sends again may be in the same bytes. Invariant: `_lost` has no slot without a connection of
-    which something is read; a connection's `Peer.earlier` is its slot's list, if there was one when it began.
-    """
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self.listener: Arenas | None = None
-        self._wake = wake
-        self.gone: deque[tuple[Peer, int]] = deque()
-        self._lost: dict[int, list[Peer]] = {}
-
-    def begin(self, peer: Peer) -> bytes:
-        """A new connection is told first that nothing of earlier ones is read; the listener's name, which is empty
-        where there is none."""
-        if self.listener is None:
-            return b""
-        peer.earlier = self._lost.get(peer.slot, [])
-        peer.released.append(0)
-        return self.listener.name
-
-    def lose(self, peer: Peer) -> None:
-        """A connection is gone."""
-        if peer.holds:
-            self._lost.setdefault(peer.slot, []).append(peer)
-
-    def look(self, peer: Peer) -> Array | None:
-        """The memory that a client has brought, if it has, and its end is there."""
-        if peer.arena is None and self.listener is not None:
-            peer.arena = self.listener.arenas.get((peer.hello.process, peer.hello.session))
-        memory = None if peer.arena is None else peer.arena.memory
-        peer.outbox.shared = memory is not None
-        return memory
-
-    def hold(self, peer: Peer, frame: int) -> Array | None:
-        """All of a client's arena, to be read for a frame; None where it has brought none."""
-        memory = self.look(peer)
-        if memory is None:
-            return None
-        found = held(memory, partial(self._let_go, peer, frame))
-        peer.holds += 1
-        return found
-
-    def settle(self, due: Callable[[Peer], None]) -> None:
-        """Calls `due` with the connections that can be told that bytes were let go."""
-        while self.gone:
-            peer, frame = self.gone.popleft()
-            peer.holds -= 1
-            peer.released.append(frame)
-            if not peer.holds:
-                self._forget(peer)
-            here = peer.job.links.get(peer.slot)
-            if here is not None:
-                due(here)
-
-    def _forget(self, peer: Peer) -> None:
-        """Nothing of a connection is read any more. That of a slot of which nothing is left has no entry."""
-        of_slot = self._lost.get(peer.slot, [])
-        if peer in of_slot:
-            of_slot.remove(peer)
-            if not of_slot:
-                del self._lost[peer.slot]
-
-    def _let_go(self, peer: Peer, frame: int) -> None:
-        self.gone.append((peer, frame))
-        self._wake()
-
-
 # --- The connections of a shard's job, and what is to leave on them ---------------------------------------------------
 
 
@@ -123,21 +51,30 @@ class Counts:
 
 
 class Links:
-    """`peers`, by the identity that the socket gives them, have said Hello to the `job`. `outgoing` collects what is to
-    be sent at once; `waiting` are the connections that may have values or receipts besides."""
+    """`peers`, by the identity that the socket gives their connection, have said Hello to the `job`. `outgoing`
+    collects what is to be sent at once; `waiting` are the peers that may have values or receipts besides.
+
+    `listener` is where clients of this host bring their memory; None where the shard shares none. Bytes of it that are
+    read no more are in `gone`: peer, session, frame.
+    """
 
     def __init__(self, settings: LinkSettings, boot: bytes, let_go: Callable[[], None]) -> None:
-        """`boot` is 16 bytes drawn when the process starts."""
+        """`boot` is 16 bytes drawn when the process starts. `let_go` is called when bytes of a client's memory are read
+        no more, on whatever thread that happens."""
         self._settings = settings
         self._boot = boot
+        self._let_go = let_go
         self.job: Job | None = None
         self.peers: dict[bytes, Peer] = {}
         self.outgoing: list[Outgoing] = []
-        self.waiting: dict[bytes, Peer] = {}
+        self.waiting: dict[Peer, None] = {}
         self._closed: dict[tuple[str, int], str] = {}
         """The last job that was dropped, by name and term, and why."""
         self.counts = Counts()
-        self.arenas = PeerArenas(let_go)
+        self.listener: Arenas | None = None
+        self.gone: deque[tuple[Peer, int, int]] = deque()
+        self.forgotten: Callable[[bytes], None] = lambda identity: None
+        """Called with the identity of a connection that was welcomed and is a client's no more."""
 
     def hello(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
         """Welcomes whoever says this, or refuses; the slot's connection so far, if there is one, is lost. Who says it
@@ -155,25 +92,59 @@ class Links:
             self.lose(identity)
             self.say(identity, job)
             return
-        before = job.links.get(hello.slot)
-        if before is not None:
-            self.lose(before.identity)
+        peer = job.peers.get(hello.slot)
+        if peer is not None and peer.hello.process != hello.process:
+            self.close(peer)
+            peer = None
+        elif peer is not None and peer.identity is not None:
+            self.lose(peer.identity)
         job.come(hello, now)
-        peer = Peer(identity, hello, job, self._settings, now)
-        peer.broken = job.take_broken(hello.slot, hello.process)
-        peer.shared = self.counts.shared
-        self.peers[identity] = job.links[hello.slot] = peer
-        listener = self.arenas.begin(peer)
-        if listener:
-            self.due(peer)
-        peer.received = number
+        if peer is None:
+            peer = job.peers[hello.slot] = Peer(hello, job, self._settings, self.counts.shared)
+        peer.connect(identity, hello, number, now)
+        self.peers[identity] = peer
+        self.waiting[peer] = None
+        listener = b""
+        if self.listener is not None:
+            listener = self.listener.name
+            peer.released.append(0)
         silence_ms = int(self._settings.silence_s * 1000)
         peer.welcome = Welcome(hello.session, self._boot, silence_ms, listener)
         self.counts.welcomed += 1
         self.say(identity, peer.welcome)
 
-    def say(self, identity: bytes, message: Message) -> None:
-        """Sends a message before all values that have not left."""
+    def look(self, peer: Peer) -> Array | None:
+        """The memory that a client has brought, if it has, and its end is there."""
+        if peer.arena is None and self.listener is not None:
+            peer.arena = self.listener.arenas.get((peer.hello.process, peer.hello.session))
+        memory = None if peer.arena is None else peer.arena.memory
+        peer.outbox.shared = memory is not None
+        return memory
+
+    def hold(self, peer: Peer, frame: int) -> Array | None:
+        """All of a client's memory, to be read for a frame; None where it has brought none."""
+        memory, session = self.look(peer), peer.hello.session
+        if memory is None:
+            return None
+
+        def let_go() -> None:
+            self.gone.append((peer, session, frame))
+            self._let_go()
+
+        peer.held[session] += 1
+        return held(memory, let_go)
+
+    def settle(self) -> None:
+        """Clients can be told of what is in `gone`. On the shard's own thread."""
+        while self.gone:
+            peer, session, frame = self.gone.popleft()
+            peer.release(session, frame)
+            self.waiting[peer] = None
+
+    def say(self, identity: bytes | None, message: Message) -> None:
+        """Sends a message before all values that have not left; nothing where there is no connection."""
+        if identity is None:
+            return
         peer = self.peers.get(identity)
         if peer is None or type(message) is Refused:  # It ends the connection, whatever else was lost.
             self.outgoing.append((identity, encode(message)))
@@ -181,43 +152,43 @@ class Links:
             peer.sent += 1
             self.outgoing.append((identity, encode(message, None, peer.sent)))
 
-    def due(self, peer: Peer) -> None:
-        """It may have something to be sent, unless it is lost: by its own message, or with its job."""
-        if not peer.is_lost:
-            self.waiting[peer.identity] = peer
-
     def lose(self, identity: bytes) -> None:
         """The connection is gone, or is to be forgotten. No harm if it is none."""
-        self.waiting.pop(identity, None)
         peer = self.peers.pop(identity, None)
-        if peer is None:
-            return
-        peer.is_lost = True
-        job = peer.job
-        is_slots = job.links.get(peer.slot) is peer
-        if is_slots:
+        if peer is not None:
             peer.disconnect()
-        else:
-            peer.close()
-        self.arenas.lose(peer)
-        if is_slots:
-            job.broken[peer.slot] = peer
-            del job.links[peer.slot]
+            self.forgotten(identity)
+
+    def leave(self, peer: Peer, now: float) -> None:
+        """The client has said good-bye."""
+        self.close(peer)
+        del peer.job.peers[peer.slot]
+        peer.job.leave(peer.slot, now)
+
+    def close(self, peer: Peer) -> None:
+        """Nobody comes back for what this process has asked for."""
+        identity = peer.identity
+        self.waiting.pop(peer, None)
+        peer.close()
+        if identity is not None:
+            del self.peers[identity]
+            self.forgotten(identity)
 
     def drop(self, job: Job, reason: str) -> None:
         """The job is gone, and its connections are told and lost."""
         self.job = None
         reason = reason[:2048]
         self._closed = {(job.name, job.shard.description.term): reason}
-        for peer in list(job.links.values()):
+        for peer in job.peers.values():
             self.say(peer.identity, Refused(RefusalCode.CLOSED, reason))
-            self.lose(peer.identity)
+            self.close(peer)
 
     def refuse(self, identity: bytes, error: ProtocolError) -> None:
         """What a peer said is none of this format, or asks for too much: it is told, and forgotten."""
         self.counts.malformed += 1
         self.say(identity, Refused(RefusalCode.MALFORMED, str(error)[:2048]))
-        self.lose(identity)
+        if (peer := self.peers.get(identity)) is not None:
+            self.close(peer)
 
     def refuse_request(self, peer: Peer, request: int, error: PushRefusedError) -> None:
         """What a request asks for contradicts what is there."""
@@ -254,7 +225,9 @@ def admitted(job: Job | None, same: Peer | None, hello: Hello) -> Job | Refused:
     if hello.incarnation < newest:
         text = f"slot {hello.slot}: incarnation {hello.incarnation} was replaced by {newest}"
         return Refused(RefusalCode.STALE_INCARNATION, text)
-    held = job.links.get(hello.slot)
+    held = job.peers.get(hello.slot)
+    if held is not None and held.identity is None:
+        held = None
     if held is not None and held.hello.incarnation == hello.incarnation:
         if held.hello.process != hello.process:
             told = f"slot {hello.slot} is taken by another process that is alive, as incarnation {hello.incarnation}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +26,7 @@ from weft_kvstore.wire.messages import (
     Values,
     Welcome,
 )
-from weft_kvstore.wire.outbox import Outbox, OutFrame, Piece, Pin
+from weft_kvstore.wire.outbox import Outbox, Piece, Pin
 
 # --- A connection that has said Hello, as its shard sees it -----------------------------------------------------------
 
@@ -41,32 +42,6 @@ MAX_IDS_BYTES: Final = 1 << 28
 """Ids of rows that one connection's open pulls may hold: eight of the largest that a client makes."""
 
 
-class Undelivered:
-    """Answers, by request, that a broken connection has not brought, each with a pin of its own. The slot's later steps
-    may have changed the values since, so whoever asks again gets the same bytes."""
-
-    def __init__(self) -> None:
-        self._runs: dict[int, list[AnswerRun]] = {}
-
-    def add(self, piece: Piece[AnswerEntry, Pin]) -> None:
-        run = piece.run.part(piece.first, piece.count)
-        run.owner = piece.run.owner.again(piece.first, piece.count)
-        self._runs.setdefault(run.entry.request, []).append(run)
-
-    def take(self, request: int) -> list[AnswerRun]:
-        """What has not been delivered to it, from now on no more."""
-        return self._runs.pop(request, [])
-
-    def __bool__(self) -> bool:
-        return bool(self._runs)
-
-    def release(self) -> None:
-        """Nobody will ask for it."""
-        for run in [run for runs in self._runs.values() for run in runs]:
-            run.owner.give_back(0, run.count)
-        self._runs.clear()
-
-
 def _taken(numbers: list[int]) -> list[int]:
     """As many of these as a message may have, which are taken out."""
     taken = numbers[:MAX_RUNS]
@@ -75,55 +50,78 @@ def _taken(numbers: list[int]) -> list[int]:
 
 
 class Peer:
-    """One client's connection. `pulls` are those not answered, `open_entries` the runs that they ask for, `ids_bytes`
-    what their ids take, `acknowledge` the frames not yet acknowledged, `measures` the requests for what steps amount
-    to, with the step.
+    """One client process of a slot, over all its connections. `identity` is its connection's; None while it has none.
 
-    Of a client on this host, `arena` is its memory, once it has brought it; `holds` counts the frames
-    that are read there, `released` are those that are not any more, which it is told once no `earlier` connection of
-    its slot has any. What passes through it is added to `shared`. `broken` are
-    earlier connections of the same process that broke; `undelivered` is what this one has not brought, once it has
-    broken itself.
+    `pulls` are those not answered, `open_entries` the runs that they ask for, `ids_bytes` what their ids take. They
+    outlive a connection, as what waits in `outbox` does: on the next one the client repeats those that it still waits
+    for, and no others of `unrepeated` are wanted. `acknowledge` are the frames not yet acknowledged, `done` the
+    requests carried out of which the client has not heard, `measures` the requests for what steps amount to, with the
+    step.
+
+    Of a client on this host, `arena` is its memory, once it has brought it; `held` counts the frames that are read
+    there, by connection; `released` are those of this connection that are not any more. The client is told once none
+    of an earlier connection is: what it sends again may be in the same bytes. What passes through it is added to
+    `shared`.
     """
 
-    def __init__(self, identity: bytes, hello: Hello, job: Job, settings: LinkSettings, now: float) -> None:
-        self.identity = identity
-        self.job = job
+    def __init__(self, hello: Hello, job: Job, settings: LinkSettings, shared: SharedBytes) -> None:
         self.slot = hello.slot
+        self.job = job
+        self.shared = shared
+        self.outbox: Outbox[AnswerEntry, Pin] = Outbox(settings, loopback=hello.loopback)
+        self.pulls: dict[int, PullWait] = {}
+        self.unrepeated: set[int] = set()
+        self.open_entries = 0
+        self.ids_bytes = 0
+        self.held: Counter[int] = Counter()
+        self._laid: dict[int, Sequence[Span]] = {}
+        """By frame under way, where its bytes are in the shard's own memory."""
+        self._answers: dict[int, dict[int, AnswerRun]] = {}
+        """The runs of each request that wait in the outbox, by their id()."""
+
+    def connect(self, identity: bytes, hello: Hello, number: int, now: float) -> None:
+        """A connection begins, with its message `number`."""
+        self.identity: bytes | None = identity
         self.hello = hello
         self.heard = now
         self.sent = 0
         """Messages that were sent on this connection: the number of the last one."""
-        self.received = 0
+        self.received = number
         """The number of the last message that came on it."""
         self.welcome: Welcome | None = None
         """What its Hello was answered with."""
-        self.is_lost = False
-        """Whether the connection is gone, or forgotten."""
-        self.outbox: Outbox[AnswerEntry, Pin] = Outbox(settings, loopback=hello.loopback)
-        self.pulls: dict[int, PullWait] = {}
-        self.open_entries = 0
-        self.ids_bytes = 0
         self.acknowledge: list[int] = []
-        self.arena: PeerMemory | None = None
-        self.holds = 0
-        self.released: list[int] = []
-        self.earlier: list[Peer] = []
-        self._laid: dict[int, Sequence[Span]] = {}
-        """By frame under way, where its bytes are in the shard's own memory."""
         self.done: list[int] = []
+        self.released: list[int] = []
         self.measures: dict[int, int] = {}
-        self.shared = SharedBytes()
-        self.undelivered = Undelivered()
-        self.broken: list[Peer] = []
-        self._answers: dict[int, dict[int, AnswerRun]] = {}
-        """The runs of each request that wait in the outbox, by their number there."""
+        self.arena: PeerMemory | None = None
+        self.outbox.shared = False
+        if (memory := self.job.shard.lent) is not None:
+            for spans in self._laid.values():  # The process reads nothing of its last connection any more.
+                memory.give(spans)
+        self._laid.clear()
+
+    def disconnect(self) -> None:
+        """The connection is gone. What it has not brought waits for the process's next one."""
+        self.identity = None
+        self.measures = {}
+        for run in self.outbox.requeue():
+            self._answers.setdefault(run.entry.request, {})[id(run)] = run
+        self.unrepeated = {*self.pulls, *self._answers}
+
+    def release(self, session: int, frame: int) -> None:
+        """What a frame of a connection has in the client's memory is read no more."""
+        self.held[session] -= 1
+        if not self.held[session]:
+            del self.held[session]
+        if session == self.hello.session:
+            self.released.append(frame)
 
     def receipts(self) -> Iterator[list[Buffer]]:
         """Says what was taken in since the last time; that frames have arrived is said by a frame, or last of all."""
         while self.done:
             yield self._numbered(Done(_taken(self.done)))
-        if self.released and not self.earlier:
+        if self.released and not self.held.keys() - {self.hello.session}:
             gone = set(self.released)
             self.acknowledge = [frame for frame in self.acknowledge if frame not in gone]
             while self.released:
@@ -144,7 +142,7 @@ class Peer:
             if run.sent == run.count:  # Nothing of it waits any more. A frame may have several pieces of it.
                 runs = self._answers.get(run.entry.request)
                 if runs is not None:
-                    runs.pop(run.seq, None)
+                    runs.pop(id(run), None)
                     if not runs:
                         del self._answers[run.entry.request]
         at, memory = [], self.job.shard.lent
@@ -164,7 +162,7 @@ class Peer:
     def put(self, run: AnswerRun) -> None:
         """Hands a part of an answer over to the outbox."""
         self.outbox.put(run)
-        self._answers.setdefault(run.entry.request, {})[run.seq] = run
+        self._answers.setdefault(run.entry.request, {})[id(run)] = run
 
     def forget(self, wait: PullWait) -> None:
         """A pull is not open any more."""
@@ -175,7 +173,7 @@ class Peer:
     def arrived(self, frame: int, now: float) -> None:
         """The client has acknowledged a frame. Raises ProtocolError for one that is not under way."""
         for piece in self.outbox.acknowledge(frame, now):
-            piece.run.owner.give_back(piece.first, piece.count)
+            piece.run.owner.give_back(piece.run.begin + piece.first, piece.count)
         if frame in self._laid and (memory := self.job.shard.lent) is not None:
             memory.give(self._laid.pop(frame))
 
@@ -188,85 +186,38 @@ class Peer:
             self.forget(wait)
         for run in self._answers.pop(request, {}).values():
             self.outbox.cancel(run)
-            run.owner.give_back(run.sent, run.waiting)
+            run.owner.give_back(run.begin + run.sent, run.waiting)
 
     def cancel_all(self, requests: Iterable[int]) -> None:
         """The client waits for none of these."""
         for request in requests:
             self.cancel(request)
 
-    def answer_again(self, waits: Iterable[PullWait]) -> None:
-        """Sends what the process's earlier connections owe these pulls of slices; the rest of them stays open."""
-        for wait in waits:
-            for earlier in self.broken if not wait.chunks else ():
-                for run in earlier._undelivered_to(wait.request):
-                    asked = wait.open.get(run.entry.bucket)
-                    if asked is not None and not wait.state:
-                        for low, high in asked.overlaps(run.first, run.first + run.count):
-                            wait.answered(run.entry.bucket, low, high)
-                        self.put(run)
-
-    def _undelivered_to(self, request: int) -> list[AnswerRun]:
-        """What a pull of a connection that broke has been answered, from now on no more."""
-        wait = self.pulls.get(request)
-        if wait is not None:
-            wait.drop()
-            self.forget(wait)
-        found = self.undelivered.take(request)
-        for run in self._answers.pop(request, {}).values():
-            again = run.part(run.sent, run.waiting)
-            again.owner = run.owner.again(run.sent, run.waiting)
-            run.owner.give_back(run.sent, run.waiting)
-            self.outbox.cancel(run)
-            found.append(again)
-        return found
-
-    def disconnect(self) -> None:
-        """The connection is gone. Its open pulls of slices are answered all the same, each at its version: the process
-        asks for them again on its next connection. `undelivered` has the answers that were not brought."""
-        for wait in [*self.pulls.values()]:
-            if not wait.open:
-                wait.drop()
-                self.forget(wait)
-        frames, waiting = self.outbox.clear()
-        for piece in [*[piece for frame in frames for piece in frame.pieces], *waiting]:
-            if piece.run.owner.held is not None and not piece.run.cancelled:
-                self.undelivered.add(piece)
-        self._answers.clear()
-        self._give_up(frames, waiting)
-
-    def _give_up(
-        self, frames: Iterable[OutFrame[AnswerEntry, Pin]], waiting: Iterable[Piece[AnswerEntry, Pin]]
-    ) -> None:
-        """These are not sent by this connection any more. Bytes of frames that left through shared memory stay as they
-        are until the client's end is gone, and those that the socket may still read for ever."""
-        for piece in waiting:
-            piece.run.owner.give_back(piece.first, piece.count)
-        arena, memory = self.arena, self.job.shard.lent
-        if arena is None or memory is None:
-            return
-        for frame in frames:
-            if (spans := self._laid.pop(frame.number, None)) is not None:
-                for piece in frame.pieces:
-                    arena.at_end(partial(piece.run.owner.give_back, piece.first, piece.count))
-                arena.at_end(partial(memory.give, spans))
-
     def close(self) -> None:
-        """Nobody comes back for what it has asked for."""
+        """The process is gone, or replaced: nobody comes back for what it has asked for. What left may be read still:
+        of the shard's own memory until the client's end is gone, and of a socket for ever. It is never written."""
         for wait in self.pulls.values():
             wait.drop()
         self.pulls.clear()
         self._answers.clear()
-        self._give_up(*self.outbox.clear())
-        self.undelivered.release()
-        for earlier in self.broken:
-            earlier.close()
-        self.broken = []
+        frames, waiting = self.outbox.clear()
+        arena, memory = self.arena, self.job.shard.lent
+        left = [piece for frame in frames if frame.number in self._laid for piece in frame.pieces]
+        if self.identity is None:  # Some of it may have left on the last connection.
+            left += waiting
+        else:
+            _give_back(waiting)
+        if arena is not None and memory is not None:
+            arena.at_end(partial(_give_back, left))
+            for spans in self._laid.values():
+                arena.at_end(partial(memory.give, spans))
+        self._laid.clear()
+        self.identity = None
 
-    @property
-    def has_undelivered(self) -> bool:
-        """Whether a connection that broke has anything for the next one."""
-        return bool(self.undelivered or self.pulls or self._answers)
+
+def _give_back(pieces: Iterable[Piece[AnswerEntry, Pin]]) -> None:
+    for run, first, count, *_ in pieces:
+        run.owner.give_back(run.begin + first, count)
 
 
 # --- Whom a job's steps wait for: from when a step's gradients came, slot by slot -------------------------------------
@@ -338,16 +289,14 @@ MAX_QUEUED_TABLES: Final = 2
 
 @dataclass(slots=True)
 class Job:
-    """The job of this shard. By slot: the newest incarnation, when it was last heard, its connection while it has one.
-    `left` has those that have said good-bye since, and when: they are not heard then. `broken`: a slot's last
-    connection, which broke."""
+    """The job of this shard. By slot: the newest incarnation, when it was last heard, its process, connected or not.
+    `left` has those that have said good-bye since, and when: they are not heard then."""
 
     shard: JobShard
     incarnations: dict[int, int] = field(default_factory=dict)
     heard: dict[int, float] = field(default_factory=dict)
     left: dict[int, float] = field(default_factory=dict)
-    links: dict[int, Peer] = field(default_factory=dict)
-    broken: dict[int, Peer] = field(default_factory=dict)
+    peers: dict[int, Peer] = field(default_factory=dict)
     digest: bytes = field(init=False)
     stragglers: Stragglers = field(init=False)
     most_queued: int = field(init=False)
@@ -366,20 +315,13 @@ class Job:
 
     def leave(self, slot: int, now: float) -> None:
         """The slot has said good-bye."""
-        self.take_broken(slot, b"")
         self.heard.pop(slot, None)
         self.left[slot] = now
 
-    def take_broken(self, slot: int, process: bytes) -> list[Peer]:
-        """The connections of the slot's process that broke, which comes back with another one; none of another's."""
-        last = self.broken.pop(slot, None)
-        if last is None:
-            return []
-        if last.hello.process != process:
-            last.close()
-            return []
-        earlier, last.broken = last.broken, []
-        return [each for each in (*earlier, last) if each.has_undelivered]
+    @property
+    def connected(self) -> list[Peer]:
+        """The clients that have a connection."""
+        return [peer for peer in self.peers.values() if peer.identity is not None]
 
     def come(self, hello: Hello, now: float) -> None:
         """The slot is here, for the first time or again; what an older incarnation has pushed and is not merged is

@@ -221,7 +221,8 @@ class HyperSettle(Message, frozen=True, tag="hyper-settle"):
 
 
 class Cancel(Message, frozen=True, tag="cancel"):
-    """The client waits for these requests no longer."""
+    """The client waits for these requests no longer; 0: nor for those that it asked for on an earlier connection and
+    has not repeated on this one."""
 
     request: Column
 

@@ -61,6 +61,7 @@ class OutRun(Generic[E, W]):
     """
 
     __slots__ = (
+        "begin",
         "bounds",
         "cancelled",
         "count",
@@ -98,6 +99,8 @@ class OutRun(Generic[E, W]):
         self.owner = owner
         self.sent = 0
         self.seq = 0
+        self.begin = 0
+        """Which of the owner's slices its first one is: 0, but where it is a part of what was put in."""
         self.queued = False
         self.cancelled = False
 
@@ -139,7 +142,7 @@ class OutRun(Generic[E, W]):
             owner=self.owner,
             priorities=priorities,
         )
-        again.seq = self.seq
+        again.seq, again.begin = self.seq, self.begin + first
         return again
 
 
@@ -188,10 +191,6 @@ class Pin:
         self._first = first
         if held is not None:
             held.pinned[first if count == 1 else slice(first, first + count)] += 1
-
-    def again(self, first: int, count: int) -> Pin:
-        """Another pin of some of its parts, numbered from 0 in it."""
-        return Pin(self.held, self._first + first, count)
 
     def give_back(self, first: int, count: int) -> None:
         """So many of the pin's parts have arrived, or never left; numbered from 0 in it."""

@@ -82,7 +82,7 @@ def test_a_peer_that_was_not_welcomed_in_time_is_closed_and_one_that_was_stays(m
             peers.append((peer, peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)))
             identity, _ = router.recv_multipart(copy=False)
         wait_until(lambda: len(unknown._since) == 2)
-        unknown.welcome(identity)
+        unknown.welcome(identity.get(zmq.SRCFD))
         wait_until(lambda: len(unknown._since) == 1)  # Or its thread would look at both once they are late.
         now[0] = connections.UNKNOWN_S + 1
         (_, ended), (client, going) = peers
@@ -90,6 +90,10 @@ def test_a_peer_that_was_not_welcomed_in_time_is_closed_and_one_that_was_stays(m
         assert not going.poll(0)
         router.send_multipart([identity.bytes, b"there"])
         assert client.recv() == b"there"
+        unknown.forget(identity.get(zmq.SRCFD))  # The shard has replaced it: its descriptor comes back in time.
+        wait_until(lambda: len(unknown._since) == 1)
+        now[0] += connections.UNKNOWN_S + 1
+        assert going.poll(WAIT_S * 1000)
         for peer, monitor in peers:
             peer.disable_monitor()
             monitor.close(0)

@@ -9,7 +9,7 @@ from store_cluster import key_of, store_of
 from weft_kvstore.same_host.memory import PeerMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.links import PeerArenas
+from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.peer import Job, Peer
 from weft_kvstore.wire.codec import decode_reply
 from weft_kvstore.wire.messages import MAX_RUNS, Hello, Released
@@ -37,23 +37,19 @@ def job() -> Job:
     return Job(JobShard(store_of([key_of("w", (4,), 1)], slots=SLOTS, shards=1), 0))
 
 
-def settled(arenas: PeerArenas) -> list[Peer]:
-    found: list[Peer] = []
-    arenas.settle(found.append)
-    return found
+def links_of(memory: Memory, job: Job, woken: list[None]) -> Links:
+    links = Links(LinkSettings(), bytes(16), lambda: woken.append(None))
+    links.listener = memory  # type: ignore[assignment]  # all that is used of one
+    links.job = job
+    return links
 
 
-def arenas_of(memory: Memory, woken: list[None]) -> PeerArenas:
-    arenas = PeerArenas(lambda: woken.append(None))
-    arenas.listener = memory  # type: ignore[assignment]  # all that is used of one
-    return arenas
-
-
-def peer_of(job: Job, session: int, *, slot: int = 0) -> Peer:
-    """The slot's newest connection."""
-    hello = Hello("job", 1, slot, 1, bytes(16), session, bytes(16))
-    peer = job.links[slot] = Peer(bytes([session]), hello, job, LinkSettings(), 0.0)
-    return peer
+def connected(links: Links, session: int, *, slot: int = 0, process: bytes = bytes(16)) -> Peer:
+    """The slot's client, on a new connection."""
+    assert links.job is not None
+    hello = Hello("job", 1, slot, 1, process, session, links.job.digest)
+    links.hello(bytes([slot, session]), hello, 1, 0.0)
+    return links.peers[bytes([slot, session])]
 
 
 def told(peer: Peer) -> list[int]:
@@ -64,44 +60,43 @@ def told(peer: Peer) -> list[int]:
 
 def test_a_new_connection_is_told_nothing_while_what_an_earlier_one_brought_is_read(job: Job, memory: Memory) -> None:
     woken: list[None] = []
-    arenas = arenas_of(memory, woken)
-    first, second, third = (peer_of(job, session) for session in range(3))
-    arenas.begin(first)
-    assert told(first) == [0]
-    held = [arenas.hold(first, frame) for frame in (5, 6)]
-    arenas.lose(first)
-    arenas.begin(second)
-    held.append(arenas.hold(second, 7))
-    arenas.lose(second)
-    arenas.begin(third)
+    links = links_of(memory, job, woken)
+    peer = connected(links, 0)
+    assert told(peer) == [0]
+    held = [links.hold(peer, frame) for frame in (5, 6)]
+    assert connected(links, 1) is peer
+    held.append(links.hold(peer, 7))
+    assert connected(links, 2) is peer
     for _ in range(2):
+        links.waiting.clear()
         del held[0]
-        assert settled(arenas) == [third]
-        assert told(third) == []
+        links.settle()
+        assert list(links.waiting) == [peer]
+        assert told(peer) == []
     held.clear()
-    assert settled(arenas) == [third]
-    assert told(third) == [0]
+    links.settle()
+    assert told(peer) == [0]
     assert len(woken) == 3
-    assert settled(arenas) == []
+    assert not peer.held
 
 
-def test_connections_that_are_gone_leave_nothing_behind(job: Job, memory: Memory) -> None:
-    """Neither those of which nothing was read when they went, nor those of which it was."""
-    arenas, held = arenas_of(memory, []), []
-    for number in range(SLOTS):
-        peer = peer_of(job, number, slot=number)
-        arenas.begin(peer)
-        if number % 2:
-            held.append(arenas.hold(peer, 1))
-        arenas.lose(peer)
-    assert len(arenas._lost) == 25
-    held.clear()
-    assert len(settled(arenas)) == 25
-    assert arenas._lost == {}
+def test_a_process_that_replaces_another_does_not_wait_for_what_that_one_brought(job: Job, memory: Memory) -> None:
+    links = links_of(memory, job, [])
+    first = connected(links, 0)
+    links.peers.clear()
+    held = links.hold(first, 1)
+    first.identity = None
+    memory.arenas[b"b" * 16, 1] = PeerMemory(np.zeros(1, np.uint8))
+    second = connected(links, 1, process=b"b" * 16)
+    assert second is not first
+    assert told(second) == [0]
+    del held
+    links.settle()
+    assert not first.held
 
 
 def test_thousands_of_receipts_leave_in_messages_that_a_client_takes(job: Job) -> None:
-    peer = peer_of(job, 1)
+    peer = connected(links_of(Memory(), job, []), 1)
     frames = list(range(1, 2 * MAX_RUNS + 2))
     peer.released, peer.acknowledge, peer.done = frames.copy(), [1, 9 * MAX_RUNS], frames.copy()
     assert told(peer) == frames

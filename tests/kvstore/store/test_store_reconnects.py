@@ -9,6 +9,7 @@ import pytest
 
 from store_cluster import constant, key_of, store_of
 from store_simulation import Simulation
+from weft_kvstore.errors import StoreError
 from weft_kvstore.settings import LinkSettings
 
 STEPS = 40
@@ -51,10 +52,51 @@ def test_what_a_process_does_not_come_back_for_is_kept_no_longer_than_its_slot()
     for _ in range(4):
         simulation.step(choose)
     job = simulation.shards[0].job
-    simulation.shards[0].links.lose(job.links[0].identity)
-    assert list(job.broken) == [0]
-    last = job.broken[0]
+    last = job.peers[0]
+    simulation.shards[0].links.lose(last.identity)
+    assert last.pulls or last.outbox.queued_slices
     simulation.join(0, incarnation=2)
     simulation.settle(choose)
-    assert not job.broken
-    assert not last.has_undelivered
+    assert job.peers[0] is not last
+    assert (last.pulls, last.outbox.queued_slices) == ({}, 0)
+
+
+def test_pulls_that_are_given_up_without_a_connection_leave_nothing_on_the_shard() -> None:
+    """Its Cancel cannot be said then, and one that was said may be lost with the connection."""
+    choose = random.Random(1)
+    simulation = simulated(2)
+    store = simulation.stores[0]
+    for _ in range(3):
+        store.pull("w", 1)
+    simulation.settle(choose)
+    peer = simulation.shards[0].job.peers[0]
+    assert len(peer.pulls) == 3
+    simulation.cut(0, 0)
+    core = simulation.clients[0]
+    for operation in list(core.open.values())[:2]:
+        core.end(operation, None, StoreError("given up"))
+    simulation.settle(choose)
+    assert peer.identity is not None
+    assert len(peer.pulls) == 1
+    assert not peer.unrepeated
+
+
+def test_a_pull_that_comes_again_twice_has_its_version_all_the_same() -> None:
+    """It was answered while there was no connection, and what answered it was lost with the next one."""
+    choose = random.Random(3)
+    simulation = simulated(1)
+    store = simulation.stores[0]
+    for step in range(2):
+        store.push("w", step, np.ones(64, np.float32))
+    simulation.settle(choose)
+    pull = store.pull("w", 2)
+    peer = simulation.shards[0].job.peers[0]
+    for _ in range(100):
+        simulation.step(choose)
+        if peer.outbox.in_flight_bytes:
+            break
+    simulation.shards[0].links.lose(peer.identity)
+    assert peer.outbox.queued_slices == 1
+    store.push("w", 2, np.ones(64, np.float32))
+    simulation.settle(choose)
+    np.testing.assert_array_equal(pull.result(0), np.full(64, -2, np.float32))
