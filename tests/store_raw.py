@@ -14,7 +14,7 @@ from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.wire.codec import decode_reply, encode
-from weft_kvstore.wire.messages import Hello, Message, Pull, Push, Refused, Reply, Values, Welcome
+from weft_kvstore.wire.messages import NOBODY, Cancel, Hello, Message, Pull, Push, Refused, Reply, Values, Welcome
 
 HEAR_S = 60.0
 
@@ -49,9 +49,12 @@ class RawPeer:
         raise AssertionError(f"the shard did not say {kind.__name__} within {HEAR_S} s")
 
     def greet(self, hello: Hello) -> Welcome | Refused:
-        """Says Hello and returns what the shard makes of it."""
+        """Says Hello and returns what the shard makes of it. Nothing of an earlier connection is wanted any more."""
         self.say(hello)
-        return self.hear(Welcome | Refused)  # type: ignore[arg-type]  # isinstance takes a union
+        answer: Welcome | Refused = self.hear(Welcome | Refused)  # type: ignore[arg-type]  # isinstance takes a union
+        if isinstance(answer, Welcome):
+            self.say(Cancel([NOBODY]))
+        return answer
 
 
 @contextmanager

@@ -334,7 +334,7 @@ class ShardCore:
                 raise ProtocolError(f"Pull.request: {request}: {MAX_OPEN_PULLS} runs are asked for already")
             for number, first, count, chunks in runs:
                 bucket = buckets.get(number)
-                if bucket is None or chunks or wait.chunks or not 0 < count <= bucket.count - first:
+                if bucket is None or chunks or not 0 < count <= bucket.count - first:
                     shard.ask(wait, number, first, count, chunks)  # A table, or what is wrong.
                 elif at_once and bucket.pulls.there(wait, first, first + count) == [(first, first + count)]:
                     self.answer_range(wait, bucket, first, first + count)

@@ -227,14 +227,12 @@ class JobShard:
         table = self.tables.get(bucket)
         if table is not None:
             check_chunks(table.layout.rows_on(self.shard), table.layout.ids_up, chunks, table.spec.key)
-            if wait.open or wait.open_tables:
+            if wait.entries > 1:
                 raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
             wait.expect(bucket, chunks)
             return
         if chunks:
             raise ProtocolError(f"Pull.chunks: {chunks} of bucket {bucket}, which is no table")
-        if wait.chunks:
-            raise ProtocolError(f"Pull.bucket: {bucket} is asked for beside a table")
         self.bucket(bucket).check_range(first, count, "Pull.first")
         wait.want(bucket, first, first + count)
 

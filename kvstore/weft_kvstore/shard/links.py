@@ -162,13 +162,14 @@ class Links:
     def leave(self, peer: Peer, now: float) -> None:
         """The client has said good-bye."""
         self.close(peer)
-        del peer.job.peers[peer.slot]
         peer.job.leave(peer.slot, now)
 
     def close(self, peer: Peer) -> None:
         """Nobody comes back for what this process has asked for."""
         identity = peer.identity
         self.waiting.pop(peer, None)
+        if peer.job.peers.get(peer.slot) is peer:
+            del peer.job.peers[peer.slot]
         peer.close()
         if identity is not None:
             del self.peers[identity]
@@ -179,7 +180,7 @@ class Links:
         self.job = None
         reason = reason[:2048]
         self._closed = {(job.name, job.shard.description.term): reason}
-        for peer in job.peers.values():
+        for peer in list(job.peers.values()):
             self.say(peer.identity, Refused(RefusalCode.CLOSED, reason))
             self.close(peer)
 
