@@ -222,7 +222,7 @@ class ValueCalls:
         outs = None if out is None else keys.known.fitting(out, single=keys.single, writable=True)
         if not keys.is_plain or (out is not None and outs is None):
             return self._pull_converted(call, keys, out, version, settled=settled, priority=priority)
-        send = partial(self._pull, keys, outs, settled=settled, priority=priority, looks=version is None)
+        send = partial(self._pull, keys, outs, settled=settled, priority=priority, checks_steps=version is None)
         return self._steps.pull(call, keys.names, version, [], partial(send, single=keys.single))
 
     def _pull(
@@ -234,22 +234,22 @@ class ValueCalls:
         *,
         settled: bool,
         priority: int,
-        looks: bool,
+        checks_steps: bool,
         single: bool = False,
     ) -> Future[Any]:
-        """`looks`: keys that have not told yet which step they are at do so. Where all have one of `outs`, the store
-        writes these itself."""
-        looks = looks and not self._steps.unseen.isdisjoint(keys.names)
+        """`checks_steps`: the versions of keys that were not checked yet are compared with the steps begun. Where all
+        have one of `outs`, the store writes these itself."""
+        checks_steps = checks_steps and not self._steps.unchecked.isdisjoint(keys.names)
 
         def begin(some: KeySet, version: int, which: Sequence[int] | None) -> Future[Any]:
             own: Any = outs if outs is None or which is None else [outs[one] for one in which]
             own = None if own is None or type(None) in map(type, own) else own
             wanted = some if len(some) <= MAX_RUNS else some.names
-            if not looks:
+            if not checks_steps:
                 return self._store.pull(wanted, version, settled=settled, out=own, single=single, priority=priority)
 
             def values(pulled: list[Pulled]) -> Any:
-                self._steps.look(some.names, pulled[0].highest)
+                self._steps.check_steps(some.names, pulled[0].highest)
                 return pulled[0].values[0] if single else pulled[0].values
 
             pulled = self._store.pull_versions(some.names, version, settled=settled, out=own, priority=priority)
@@ -267,10 +267,10 @@ class ValueCalls:
             one if isinstance(one, np.ndarray) and one.flags.c_contiguous and not spec.half else None
             for spec, one in zip(keys.specs, firsts, strict=True)
         ]
-        looks = version is None
+        checks_steps = version is None
 
         def send(versions: list[int], _: list[Array]) -> Future[list[Array]]:
-            pulled = self._pull(keys, own, versions, _, settled=settled, priority=priority, looks=looks)
+            pulled = self._pull(keys, own, versions, _, settled=settled, priority=priority, checks_steps=checks_steps)
             return joined([pulled], lambda found: _as_given(keys.specs, found[0]))
 
         found = self._steps.pull(call, keys.names, version, [], send)
@@ -415,7 +415,7 @@ class ValueCalls:
         found: list[Any] = []
         for one, spec, value in zip(keys, specs, values, strict=True):
             dtype, shape = _form(spec)
-            # What fits is seen at a glance: a step has hundreds of keys, and its caller waits.
+            # A fast check first: a step has hundreds of keys, and its caller waits.
             if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape and value.flags.c_contiguous:
                 found.append(value)
             elif what == "gradient" and is_several(value, shape):

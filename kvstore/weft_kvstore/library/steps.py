@@ -34,7 +34,8 @@ from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 
 MOST_SILENT: Final = 64
-"""Failed steps of a key that are remembered where the shards were silent: who goes on after so many does not look."""
+"""Failed steps of a key that are remembered if the shards were silent; a caller that pushes on after so many failures
+does not check its futures."""
 
 _log = logging.getLogger("weft.store")
 
@@ -47,7 +48,7 @@ class FailedPush(NamedTuple):
 
     @property
     def is_refused(self) -> bool:
-        """Whether it is certain that the shards have not all of it. Where they were silent, they may."""
+        """Whether the shards certainly lack some of it. If they were silent, they may have all of it."""
         return not isinstance(self.error, StoreTimeoutError | StoreLostError)
 
 
@@ -55,8 +56,8 @@ class PushLog:
     """The steps of each key whose push failed, until they are pushed again, and the pulls that fail with a push that is
     under way.
 
-    A failure is here before the push's future ends, so who has seen a future fail finds it. Each call takes a time that
-    does not depend on how many pushes and pulls are under way.
+    A failure is recorded before the push's future ends, so a caller that has seen a future fail finds it here. A call's
+    time does not depend on how many pushes and pulls are in flight.
     """
 
     def __init__(self) -> None:
@@ -68,13 +69,13 @@ class PushLog:
         """By key and step: the last push of a step that may have been pushed before."""
         self._pulls: list[tuple[Sequence[str], Sequence[int], Future[Any]]] = []
         self._most_pulls = self._most_again = 64
-        """What has ended is looked for where there are more."""
+        """More entries than this are searched for those that have ended, which are removed."""
         self._failed: dict[str, dict[int, FailedPush]] = {}
         self._lock = threading.RLock()
         """Held for a moment: failures come on the store's thread. A signal's handler may call too."""
 
     def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any], *, again: bool = False) -> None:
-        """The steps are under way. `again`: some of them may have been pushed before."""
+        """Records a push that has begun. `again`: some of its steps may have been pushed before."""
         push = pushed if isinstance(pushed, StoreFuture) else joined([pushed], itemgetter(0))
         with self._lock:
             while self._under_way and self._under_way[0].has_ended:
@@ -94,7 +95,7 @@ class PushLog:
         push.hook_failure(partial(self._fail, names, steps, push))
 
     def is_under_way(self) -> bool:
-        """Whether any push has not ended. Forgets those before the first that has not."""
+        """Whether any push has not ended. Removes those before the first that has not."""
         while self._under_way and self._under_way[0].has_ended:
             self._under_way.popleft()
         if not self._under_way and self._pulls:
@@ -102,8 +103,8 @@ class PushLog:
         return bool(self._under_way)
 
     def guard(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> bool:
-        """`pulled` fails when a push under way fails without which one of these versions does not come. Whether any
-        push is under way. One that fails while this is called is in `failed`."""
+        """Makes `pulled` fail with any push in flight that one of these versions needs. False if no push is in flight.
+        A push that fails while this is called is in `failed`."""
         with self._lock:
             if not self.is_under_way():
                 return False
@@ -114,8 +115,7 @@ class PushLog:
         return True
 
     def failed(self, name: str, version: int, *, refused: bool = False) -> FailedPush | None:
-        """The earliest failed step without which there is no such version; `refused`: of those that the shards
-        certainly have not."""
+        """The earliest failed step that this version needs; `refused`: of those that the shards certainly lack."""
         if name not in self._failed:
             return None
         with self._lock:
@@ -123,12 +123,12 @@ class PushLog:
             return min(found, default=None, key=lambda one: one.step)
 
     def _fail(self, names: Iterable[str], steps: Iterable[int], pushed: StoreFuture[Any], error: BaseException) -> None:
-        """A push fails: pulls that wait for it do too."""
+        """A push has failed: the pulls that wait for it fail too."""
         lost: dict[str, int] = {}
         with self._lock:
             for name, step in zip(names, steps, strict=True):
                 if pushed.arrived or self._again.get((name, step), pushed) is not pushed:
-                    continue  # What else the call asked for has failed; or the step was pushed again.
+                    continue  # Only another part of the call has failed, or the step was pushed again.
                 one, failed = FailedPush(step, error), self._failed.setdefault(name, {})
                 self.has_failed = True
                 if one.is_refused or len(failed) < MOST_SILENT:
@@ -146,7 +146,7 @@ class PushLog:
                 pulled.set_exception(error)
 
 
-# --- Which step a slot is at, key by key, so that its user need not say it --------------------------------------------
+# --- The steps that a slot has begun, by key, so that its user need not number them -----------------------------------
 
 
 MOST_ENDED: Final = 1024
@@ -154,9 +154,9 @@ MOST_ENDED: Final = 1024
 
 
 class StepCounts:
-    """For each key that the slot pushes, how many steps of it have begun. `ended` steps were ended as a whole.
+    """For each key that the slot pushes, how many steps of it have begun. `_ended` steps were ended as a whole.
 
-    Counting starts at `start`: a process that takes a slot over goes on where its forerunner was.
+    Counting starts at `start`: a process that takes over a slot continues where the former one was.
     """
 
     __slots__ = ("_ended", "_start", "counts")
@@ -171,20 +171,21 @@ class StepCounts:
 
     @property
     def start(self) -> int:
-        """Where counting began."""
+        """The step at which counting began."""
         return self._start
 
     def __getitem__(self, name: str) -> int:
-        """Steps begun of a key: the version that has seen them. 0 for a key that the slot does not push."""
+        """Steps begun of a key, which is the version after them. 0 for a key that the slot does not push."""
         return self.counts.get(name, 0)
 
     def has_begun(self, name: str) -> bool:
         """Whether a step of the key was begun here."""
         return self[name] > (self._start if name in self.counts else 0)
 
-    def give_back(self, names: Sequence[str], taken: Sequence[int], befores: Sequence[int]) -> None:
-        """Steps that were taken when the counts were `befores` have not begun; where a later one has, they stay."""
-        for name, step, before in zip(names, taken, befores, strict=True):
+    def restore(self, names: Sequence[str], taken: Sequence[int], counts_before: Sequence[int]) -> None:
+        """Sets the counts back to `counts_before`, after steps that were counted could not begin; a key of which a
+        later step has begun keeps its count."""
+        for name, step, before in zip(names, taken, counts_before, strict=True):
             if self.counts[name] == step + 1 and before <= step:
                 self.counts[name] = before
 
@@ -209,7 +210,7 @@ class StepCounts:
         return found
 
 
-# --- Which steps of each key a slot has begun; what begins one, or counts on one, goes to the store in order ----------
+# --- Pushes and pulls with the steps that they begin or wait for, handed to the store in order ------------------------
 
 
 R = TypeVar("R")
@@ -222,11 +223,11 @@ _ON_HOST: Final = frozenset({np.ndarray})
 
 
 class SlotSteps:
-    """A step is counted and handed to the store at once, by one thread at a time: of each key, what was called first
-    goes first. So may calls from several threads, and calls whose arrays have to come from a GPU before. Ctrl-C comes
-    before or after that: no step is counted that was not sent, and none sent that is not counted.
+    """Counts a step and hands it to the store in one go, by one thread at a time, so that calls on one key keep their
+    order, also from several threads and with arrays that are first copied from a GPU. Ctrl-C is delivered before or
+    after that: no step is counted that was not sent, and none sent that is not counted.
 
-    Calls raise StoreRefusedError where a number cannot be meant; then nothing was begun.
+    Calls raise StoreRefusedError for numbers that are out of range; then nothing was begun.
     """
 
     def __init__(self, store: StoreCalls, registry: KeyRegistry, traffic: ArrayTraffic, start: int) -> None:
@@ -235,14 +236,15 @@ class SlotSteps:
         self._traffic = traffic
         self._counts = StepCounts(registry.pushed, start)
         self._log = PushLog()
-        self.unseen = set(registry.pushed)
-        """Keys that the slot pushes and that have not told yet which step they are at."""
+        self.unchecked = set(registry.pushed)
+        """Keys that the slot pushes and whose version on the shards was not compared with the counts yet."""
         self._lock = threading.RLock()
-        """Held while steps are counted and handed over, which waits for nothing. A signal's handler may call too."""
+        """Held while steps are counted and handed over, which never waits. Reentrant, for calls in a signal's
+        handler."""
 
     @property
     def start(self) -> int:
-        """Where counting began."""
+        """The step at which counting began."""
         return self._counts.start
 
     def of(self, name: str) -> int:
@@ -262,25 +264,25 @@ class SlotSteps:
     def push(
         self, call: str, names: list[str], step: int | None, arrays: list[Any], send: Send[R], *, pulls: bool = False
     ) -> Future[R] | None:
-        """Begins a step of each key; what raises has begun none. `pulls`: one message that ends with the values that
-        have seen it; None, and nothing has begun, where keys are at several steps, have not told at which, a push has
-        failed, or arrays of a GPU are under way."""
+        """Begins a step of each key; if it raises, it has begun none. `pulls`: one message, whose result are the values
+        after the step; None, and nothing has begun, if the keys are at several steps or unchecked, a push has failed,
+        or arrays are being copied from a GPU."""
         if step is not None:
             check_number(step, f"{self._registry.call(call)}: step")
         with uninterrupted(), self._lock:
             log, counts = self._log, self._counts.counts
-            befores = [*map(counts.__getitem__, names)]
+            counts_before = [*map(counts.__getitem__, names)]
             if pulls and (
                 log.has_failed
                 or self._traffic.under_way
-                or befores.count(befores[0]) < len(befores)
-                or not self.unseen.isdisjoint(names)
+                or counts_before.count(counts_before[0]) < len(counts_before)
+                or not self.unchecked.isdisjoint(names)
             ):
                 return None
             if step is None and log.has_failed:
-                for name, before in zip(names, befores, strict=True):
+                for name, before in zip(names, counts_before, strict=True):
                     self._check_none_refused(call, name, before)
-            steps = befores if step is None else [int(step)] * len(names)
+            steps = counts_before if step is None else [int(step)] * len(names)
             for name, begun in zip(names, steps, strict=True):
                 if counts[name] <= begun:
                     counts[name] = begun + 1
@@ -294,13 +296,13 @@ class SlotSteps:
                 else:
                     sent = send(steps, arrays)
             except BaseException:  # Nothing has left.
-                self._counts.give_back(names, steps, befores)
+                self._counts.restore(names, steps, counts_before)
                 raise
             log.add(names, steps, sent, again=step is not None)
         return sent if guard is None else joined([sent], itemgetter(0), [guard])
 
     def pull(self, call: str, names: Sequence[str], version: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
-        """Pulls a version of each key, by default what has seen all that was pushed."""
+        """Pulls a version of each key, by default the one after all pushed steps."""
         if version is not None:
             check_number(version, f"{self._registry.call(call)}: version")
         with self._lock:
@@ -343,18 +345,18 @@ class SlotSteps:
                     pulled.set_exception(self._failure(failed))
                 return
 
-    def look(self, names: Sequence[str], highest: Array) -> None:
+    def check_steps(self, names: Sequence[str], highest: Array) -> None:
         """Raises StoreRefusedError where a key has seen more steps of this slot than this process has begun: it was
         pushed by a process before this one, and what is pushed again would count for nothing."""
         for name, version in zip(names, highest.tolist(), strict=True):
-            if name in self.unseen and version > self._counts[name]:
+            if name in self.unchecked and version > self._counts[name]:
                 detail = f"it has seen {version} steps of this slot, and this process has begun {self._counts[name]}"
                 raise StoreRefusedError(
                     f"{self._registry.where('pull', user_key(name))}: {detail}: another one was here before it, and "
                     f"what is pushed again counts for nothing; to go on, connect with step={version}, and with a "
                     "higher incarnation= where the other may still live; to start over, restart the shards"
                 )
-        self.unseen.difference_update(names)
+        self.unchecked.difference_update(names)
 
     def _check_none_refused(self, call: str, name: str, version: int) -> None:
         """Raises StoreRefusedError where a step of the key before `version` was refused: until it is pushed again no
@@ -397,7 +399,7 @@ def _again(failed: FailedPush) -> str:
 
 
 BETWEEN_S: Final = 0.02
-"""Between two looks at what shards have answered."""
+"""Between two checks of what the shards have answered."""
 
 WARN_AFTER_S: Final = 2.0
 """A process that waits longer says for whom."""

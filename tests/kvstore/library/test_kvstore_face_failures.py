@@ -165,11 +165,11 @@ def test_a_failure_hook_that_comes_as_the_future_fails_is_called() -> None:
 class Looked(StoreFuture[None]):
     """Counts how often it is asked about, and by how many it is watched."""
 
-    looks = 0
+    checks_steps = 0
 
     @property
     def has_ended(self) -> bool:  # type: ignore[override]  # it is counted
-        Looked.looks += 1
+        Looked.checks_steps += 1
         return self._state == "FINISHED"
 
     @has_ended.setter
@@ -177,18 +177,18 @@ class Looked(StoreFuture[None]):
         assert ended
 
     def hook(self, hook: Callable[[Future[None]], None]) -> None:
-        Looked.looks += 1
+        Looked.checks_steps += 1
         super().hook(hook)
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_push_and_a_pull_look_at_no_more_pushes_the_more_are_under_way(again: bool) -> None:
-    Looked.looks, log, count = 0, PushLog(), 1000
+    Looked.checks_steps, log, count = 0, PushLog(), 1000
     pushes, pulls = [Looked() for _ in range(count)], [StoreFuture[None]() for _ in range(count)]
     for step, push in enumerate(pushes):
         log.add(["w"], [step], push, again=again)
         assert log.guard(["w"], [step + 1], pulls[step])
-    assert Looked.looks <= 6 * count
+    assert Looked.checks_steps <= 6 * count
     pushes[600].set_exception(StoreRefusedError("far"))
     assert [one.done() for one in pulls] == [False] * 600 + [True] * 400
     for push in pushes:

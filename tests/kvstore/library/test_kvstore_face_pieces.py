@@ -99,9 +99,9 @@ def test_what_follows_a_future_fails_with_it_or_by_itself() -> None:
 
 def test_work_of_another_thread_that_took_too_long_is_its_callers_error() -> None:
     """It is asked at most twice whether the other thread is there: before the work is done, and after."""
-    looks = iter([False, False])
+    checks_steps = iter([False, False])
     with pytest.raises(TimeoutError, match="the link"):
-        OtherThread(lambda work: work(), lambda: next(looks)).do(late)
+        OtherThread(lambda work: work(), lambda: next(checks_steps)).do(late)
 
 
 def late() -> None:
