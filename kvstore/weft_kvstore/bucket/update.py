@@ -20,7 +20,7 @@ from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
 from weft_kvstore.description.records import KeyDescription, Merge, Mode
 from weft_kvstore.hyper import HyperHold, KeyHyper
 from weft_kvstore.sharding import BucketPart
-from weft_kvstore.wire.outbox import OneBuffer, Pinnable
+from weft_kvstore.wire.outbox import BufferSource, Pinnable
 
 # --- The values of a bucket on a shard: one flat array, in blocks that are copied where slices are written while lent -
 # A block has whole slices of at most `BLOCK_BYTES` together: it fills a frame, and is what a copy costs where a reader
@@ -64,7 +64,7 @@ class BucketValues:
         self._remembered = 0
         self._edges = np.array([0, len(bounds) - 1]) if in_one else _edges(bounds * self.dtype.itemsize)
         self._block_of = np.repeat(np.arange(len(self._edges) - 1), np.diff(self._edges))
-        source, itemsize = OneBuffer(bytes_of(values)), self.dtype.itemsize
+        source, itemsize = BufferSource(bytes_of(values)), self.dtype.itemsize
         starts = bounds[self._edges].tolist()
         self._blocks = [
             Pinnable(values[start:stop], source, start * itemsize, parts, shared=shared)
@@ -87,10 +87,10 @@ class BucketValues:
         found = []
         for low, high, block, part, _, elements in self._cuts.get((first, stop)) or self._cut(first, stop):
             held = self._blocks[block]
-            if held.home is not None:
-                held = self._blocks[block] = held.moved_home()
+            if held.original is not None:
+                held = self._blocks[block] = held.copied_back()
             if held.pinned[part] if high - low == 1 else held.pinned[part : part + high - low].any():
-                held = self._blocks[block] = held.copied()
+                held = self._blocks[block] = held.copy()
             found.append((low, high, held.array[elements]))
         return found
 

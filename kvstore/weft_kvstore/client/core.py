@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.encoders import GradientEncoders
-from weft_kvstore.client.link import ClientLink, SentPiece
+from weft_kvstore.client.link import ClientLink, SentFragment
 from weft_kvstore.client.operation import Answer, Operation
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
@@ -252,13 +252,13 @@ class ClientCore:
             self._on_acknowledged(link, values.acknowledge, now)
         shard, parts = link.shard, [payload]
         if values.at:
-            if link.arena.lent is not None:
-                parts = parts_at(values, link.arena.lent)
+            if link.arena.peer_memory is not None:
+                parts = parts_at(values, link.arena.peer_memory)
             elif link.may_share:  # The shard's end is gone, or what it lends could not be mapped.
                 link.connection.disconnected(now)
                 return True
             else:
-                raise ProtocolError("Values.at: the shard has lent nothing")
+                raise ProtocolError("Values.at: the shard shares no memory")
         operation = None
         for request, received in value_runs(values, parts):
             operation = link.requests.get(request)
@@ -276,11 +276,11 @@ class ClientCore:
 
     def _on_acknowledged(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
         for frame in frames:
-            pieces: Sequence[SentPiece] = link.outbox.acknowledge(frame, now)
-            self._delivered(link, link.arena.arrived(frame, pieces) if link.arena.in_use else pieces)
+            fragments: Sequence[SentFragment] = link.outbox.acknowledge(frame, now)
+            self._delivered(link, link.arena.arrived(frame, fragments) if link.arena.in_use else fragments)
 
-    def _delivered(self, link: ClientLink, pieces: Sequence[SentPiece]) -> None:
-        for one in pieces:
+    def _delivered(self, link: ClientLink, fragments: Sequence[SentFragment]) -> None:
+        for one in fragments:
             if not one.run.cancelled and one.run.owner.arrived(link.shard, one.count):
                 self.end(one.run.owner, None, None)
 
@@ -290,11 +290,11 @@ class ClientCore:
         runs = [] if frame is None else frame.runs()
         if message.run >= len(runs):
             raise ProtocolError(f"PushRefused.run: run {message.run} of frame {message.frame} is not under way")
-        operation, *others = {piece.run.owner: None for piece in runs[message.run]}
+        operation, *others = {fragment.run.owner: None for fragment in runs[message.run]}
         if not others:
             self.end(operation, None, StoreRefusedError(f"{self.name_of(operation)}: {link.name}: {message.reason}"))
             return
-        for run in link.outbox.repeat(message.frame, message.run):
+        for run in link.outbox.requeue_run(message.frame, message.run):
             run.entry = run.entry._replace(request=run.owner.number)
             if not run.owner.ended:
                 run.owner.runs[link.shard].append(run)

@@ -31,12 +31,12 @@ from weft_kvstore.wire.messages import (
     Welcome,
     nbytes_of,
 )
-from weft_kvstore.wire.outbox import Outbox, OutFrame, Piece
+from weft_kvstore.wire.outbox import Fragment, Outbox, OutFrame
 
 # --- Pulls, and frames of what is pushed, as the messages that say them -----------------------------------------------
 
 
-SentPiece: TypeAlias = Piece[SentEntry, Operation]
+SentFragment: TypeAlias = Fragment[SentEntry, Operation]
 SentFrame: TypeAlias = OutFrame[SentEntry, Operation]
 
 
@@ -60,7 +60,7 @@ def pull_messages(pulls: Iterable[Operation], shard: int) -> list[Pull]:
     return messages
 
 
-# --- What of a link's frames is under way in the client's memory: laid there, arrived, and read no more ---------------
+# --- Frames whose payload is in the client's shared memory: put there, arrived, read and released ---------------------
 # The shard reads what lies there where it lies, so that it has arrived at one time and may be written at another. What
 # a connection that broke had brought there may be read still, until the shard says so on the next one.
 
@@ -69,28 +69,27 @@ UNREAD: Final = "the shard has it where it lies, and reads it once the other slo
 
 
 class ArenaFrames:
-    """`memory` is the client's, while the shard has mapped it; `lent` is then the shard's, if it shares any. `in_use`:
-    a frame was laid there, by this connection or before.
+    """`memory` is the client's, while the shard has mapped it; `peer_memory` is then the shard's, if it shares any.
+    `in_use`: a frame was put there, by this connection or before.
 
-    Invariants: `_laid` has the frames of this connection that the shard may read: where they are, and which of their
-    pieces are the caller's own arrays; `_unread` has those of them that have arrived, each with these pieces. `_left`
-    is what earlier connections have there. `_read_before`: arrays of the caller may be read still through an earlier
-    connection; `_late` has arrived since.
-    """
+    Invariants: `_shared_frames` has the frames of this connection that the shard may read: where they are, and which of
+    their fragments are the caller's own arrays; `_unread` has those of them that have arrived, each with these
+    fragments. `_left` is what earlier connections have there. `_read_before`: arrays of the caller may be read still
+    through an earlier connection; `_late` has arrived since."""
 
     __slots__ = (
-        "_laid",
         "_late",
         "_left",
         "_own",
         "_read_before",
         "_shard",
+        "_shared_frames",
         "_unread",
         "bytes_received",
         "bytes_sent",
         "in_use",
-        "lent",
         "memory",
+        "peer_memory",
     )
 
     def __init__(self, shard: int, own: SharedMemory | None = None) -> None:
@@ -100,82 +99,82 @@ class ArenaFrames:
         self._shard = shard
         self._own = own
         self.memory: SharedMemory | None = None
-        self.lent: Array | None = None
-        self._laid: dict[int, tuple[list[Span], list[bool]]] = {}
-        self._unread: dict[int, list[SentPiece]] = {}
+        self.peer_memory: Array | None = None
+        self._shared_frames: dict[int, tuple[list[Span], list[bool]]] = {}
+        self._unread: dict[int, list[SentFragment]] = {}
         self._left: list[list[Span]] = []
         self._read_before = False
-        self._late: list[SentPiece] = []
+        self._late: list[SentFragment] = []
 
-    def lay(self, frame: SentFrame) -> list[Span]:
+    def put(self, frame: SentFrame) -> list[Span]:
         """Where the bytes of a frame are, for the shard to read; nothing where they have to travel."""
         if self.memory is None or frame.nbytes < self.memory.least_bytes:
             return []
-        stretches = frame.stretches()
-        laid = self.memory.lay([parts for _, parts in stretches])
-        if laid is None:
+        sections = frame.sections()
+        put = self.memory.put([parts for _, parts in sections])
+        if put is None:
             return []
-        spans, in_place = laid
-        flags = [flag for (pieces, _), flag in zip(stretches, in_place, strict=True) for _ in pieces]
+        spans, in_place = put
+        flags = [flag for (fragments, _), flag in zip(sections, in_place, strict=True) for _ in fragments]
         self.in_use = True
-        self._laid[frame.number] = spans, flags
+        self._shared_frames[frame.number] = spans, flags
         self.bytes_sent += frame.nbytes
         return spans
 
-    def arrived(self, frame: int, pieces: Sequence[SentPiece]) -> Sequence[SentPiece]:
-        """A frame has arrived: which of its pieces have nothing more to wait for.
+    def arrived(self, frame: int, fragments: Sequence[SentFragment]) -> Sequence[SentFragment]:
+        """A frame has arrived: which of its fragments have nothing more to wait for.
 
         What lies in the caller's own arrays waits until it was read; what was copied, and is the store's, does not.
         """
-        if frame in self._laid:
-            in_place = self._laid[frame][1]
-            unread = self._unread[frame] = [one for one, waits in zip(pieces, in_place, strict=True) if waits]
+        if frame in self._shared_frames:
+            in_place = self._shared_frames[frame][1]
+            unread = self._unread[frame] = [one for one, waits in zip(fragments, in_place, strict=True) if waits]
             for one in unread:
                 one.run.owner.because[self._shard] = UNREAD
-            return [one for one, waits in zip(pieces, in_place, strict=True) if not waits]
+            return [one for one, waits in zip(fragments, in_place, strict=True) if not waits]
         if self._read_before:
-            self._late += pieces
+            self._late += fragments
             return ()
-        return pieces
+        return fragments
 
-    def released(self, frame: int) -> Sequence[SentPiece] | None:
-        """What a frame has here is read no more: its pieces that waited for that; None where it had not arrived.
+    def released(self, frame: int) -> Sequence[SentFragment] | None:
+        """What a frame has here is read no more: its fragments that waited for that; None where it had not arrived.
         Raises ProtocolError for a frame that has nothing here."""
-        if frame not in self._laid:
+        if frame not in self._shared_frames:
             raise ProtocolError(f"Released.frame: {frame} is not in shared memory")
-        self._give([self._laid.pop(frame)[0]])
+        self._free([self._shared_frames.pop(frame)[0]])
         return self._unread.pop(frame, None)
 
-    def released_before(self) -> Sequence[SentPiece]:
-        """What earlier connections have here is read no more: the pieces that waited for that."""
+    def released_before(self) -> Sequence[SentFragment]:
+        """What earlier connections have here is read no more: the fragments that waited for that."""
         left, self._left = self._left, []
-        self._give(left)
+        self._free(left)
         late, self._late, self._read_before = self._late, [], False
         return late
 
-    def reset(self) -> list[SentPiece]:
+    def reset(self) -> list[SentFragment]:
         """A new connection begins: what it has to bring again though it had arrived."""
-        self.memory = self.lent = None
+        self.memory = self.peer_memory = None
         # What earlier connections brought there may be read still, and is not written before the shard says so.
-        self._left += [spans for spans, _ in self._laid.values()]
-        self._read_before = self._read_before or any(any(in_place) for _, in_place in self._laid.values())
+        self._left += [spans for spans, _ in self._shared_frames.values()]
+        self._read_before = self._read_before or any(any(in_place) for _, in_place in self._shared_frames.values())
         again = [*chain(*self._unread.values()), *self._late]
         for one in again:
             one.run.owner.because.pop(self._shard, None)
-        self._laid, self._unread, self._late = {}, {}, []
+        self._shared_frames, self._unread, self._late = {}, {}, []
         return again
 
-    def _give(self, laid: list[list[Span]]) -> None:
+    def _free(self, frames: Iterable[list[Span]]) -> None:
         if self._own is not None:
-            for spans in laid:
-                self._own.give(spans)
+            for spans in frames:
+                self._own.free(spans)
 
 
 def _are_before(frame: SentFrame, pull: Pull) -> bool:
     """Whether all calls that a frame is of were made before what is pulled: the shard answers after it has the frame,
     and a pull does not see a push that was made after it. Calls are numbered as they are made."""
     last, first = 0, pull.asks[0][0]
-    for one in frame.pieces:  # Loops: it is asked in every call.
+    for one in frame.fragments:  # Loops: it is asked in every call.
         last = max(last, one.run.owner.number)
     for ask in pull.asks:
         first = min(first, ask[0])
@@ -256,9 +255,9 @@ class ClientLink:
             self.sent += 1
             self.outgoing.append(encode(message, None, self.sent))
 
-    def share(self, lent: Array | None, *, taken: bool) -> None:
+    def share(self, peer_memory: Array | None, *, taken: bool) -> None:
         """The shard has mapped the client's memory, and lends its own; or neither any more."""
-        self.arena.memory, self.arena.lent = self._memory if taken else None, lent
+        self.arena.memory, self.arena.peer_memory = self._memory if taken else None, peer_memory
         self.outbox.shared = taken
 
     def count_values(self, values: Values) -> None:
@@ -270,13 +269,13 @@ class ClientLink:
             self.arena.bytes_received += total
         self.acknowledge.append(values.frame)
 
-    def released(self, frame: int, now: float) -> Sequence[SentPiece]:
+    def released(self, frame: int, now: float) -> Sequence[SentFragment]:
         """What a frame has in the arena is read no more, so it has arrived; 0: what earlier connections have. Raises
         ProtocolError."""
         if not frame:
             return self.arena.released_before()
-        pieces = self.arena.released(frame)
-        return self.outbox.acknowledge(frame, now) if pieces is None else pieces
+        fragments = self.arena.released(frame)
+        return self.outbox.acknowledge(frame, now) if fragments is None else fragments
 
     def on_handshake(self, message: Welcome | Refused, now: float) -> None:
         """The shard says whether it talks with us; if so, everything that is open is asked again. Raises
@@ -330,7 +329,7 @@ class ClientLink:
             self.payload_bytes_sent += frame.nbytes
             receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
             self.sent += 1
-            at = [] if arena.memory is None else arena.lay(frame)
+            at = [] if arena.memory is None else arena.put(frame)
             push = Push(frame.number, frame.rows(), at, receipts, pull)
             self.outgoing.append(encode(push, None if at else frame.payload(), self.sent))
             most -= frame.nbytes

@@ -21,7 +21,7 @@ from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.sharding import Routing, RowLayout, row_layout
-from weft_kvstore.wire.outbox import OneBuffer, Source
+from weft_kvstore.wire.outbox import BufferSource, Source
 
 # --- A run of slices that some keys of a call have on a shard ---------------------------------------------------------
 
@@ -116,7 +116,7 @@ def source_of(run: PlanRun, arrays: Sequence[Array]) -> Source:
     if len(run.parts) == 1:
         (part,) = run.parts
         flat = memoryview(arrays[part.position]).cast("B")  # type: ignore[arg-type]  # mypy does not know arrays as buffers
-        return OneBuffer(flat if part.whole else flat[part.start : part.stop])
+        return BufferSource(flat if part.whole else flat[part.start : part.stop])
     parts: list[Any] = list(run.pick(arrays))
     for number in run.partial:
         part = run.parts[number]

@@ -17,7 +17,7 @@ from weft_kvstore.rows.rows import Rows, spread_rows
 from weft_kvstore.sharding import Routing, chunks_of
 from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueRun
 from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
-from weft_kvstore.wire.outbox import CALL_PRIORITY, OneBuffer, OutRun
+from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutRun
 
 
 class PushRowsOperation(Operation):
@@ -158,7 +158,7 @@ class PullRowsOperation(Operation):
         entry = SentEntry(PayloadKind.IDS, self.number, bucket, self.version, chunks)
         bounds = _bounds(chunks, self._layout.ids_up * ID_BYTES, base.nbytes)
         priority = self._table.key.priority - self.priority * CALL_PRIORITY
-        return OutRun(entry, 0, bounds, OneBuffer(base), priority=priority, owner=self)
+        return OutRun(entry, 0, bounds, BufferSource(base), priority=priority, owner=self)
 
 
 def _bounds(chunks: int, a_chunk: int, nbytes: int) -> Array:

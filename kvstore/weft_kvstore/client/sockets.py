@@ -337,7 +337,7 @@ class ClientSockets:
         handover = link_socket.handover
         assert handover is not None
         handover.receive()
-        self.core.links[shard].share(handover.lent, taken=handover.accepted)
+        self.core.links[shard].share(handover.peer_memory, taken=handover.accepted)
         if handover.is_unusable:  # The shard may say what cannot be read: the next connection does without.
             self._shares = False
             self.core.disconnected(shard, time.monotonic())

@@ -113,16 +113,15 @@ def _packet(one: socket.socket) -> Any:
 class Handover:
     """Offers an arena to the listener of a shard; never waits. Raises ArenaError where there is no way to it.
 
-    `accepted` once the shard has mapped the arena, until the connection ends; `lent` is then the shard's memory, if it
-    shares any. The connection stays while both use each other's memory: its end tells either side at once that the
-    other one is gone. Belongs to one thread. It ends for good, and `reason` says why; none of it is an error of the
-    store: payloads travel as bytes.
-    """
+    `accepted` once the shard has mapped the arena, until the connection ends; `peer_memory` is then the shard's memory,
+    if it shares any. The connection stays while both use each other's memory: its end tells either side at once that
+    the other one is gone. Belongs to one thread. It ends for good, and `reason` says why; none of it is an error of the
+    store: payloads travel as bytes."""
 
     def __init__(self, name: bytes, link: LinkId, arena: SharedMemory, *, user: int | None = None) -> None:
         self.accepted = False
         self.reason = ""
-        self.lent: Array | None = None
+        self.peer_memory: Array | None = None
         self.is_unusable = False
         """Whether the shard may have mapped the arena all the same: its answer could not be used."""
         self._socket = _packet_socket()
@@ -153,7 +152,7 @@ class Handover:
                     return
                 if len(fds) != (answer.nbytes > 0):
                     raise ArenaError(f"{len(fds)} descriptors came with an answer of {answer.nbytes} bytes")
-                self.lent = map_shared(fds[0], answer.nbytes) if fds else None
+                self.peer_memory = map_shared(fds[0], answer.nbytes) if fds else None
                 self.accepted = True
         except BlockingIOError:
             pass
@@ -166,7 +165,7 @@ class Handover:
     def close(self, reason: str = "closed") -> None:
         """The client uses the shard's memory no more. Idempotent."""
         if self._socket.fileno() >= 0:
-            self.accepted, self.lent, self.reason = False, None, reason
+            self.accepted, self.peer_memory, self.reason = False, None, reason
             self._socket.close()
 
 
@@ -182,7 +181,8 @@ class _Client:
 
 class ArenaListener:
     """A Unix socket with a name drawn at random, which goes into a client's Welcome. `arenas` are those that were
-    brought, by connection, while the client's end is there. Whoever brings one gets `lent`, where there is some.
+    brought, by connection, while the client's end is there. Whoever brings one gets `shared_memory`, where there is
+    some.
 
     The kernel says whose process connects: one of another user than `user` (this process's own unless given) is turned
     away, and counted in `refused`. Never waits. Belongs to one thread. Raises ArenaError where the system has no such
@@ -192,7 +192,7 @@ class ArenaListener:
     def __init__(self, *, user: int | None = None) -> None:
         self.name = os.urandom(NAME_BYTES)
         self.refused = 0
-        self.lent: SharedMemory | None = None
+        self.shared_memory: SharedMemory | None = None
         self.arenas: dict[LinkId, PeerMemory] = {}
         self._user = os.geteuid() if user is None else user
         self._clients: dict[int, _Client] = {}
@@ -272,10 +272,12 @@ class ArenaListener:
         if len(fds) != 1:
             raise ArenaError(f"{len(fds)} descriptors came with the offer, there must be one")
         memory = map_shared(fds[0], offer.nbytes)
-        if self.lent is None:
+        if self.shared_memory is None:
             client.socket.send(_encoder.encode(Answer()))
         else:
-            socket.send_fds(client.socket, [_encoder.encode(Answer(self.lent.nbytes))], [self.lent.fd])
+            socket.send_fds(
+                client.socket, [_encoder.encode(Answer(self.shared_memory.nbytes))], [self.shared_memory.fd]
+            )
         client.link, self.arenas[link] = link, PeerMemory(memory)
 
     def _refuse(self, client: _Client, reason: str) -> None:

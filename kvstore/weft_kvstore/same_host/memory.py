@@ -146,7 +146,7 @@ class SpareSpace:
         """In order; no two touch."""
         self._taken: dict[int, int] = {}
 
-    def take(self, nbytes: int) -> int | None:
+    def allocate(self, nbytes: int) -> int | None:
         """The offset of a range of at least this length, or None if no gap is long enough."""
         length = -(-nbytes // ALIGNMENT) * ALIGNMENT
         for number, (start, end) in enumerate(self._gaps):
@@ -156,7 +156,7 @@ class SpareSpace:
                 return start
         return None
 
-    def give(self, offset: int) -> None:
+    def free(self, offset: int) -> None:
         """A range comes back. Raises ValueError for an offset that none has."""
         length = self._taken.pop(offset, None)
         if length is None:
@@ -240,9 +240,9 @@ class SharedMemory:
         kind = np.dtype(dtype)
         return self._bytes[offset : offset + prod(shape) * kind.itemsize].view(kind).reshape(shape)
 
-    def lay(self, pieces: Sequence[Sequence[Buffer]]) -> tuple[list[Span], list[bool]] | None:
+    def put(self, pieces: Sequence[Sequence[Buffer]]) -> tuple[list[Span], list[bool]] | None:
         """Where the bytes of a frame are, piece by piece in order, and which pieces lie in arrays that are here. What
-        does not is copied to the staging area, until `give`. None where there is no room."""
+        does not is copied to the staging area, until `free`. None where there is no room."""
         found: list[tuple[int, Array]] = []
         in_place: list[bool] = []
         copied = 0
@@ -270,15 +270,15 @@ class SharedMemory:
             elif view.size:
                 spans.append((offset, view.size))
         if len(spans) > MAX_SPANS:
-            self.give(spans)
+            self.free(spans)
             return None
         return spans, in_place
 
-    def give(self, spans: Sequence[Span]) -> None:
-        """What `lay` has said is read no more."""
+    def free(self, spans: Sequence[Span]) -> None:
+        """What `put` has said is read no more."""
         staged = min((offset for offset, _ in spans if offset >= self._staging_start), default=None)
         if staged is not None:
-            self._staging.give(staged)
+            self._staging.free(staged)
 
     def close(self) -> None:
         """Nobody gets it any more, and nothing is laid there. Idempotent."""
@@ -296,13 +296,13 @@ class SharedMemory:
             self.close()
 
     def _take(self, nbytes: int) -> int | None:
-        offset = self._staging.take(nbytes)
+        offset = self._staging.allocate(nbytes)
         if offset is not None and offset + nbytes > self._reserved:
             stop = min(max(offset + nbytes, self._reserved + STAGING_STEP), self.nbytes)
             try:
                 self.reserve(self._reserved, stop)
             except ArenaError:
-                self._staging.give(offset)
+                self._staging.free(offset)
                 return None
             self._reserved = stop
         return offset

@@ -276,7 +276,7 @@ class ShardServer:
             shard,
             tables=self._tables,
             keeps_previous=keeps_previous,
-            lend=lambda nbytes: None if self._listener is None else _shared_memory(lambda: shard_memory(nbytes)),
+            make_shared=lambda nbytes: None if self._listener is None else _shared_memory(lambda: shard_memory(nbytes)),
             stopped=stopped,
         )
         try:

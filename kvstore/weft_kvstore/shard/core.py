@@ -152,7 +152,7 @@ class ShardCore:
             )
         job = Job(shard)
         if self.arenas is not None:
-            self.arenas.lent = shard.lent
+            self.arenas.shared_memory = shard.shared_memory
         if shard.gate is not None:
             shard.gate.tell = lambda step: self._tell_measured(job, step)
         self.links.job = job

@@ -53,8 +53,8 @@ class JobShard:
     """Shard number `shard` of a store. Makes the first values of its slices; their memory is all it holds.
     `keeps_previous`: of dense keys also the values before the last step of each slice, which a pull of that version
     gets. So a process that takes over a slot can do the step again that was under way, and nobody else has to.
-    `lend`: makes memory of so many bytes that clients of this host may read, where the values of dense keys lie then;
-    None where there can be none.
+    `make_shared`: makes memory of so many bytes that clients of this host may read, where the values of dense keys lie
+    then; None where there can be none.
 
     Raises DescriptionError for a rule that there is not, ValueError for an initializer that there is not, and
     OpenStoppedError soon after `stopped` says so.
@@ -68,7 +68,7 @@ class JobShard:
         rule: Rule | None = None,
         tables: TablePlace | None = None,
         keeps_previous: bool = False,
-        lend: Callable[[int], SharedMemory | None] = lambda _: None,
+        make_shared: Callable[[int], SharedMemory | None] = lambda _: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.description = description
@@ -92,7 +92,7 @@ class JobShard:
             for bucket in self._routing.buckets
             if shard in bucket.parts
         }
-        self.lent = lend(sum(sizes.values()))
+        self.shared_memory = make_shared(sum(sizes.values()))
         """Where the values of dense keys are, and what clients of this host read besides; None where they read
         nothing."""
         begin = 0
@@ -103,8 +103,8 @@ class JobShard:
             elif shard in bucket.parts:
                 spec = self._bucket_spec(bucket.number)
                 memory = None
-                if self.lent is not None:
-                    memory = self.lent.array(begin, (int(spec.part.bounds[-1]),), np.uint8)
+                if self.shared_memory is not None:
+                    memory = self.shared_memory.array(begin, (int(spec.part.bounds[-1]),), np.uint8)
                     begin += sizes[bucket.number]
                 self.buckets[bucket.number] = make_bucket(
                     description, self._routing, spec, shard, wanted, memory=memory
@@ -117,8 +117,8 @@ class JobShard:
         """Gives back what tables have on disk. Nothing else is to be called then."""
         for table in self.tables.values():
             table.close()
-        if self.lent is not None:
-            self.lent.close()
+        if self.shared_memory is not None:
+            self.shared_memory.close()
 
     def reads_in_place(self, run: Run) -> bool:
         """Whether it does nothing with the bytes of a run but compute: what is checked, or kept, has to be copied."""

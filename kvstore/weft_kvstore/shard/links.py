@@ -29,7 +29,7 @@ class Arenas(Protocol):
     """Where clients of this host bring their memory, as the shard's core sees it: see `ArenaListener`."""
 
     name: bytes
-    lent: SharedMemory | None
+    shared_memory: SharedMemory | None
     arenas: dict[tuple[bytes, int], PeerMemory]
 
 

@@ -26,7 +26,7 @@ from weft_kvstore.wire.messages import (
     Values,
     Welcome,
 )
-from weft_kvstore.wire.outbox import Outbox, Piece, Pin
+from weft_kvstore.wire.outbox import Fragment, Outbox, Pin
 
 # --- A connection that has said Hello, as its shard sees it -----------------------------------------------------------
 
@@ -74,7 +74,7 @@ class Peer:
         self.open_entries = 0
         self.ids_bytes = 0
         self.held: Counter[int] = Counter()
-        self._laid: dict[int, Sequence[Span]] = {}
+        self._shared_frames: dict[int, Sequence[Span]] = {}
         """By frame under way, where its bytes are in the shard's own memory."""
         self._answers: dict[int, dict[int, AnswerRun]] = {}
         """The runs of each request that wait in the outbox, by their id()."""
@@ -96,10 +96,10 @@ class Peer:
         self.measures: dict[int, int] = {}
         self.arena: PeerMemory | None = None
         self.outbox.shared = False
-        if (memory := self.job.shard.lent) is not None:
-            for spans in self._laid.values():  # The process reads nothing of its last connection any more.
-                memory.give(spans)
-        self._laid.clear()
+        if (memory := self.job.shard.shared_memory) is not None:
+            for spans in self._shared_frames.values():  # The process reads nothing of its last connection any more.
+                memory.free(spans)
+        self._shared_frames.clear()
 
     def disconnect(self) -> None:
         """The connection is gone. What it has not brought waits for the process's next one."""
@@ -137,19 +137,19 @@ class Peer:
         frame = self.outbox.fill(now)
         if frame is None:
             return None
-        for piece in frame.pieces:
-            run = piece.run
+        for fragment in frame.fragments:
+            run = fragment.run
             if run.sent == run.count:  # Nothing of it waits any more. A frame may have several pieces of it.
                 runs = self._answers.get(run.entry.request)
                 if runs is not None:
                     runs.pop(id(run), None)
                     if not runs:
                         del self._answers[run.entry.request]
-        at, memory = [], self.job.shard.lent
+        at, memory = [], self.job.shard.shared_memory
         if self.outbox.shared and memory is not None and frame.nbytes >= memory.least_bytes:
-            laid = memory.lay([parts for _, parts in frame.stretches()])
-            if laid is not None:
-                at = self._laid[frame.number] = laid[0]
+            put = memory.put([parts for _, parts in frame.sections()])
+            if put is not None:
+                at = self._shared_frames[frame.number] = put[0]
                 self.shared.sent += frame.nbytes
         receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
         self.sent += 1
@@ -172,10 +172,10 @@ class Peer:
 
     def arrived(self, frame: int, now: float) -> None:
         """The client has acknowledged a frame. Raises ProtocolError for one that is not under way."""
-        for piece in self.outbox.acknowledge(frame, now):
-            piece.run.owner.give_back(piece.run.begin + piece.first, piece.count)
-        if frame in self._laid and (memory := self.job.shard.lent) is not None:
-            memory.give(self._laid.pop(frame))
+        for fragment in self.outbox.acknowledge(frame, now):
+            fragment.run.owner.release(fragment.run.begin + fragment.first, fragment.count)
+        if frame in self._shared_frames and (memory := self.job.shard.shared_memory) is not None:
+            memory.free(self._shared_frames.pop(frame))
 
     def cancel(self, request: int) -> None:
         """The client waits for this pull no longer: what of it has not left will not."""
@@ -186,7 +186,7 @@ class Peer:
             self.forget(wait)
         for run in self._answers.pop(request, {}).values():
             self.outbox.cancel(run)
-            run.owner.give_back(run.begin + run.sent, run.waiting)
+            run.owner.release(run.begin + run.sent, run.waiting)
 
     def cancel_all(self, requests: Iterable[int]) -> None:
         """The client waits for none of these."""
@@ -201,23 +201,23 @@ class Peer:
         self.pulls.clear()
         self._answers.clear()
         frames, waiting = self.outbox.clear()
-        arena, memory = self.arena, self.job.shard.lent
-        left = [piece for frame in frames if frame.number in self._laid for piece in frame.pieces]
+        arena, memory = self.arena, self.job.shard.shared_memory
+        left = [fragment for frame in frames if frame.number in self._shared_frames for fragment in frame.fragments]
         if self.identity is None:  # Some of it may have left on the last connection.
             left += waiting
         else:
-            _give_back(waiting)
+            _release(waiting)
         if arena is not None and memory is not None:
-            arena.at_end(partial(_give_back, left))
-            for spans in self._laid.values():
-                arena.at_end(partial(memory.give, spans))
-        self._laid.clear()
+            arena.at_end(partial(_release, left))
+            for spans in self._shared_frames.values():
+                arena.at_end(partial(memory.free, spans))
+        self._shared_frames.clear()
         self.identity = None
 
 
-def _give_back(pieces: Iterable[Piece[AnswerEntry, Pin]]) -> None:
-    for run, first, count, *_ in pieces:
-        run.owner.give_back(run.begin + first, count)
+def _release(fragments: Iterable[Fragment[AnswerEntry, Pin]]) -> None:
+    for run, first, count, *_ in fragments:
+        run.owner.release(run.begin + first, count)
 
 
 # --- Whom a job's steps wait for: from when a step's gradients came, slot by slot -------------------------------------

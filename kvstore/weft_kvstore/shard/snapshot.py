@@ -102,7 +102,7 @@ def capture(
         for number, captured in tables.items():
             shard.tables[number].rows.release(captured.rows)
         for pin, count in pins:
-            pin.give_back(0, count)
+            pin.release(0, count)
         tables.clear()
         views.clear()
         pins.clear()

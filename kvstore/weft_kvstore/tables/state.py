@@ -21,7 +21,7 @@ from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
 from weft_kvstore.sharding import RowLayout, chunks_of
 from weft_kvstore.tables.steps import RowPushes, TableSpec, TableSteps
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.outbox import CALL_PRIORITY, OneBuffer, OutRun, Pin
+from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutRun, Pin
 
 MakeRows = Callable[[Array], Array]
 """make(rows): the first values (n, width) of the table's rows (n) int64."""
@@ -437,7 +437,7 @@ class TableState(Work):
                 rows = yield from self.reading(some, name)
                 bounds = np.arange(chunks_of(len(some), a_chunk) + 1) * (a_chunk * self.layout.row_bytes)
                 bounds[-1] = rows.nbytes
-                entry, source = AnswerEntry(wait.request, array, number, version), OneBuffer(bytes_of(rows))
+                entry, source = AnswerEntry(wait.request, array, number, version), BufferSource(bytes_of(rows))
                 yield OutRun(entry, low // a_chunk, bounds, source, priority=priority, owner=Pin(None, 0, 0))
 
     def is_one_piece(self, wait: PullWait) -> bool:

@@ -1,7 +1,6 @@
-"""What waits to be sent on a connection: arrays whose bytes travel while others want to write them, runs of slices in
-them, how fast the link delivers, and the queue that fills frames with the most urgent ones as they leave. Pure: the
-time is a parameter.
-"""
+"""What waits to be sent on a connection: runs of slices, pins on the arrays that have their bytes, the credit of a
+link, and the queue that fills frames with the most urgent slices at the moment of sending. Pure: the time is a
+parameter."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import MAX_RUNS
 
-# --- What waits in an outbox: adjacent slices that are sent in their order, together or in parts ----------------------
+# --- Runs: adjacent slices that are sent in their order, in one or several frames -------------------------------------
 
 
 E = TypeVar("E")
@@ -26,14 +25,14 @@ W = TypeVar("W")
 
 
 class Source(Protocol):
-    """Where the bytes of a run lie. They stay as they are until they are acknowledged."""
+    """The bytes of a run, which nobody writes until they are acknowledged."""
 
     def read(self, start: int, stop: int) -> Sequence[Buffer]:
-        """Bytes `start` to `stop`, in parts that are one behind the other."""
+        """Bytes `start` to `stop`, as buffers in their order."""
 
 
-class OneBuffer:
-    """Bytes that lie in one place."""
+class BufferSource:
+    """Bytes of one buffer."""
 
     __slots__ = ("base",)
 
@@ -45,19 +44,19 @@ class OneBuffer:
 
 
 CALL_PRIORITY: Final = 1 << 32
-"""What a call's priority is worth: more than any two described priorities differ, which are within 32 bits. The rank of
-a slice is its described priority - a call's priority * this; the lowest goes first."""
+"""A slice is sent by its described priority minus its call's priority times this, the lowest first. Described
+priorities differ by less than it, so calls rank above them."""
 
-NOTHING: Final = OneBuffer(memoryview(b""))
-"""The source of what will not be sent."""
+EMPTY: Final = BufferSource(memoryview(b""))
+"""The source of a cancelled run."""
 
 
 class OutRun(Generic[E, W]):
-    """Slices `first` to `first + count` of what its `entry` (an E) says; slice `first + i` has bytes `bounds[i]` to
+    """Slices `first` to `first + count` of what its `entry` (an E) names; slice `first + i` has bytes `bounds[i]` to
     `bounds[i + 1]` of its source. `owner` (a W) is the caller's.
 
-    `priorities` of the slices ascend; where all have one, it is `priority` and they are None. While it waits, `sent` of
-    the slices have left, `nbytes` are those of the others, and `priority` is that of the first of them.
+    `priorities` of the slices ascend; None if all have the same `priority`. While the run is queued, `sent` slices have
+    been sent; `nbytes` and `priority` are those of the rest, and of its first slice.
     """
 
     __slots__ = (
@@ -100,38 +99,39 @@ class OutRun(Generic[E, W]):
         self.sent = 0
         self.seq = 0
         self.begin = 0
-        """Which of the owner's slices its first one is: 0, but where it is a part of what was put in."""
+        """The index of its first slice in the run that was put in: above 0 for a part that is sent again."""
         self.queued = False
         self.cancelled = False
 
     @property
     def waiting(self) -> int:
-        """How many slices have not left."""
+        """How many slices were not sent yet."""
         return self.count - self.sent
 
-    def fitting(self, limit: int) -> int:
-        """How many slices have at most so many bytes together."""
+    def count_within(self, limit: int) -> int:
+        """How many of the next slices have at most `limit` bytes together."""
         sent = self.sent
         if self.nbytes <= limit:
             return self.count - sent
         return int(np.searchsorted(self.bounds[sent + 1 :], self.bounds[sent] + limit, side="right"))
 
-    def before(self, priority: int, *, equal: bool) -> int:
-        """How many slices go before something of that priority, or of an `equal` one."""
+    def count_before(self, priority: int, *, equal: bool) -> int:
+        """How many of the next slices are sent before a run of that priority; `equal`: also those of the same
+        priority."""
         if self.priorities is None:
             return self.count - self.sent
         found = np.searchsorted(self.priorities[self.sent :], priority, side="right" if equal else "left")
         return max(int(found), 1)
 
-    def leave(self, count: int) -> None:
-        """So many more slices have left."""
+    def mark_sent(self, count: int) -> None:
+        """Counts `count` more slices as sent."""
         self.sent += count
         self.nbytes = int(self.bounds[-1] - self.bounds[self.sent])
         if self.priorities is not None and self.sent < self.count:
             self.priority = int(self.priorities[self.sent])
 
     def part(self, first: int, count: int) -> OutRun[E, W]:
-        """Slices of it, numbered from 0 in it, that have left and must do so again."""
+        """A run of some of its slices, numbered from 0 in it, which were sent and are sent again."""
         priorities = None if self.priorities is None else self.priorities[first : first + count]
         again: OutRun[E, W] = OutRun(
             self.entry,
@@ -146,57 +146,56 @@ class OutRun(Generic[E, W]):
         return again
 
 
-# --- Arrays whose bytes travel while others want to write them --------------------------------------------------------
+# --- Pins: parts of arrays that are not written while their bytes are sent --------------------------------------------
 
 
 class Pinnable:
-    """An array in parts, whose bytes may be on their way to a peer: `pinned` (parts) counts how often each is. A part
-    is not written while it is pinned. `source` has the bytes, from `start` on. `shared`: peers may read them where they
-    are; of a copy, `home` is the shared array that it was made of."""
+    """An array in parts; `pinned` (parts) counts the pins on each, and a part is not written while it is pinned.
+    `source` has the bytes, from `start` on. `shared`: the array is in shared memory, where peers read it; `original` is
+    that array, of a copy."""
 
-    __slots__ = ("array", "home", "pinned", "shared", "source", "start")
+    __slots__ = ("array", "original", "pinned", "shared", "source", "start")
 
-    def __init__(self, array: Array, source: OneBuffer, start: int, parts: int, *, shared: bool = False) -> None:
-        self.home: Pinnable | None = None
+    def __init__(self, array: Array, source: BufferSource, start: int, parts: int, *, shared: bool = False) -> None:
+        self.original: Pinnable | None = None
         self.array = array
         self.source = source
         self.start = start
         self.shared = shared
         self.pinned = np.zeros(parts, np.int32)
 
-    def copied(self) -> Pinnable:
-        """The same elsewhere, pinned by nobody."""
+    def copy(self) -> Pinnable:
+        """A copy without pins, in private memory."""
         array = self.array.copy()
-        copy = Pinnable(array, OneBuffer(bytes_of(array)), 0, len(self.pinned))
-        copy.home = self if self.shared else self.home
+        copy = Pinnable(array, BufferSource(bytes_of(array)), 0, len(self.pinned))
+        copy.original = self if self.shared else self.original
         return copy
 
-    def moved_home(self) -> Pinnable:
-        """The same at home, once nobody reads what was there."""
-        home = self.home
-        if home is None or home.pinned.any():
+    def copied_back(self) -> Pinnable:
+        """The shared original with this copy's values, if it has no pins; else this copy."""
+        original = self.original
+        if original is None or original.pinned.any():
             return self
-        np.copyto(home.array, self.array)
-        return home
+        np.copyto(original.array, self.array)
+        return original
 
 
 class Pin:
-    """Parts of an array from `first` on, which stay as they are until they have arrived; nothing where no array is
-    held."""
+    """Pins `count` parts of an array from `first` on; nothing if the array is None."""
 
-    __slots__ = ("_first", "held")
+    __slots__ = ("_first", "pinnable")
 
-    def __init__(self, held: Pinnable | None, first: int, count: int) -> None:
-        self.held = held
+    def __init__(self, pinnable: Pinnable | None, first: int, count: int) -> None:
+        self.pinnable = pinnable
         self._first = first
-        if held is not None:
-            held.pinned[first if count == 1 else slice(first, first + count)] += 1
+        if pinnable is not None:
+            pinnable.pinned[first if count == 1 else slice(first, first + count)] += 1
 
-    def give_back(self, first: int, count: int) -> None:
-        """So many of the pin's parts have arrived, or never left; numbered from 0 in it."""
-        if self.held is not None:
+    def release(self, first: int, count: int) -> None:
+        """Unpins parts that have arrived, or will not be sent; `first` counts from 0 in the pin."""
+        if self.pinnable is not None:
             first += self._first
-            self.held.pinned[first if count == 1 else slice(first, first + count)] -= 1
+            self.pinnable.pinned[first if count == 1 else slice(first, first + count)] -= 1
 
 
 # --- How much may be in flight on a link, and how long a frame may be -------------------------------------------------
@@ -272,10 +271,10 @@ class LinkBounds:
         self.frame_bytes = self._settings.frame_bytes or frame
 
 
-# --- A frame that leaves: what travels in it, and its bytes -----------------------------------------------------------
+# --- Frames and the fragments of runs in them -------------------------------------------------------------------------
 
 
-class Piece(NamedTuple, Generic[E, W]):
+class Fragment(NamedTuple, Generic[E, W]):
     """Slices `first` to `first + count` of a run, numbered from 0 in it, that travel in a frame: bytes `start` to
     `stop` of the run."""
 
@@ -287,61 +286,61 @@ class Piece(NamedTuple, Generic[E, W]):
 
 
 class OutFrame(NamedTuple, Generic[E, W]):
-    """A frame that leaves now: its number, its pieces and their bytes in the same order, when it left, and how many
+    """A frame that leaves now: its number, its fragments and their bytes in the same order, when it left, and how many
     bytes were in flight then, its own among them."""
 
     number: int
-    pieces: tuple[Piece[E, W], ...]
+    fragments: tuple[Fragment[E, W], ...]
     nbytes: int
     left_at: float
     in_flight: int
 
-    def runs(self) -> list[list[Piece[E, W]]]:
-        """Its runs, in the order in which the header names them: pieces that continue one another are one."""
-        found: list[list[Piece[E, W]]] = []
+    def runs(self) -> list[list[Fragment[E, W]]]:
+        """Its runs, in the order of the header: fragments that continue one another are one run."""
+        found: list[list[Fragment[E, W]]] = []
         entry: E | None = None
         stop = 0
-        for piece in self.pieces:
-            first = piece.run.first + piece.first
-            if found and first == stop and piece.run.entry == entry:
-                found[-1].append(piece)
+        for fragment in self.fragments:
+            first = fragment.run.first + fragment.first
+            if found and first == stop and fragment.run.entry == entry:
+                found[-1].append(fragment)
             else:
-                found.append([piece])
-                entry = piece.run.entry
-            stop = first + piece.count
+                found.append([fragment])
+                entry = fragment.run.entry
+            stop = first + fragment.count
         return found
 
     def rows(self) -> list[tuple[Any, ...]]:
         """The same as rows of a message: `entry`, a tuple, then `first`, `count`, `nbytes`."""
-        if len(self.pieces) == 1:
-            ((run, first, count, _, _),) = self.pieces
+        if len(self.fragments) == 1:
+            ((run, first, count, _, _),) = self.fragments
             return [(*run.entry, run.first + first, count, self.nbytes)]  # type: ignore[misc]  # it is a tuple
         rows: list[tuple[Any, ...]] = []
-        for pieces in self.runs():
-            run, first, *_ = pieces[0]
-            count, nbytes = sum([one.count for one in pieces]), sum([one.stop - one.start for one in pieces])
+        for fragments in self.runs():
+            run, first, *_ = fragments[0]
+            count, nbytes = sum([one.count for one in fragments]), sum([one.stop - one.start for one in fragments])
             rows.append((*run.entry, run.first + first, count, nbytes))  # type: ignore[misc]
         return rows
 
-    def stretches(self) -> list[tuple[list[Piece[E, W]], Sequence[Buffer]]]:
-        """Pieces that lie one behind the other in one source, and their bytes, which are cut at once: what a source
-        makes of a run depends on all of it."""
-        found: list[list[Piece[E, W]]] = []
-        for piece in self.pieces:
+    def sections(self) -> list[tuple[list[Fragment[E, W]], Sequence[Buffer]]]:
+        """Adjacent fragments of one source, and their bytes, which are read at once: how a source encodes a run depends
+        on all of it."""
+        found: list[list[Fragment[E, W]]] = []
+        for fragment in self.fragments:
             last = found[-1][-1] if found else None
-            if last is not None and last.run.source is piece.run.source and last.stop == piece.start:
-                found[-1].append(piece)
+            if last is not None and last.run.source is fragment.run.source and last.stop == fragment.start:
+                found[-1].append(fragment)
             else:
-                found.append([piece])
+                found.append([fragment])
         return [(some, some[0].run.source.read(some[0].start, some[-1].stop)) for some in found]
 
     def payload(self) -> Buffer:
-        """The bytes: a view where they lie side by side in one place, else joined."""
-        if len(self.pieces) == 1:
-            (one,) = self.pieces
+        """The bytes: a view if they are adjacent in one buffer, else joined."""
+        if len(self.fragments) == 1:
+            (one,) = self.fragments
             parts = one.run.source.read(one.start, one.stop)
         else:
-            parts = [part for _, parts in self.stretches() for part in parts]
+            parts = [part for _, parts in self.sections() for part in parts]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -357,7 +356,7 @@ class Outbox(Generic[E, W]):
     `bounds`: how much may be in flight now. `loopback`: the link is no network's.
     Invariants: `queued_bytes` and `queued_slices` are sums over waiting runs that are not cancelled (`OutRun.queued`);
     `in_flight_bytes` the sum over frames that left and were not acknowledged; frame numbers count up and are never used
-    twice. `_dead` counts the runs of the heap that are cancelled: no more than half of it.
+    twice. `_cancelled` counts the runs of the heap that are cancelled: no more than half of it.
     """
 
     def __init__(self, settings: LinkSettings, *, loopback: bool = False) -> None:
@@ -370,7 +369,7 @@ class Outbox(Generic[E, W]):
         self.bounds = LinkBounds(settings, loopback=loopback)
         self._heap: list[tuple[int, int, int, OutRun[E, W]]] = []
         """By priority, then by when it came; parts of one run in their order."""
-        self._dead = 0
+        self._cancelled = 0
         self._seq = 0
         self._frames: dict[int, OutFrame[E, W]] = {}
         self._frame_number = 0
@@ -389,7 +388,7 @@ class Outbox(Generic[E, W]):
     @property
     def queued_runs(self) -> int:
         """How many runs wait, whole or in part."""
-        return len(self._heap) - self._dead
+        return len(self._heap) - self._cancelled
 
     def put(self, run: OutRun[E, W]) -> None:
         """Hands a run over. Equal priorities keep the order in which they came."""
@@ -414,21 +413,21 @@ class Outbox(Generic[E, W]):
         if limit < min(largest, self.queued_bytes) and 2 * self.in_flight_bytes > credit:
             return None  # A full frame can leave soon: it costs no more than a small one, and arrives no later.
         heap = self._heap
-        taken: list[Piece[E, W]] = []
+        taken: list[Fragment[E, W]] = []
         total = 0
         while heap and len(taken) < MAX_RUNS:
             one = heap[0][3]
             if not one.queued:
                 heapq.heappop(heap)
-                self._dead -= 1
+                self._cancelled -= 1
                 continue
             first, bounds = one.sent, one.bounds
             count = one.count - first
             if one.nbytes > limit - total:
-                count = one.fitting(limit - total)
+                count = one.count_within(limit - total)
             if one.priorities is not None and len(heap) > 1:
                 priority, seq, *_ = min(heap[1:3])
-                count = min(count, one.before(priority, equal=one.seq < seq))
+                count = min(count, one.count_before(priority, equal=one.seq < seq))
             if not count:
                 # The first slice may be larger than the frame, and than the credit where nothing is under way.
                 if taken or (int(bounds[first + 1] - bounds[first]) > room and self.in_flight_bytes):
@@ -436,7 +435,7 @@ class Outbox(Generic[E, W]):
                 count = 1
             start = int(bounds[first])
             stop = start + one.nbytes if first + count == one.count else int(bounds[first + count])
-            taken.append(Piece(one, first, count, start, stop))
+            taken.append(Fragment(one, first, count, start, stop))
             total += stop - start
             self.queued_bytes -= stop - start
             self.queued_slices -= count
@@ -445,7 +444,7 @@ class Outbox(Generic[E, W]):
                 one.queued = False
                 heapq.heappop(heap)
             else:
-                one.leave(count)
+                one.mark_sent(count)
                 heapq.heapreplace(heap, (one.priority, one.seq, one.first + one.sent, one))
         if not taken:
             return None
@@ -455,61 +454,61 @@ class Outbox(Generic[E, W]):
         self._frames[frame.number] = frame
         return frame
 
-    def acknowledge(self, number: int, now: float) -> tuple[Piece[E, W], ...]:
-        """What a frame had that arrived. Raises ProtocolError for a frame that is not under way."""
+    def acknowledge(self, number: int, now: float) -> tuple[Fragment[E, W], ...]:
+        """The fragments of a frame that has arrived. Raises ProtocolError for a frame that is not in flight."""
         frame = self._frames.pop(number, None)
         if frame is None:
             raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
         self.in_flight_bytes -= frame.nbytes
         if frame.nbytes:
             self.bounds.acknowledged(frame.in_flight, now - frame.left_at)
-        return frame.pieces
+        return frame.fragments
 
     def in_flight(self, number: int) -> OutFrame[E, W] | None:
         """The frame of that number, if it is under way."""
         return self._frames.get(number)
 
     def cancel(self, run: OutRun[E, W]) -> None:
-        """What of a run has not left need not be sent any more; what is under way stays so. Its bytes are let go at
-        once: whoever sends has references of his own to what has left."""
+        """Slices of a run that were not sent will not be; those in flight stay so. Releases the run's source at once:
+        the sender has references of its own to what was sent."""
         run.cancelled = True
         if not run.queued:
             return
         run.queued = False  # It stays in the heap, without counting, until it comes to its head.
         self.queued_bytes -= run.nbytes
         self.queued_slices -= run.waiting
-        run.source = NOTHING
-        self._dead += 1
-        if 2 * self._dead > len(self._heap):
+        run.source = EMPTY
+        self._cancelled += 1
+        if 2 * self._cancelled > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[3].queued]
             heapq.heapify(self._heap)
-            self._dead = 0
+            self._cancelled = 0
 
-    def requeue(self, more: Iterable[Piece[E, W]] = ()) -> list[OutRun[E, W]]:
-        """After a broken connection: what was under way, and `more` that had left, waits again, in its old place,
-        unless it was cancelled. Returns that, as new runs; what is cancelled next must be they too."""
+    def requeue(self, more: Iterable[Fragment[E, W]] = ()) -> list[OutRun[E, W]]:
+        """After a broken connection: what was in flight, and `more` that was sent, is queued again in its old order,
+        unless it was cancelled. Returns the new runs, which have to be cancelled in turn where their owner is."""
         frames, self._frames = self._frames, {}
         self.in_flight_bytes = 0
         self.bounds = LinkBounds(self._settings, loopback=self.loopback, shared=self._shared)
-        return self._put_again(chain(*[frame.pieces for frame in frames.values()], more))
+        return self._requeue(chain(*[frame.fragments for frame in frames.values()], more))
 
-    def repeat(self, number: int, run: int) -> list[OutRun[E, W]]:
-        """A run of a frame under way was refused: its pieces wait again, as by `requeue`. The frame keeps cancelled
-        ones instead, so that its runs have the numbers that they had."""
+    def requeue_run(self, number: int, run: int) -> list[OutRun[E, W]]:
+        """A run of a frame in flight was refused: its fragments are queued again, as by `requeue`. The frame has
+        cancelled ones in their stead, so that its runs keep their numbers."""
         frame = self._frames[number]
         refused = frame.runs()[run]
-        again = self._put_again(refused)
-        pieces = list(frame.pieces)
-        for at, piece in enumerate(pieces):
-            if piece in refused:
-                left = piece.run.part(piece.first, piece.count)
+        again = self._requeue(refused)
+        fragments = list(frame.fragments)
+        for at, fragment in enumerate(fragments):
+            if fragment in refused:
+                left = fragment.run.part(fragment.first, fragment.count)
                 left.cancelled = True
-                pieces[at] = piece._replace(run=left, first=0)
-        self._frames[number] = frame._replace(pieces=tuple(pieces))
+                fragments[at] = fragment._replace(run=left, first=0)
+        self._frames[number] = frame._replace(fragments=tuple(fragments))
         return again
 
-    def _put_again(self, pieces: Iterable[Piece[E, W]]) -> list[OutRun[E, W]]:
-        again = [one.run.part(one.first, one.count) for one in pieces if not one.run.cancelled]
+    def _requeue(self, fragments: Iterable[Fragment[E, W]]) -> list[OutRun[E, W]]:
+        again = [one.run.part(one.first, one.count) for one in fragments if not one.run.cancelled]
         for run in again:
             run.queued = True
             self.queued_bytes += run.nbytes
@@ -521,17 +520,17 @@ class Outbox(Generic[E, W]):
         """Priority, slices and bytes of the runs that wait; may be called on any thread."""
         return [(run.priority, run.waiting, run.nbytes) for *_, run in list(self._heap) if run.queued]
 
-    def clear(self) -> tuple[list[OutFrame[E, W]], list[Piece[E, W]]]:
-        """Empties it, for a peer that is gone; returns the frames that were under way, and what had not left.
+    def clear(self) -> tuple[list[OutFrame[E, W]], list[Fragment[E, W]]]:
+        """Empties it, for a peer that is gone; returns the frames that were in flight, and what was not sent.
 
-        Of what was under way the socket may still read bytes, so nobody may ever write them.
+        The socket may still read bytes of what was in flight, so nobody may ever write them.
         """
         frames = list(self._frames.values())
         waiting = [
-            Piece(one, one.sent, one.waiting, int(one.bounds[one.sent]), int(one.bounds[-1]))
+            Fragment(one, one.sent, one.waiting, int(one.bounds[one.sent]), int(one.bounds[-1]))
             for *_, one in sorted(self._heap)
             if one.queued
         ]
-        self._heap, self._frames, self._dead = [], {}, 0
+        self._heap, self._frames, self._cancelled = [], {}, 0
         self.queued_bytes = self.queued_slices = self.in_flight_bytes = 0
         return frames, waiting

@@ -150,7 +150,7 @@ def test_a_block_is_copied_only_where_slices_that_are_lent_are_written() -> None
     assert arrays[1][4:].tolist() == [12.0, 13.0, 14.0, 15.0], "what is lent is as it was"
     joined = np.concatenate([elements for _, _, elements in values.written(0, 6)])
     assert joined.tolist() == [-1.0] * 16 + list(range(16, 30))
-    pin.give_back(0, 1)
+    pin.release(0, 1)
     assert not blocks[1][2].pinned.any()
     ((_, _, second, _, bounds),) = values.pieces(2, 4)
     assert bounds.tolist() == [second.start, second.start + 16, second.start + 32]
@@ -386,8 +386,8 @@ def test_a_block_that_was_copied_moves_back_to_where_peers_read_it_once_nobody_d
     second = Pin(copy, 0, 2)
     ((_, _, written),) = values.written(1, 2)
     written[...] = 20
-    second.give_back(0, 2)
-    first.give_back(0, 2)
+    second.release(0, 2)
+    first.release(0, 2)
     ((_, _, written),) = values.written(0, 1)
     written[...] = 30
     assert shared.tolist() == [30, 30, 20, 20]

@@ -199,11 +199,11 @@ class Play:
                 (payload,) = part.source.read(int(part.bounds[0]), int(part.bounds[-1]))
                 self.pinned.append((part.owner, part.count, memoryview(payload), bytes(payload)))
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         while self.pinned:
             pin, parts, payload, before = self.pinned.pop()
             assert bytes(payload) == before, "what is lent was written"
-            pin.give_back(0, parts)
+            pin.release(0, parts)
 
     def go_on(self) -> None:
         """Commits what is measured."""
@@ -257,7 +257,7 @@ class Play:
             self.go_on()
             if not self.work:
                 break
-        self.give_back()
+        self.release()
 
     def _something_else(self) -> None:
         choose = self.choose
@@ -266,7 +266,7 @@ class Play:
         if choose.random() < 0.2:
             self.pin()
         if choose.random() < 0.2:
-            self.give_back()
+            self.release()
         if self.gate is not None and choose.random() < 0.5:
             for slot in range(self.case.slots):
                 for step in range(self.case.steps):

@@ -141,7 +141,7 @@ def test_bytes_that_are_on_their_way_stay_as_they_are(rule: Rule) -> None:
     update.without_gradient(0, 11, 1)
     assert bytes(travels) == before
     assert flat(update.values).tobytes() != before
-    pin.give_back(0, stop)
+    pin.release(0, stop)
 
 
 def test_what_lies_in_pieces_is_put_together_in_the_cache_and_a_rule_that_may_not_be_cut_gets_slices() -> None:

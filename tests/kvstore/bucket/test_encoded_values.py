@@ -144,7 +144,7 @@ def test_bytes_that_are_on_their_way_are_not_written(*, merged: bool) -> None:
     before = bytes(held.source.base)
     make(1)
     assert bytes(held.source.base) == before != held_in(encoded.values)
-    pin.give_back(0, stop)
+    pin.release(0, stop)
 
 
 def test_a_merged_gradient_of_a_step_is_encoded_once() -> None:

@@ -13,7 +13,7 @@ from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import PayloadKind, SentEntry
-from weft_kvstore.wire.outbox import OneBuffer, Outbox, OutFrame, OutRun
+from weft_kvstore.wire.outbox import BufferSource, Outbox, OutFrame, OutRun
 
 SHARD = 2
 LARGE = SharedMemory.least_bytes
@@ -34,83 +34,85 @@ class Link:
         """Of one slice each: its bytes, and whether they are in the shared array."""
         for number, (nbytes, shared) in enumerate(runs):
             entry = SentEntry(PayloadKind.GRADIENT, number + 1, 0, 0, 0)
-            source = OneBuffer(memoryview(self.array)[:nbytes] if shared else memoryview(bytes([number + 1]) * nbytes))  # type: ignore[arg-type]
+            source = BufferSource(
+                memoryview(self.array)[:nbytes] if shared else memoryview(bytes([number + 1]) * nbytes)
+            )  # type: ignore[arg-type]
             owner = SimpleNamespace(because={})
             self.outbox.put(OutRun(entry, 0, np.array([0, nbytes]), source, priority=number, owner=owner))
         frame = self.outbox.fill(0.0)
         assert frame is not None
-        assert len(frame.pieces) == len(runs)
+        assert len(frame.fragments) == len(runs)
         return frame
 
-    def lay(self, *runs: tuple[int, bool]) -> tuple[OutFrame[SentEntry, Any], list[tuple[int, int]]]:
+    def put(self, *runs: tuple[int, bool]) -> tuple[OutFrame[SentEntry, Any], list[tuple[int, int]]]:
         frame = self.frame(*runs)
-        return frame, self.arena.lay(frame)
+        return frame, self.arena.put(frame)
 
 
 def test_a_large_payload_is_laid_and_a_small_one_travels() -> None:
     link = Link()
-    assert link.lay((LARGE - 1, False))[1] == []
+    assert link.put((LARGE - 1, False))[1] == []
     assert (link.arena.in_use, link.arena.bytes_sent) == (False, 0)
-    frame, ((offset, nbytes),) = link.lay((LARGE, False), (8, False))
+    frame, ((offset, nbytes),) = link.put((LARGE, False), (8, False))
     assert (nbytes, link.arena.in_use, link.arena.bytes_sent) == (LARGE + 8, True, LARGE + 8)
     assert offset > 2 * LARGE
     assert frame.nbytes == nbytes
     link.arena.memory = None
-    assert link.lay((LARGE, False))[1] == [], "the shard has it no more"
+    assert link.put((LARGE, False))[1] == [], "the shard has it no more"
 
 
 def test_what_was_copied_has_arrived_and_what_is_in_its_array_waits_until_it_was_read() -> None:
     link = Link()
-    frame, at = link.lay((LARGE, True), (LARGE, False))
+    frame, at = link.put((LARGE, True), (LARGE, False))
     assert at[0] == (0, LARGE)
-    in_place, copied = frame.pieces
-    assert link.arena.arrived(frame.number, frame.pieces) == [copied]
+    in_place, copied = frame.fragments
+    assert link.arena.arrived(frame.number, frame.fragments) == [copied]
     assert (in_place.run.owner.because, copied.run.owner.because) == ({SHARD: UNREAD}, {})
     assert link.arena.released(frame.number) == [in_place]
 
 
 def test_what_is_released_before_it_was_acknowledged_has_all_to_arrive_with_it() -> None:
     link = Link()
-    frame, _ = link.lay((LARGE, False))
+    frame, _ = link.put((LARGE, False))
     assert link.arena.released(frame.number) is None
 
 
 def test_room_is_given_back_once_it_was_read() -> None:
     link = Link(room=LARGE)
-    frame, at = link.lay((LARGE, False))
-    link.arena.arrived(frame.number, frame.pieces)
-    assert link.lay((LARGE, False))[1] == []
+    frame, at = link.put((LARGE, False))
+    link.arena.arrived(frame.number, frame.fragments)
+    assert link.put((LARGE, False))[1] == []
     link.arena.released(frame.number)
-    assert link.lay((LARGE, False))[1] == at
+    assert link.put((LARGE, False))[1] == at
 
 
 @pytest.mark.parametrize("number", [1, 9])
 def test_a_frame_that_has_nothing_there_cannot_be_released(number: int) -> None:
     link = Link()
-    link.lay((8, False))
+    link.put((8, False))
     with pytest.raises(ProtocolError, match=rf"Released.frame: {number} is not in shared memory"):
         link.arena.released(number)
 
 
 def test_after_a_break_what_was_not_read_goes_again_and_its_room_waits_for_the_shards_word() -> None:
     link = Link(room=LARGE)
-    frame, _ = link.lay((LARGE, True), (LARGE, False))
-    link.arena.arrived(frame.number, frame.pieces)
-    assert link.arena.reset() == [frame.pieces[0]]
-    assert frame.pieces[0].run.owner.because == {}
+    frame, _ = link.put((LARGE, True), (LARGE, False))
+    link.arena.arrived(frame.number, frame.fragments)
+    assert link.arena.reset() == [frame.fragments[0]]
+    assert frame.fragments[0].run.owner.because == {}
     link.arena.memory = link.memory
-    assert link.lay((LARGE, False))[1] == []
+    assert link.put((LARGE, False))[1] == []
     assert link.arena.released_before() == []
-    assert link.lay((LARGE, False))[1] != []
+    assert link.put((LARGE, False))[1] != []
 
 
 def test_arrays_that_an_earlier_connection_may_read_are_not_the_callers_before_it_has() -> None:
     """Even where the new connection carries them as bytes: the old one's may be read still."""
     link = Link()
-    link.lay((LARGE, True))
+    link.put((LARGE, True))
     link.arena.reset()
     again = link.frame((LARGE, True))
-    assert link.arena.arrived(again.number, again.pieces) == ()
-    assert link.arena.released_before() == [again.pieces[0]]
+    assert link.arena.arrived(again.number, again.fragments) == ()
+    assert link.arena.released_before() == [again.fragments[0]]
     later = link.frame((LARGE, True))
-    assert link.arena.arrived(later.number, later.pieces) is later.pieces
+    assert link.arena.arrived(later.number, later.fragments) is later.fragments

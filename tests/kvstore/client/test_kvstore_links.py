@@ -547,7 +547,7 @@ def test_a_shard_that_answers_with_what_was_not_asked_is_left(begin: Any, reply:
         ended(simulation, future)
 
 
-def test_values_in_memory_that_is_not_lent_any_more_break_the_connection_and_not_the_store() -> None:
+def test_values_in_memory_that_is_not_shared_any_more_break_the_connection_and_not_the_store() -> None:
     """They were sent before the shard's end was gone; what they had is asked for again on the next connection."""
     simulation = Simulation(described(zero("w", (256,), 1), slots=1), LINK)
     store, client = simulation.stores[0], simulation.clients[0]
@@ -558,4 +558,4 @@ def test_values_in_memory_that_is_not_lent_any_more_break_the_connection_and_not
     assert (link.connection.refused, link.connection.state) == (None, LinkState.DOWN)
     assert np.all(ended(simulation, store.pull("w", 0)) == 0.0)
     client.receive(0, encode(msgspec.structs.replace(VALUES, at=[(0, 1024)])), simulation.now)
-    assert "Values.at: the shard has lent nothing" in str(link.connection.refused)
+    assert "Values.at: the shard shares no memory" in str(link.connection.refused)

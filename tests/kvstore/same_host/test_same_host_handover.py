@@ -49,7 +49,7 @@ except ArenaError as error:
     sys.exit()
 wait_until(lambda: given.receive() or given.accepted or given.fileno() < 0, given.fileno())
 print("taken" if given.accepted else "refused", given.reason)
-up, down = arena.array(0, (1024,), "float32"), given.lent
+up, down = arena.array(0, (1024,), "float32"), given.peer_memory
 for line in sys.stdin:
     up += float(line)
     print(int(down[:4096].sum()))
@@ -99,7 +99,7 @@ def serve(listener: ArenaListener, holds: object) -> None:
 
 def test_two_processes_see_each_others_bytes() -> None:
     with ArenaListener() as listener:
-        listener.lent = memory_of()
+        listener.shared_memory = memory_of()
         with Child(CLIENT, listener.name.hex()) as client:
             serve(listener, lambda: listener.arenas)
             assert client.line() == "taken "
@@ -109,14 +109,14 @@ def test_two_processes_see_each_others_bytes() -> None:
             client.say("2.5")
             assert client.line() == "0"
             assert gradient.tolist() == [2.5] * 1024
-            listener.lent.array(0, (PAGE,), np.uint8)[:] = 3
+            listener.shared_memory.array(0, (PAGE,), np.uint8)[:] = 3
             client.say("-1.5")
             assert client.line() == str(3 * PAGE)
             assert gradient.tolist() == [1] * 1024
             with pytest.raises(ValueError, match="read-only"):
                 gradient[...] = 0
             del gradient, seen
-        listener.lent.close()
+        listener.shared_memory.close()
 
 
 def test_a_shard_that_shares_nothing_has_the_clients_memory_alone() -> None:
@@ -124,7 +124,7 @@ def test_a_shard_that_shares_nothing_has_the_clients_memory_alone() -> None:
         arena = memory_of()
         given = Handover(listener.name, LINK, arena)
         assert answered(listener, given) == [True]
-        assert given.lent is None
+        assert given.peer_memory is None
         given.close()
         arena.close()
 
@@ -438,7 +438,7 @@ def test_a_shard_that_answers_nonsense_is_not_believed(
                 socket.send_fds(one, [packet], [arena.fd] * fds)
                 handover.receive()
         handover.receive()
-        assert (handover.fileno(), handover.lent, handover.accepted) == (-1, None, False)
+        assert (handover.fileno(), handover.peer_memory, handover.accepted) == (-1, None, False)
         assert handover.is_unusable is (accepted is False)
         assert reason in handover.reason
     arena.close()

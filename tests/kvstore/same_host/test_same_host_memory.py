@@ -217,33 +217,33 @@ def test_arrays_are_named_where_they_are_and_all_else_is_copied_to_the_stage() -
     memory = SharedMemory(2 * PAGE, PAGE)
     first, second = memory.array(0, (16,), "float32"), memory.array(64, (16,), "float32")
     first[...], second[...] = 1, 2
-    laid = memory.lay([[first, second[:4]], [b"other"], [second[8:], memoryview(b"more")]])
+    laid = memory.put([[first, second[:4]], [b"other"], [second[8:], memoryview(b"more")]])
     assert laid is not None
     spans, in_place = laid
     assert in_place == [True, False, False]
     assert spans[0] == (0, 80), "arrays that touch are one part"
     assert spans[2] == (96, 32)
     assert bytes_at(memory, spans) == first.tobytes() + second[:4].tobytes() + b"other" + second[8:].tobytes() + b"more"
-    assert memory.lay([[bytes(PAGE)]]) is None, "a part of the stage is taken"
-    memory.give(spans)
-    assert memory.lay([[bytes(PAGE)]]) is not None
-    memory.give([(0, 80)])
+    assert memory.put([[bytes(PAGE)]]) is None, "a part of the stage is taken"
+    memory.free(spans)
+    assert memory.put([[bytes(PAGE)]]) is not None
+    memory.free([(0, 80)])
 
 
 def test_where_the_stage_has_no_memory_nothing_is_laid(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = SharedMemory(0, PAGE)
     monkeypatch.setattr(arena_module, "free_memory", lambda: 0)
-    assert memory.lay([[b"x"]]) is None
+    assert memory.put([[b"x"]]) is None
     monkeypatch.undo()
-    assert memory.lay([[bytes(PAGE)]]) is not None, "nothing of it is taken"
+    assert memory.put([[bytes(PAGE)]]) is not None, "nothing of it is taken"
 
 
 def test_a_frame_of_too_many_parts_travels_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arena_module, "MAX_SPANS", 2)
     memory = SharedMemory(PAGE, PAGE)
     array = memory.array(0, (256,), np.uint8)
-    assert memory.lay([[array[:1], b"x", array[9:10]]]) is None
-    assert memory.lay([[bytes(PAGE)]]) is not None
+    assert memory.put([[array[:1], b"x", array[9:10]]]) is None
+    assert memory.put([[bytes(PAGE)]]) is not None
 
 
 @settings(max_examples=200)
@@ -260,27 +260,27 @@ def test_ranges_are_apart_and_one_is_missing_only_where_no_gap_is_long_enough(
         if isinstance(event, int):
             needed = -(-event // ALIGNMENT)
             free = [at for at in range(len(lines) - needed + 1) if not lines[at : at + needed].any()]
-            offset = space.take(event)
+            offset = space.allocate(event)
             assert offset == (room.start + free[0] * ALIGNMENT if free else None)
             if offset is not None:
                 held.append((offset, needed))
                 lines[free[0] : free[0] + needed] = True
         elif held:
             offset, needed = held.pop(event[1] % len(held))
-            space.give(offset)
+            space.free(offset)
             at = (offset - room.start) // ALIGNMENT
             lines[at : at + needed] = False
     for offset, _ in held:
-        space.give(offset)
-    assert space.take(len(room)) == room.start
+        space.free(offset)
+    assert space.allocate(len(room)) == room.start
 
 
 def test_a_range_cannot_come_back_twice() -> None:
     space = SpareSpace(0, 4096)
-    assert space.take(10) == 0
-    space.give(0)
+    assert space.allocate(10) == 0
+    space.free(0)
     with pytest.raises(ValueError, match="nothing was taken at 0"):
-        space.give(0)
+        space.free(0)
 
 
 def test_what_waits_for_the_end_of_a_peer_is_called_once_and_at_once_behind_it() -> None:
@@ -309,7 +309,7 @@ def test_a_gradient_is_always_the_same_array_of_the_arena_and_a_value_the_proces
     assert memory.gradient(2).shape == (0, 4)
     assert memory.arena is not None
     memory.gradient(0)[...] = 1
-    laid = memory.arena.lay([[memory.gradient(0)], [memory.gradient(3)], [memory.gradient(1)], [memory.value(0)]])
+    laid = memory.arena.put([[memory.gradient(0)], [memory.gradient(3)], [memory.gradient(1)], [memory.value(0)]])
     assert laid is not None
     assert laid[1] == [True, True, True, False]
     assert all(offset % ALIGNMENT == 0 for offset, _ in laid[0])
@@ -327,6 +327,6 @@ def test_without_an_arena_arrays_are_the_processes_own(monkeypatch: pytest.Monke
     poor = memory_of(key_of("a", (4,), 1))
     assert poor.gradient(0) is poor.gradient(0)
     assert poor.arena is not None
-    assert poor.arena.lay([[poor.gradient(0)]]) is None
+    assert poor.arena.put([[poor.gradient(0)]]) is None
     monkeypatch.delattr(os, "memfd_create")
     assert memory_of(key_of("a", (4,), 1)).arena is None

@@ -161,7 +161,7 @@ def test_a_client_that_cannot_map_what_is_lent_has_its_payloads_as_bytes(monkeyp
 
 def test_where_the_stage_is_full_payloads_travel_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot that is ahead fills its stage: what it sends is read only when the slot before it has come."""
-    monkeypatch.setattr(client_arrays, "MAX_STAGE_BYTES", 2048)
+    monkeypatch.setattr(client_arrays, "MAX_STAGING_BYTES", 2048)
     link = replace(LINK, frame_bytes=1024)
     with served(keys_of(2)) as (description, _), clients_of(description, link) as clients:
         wait_until_shared(clients)

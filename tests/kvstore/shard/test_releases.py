@@ -21,7 +21,7 @@ class Memory:
     """A listener with one arena for each connection; the reading of frames is ended by hand."""
 
     name = b"here"
-    lent = None
+    shared_memory = None
 
     def __init__(self) -> None:
         self.arenas = {(bytes(16), session): PeerMemory(np.zeros(1, np.uint8)) for session in range(SLOTS)}

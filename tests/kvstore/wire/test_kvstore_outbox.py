@@ -25,7 +25,7 @@ from weft_kvstore.wire.outbox import (
     MAX_AUTO_CREDIT_BYTES,
     MAX_AUTO_FRAME_BYTES,
     SHARED_FRAME_BYTES,
-    OneBuffer,
+    BufferSource,
     Outbox,
     OutFrame,
     OutRun,
@@ -42,7 +42,7 @@ def run_of(lengths: Sequence[int], priorities: Sequence[int] | int = 0, first: i
         entry,
         first,
         bounds,
-        OneBuffer(memoryview(np.arange(bounds[-1]).astype(np.uint8).tobytes())),
+        BufferSource(memoryview(np.arange(bounds[-1]).astype(np.uint8).tobytes())),
         priority=priorities if one else 0,
         owner=None,
         priorities=None if one else np.array(priorities, np.int64),
@@ -56,9 +56,13 @@ def slice_of(nbytes: int, priority: int = 0, index: int = 0, entry: object = (0,
 def slices(frame: OutFrame[Any, Any]) -> list[tuple[Any, int, int]]:
     """(entry, slice, bytes) in the order in which they lie in a frame."""
     return [
-        (piece.run.entry, piece.run.first + number, int(piece.run.bounds[number + 1] - piece.run.bounds[number]))
-        for piece in frame.pieces
-        for number in range(piece.first, piece.first + piece.count)
+        (
+            fragment.run.entry,
+            fragment.run.first + number,
+            int(fragment.run.bounds[number + 1] - fragment.run.bounds[number]),
+        )
+        for fragment in frame.fragments
+        for number in range(fragment.first, fragment.first + fragment.count)
     ]
 
 
@@ -262,7 +266,7 @@ def test_runs_that_are_not_adjacent_are_joined_in_order() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings())
     for entry, text, index in [((0, 0), b"abcd", 0), ((1, 0), b"efgh", 0), ((0, 0), b"ijkl", 3), ((0, 0), b"mn", 4)]:
         bounds = np.array([0, len(text)])
-        outbox.put(OutRun(entry, index, bounds, OneBuffer(memoryview(text)), priority=0, owner=None))
+        outbox.put(OutRun(entry, index, bounds, BufferSource(memoryview(text)), priority=0, owner=None))
     frame = outbox.fill(0.0)
     assert frame is not None
     assert frame.rows() == [(0, 0, 0, 1, 4), (1, 0, 0, 1, 4), (0, 0, 3, 2, 6)]
@@ -309,16 +313,22 @@ def test_pieces_that_were_refused_together_wait_again_and_leave_the_numbers_of_a
         outbox.put(run)
     frame = outbox.fill(0.0)
     assert frame is not None
-    pieces = list(frame.pieces)
-    assert frame.runs() == [pieces[:2], pieces[2:3], pieces[3:]]
+    fragments = list(frame.fragments)
+    assert frame.runs() == [fragments[:2], fragments[2:3], fragments[3:]]
     outbox.cancel(runs[3])
-    again = outbox.repeat(frame.number, 2)
+    again = outbox.requeue_run(frame.number, 2)
     assert [(run.first, run.count) for run in again] == [(3, 2)]
     left = outbox.in_flight(frame.number)
     assert left is not None
     assert left.rows() == frame.rows()
-    assert [run.first for run in outbox.repeat(frame.number, 0)] == [0, 1]
-    assert [piece.run.cancelled for piece in outbox.acknowledge(frame.number, 0.0)] == [True, True, False, True, True]
+    assert [run.first for run in outbox.requeue_run(frame.number, 0)] == [0, 1]
+    assert [fragment.run.cancelled for fragment in outbox.acknowledge(frame.number, 0.0)] == [
+        True,
+        True,
+        False,
+        True,
+        True,
+    ]
     assert drained(outbox) == [("a", 0, 4), ("a", 1, 4), ("a", 3, 2), ("a", 4, 2)]
 
 
@@ -342,8 +352,8 @@ def test_an_acknowledgement_of_what_is_not_under_way_is_refused() -> None:
     outbox.put(slice_of(10))
     frame = outbox.fill(0.0)
     assert frame is not None
-    (piece,) = outbox.acknowledge(frame.number, 1.0)
-    assert (piece.first, piece.count) == (0, 1)
+    (fragment,) = outbox.acknowledge(frame.number, 1.0)
+    assert (fragment.first, fragment.count) == (0, 1)
     with pytest.raises(ProtocolError, match=r"Acknowledge\.frame: 1 is not under way"):
         outbox.acknowledge(frame.number, 1.0)
 
