@@ -1,4 +1,4 @@
-"""How keys are cut into slices, buckets and rows, and which shard has what: pure functions of the description."""
+"""How keys are divided into slices, buckets and rows, and which shard has which: pure functions of the description."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from weft_kvstore.compression.description import CompressionDescription, codec_o
 from weft_kvstore.description.records import GrowthDescription, KeyDescription, StoreDescription
 from weft_kvstore.rows.index import shard_of
 
-# --- How a key is cut into slices: by its shape, its dtype and the job's slice size alone -----------------------------
+# --- The slices of a key: a function of its shape, its dtype and the job's slice size alone ---------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class KeySlices:
-    """The slices of one key: `count` slices of `step_bytes` bytes each, the last one of what is left."""
+    """The slices of one key: `count` slices of `step_bytes` bytes each; the last one has the rest."""
 
     nbytes: int
     step_bytes: int
@@ -45,7 +45,7 @@ def slices_of(key: KeyDescription, slice_bytes: int) -> KeySlices:
     return KeySlices(nbytes, step, -(-nbytes // step))
 
 
-# --- How rows of a table are spread over shards and cut into chunks: a pure function of the description ---------------
+# --- How rows of a table are spread over shards and sent in chunks: a function of the description ---------------------
 # Row r is on shard r % shards, with index r // shards there. Of a growing table the shard is a hash of the id, which is
 # any uint64, and the index is the id itself. A chunk of rows that a client sends is ids, as int64 or uint64, and
 # values; adjacent chunks that travel together are [ids of all][values of all]. A chunk of rows that a shard sends is
@@ -56,7 +56,7 @@ MOST_ROWS_A_CALL: Final = 1 << 22
 """Rows of a growing table that one push or pull may name on a shard: a table of fixed size has no more than its own."""
 
 FEW_SHARDS: Final = 4
-"""Shards of which each is looked for by itself: ids need not be sorted then."""
+"""Up to so many shards, the ids of each are searched for one by one; with more, ids are sorted by shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class RowLayout:
         return len(range(shard, self.rows, self.shards)) if self.growth is None else MOST_ROWS_A_CALL
 
     def bytes_on(self, shard: int) -> int:
-        """Bytes of as many rows; with none there is nothing to send the shard."""
+        """Bytes of as many rows; with 0 the shard has none."""
         return self.rows_on(shard) * self.row_bytes
 
     def shards_of(self, ids: Array) -> Array:
@@ -111,7 +111,7 @@ class RowLayout:
         return found
 
     def dealt(self, ids: Array) -> Sequence[Array | None]:
-        """For each shard which of these ids (n) are its rows: their positions (m) int64, ascending; None: all."""
+        """For each shard the positions (m) int64 of the ids (n) that are its rows, ascending; None: all."""
         if self.shards == 1:
             return (None,)
         shards = self.shards_of(ids)
@@ -139,18 +139,15 @@ def row_layout(key: KeyDescription, slice_bytes: int, shards: int) -> RowLayout:
     return RowLayout(key.shape[0], width, dtype, shards, up, down, max(slice_bytes // ID_BYTES, 1), key.growth)
 
 
-def chunks_of(count: int, a_chunk: int) -> int:
+def chunks_of(count: int, chunk_rows: int) -> int:
     """How many chunks so many rows take; none at all is one empty chunk."""
-    return max(-(-count // a_chunk), 1)
+    return max(-(-count // chunk_rows), 1)
 
 
-# --- Buckets: what a shard keeps and updates as one -------------------------------------------------------------------
-# A pure function of the description and of who has which slice.
-#
-# Keys that are updated alike (same dtype, slots, update, multipliers, compression) lie in one bucket, the most urgent
-# first, one behind the other; so that what is done to a slice is done to any run of them at once. A key that is
-# `whole`, and a table, are a bucket of their own. Buckets are numbered in the order in which their first keys are
-# described.
+# --- Buckets: keys that a shard stores and updates together -----------------------------------------------------------
+# Keys that are updated alike (same dtype, slots, update, multipliers, compression) are in one bucket, the most urgent
+# first, in one flat array, so that any run of adjacent slices is updated at once. A key that is `whole`, and a table,
+# are a bucket of their own. Buckets are numbered in the order in which their first keys are described.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,24 +181,24 @@ class Bucket:
     pulled: Codec | None
 
 
-def _likeness(description: StoreDescription, key_index: int, key: KeyDescription) -> Any:
-    """Equal for keys that can be updated as one, and travel alike."""
+def _bucket_key(description: StoreDescription, key_index: int, key: KeyDescription) -> Any:
+    """Equal for keys that are in one bucket."""
     if key.rows or key.whole:
         return key_index
     multipliers = tuple(sorted(key.multipliers.items()))
-    return key.dtype, key.slots, key.update, key.staleness, multipliers, _travels(description, key)
+    return key.dtype, key.slots, key.update, key.staleness, multipliers, _compressions(description, key)
 
 
-def _travels(description: StoreDescription, key: KeyDescription) -> tuple[CompressionDescription | None, ...]:
-    """How a key's gradients travel, and how its values do."""
+def _compressions(description: StoreDescription, key: KeyDescription) -> tuple[CompressionDescription | None, ...]:
+    """The compression of a key's gradients and of its values."""
     setting = description.compression if key.compression is None else key.compression
-    if setting is None or not key.slots:  # A frozen parameter is fetched once, and read as it is.
+    if setting is None or not key.slots:  # A frozen parameter is fetched once, uncompressed.
         return None, None
     return setting.pushed(key), setting.pulled(key)
 
 
 def _part(keys: Sequence[KeyDescription], slices: Sequence[KeySlices], runs: Sequence[tuple[int, range]]) -> BucketPart:
-    """What a shard has of a bucket whose keys, by index, have these runs of slices there."""
+    """The slices that a shard has of a bucket: `runs` of the slices of its keys, by index."""
     counts = [len(run) for _, run in runs]
     lengths = [slices[key_index].length(index) for key_index, run in runs for index in run]
     return BucketPart(
@@ -224,7 +221,7 @@ class Routing:
     """`shards` is their number. `slices` by key's index; `runs[key][shard]` are the slices that the shard has of the
     key. `tables`, by key's index, have neither.
 
-    `buckets` are what shards keep as one: key `key_index` is in bucket `bucket_of[key_index]`, and the first slice that
+    `buckets` are groups of keys: key `key_index` is in bucket `bucket_of[key_index]`, and the first slice that
     a shard has of it is slice `first_in_bucket[key_index][shard]` there."""
 
     shards: int
@@ -246,32 +243,36 @@ def routing_of(description: StoreDescription) -> Routing:
         if key.rows
     }
     runs = tuple(_deal(one, loads, whole=key.whole) for key, one in zip(description.keys, slices, strict=True))
-    alike: dict[Any, list[int]] = {}
+    groups: dict[Any, list[int]] = {}
     for key_index, key in enumerate(description.keys):
-        alike.setdefault(_likeness(description, key_index, key), []).append(key_index)
+        groups.setdefault(_bucket_key(description, key_index, key), []).append(key_index)
     buckets: list[Bucket] = []
-    firsts: tuple[dict[int, int], ...] = tuple({} for _ in description.keys)
-    for number, key_indices in enumerate(alike.values()):
+    first_in_bucket: tuple[dict[int, int], ...] = tuple({} for _ in description.keys)
+    for number, key_indices in enumerate(groups.values()):
         key = description.keys[key_indices[0]]
-        ordered = tuple(sorted(key_indices, key=lambda key_index: (description.keys[key_index].priority, key_index)))
+        by_priority = tuple(
+            sorted(key_indices, key=lambda key_index: (description.keys[key_index].priority, key_index))
+        )
         parts: dict[int, BucketPart] = {}
         for shard in range(len(description.shards)):
-            here = [(key_index, runs[key_index][shard]) for key_index in ordered if shard in runs[key_index]]
-            begun = 0
-            for key_index, run in here:
-                firsts[key_index][shard] = begun
-                begun += len(run)
-            if here:
-                parts[shard] = _part(description.keys, slices, here)
-        codecs = [None if one is None else codec_of(one, np.dtype(key.dtype)) for one in _travels(description, key)]
-        buckets.append(Bucket(number, ordered, parts, *codecs))
+            runs_here = [(key_index, runs[key_index][shard]) for key_index in by_priority if shard in runs[key_index]]
+            offset = 0
+            for key_index, run in runs_here:
+                first_in_bucket[key_index][shard] = offset
+                offset += len(run)
+            if runs_here:
+                parts[shard] = _part(description.keys, slices, runs_here)
+        codecs = [
+            None if one is None else codec_of(one, np.dtype(key.dtype)) for one in _compressions(description, key)
+        ]
+        buckets.append(Bucket(number, by_priority, parts, *codecs))
     of_keys = {key_index: bucket.number for bucket in buckets for key_index in bucket.keys}
     bucket_of = tuple(of_keys[key_index] for key_index in range(len(description.keys)))
-    return Routing(len(description.shards), slices, runs, tables, tuple(buckets), bucket_of, firsts)
+    return Routing(len(description.shards), slices, runs, tables, tuple(buckets), bucket_of, first_in_bucket)
 
 
 def _deal(slices: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> Mapping[int, range]:
-    """Gives each slice, or all of them, to the shard with the fewest bytes; `loads` is a heap of (bytes, shard)."""
+    """Assigns each slice, or all of them, to the shard with the fewest bytes; `loads` is a heap of (bytes, shard)."""
     if whole and slices.count:
         load, shard = loads[0]
         heapq.heapreplace(loads, (load + slices.nbytes, shard))

@@ -55,14 +55,14 @@ class ProtocolError(Exception):
 
 
 def encode(message: Message, payload: Buffer | None = None, number: int = 0) -> list[Buffer]:
-    """The parts of a message; the payload is passed on, not copied. `number`: its place among all that this side sends
-    on the connection, from 1; 0 where it is not counted."""
+    """The parts of a message; the payload is not copied. `number` counts the messages that this side sends on the
+    connection, from 1; 0 for one that is not counted."""
     header = _HEAD.pack(_PREFIX, number) + _encoder.encode(message)
     return [header] if payload is None else [header, payload]
 
 
 def _decode(parts: Sequence[Buffer], reader: Reader[_M]) -> tuple[_M, memoryview, int]:
-    """What was said, its payload, a view of the second part, and its number. Raises ProtocolError."""
+    """The message, its payload (a view of the second part), and its number. Raises ProtocolError."""
     if not 1 <= len(parts) <= 2:
         raise ProtocolError(f"a message has 1 or 2 parts, not {len(parts)}")
     header = memoryview(parts[0])
@@ -88,10 +88,10 @@ def _decode(parts: Sequence[Buffer], reader: Reader[_M]) -> tuple[_M, memoryview
 
 
 decode_request = partial(_decode, reader=_requests)
-"""What a client says: see `_decode`."""
+"""Decodes a message of a client: see `_decode`."""
 
 decode_reply = partial(_decode, reader=_replies)
-"""What a shard says: see `_decode`."""
+"""Decodes a message of a shard: see `_decode`."""
 
 
 def _check_payload(message: Push | Values, payload: memoryview, *, whole: bool) -> None:
@@ -111,7 +111,7 @@ def _check_payload(message: Push | Values, payload: memoryview, *, whole: bool) 
 
 
 def parts_at(message: Push | Values, memory: Array) -> list[memoryview]:
-    """The payload of a message whose sender has it in this memory. Raises ProtocolError for bytes that it has not."""
+    """The payload of a message that is in its sender's `memory`. Raises ProtocolError for offsets beyond it."""
     for offset, nbytes in message.at:
         if offset + nbytes > memory.nbytes:
             name = type(message).__name__
@@ -120,7 +120,7 @@ def parts_at(message: Push | Values, memory: Array) -> list[memoryview]:
 
 
 def _split(parts: Sequence[memoryview], sizes: Sequence[int]) -> list[Sequence[memoryview]]:
-    """The payload's bytes for runs of these sizes, which add up."""
+    """The payload split into runs of these sizes, which add up to it."""
     found: list[Sequence[memoryview]] = []
     number = begin = 0
     for size in sizes:
@@ -137,8 +137,8 @@ def _split(parts: Sequence[memoryview], sizes: Sequence[int]) -> list[Sequence[m
 
 
 class Run(NamedTuple):
-    """What a client sends: slices `first` to `first + count` of a bucket, or as many of `chunks` chunks of a table's
-    rows or ids. `parts` are their bytes, one behind the other.
+    """A run of a `push`: slices `first` to `first + count` of a bucket, or as many of `chunks` chunks of a table's rows
+    or ids. `parts` are their bytes, in order.
 
     `step` is the version of a value, `request` the number of the client's call. Where the bytes are `shared`, the
     client may change them at any time.
@@ -164,7 +164,7 @@ class Run(NamedTuple):
         return self.parts[0] if len(self.parts) == 1 else memoryview(b"".join(self.parts))
 
     def own(self) -> Run:
-        """The same run with a copy of its bytes, which nobody else writes."""
+        """The run with a private copy of its bytes."""
         return self._replace(parts=[memoryview(bytearray().join(self.parts))], shared=False)
 
 
@@ -178,11 +178,11 @@ def runs_of(push: Push, parts: Sequence[memoryview], *, shared: bool = False) ->
 
 
 class ValueRun(NamedTuple):
-    """What a shard answers: slices, or chunks, `first` to `first + count` of a bucket at a version: of the pull's array
-    number `array`.
+    """A run of `values`: slices, or chunks, `first` to `first + count` of a bucket at a version, of array number
+    `array` of the pull.
 
-    `payload` has their bytes, encoded where they are `compressed`. `owned`: it is all of a message's, which nobody else
-    reads or writes.
+    `payload` has their bytes, encoded if they are `compressed`. `owned`: it is a whole message's payload, which nobody
+    else reads or writes.
     """
 
     array: int
@@ -215,17 +215,17 @@ def value_runs(values: Values, parts: Sequence[memoryview]) -> list[tuple[int, V
 
 
 class RowSource:
-    """The bytes of the chunks that leave for a shard: of all rows, or of those at positions `picked` (m) int64. What
-    leaves together is [ids][values]. It is copied when it leaves, so the arrays stay as they are until then."""
+    """The bytes of the chunks for a shard: of all rows, or of those at `positions` (m) int64. Chunks that are sent
+    together are [ids][values]. They are copied when they are sent, so the arrays must not change until then."""
 
-    __slots__ = ("_ids", "_layout", "_picked", "_values", "count", "nbytes")
+    __slots__ = ("_ids", "_layout", "_positions", "_values", "count", "nbytes")
 
-    def __init__(self, ids: Array, values: Array, layout: RowLayout, picked: Array | None = None) -> None:
-        self.count = len(ids) if picked is None else len(picked)
+    def __init__(self, ids: Array, values: Array, layout: RowLayout, positions: Array | None = None) -> None:
+        self.count = len(ids) if positions is None else len(positions)
         self._ids = np.ascontiguousarray(ids)
         self._values = np.ascontiguousarray(values).reshape(len(ids), layout.width)
         self._layout = layout
-        self._picked = picked
+        self._positions = positions
         self.nbytes = self.count * (ID_BYTES + layout.row_bytes)
 
     def read(self, start: int, stop: int) -> Sequence[Buffer]:
@@ -233,60 +233,60 @@ class RowSource:
         layout = self._layout
         low = start // layout.chunk_bytes * layout.rows_up
         high = low + (stop - start) // (ID_BYTES + layout.row_bytes)
-        if self._picked is not None:
-            return (self._taken(self._picked[low:high]),)
+        if self._positions is not None:
+            return (self._rows_at(self._positions[low:high]),)
         ids, values = bytes_of(self._ids), bytes_of(self._values)
         return ids[low * ID_BYTES : high * ID_BYTES], values[low * layout.row_bytes : high * layout.row_bytes]
 
-    def _taken(self, some: Array) -> memoryview:
-        """Rows at these positions."""
+    def _rows_at(self, some: Array) -> memoryview:
+        """The bytes of the rows at these positions."""
         layout, middle = self._layout, len(some) * ID_BYTES
-        made = np.empty(middle + len(some) * layout.row_bytes, np.uint8)
+        joined = np.empty(middle + len(some) * layout.row_bytes, np.uint8)
         # `mode` is what lets NumPy write into `out` without a copy; no position is outside.
-        self._ids.take(some, out=made[:middle].view(self._ids.dtype), mode="clip")
-        take_rows(self._values, some, made[middle:].view(layout.dtype).reshape(len(some), layout.width))
-        return bytes_of(made)
+        self._ids.take(some, out=joined[:middle].view(self._ids.dtype), mode="clip")
+        take_rows(self._values, some, joined[middle:].view(layout.dtype).reshape(len(some), layout.width))
+        return bytes_of(joined)
 
 
 def unpacked_rows(run: Run, layout: RowLayout, shard: int, key: str) -> Rows:
-    """The rows of a run of a push to a shard: places there, which ascend within each chunk, and values, which lie in
-    the payload; `key` is the key's name. Raises ProtocolError, naming the field."""
+    """The rows of a run of a push to a shard: their indices there, which ascend within each chunk, and values, a view
+    of the payload; `key` is the key's name. Raises ProtocolError, naming the field."""
     row = ID_BYTES + layout.row_bytes
     _check_sizes(run, layout.rows_on(shard), layout.rows_up, row, key)
     count = run.payload.nbytes // row
     ids: Array = np.frombuffer(run.payload, layout.id_dtype, count)
     values: Array = np.frombuffer(run.payload, layout.dtype, count * layout.width, count * ID_BYTES)
-    return Rows(_places(ids, layout.rows_up, layout, shard, key), values.reshape(count, layout.width))
+    return Rows(_indices(ids, layout.rows_up, layout, shard, key), values.reshape(count, layout.width))
 
 
-def chunks_apart(rows: Rows, a_chunk: int) -> Iterator[Rows]:
+def chunks_apart(rows: Rows, chunk_rows: int) -> Iterator[Rows]:
     """The chunks of a run, at least one."""
     ids, values = rows.ids, rows.values
-    for begin in range(0, max(len(ids), 1), a_chunk):
-        yield Rows(ids[begin : begin + a_chunk], values[begin : begin + a_chunk])
+    for begin in range(0, max(len(ids), 1), chunk_rows):
+        yield Rows(ids[begin : begin + chunk_rows], values[begin : begin + chunk_rows])
 
 
 def unpacked_ids(run: Run, layout: RowLayout, shard: int, key: str) -> list[Array]:
-    """The chunks of a run of a pull's ids, as places on the shard. Raises ProtocolError, naming the field."""
+    """The chunks of a run of a pull's ids, as indices on the shard. Raises ProtocolError, naming the field."""
     _check_sizes(run, layout.rows_on(shard), layout.ids_up, ID_BYTES, key)
     ids = np.frombuffer(run.payload, layout.id_dtype).copy()  # They outlive the message.
-    places = _places(ids, layout.ids_up, layout, shard, key)
-    return [places[begin : begin + layout.ids_up] for begin in range(0, max(len(ids), 1), layout.ids_up)]
+    indices = _indices(ids, layout.ids_up, layout, shard, key)
+    return [indices[begin : begin + layout.ids_up] for begin in range(0, max(len(ids), 1), layout.ids_up)]
 
 
-def check_chunks(rows: int, a_chunk: int, chunks: int, key: str) -> None:
-    """Raises ProtocolError for a number of chunks that distinct rows cannot fill."""
-    if not 1 <= chunks <= chunks_of(rows, a_chunk):
-        raise ProtocolError(f"chunks: {chunks} of key {key!r}; its {rows} rows here take {chunks_of(rows, a_chunk)}")
+def check_chunks(rows: int, chunk_rows: int, chunks: int, key: str) -> None:
+    """Raises ProtocolError for more chunks than distinct rows can fill."""
+    if not 1 <= chunks <= chunks_of(rows, chunk_rows):
+        raise ProtocolError(f"chunks: {chunks} of key {key!r}; its {rows} rows here take {chunks_of(rows, chunk_rows)}")
 
 
-def _check_sizes(run: Run, rows: int, a_chunk: int, row: int, key: str) -> None:
+def _check_sizes(run: Run, rows: int, chunk_rows: int, row: int, key: str) -> None:
     chunks, stop = run.chunks, run.first + run.count
-    if not 1 <= chunks <= max(-(-rows // a_chunk), 1):
-        check_chunks(rows, a_chunk, chunks, key)
+    if not 1 <= chunks <= max(-(-rows // chunk_rows), 1):
+        check_chunks(rows, chunk_rows, chunks, key)
     if stop > chunks:
         raise ProtocolError(f"Push.first: chunks {run.first} to {stop - 1} of key {key!r}, there are {chunks}")
-    full = a_chunk * row
+    full = chunk_rows * row
     nbytes = run.payload.nbytes
     last = nbytes - (run.count - 1) * full
     is_end = 0 <= last <= full and last % row == 0 and (last > 0 or chunks == 1)
@@ -296,28 +296,28 @@ def _check_sizes(run: Run, rows: int, a_chunk: int, row: int, key: str) -> None:
         raise ProtocolError(f"Push.nbytes: {nbytes} for {detail}")
 
 
-def _places(ids: Array, a_chunk: int, layout: RowLayout, shard: int, key: str) -> Array:
-    """The places of ids (n), which ascend within each chunk. May be the same array."""
+def _indices(ids: Array, chunk_rows: int, layout: RowLayout, shard: int, key: str) -> Array:
+    """The indices on the shard of ids (n), which ascend within each chunk. May be the same array."""
     if not ids.size:
         return ids
     ascends = ids[1:] > ids[:-1]
     if np.logical_and.reduce(ascends):
-        least, most = int(ids[0]), int(ids[-1])
+        lowest, highest = int(ids[0]), int(ids[-1])
     else:
-        ascends[a_chunk - 1 :: a_chunk] = True  # What is between two chunks is told by whoever has those beside them.
+        ascends[chunk_rows - 1 :: chunk_rows] = True  # From one chunk to the next they need not.
         if not ascends.all():
             raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
-        least, most = int(ids.min()), int(ids.max())
-    if layout.growth is None and not 0 <= least <= most < layout.rows:
-        raise ProtocolError(f"ids: rows {least} to {most} of key {key!r}, which has {layout.rows}")
+        lowest, highest = int(ids.min()), int(ids.max())
+    if layout.growth is None and not 0 <= lowest <= highest < layout.rows:
+        raise ProtocolError(f"ids: rows {lowest} to {highest} of key {key!r}, which has {layout.rows}")
     if layout.shards == 1:
         return ids
     if layout.growth is None:
-        places = layout.indices_of(ids)
-        here = np.logical_and.reduce(places * layout.shards + shard == ids)
+        indices = layout.indices_of(ids)
+        here = np.logical_and.reduce(indices * layout.shards + shard == ids)
     else:
-        places = ids
+        indices = ids
         here = np.logical_and.reduce(layout.ids_on(shard, ids))
     if not here:
         raise ProtocolError(f"ids: rows of key {key!r} that are not on shard {shard} of {layout.shards}")
-    return places
+    return indices

@@ -1,4 +1,4 @@
-"""What client and shard say to each other. `docs/wire.md` gives the bytes; the order of fields is the wire format."""
+"""The messages between client and shard. `docs/wire.md` gives the bytes; the order of fields is the wire format."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-# --- What a client's frame may carry in one run -----------------------------------------------------------------------
+# --- The runs of a client's frame -------------------------------------------------------------------------------------
 
 
 class PayloadKind(IntEnum):
-    """The wire's numbers for it."""
+    """What a run of a push has, by its number on the wire."""
 
     GRADIENT = 0
     VALUE = 1
@@ -21,7 +21,7 @@ class PayloadKind(IntEnum):
 
 
 class SentEntry(NamedTuple):
-    """What a run that a client sends says beside slice numbers: see `messages.Push`."""
+    """The fields of a run of a push, without its slices: see `Push`."""
 
     payload_kind: PayloadKind
     request: int
@@ -30,15 +30,13 @@ class SentEntry(NamedTuple):
     chunks: int
 
 
-# --- What client and shard say to each other --------------------------------------------------------------------------
-# `docs/wire.md` gives the bytes.
+# --- The messages -----------------------------------------------------------------------------------------------------
+# A run is `count` adjacent slices of a bucket on one shard, the first of them numbered `first`; `nbytes` is their
+# length together. Buckets are numbered as in `weft_kvstore.sharding`. A run of a table has adjacent chunks instead, of
+# `chunks` in all; else `chunks` is 0. A message has a row, an array, for each of its runs.
 #
-# A run is `count` adjacent slices of what the shard has of one bucket, the first of them numbered `first`; `nbytes` is
-# the length of all of them together. Buckets are numbered as in `weft_kvstore.sharding`. Of a table, a run is of
-# adjacent chunks instead, of `chunks` in all; else `chunks` is 0. A message has a row, an array, for each of its runs.
-#
-# Client and shard of one host may read each other's memory: a payload then is there, at `at`, which has the offset and
-# the length of each part of it, and no second part comes.
+# Client and shard of one host may read each other's memory: then `at` has the offset and length of each part of the
+# payload there, and the message has no second part.
 
 
 MAX_RUNS: Final = 4096
@@ -54,7 +52,7 @@ MAX_CALL_PRIORITY: Final = 1 << 30
 """Of a call, and its negative: a higher priority goes first, 0 is that of a call that names none."""
 
 NOBODY: Final = 0
-"""The request of a message whose answer nobody waits for."""
+"""The request number of a message that needs no answer."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
@@ -67,8 +65,8 @@ Digest = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 
 
 class RefusalCode(StrEnum):
-    """Why a shard will not talk. A client that was never welcomed tries again after the first two, until its silence
-    is over; after the third it says Hello on a new connection. Everything else is final."""
+    """Why a shard refuses a connection. A client that was never welcomed tries again after the first two until its
+    silence is over; after the third it opens a new connection. All others are final."""
 
     UNKNOWN_JOB = "unknown-job"
     BUSY = "busy"
@@ -82,7 +80,7 @@ class RefusalCode(StrEnum):
 
 
 class FailureCode(StrEnum):
-    """What became of a request that a shard gives up."""
+    """Why a shard could not answer a request."""
 
     LOST = "lost"
     REFUSED = "refused"
@@ -90,13 +88,13 @@ class FailureCode(StrEnum):
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
-    """A message; its tag is the wire's word for it."""
+    """A message; its tag is its type on the wire."""
 
 
 class Hello(Message, frozen=True, omit_defaults=True, tag="hello"):
-    """The first message of a connection: who speaks. `process` is drawn once per client, `session` counts its
+    """The first message of a connection: who connects. `process` is drawn once per client, `session` counts its
     connections to this shard from 1, `description` is the digest of what both must agree on. `loopback`: the connection
-    leaves the host through no network."""
+    uses no network."""
 
     job: Name
     term: Count
@@ -109,8 +107,8 @@ class Hello(Message, frozen=True, omit_defaults=True, tag="hello"):
 
 
 class Reading(IntEnum):
-    """Which version of a value a pull has. OWN: what holds once this slot's steps before it are applied; where slots go
-    on by themselves, SETTLED: those of every slot. EXACT: that version and no later one, or a failure."""
+    """Which value a pull of version v gets. OWN: once this slot's steps before v are applied. SETTLED, in async: once
+    those of every slot are. EXACT: exactly version v; the pull fails if that has passed."""
 
     OWN = 0
     SETTLED = 1
@@ -127,20 +125,20 @@ Ask = tuple[
 
 
 class Pull(Message, frozen=True, omit_defaults=True, tag="pull"):
-    """Asks for runs of slices, each once it is at `version`, in the way of `reading`; `state`: for the rule's state
-    instead of the value. Of a table the rows are asked for whose ids follow. `compressed`: the values may come encoded,
-    where the description says how. `priority` is that of the calls: values of a higher one are sent first."""
+    """Requests runs of slices, each answered once it is at `version`, by `reading`; `state`: the rule's state instead
+    of the value. Of a table, the rows are requested whose ids follow in pushes. `compressed`: the values may be
+    encoded, as the description says. `priority` is that of the calls: values of a higher one are sent first."""
 
     asks: Annotated[list[Ask], msgspec.Meta(max_length=MAX_RUNS)]
     priority: CallPriority = 0
 
 
 At = Annotated[list[tuple[Count, Positive]], msgspec.Meta(max_length=MAX_RUNS)]
-"""Where a payload is in its sender's memory: offset and length of each of its parts, in their order. Empty: it is the
+"""Where a payload is in its sender's memory: offset and length of each of its parts, in order. Empty: it is the
 message's second part."""
 
 chunks_of, nbytes_of = itemgetter(4), itemgetter(-1)
-"""What a row of a Push has there; the last is of a row of Values too."""
+"""Fields of a row of a Push; `nbytes_of` also of a row of Values."""
 
 SentRow = tuple[PayloadKind, Count, Count, Count, Count, Count, Positive, Count]
 """The fields of a `SentEntry`, then `first`, `count`, `nbytes`."""
@@ -150,7 +148,7 @@ ValueRow = tuple[Count, Count, Count, Count, bool, Count, Positive, Count]
 
 
 class Push(Message, frozen=True, omit_defaults=True, tag="push"):
-    """What a client sends; the payload is the bytes of the runs, joined, or is `at` offsets in the client's memory.
+    """Data from a client; the payload is the bytes of the runs, joined, or is `at` offsets in the client's memory.
 
     `payload_kind` 0: gradients of step `step`; 1: values to be set at version `step`; 2: ids of the rows that pull
     `request` asks for; 3: what a key that nobody has pushed was at version `step`, its value where `chunks` is 0, else
@@ -167,7 +165,8 @@ class Push(Message, frozen=True, omit_defaults=True, tag="push"):
 
 
 class Barrier(Message, frozen=True, tag="barrier"):
-    """This slot has sent all of `step` and has nothing for the keys named. Keys beyond 4,096 take further messages."""
+    """This slot has sent all of `step`, and nothing for the keys in `nothing`. Keys beyond 4,096 take further
+    messages."""
 
     request: Count
     step: Count
@@ -175,15 +174,15 @@ class Barrier(Message, frozen=True, tag="barrier"):
 
 
 class Measure(Message, frozen=True, tag="measure"):
-    """This slot's barrier of `step` is whole. Asks what this shard's part of the merged gradient amounts to, once every
-    slot has said so and all of the step is merged here. Only where steps are committed."""
+    """This slot has sent its whole barrier of `step`. The shard answers with the measure of its part of the merged
+    gradient, once every slot has asked and the step is merged. Only if steps are committed."""
 
     request: Count
     step: Count
 
 
 class Commit(Message, frozen=True, tag="commit"):
-    """`step` is to be applied: what all shards measured adds up to `norm`, and all of it was finite (1) or not (0)."""
+    """Applies `step`: the gradient's norm over all shards, and whether all of it is finite (1) or not (0)."""
 
     request: Count
     step: Count
@@ -192,8 +191,9 @@ class Commit(Message, frozen=True, tag="commit"):
 
 
 class Hyper(Message, frozen=True, tag="hyper"):
-    """Proposes that hyper-parameters have these numbers from `step` on: of one key, or, where `key` is empty, of the
-    whole job. `proposal` is drawn for each. It is held, and so are the step and what is later, until it is decided."""
+    """Proposes numbers for hyper-parameters from `step` on: of one key, or of the whole job if `key` is empty.
+    `proposal` is drawn at random for each. The shard holds the proposal, and applies no step from `step` on, until it
+    is decided."""
 
     request: Count
     proposal: Digest
@@ -204,8 +204,8 @@ class Hyper(Message, frozen=True, tag="hyper"):
 
 
 class HyperDecide(Message, frozen=True, tag="hyper-decide"):
-    """To shard 0: what becomes of this proposal? `take` 1, said by the proposer alone: every shard holds it. 0: it is
-    given up, unless it was taken. `request` 0: the answer is to be passed on to the other shards."""
+    """To shard 0, which decides a proposal. `take` 1, sent by the proposer alone: every shard holds it, so it is taken.
+    0: it is dropped, unless it was taken before. `request` 0: the answer is to be passed on to the other shards."""
 
     request: Count
     proposal: Digest
@@ -213,7 +213,7 @@ class HyperDecide(Message, frozen=True, tag="hyper-decide"):
 
 
 class HyperSettle(Message, frozen=True, tag="hyper-settle"):
-    """To the other shards: shard 0 has taken the proposal as change number `version`; 0: it was given up."""
+    """To the other shards: shard 0 has taken the proposal as change number `version`; 0: it was dropped."""
 
     request: Count
     proposal: Digest
@@ -248,8 +248,8 @@ class Acknowledge(Message, frozen=True, tag="acknowledge"):
 
 
 class Welcome(Message, frozen=True, omit_defaults=True, tag="welcome"):
-    """Answers a Hello. `boot` is drawn once per shard process; `silence_ms` is how long the shard bears silence.
-    `listener` is where client and shard can give each other their memory; empty where they cannot."""
+    """Answers a Hello. `boot` is drawn once per shard process; after `silence_ms` without a message the shard counts
+    the client as lost. `listener` names the socket at which they can share memory; empty if they cannot."""
 
     session: Count
     boot: Digest
@@ -258,21 +258,21 @@ class Welcome(Message, frozen=True, omit_defaults=True, tag="welcome"):
 
 
 class Released(Message, frozen=True, tag="released"):
-    """What these frames have in the client's memory is read no more; it may be written. That says too that they have
-    arrived. 0 stands for all frames of the client's earlier connections."""
+    """The shard no longer reads these frames in the client's memory, which may write there; they have arrived as well.
+    0 stands for all frames of the client's earlier connections."""
 
     frame: Column
 
 
 class Refused(Message, frozen=True, tag="refused"):
-    """The shard will not talk on this connection."""
+    """The shard refuses this connection."""
 
     code: RefusalCode
     reason: Text
 
 
 class PushRefused(Message, frozen=True, tag="push-refused"):
-    """Run `run` of frame `frame` was not taken in."""
+    """Run `run` of frame `frame` was refused."""
 
     frame: Count
     run: Count
@@ -282,7 +282,7 @@ class PushRefused(Message, frozen=True, tag="push-refused"):
 class Values(Message, frozen=True, omit_defaults=True, tag="values"):
     """Answers Pulls: each run belongs to its `request`; `array` 0 is the value or the rule's first state array.
     `compressed`: its slices are encoded, as the description says for values of their key. `acknowledge`: as
-    `Acknowledge`, said on the way. The payload may be `at` a place in the shard's memory."""
+    `Acknowledge`. The payload may be `at` offsets in the shard's memory."""
 
     frame: Count
     runs: Annotated[list[ValueRow], msgspec.Meta(min_length=1, max_length=MAX_RUNS)]
@@ -291,14 +291,14 @@ class Values(Message, frozen=True, omit_defaults=True, tag="values"):
 
 
 class Done(Message, frozen=True, tag="done"):
-    """These barriers, commits, or decisions on hyper-parameters, have been taken in."""
+    """Answers these barriers, commits, or decisions on hyper-parameters."""
 
     request: Column
 
 
 class Measured(Message, frozen=True, omit_defaults=True, tag="measured"):
-    """Answers a Measure: terms that exactly add up to the squares of the shard's part, whether all of it is finite (1),
-    and the loss scale that it was divided by, since which `good` steps in a row were finite."""
+    """Answers a Measure: terms whose exact sum is the sum of squares of the shard's part, whether all of it is finite
+    (1), and the loss scale that it was divided by, after `good` finite steps in a row."""
 
     request: Count
     squares: Annotated[list[float], msgspec.Meta(max_length=MAX_TERMS)]
@@ -308,8 +308,8 @@ class Measured(Message, frozen=True, omit_defaults=True, tag="measured"):
 
 
 class HyperAnswer(Message, frozen=True, tag="hyper-answer"):
-    """Answers a Hyper. `held` 1: the shard holds it. 0: it cannot; `step` is the first that is possible, the one asked
-    for where that is not what stands in the way."""
+    """Answers a Hyper. `held` 1: the shard holds the proposal. 0: it refuses for `reason`; `step` is the first possible
+    step, or the proposed one if the step is not the reason."""
 
     request: Count
     proposal: Digest
@@ -319,7 +319,7 @@ class HyperAnswer(Message, frozen=True, tag="hyper-answer"):
 
 
 class HyperDecided(Message, frozen=True, tag="hyper-decided"):
-    """Answers a HyperDecide: the proposal is change number `version`; 0: it was given up."""
+    """Answers a HyperDecide: the proposal is change number `version`; 0: it was dropped."""
 
     request: Count
     proposal: Digest
@@ -327,7 +327,7 @@ class HyperDecided(Message, frozen=True, tag="hyper-decided"):
 
 
 class HyperDoubt(Message, frozen=True, tag="hyper-doubt"):
-    """This shard holds a proposal and hears nothing of its proposer: will somebody ask shard 0?"""
+    """This shard holds a proposal whose proposer is silent: the client is to send a HyperDecide to shard 0."""
 
     proposal: Digest
 
@@ -365,7 +365,7 @@ Request = (
     | Bye
     | Acknowledge
 )
-"""What a client may say to a shard."""
+"""Messages of a client."""
 
 Reply = (
     Welcome
@@ -383,4 +383,4 @@ Reply = (
     | Pong
     | Acknowledge
 )
-"""What a shard may say to a client."""
+"""Messages of a shard."""
