@@ -209,7 +209,7 @@ class ChangeRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Numbers that a slot wants to hold from a step on: of the key at `place`, or with None of the whole job.
+    """Numbers that a slot wants to hold from a step on: of the key at `key_index`, or with None of the whole job.
 
     `id` is drawn by the proposer's process, `process`. `since` is when the shard began to hold it, seconds.
     """
@@ -218,7 +218,7 @@ class Proposal:
     slot: int
     process: bytes
     step: int
-    place: int | None
+    key_index: int | None
     numbers: Mapping[str, float]
     since: float
 
@@ -232,7 +232,7 @@ class HyperHold:
         """Whether a step is not to be applied yet."""
         return self.held is not None and step >= self.held.step
 
-    def told(self) -> str:
+    def reason(self) -> str:
         """What it waits for, in words."""
         held = self.held
         return "nothing" if held is None else f"slot {held.slot}, which changes hyper-parameters from step {held.step}"

@@ -38,7 +38,7 @@ MOST_RESTORED: Final = 1 << 60
 
 class Bucket:
     """`_waiting` has, by the number of a slot and step, the gradients that came and are not applied, or that the slot
-    has none: of steps that are in (`BucketSteps.came`), and of at most STEPS_AHEAD steps that came before the one
+    has none: of steps that are in (`BucketSteps.arrived`), and of at most STEPS_AHEAD steps that came before the one
     before them. Where slots go together the gradients of a step are added in the order of slots once all are in."""
 
     def __init__(self, spec: BucketSpec, values: Array, given: Array, *, shared: bool = False) -> None:
@@ -48,7 +48,7 @@ class Bucket:
         bounds = spec.part.bounds // values.dtype.itemsize
         self.spec = spec
         self.bounds = bounds
-        self.steps = BucketSteps(spec.slots, count, together=spec.together)
+        self.steps = BucketSteps(spec.slots, count, is_sync=spec.is_sync)
         self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole, shared=shared))
         self.sets = BucketSets(spec, self.steps.version, self.update.values, given)
         self.pulls = BucketPulls(spec, self.steps, self.sets, self.update)
@@ -65,10 +65,10 @@ class Bucket:
         self._gated = None
         if spec.gate is not None:
             self._gated = GatedSums(spec.gate, bounds, is_summed=not is_mean, unscaled=spec.unscaled)
-        places = range(len(spec.slots))
-        self._groups = [places] if spec.together else [range(place, place + 1) for place in places]
+        indices = range(len(spec.slots))
+        self._groups = [indices] if spec.is_sync else [range(index, index + 1) for index in indices]
         """The slots, by their numbers, whose gradients are one update."""
-        if not places:
+        if not indices:
             self._groups = []
 
     def __len__(self) -> int:
@@ -85,8 +85,8 @@ class Bucket:
     def check_range(self, first: int, count: int, named: str) -> None:
         """Raises ProtocolError for slices that are not here."""
         if not 0 < count <= self.count - first:
-            told = f"slices {first} to {first + count - 1} of bucket {self.spec.number}"
-            raise ProtocolError(f"{named}: {told}; this shard has 0 to {self.count - 1}")
+            detail = f"slices {first} to {first + count - 1} of bucket {self.spec.number}"
+            raise ProtocolError(f"{named}: {detail}; this shard has 0 to {self.count - 1}")
 
     def segments_of(self, run: Run) -> list[Segment]:
         """The elements of a run of slices; their memory is taken over where it is writable. Raises ProtocolError."""
@@ -115,10 +115,10 @@ class Bucket:
 
     def _decoded(self, codec: SliceCodec, run: Run) -> Array:
         """New elements of a run of gradients that came encoded. Raises ProtocolError."""
-        told = codec.nbytes(run.first, run.stop)
-        if told != run.payload.nbytes:
+        detail = codec.nbytes(run.first, run.stop)
+        if detail != run.payload.nbytes:
             what = f"{run.count} slices from {run.first} of bucket {run.bucket}, encoded as {codec.codec.name}"
-            raise ProtocolError(f"Push.nbytes: {run.payload.nbytes} for {what}, not {told}")
+            raise ProtocolError(f"Push.nbytes: {run.payload.nbytes} for {what}, not {detail}")
         try:
             return codec.decode(run.first, run.stop, run.payload)
         except PayloadError as error:
@@ -128,19 +128,19 @@ class Bucket:
     def push(self, slot: int, step: int, segments: Sequence[Segment]) -> list[Range]:
         """Takes in a slot's gradients of slices that follow each other: see `check` and `accept`."""
         steps, first, stop = self.steps, segments[0].first, segments[-1].stop
-        place = steps.places.get(slot)
-        if place is not None and (place, step + 1) not in self._waiting:  # Else that step would be due with this one.
+        index = steps.indices.get(slot)
+        if index is not None and (index, step + 1) not in self._waiting:  # Else that step would be due with this one.
             if stop - first == 1:
-                numbers = steps.came[:, first].tolist()
-                is_next, behind = numbers[place] == step, min(numbers)
+                numbers = steps.arrived[:, first].tolist()
+                is_next, behind = numbers[index] == step, min(numbers)
             else:
-                came = steps.came[:, first:stop]
-                is_next, behind = (came[place] == step).all(), came.min()
-            if is_next and (step <= behind + STEPS_AHEAD or not self.spec.together):  # As nearly all are.
-                steps.came[place, first if stop - first == 1 else slice(first, stop)] = step + 1
-                pending = self._waiting.get((place, step))
+                arrived = steps.arrived[:, first:stop]
+                is_next, behind = (arrived[index] == step).all(), arrived.min()
+            if is_next and (step <= behind + STEPS_AHEAD or not self.spec.is_sync):  # As nearly all are.
+                steps.arrived[index, first if stop - first == 1 else slice(first, stop)] = step + 1
+                pending = self._waiting.get((index, step))
                 if pending is None:
-                    self._waiting[place, step] = PendingSegments(self.bounds, segments)
+                    self._waiting[index, step] = PendingSegments(self.bounds, segments)
                 else:
                     for segment in segments:
                         pending.put(segment)
@@ -150,9 +150,9 @@ class Bucket:
 
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
-        place = self.steps.place_of(slot, self._where(slot, step, first))
-        self.steps.check(place, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
-        waiting = self._waiting.get((place, step))
+        index = self.steps.index_of(slot, self._where(slot, step, first))
+        self.steps.check(index, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
+        waiting = self._waiting.get((index, step))
         for segment in waiting.within(first, stop) if waiting is not None else ():
             if (segment.elements is not None) != pushes:
                 where = self._where(slot, step, max(segment.first, first))
@@ -161,17 +161,17 @@ class Bucket:
     def accept(self, slot: int, step: int, segment: Segment) -> list[Range]:
         """Takes in what `check` lets pass: gradients, which are written later, or that there are none. The slices whose
         merge may go on; what was in before changes nothing: exactly once holds."""
-        place = self.steps.places[slot]
-        taken, early = self.steps.accept(place, step, segment.first, segment.stop)
+        index = self.steps.indices[slot]
+        taken, early = self.steps.accept(index, step, segment.first, segment.stop)
         if taken or early:
-            pending = self._waiting.setdefault((place, step), PendingSegments(self.bounds))
+            pending = self._waiting.setdefault((index, step), PendingSegments(self.bounds))
             for first, stop in (*taken, *early):
                 pending.take(first, stop)  # What comes early again takes the place of what came first: it is the same.
                 pending.put(pending.part(segment, first, stop))
         due = taken
-        while due and (waiting := self._waiting.get((place, step := step + 1))) is not None:
+        while due and (waiting := self._waiting.get((index, step := step + 1))) is not None:
             come = [(max(one.first, a), min(one.stop, b)) for a, b in due for one in waiting.within(a, b)]
-            due = [one for a, b in come for one in self.steps.accept(place, step, a, b)[0]]
+            due = [one for a, b in come for one in self.steps.accept(index, step, a, b)[0]]
         return taken
 
     def restore(self, slot: int, version: int, number: int, segment: Segment, origin: Hashable) -> list[Range]:
@@ -186,11 +186,11 @@ class Bucket:
         new = self.sets.new(segment.first, segment.stop, origin)
         for low, high in new:
             if not self.steps.untouched(low, high):
-                told = "it cannot be restored: a step of it has begun; restore before anybody pushes"
-                raise PushRefusedError(f"{self._where(slot, version, low)}: {told}")
+                detail = "it cannot be restored: a step of it has begun; restore before anybody pushes"
+                raise PushRefusedError(f"{self._where(slot, version, low)}: {detail}")
             if number > len(self.spec.state):
-                told = f"the rule has {len(self.spec.state)} state arrays, not {number}"
-                raise PushRefusedError(f"{self._where(slot, version, low)}: {told}")
+                detail = f"the rule has {len(self.spec.state)} state arrays, not {number}"
+                raise PushRefusedError(f"{self._where(slot, version, low)}: {detail}")
         for low, high in new:
             part = pending.part(segment, low, high)
             self.sets.restore(part, origin, is_value=not number)
@@ -226,13 +226,13 @@ class Bucket:
         that it has changed, or None where nothing more can be done. Raises RuleFailedError, MemoryError."""
         while todo:
             first, stop = todo.pop()
-            for places in self._groups:
-                piece = self._next_piece(places, first, stop)
+            for indices in self._groups:
+                piece = self._next_piece(indices, first, stop)
                 if piece is None:
                     continue
                 low, high, step = piece
-                is_done = self._apply(places, step, low, high)
-                if not self.spec.together:  # Of any slot, and any of these slices, another step may be next.
+                is_done = self._apply(indices, step, low, high)
+                if not self.spec.is_sync:  # Of any slot, and any of these slices, another step may be next.
                     if self._waiting:
                         todo.append((first, stop))
                     return low, high
@@ -244,26 +244,27 @@ class Bucket:
                     return low, high
         return None
 
-    def _next_piece(self, places: range, first: int, stop: int) -> tuple[int, int, int] | None:
-        """The first of these slices whose next step is in of all `places`, and can be applied in one go, and that step;
-        a whole key is updated at once. None of them lacks a value, and no change of hyper-parameters holds the step."""
+    def _next_piece(self, indices: range, first: int, stop: int) -> tuple[int, int, int] | None:
+        """The first of these slices whose next step has arrived from all of these slots, and can be applied in one go,
+        and that step; a whole key is updated at once. None of them lacks a value, and no change of hyper-parameters
+        holds the step."""
         steps, spec, hold = self.steps, self.spec, self.spec.hold
-        came = steps.came[places.start : places.stop]
-        done = steps.version if spec.together else steps.through[places.start]
+        arrived = steps.arrived[indices.start : indices.stop]
+        done = steps.version if spec.is_sync else steps.through[indices.start]
         if spec.is_whole:
             first, stop = 0, self.count
-        came, done = came[:, first:stop], done[first:stop]
-        if came.size <= FEW:
-            rows, numbers = came.tolist(), done.tolist()
+        arrived, done = arrived[:, first:stop], done[first:stop]
+        if arrived.size <= FEW:
+            rows, numbers = arrived.tolist(), done.tolist()
             behind, last, oldest, newest = min(map(min, rows)), min(map(max, rows)), min(numbers), max(numbers)
         else:
-            behind, last, oldest, newest = came.min(), came.max(axis=1).min(), int(done.min()), done.max()
+            behind, last, oldest, newest = arrived.min(), arrived.max(axis=1).min(), int(done.min()), done.max()
         held = math.inf if hold is None or hold.held is None else hold.held.step
         if last <= oldest or oldest >= held:
             return None
         low, high, step = first, stop, oldest
         if not (oldest == newest < behind and self.sets.complete):  # Nearly always it is.
-            ready: Array = np.logical_and.reduce(came > done) & (done < held) & ~self.sets.lacking(first, stop)
+            ready: Array = np.logical_and.reduce(arrived > done) & (done < held) & ~self.sets.lacking(first, stop)
             low = int(ready.argmax())
             if not ready[low] or (spec.is_whole and not ready.all()):
                 return None
@@ -275,15 +276,15 @@ class Bucket:
         most = int(np.searchsorted(self.bounds, self.bounds[low] + spec.a_piece, side="right")) - 1
         return low, min(max(most, low + 1), low + spec.slices_a_piece, high), step
 
-    def _apply(self, places: range, step: int, first: int, stop: int) -> bool:
+    def _apply(self, indices: range, step: int, first: int, stop: int) -> bool:
         """Applies a step that is in to slices; False where it is not committed."""
         steps, gated = self.steps, self._gated
         at = first if stop - first == 1 else slice(first, stop)
         if gated is None:
-            sums = self._take(places, step, first, stop)
+            sums = self._take(indices, step, first, stop)
         else:
             for low, high in ranges_where(gated.step[first:stop] != step, first):
-                for one in self._take(places, step, low, high):
+                for one in self._take(indices, step, low, high):
                     gated.measure(step, one)
                 steps.through[:, low:high] = step + 1
             committed = gated.take(step, first, stop)
@@ -293,10 +294,10 @@ class Bucket:
         for one in sums:
             if one.gradient is not None:
                 self.update.with_gradient(one.gradient, one.contributors, step)
-            elif self.spec.together:
+            elif self.spec.is_sync:
                 self.update.without_gradient(one.first, one.stop, step)
-        if not self.spec.together:
-            steps.through[places.start, at] = step + 1
+        if not self.spec.is_sync:
+            steps.through[indices.start, at] = step + 1
             steps.version[at] = steps.through[:, at].min(axis=0)
             return True
         steps.through[:, at] = step + 1
@@ -307,21 +308,21 @@ class Bucket:
             self.reached(step + 1, first, stop)
         return True
 
-    def _take(self, places: range, step: int, first: int, stop: int) -> list[SliceSum]:
+    def _take(self, indices: range, step: int, first: int, stop: int) -> list[SliceSum]:
         """Takes out what waits of a step that is in at these slices: its sum, by runs of slices to which equally many
         slots contribute."""
-        order: Sequence[int] = places
-        if self.spec.merge is Merge.ARRIVAL and self.spec.together:
-            order = [place for place, of in self._waiting if of == step]
+        order: Sequence[int] = indices
+        if self.spec.merge is Merge.ARRIVAL and self.spec.is_sync:
+            order = [index for index, of in self._waiting if of == step]
         layers: list[list[Segment]] = []
         is_mixed = False
-        for place in order:
-            pending = self._waiting[place, step]
+        for index in order:
+            pending = self._waiting[index, step]
             segments = pending.take(first, stop)
             if not pending.segments:
-                del self._waiting[place, step]
+                del self._waiting[index, step]
             if self._gated is not None or self.applied is not None:
-                self._is_added(place, step, segments)
+                self._is_added(index, step, segments)
             layer = [one for one in segments if one.elements is not None]
             if self._sum_dtype is not None:
                 layer = [one._replace(elements=one.elements.astype(self._sum_dtype)) for one in layer]  # type: ignore[union-attr]
@@ -340,25 +341,25 @@ class Bucket:
             found.append(SliceSum(low, high, Gradient(self.bounds, low, high, here) if here else None, count))
         return found
 
-    def _is_added(self, place: int, step: int, segments: Sequence[Segment]) -> None:
+    def _is_added(self, index: int, step: int, segments: Sequence[Segment]) -> None:
         for first, stop, elements in segments:
-            self.steps.pushed[place, first:stop] = elements is not None
+            self.steps.pushed[index, first:stop] = elements is not None
             if self.applied is not None and elements is not None:
-                self.applied(self.spec.slots[place], step, first, stop)
+                self.applied(self.spec.slots[index], step, first, stop)
 
     def begun(self, first: int, stop: int) -> tuple[int, str]:
         """Of some slices: see `Changed`. What has come early counts wherever it belongs."""
-        came = self.steps.came[:, first:stop].max(axis=0)
-        at = first + int(came.argmax())
-        step = max([int(came.max()), *(step + 1 for _, step in self._waiting)])
+        arrived = self.steps.arrived[:, first:stop].max(axis=0)
+        at = first + int(arrived.argmax())
+        step = max([int(arrived.max()), *(step + 1 for _, step in self._waiting)])
         return step, f"step {step - 1} of {self.spec.key_named(at)} has begun"
 
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: what the old one pushed and is not added is forgotten."""
-        place = self.steps.places.get(slot)
-        if place is not None:
-            self._waiting = {key: pending for key, pending in self._waiting.items() if key[0] != place}
-            self.steps.forget(place)
+        index = self.steps.indices.get(slot)
+        if index is not None:
+            self._waiting = {key: pending for key, pending in self._waiting.items() if key[0] != index}
+            self.steps.forget(index)
 
     def _where(self, slot: int, step: int, slice_: int) -> str:
         return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
@@ -384,21 +385,21 @@ def make_bucket(
     called with a key's name, and raises where the job is not wanted any more. Raises ValueError for an initializer that
     there is not."""
     keys = description.keys
-    places = [place for place in routing.buckets[spec.number].keys if shard in routing.runs[place]]
-    dtype = np.dtype(keys[places[0]].dtype)
+    indices = [index for index in routing.buckets[spec.number].keys if shard in routing.runs[index]]
+    dtype = np.dtype(keys[indices[0]].dtype)
     values: Array = (
         np.empty(int(spec.part.bounds[-1]) // dtype.itemsize, dtype) if memory is None else memory.view(dtype)
     )
     given, begin = np.zeros(len(spec.part), np.bool_), 0
-    for place in places:
-        run, slices = routing.runs[place][shard], routing.slices[place]
+    for index in indices:
+        run, slices = routing.runs[index][shard], routing.slices[index]
         start, stop = slices.start(run.start) // dtype.itemsize, slices.start(run.stop) // dtype.itemsize
         for low in range(start, stop, FIRST_ELEMENTS):
-            wanted(keys[place].key)
+            wanted(keys[index].key)
             high = min(low + FIRST_ELEMENTS, stop)
-            made = first_elements(keys[place], description.seed, low, high)
+            made = first_elements(keys[index], description.seed, low, high)
             values[begin + low - start : begin + high - start] = made
-        first = routing.first_in_bucket[place][shard]
-        given[first : first + len(run)] = is_given(keys[place])
+        first = routing.first_in_bucket[index][shard]
+        given[first : first + len(run)] = is_given(keys[index])
         begin += stop - start
     return Bucket(spec, values, given, shared=memory is not None)

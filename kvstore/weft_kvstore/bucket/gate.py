@@ -75,8 +75,8 @@ class StepGate:
     def arrive(self, slot: int, step: int) -> None:
         """A slot's barrier of a step is in. Raises PushRefusedError for a step that nobody can be at."""
         if step > self._next + STEPS_AHEAD:
-            told = f"slot {slot}, step {step}: more than {STEPS_AHEAD} steps ahead of step {self._next}"
-            raise PushRefusedError(f"{told}, which is not committed")
+            detail = f"slot {slot}, step {step}: more than {STEPS_AHEAD} steps ahead of step {self._next}"
+            raise PushRefusedError(f"{detail}, which is not committed")
         if step < self._next:
             if step not in self._steps:
                 raise PushRefusedError(f"slot {slot}, step {step}: committed long ago; this is step {self._next}")
@@ -114,8 +114,8 @@ class StepGate:
         if one.outcome is not None:
             was, is_finite = one.outcome
             if (struct.pack("<d", was), is_finite) != (struct.pack("<d", norm), finite):
-                told = f"norm {norm!r}, finite {finite}; it was norm {was!r}, finite {is_finite}"
-                raise PushRefusedError(f"commit of step {step}: {told}")
+                detail = f"norm {norm!r}, finite {finite}; it was norm {was!r}, finite {is_finite}"
+                raise PushRefusedError(f"commit of step {step}: {detail}")
             return False
         one.outcome = norm, finite
         if finite or not self._commit.skips:

@@ -116,7 +116,7 @@ class PullWait:
         return not self.open and not self.open_tables
 
     @property
-    def places(self) -> Array:
+    def all_ids(self) -> Array:
         """The ids that have come, one chunk behind the other."""
         parts = [self._parts[number] for number in sorted(self._parts)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -281,7 +281,7 @@ class WaitingPulls:
         if not self.versions:
             return []
         steps = self._steps
-        reached = steps.version if self._rules.together or not steps.slots else steps.through
+        reached = steps.version if self._rules.is_sync or not steps.slots else steps.through
         count = bisect_right(self.versions, greatest(reached[..., first:stop]))
         return [one for version in self.versions[:count] for one in self._waits[version].near(first, stop)]
 
@@ -303,11 +303,11 @@ class WaitingPulls:
         steps = self._steps
         if not steps.slots:
             return None
-        if self._rules.together or wait.settled:
+        if self._rules.is_sync or wait.settled:
             found: Array = steps.version[first:stop]
             return found
-        place = steps.places.get(wait.slot)
-        return None if place is None else steps.through[place, first:stop]
+        index = steps.indices.get(wait.slot)
+        return None if index is None else steps.through[index, first:stop]
 
     def can(self, wait: PullWait, first: int = 0, stop: int = 1) -> Array:
         """Which slices are at the version of a pull (stop - first) bool."""
@@ -329,8 +329,8 @@ class WaitingPulls:
         every = list(range(len(steps.slots)))
         if bound is not None and (seen is None or seen[0] >= wait.version):
             return steps.missing(slice_, bound, every)
-        own = every if wait.settled else [steps.places[wait.slot]] if wait.slot in steps.places else []
-        return steps.missing(slice_, wait.version, None if self._rules.together else own)
+        own = every if wait.settled else [steps.indices[wait.slot]] if wait.slot in steps.indices else []
+        return steps.missing(slice_, wait.version, None if self._rules.is_sync else own)
 
 
 class BucketPulls(WaitingPulls):
@@ -354,7 +354,7 @@ class BucketPulls(WaitingPulls):
 
     def there(self, wait: PullWait, first: int, stop: int) -> list[Range]:
         """The slices among these that can answer it, all of which it asks for."""
-        if self._spec.together and self._steps.slots and self._sets.complete:
+        if self._spec.is_sync and self._steps.slots and self._sets.complete:
             versions = self._steps.version[first:stop]
             numbers = versions.tolist() if stop - first <= FEW else [int(versions.min()), int(versions.max())]
             oldest, newest = min(numbers), max(numbers)
@@ -425,15 +425,15 @@ class BucketPulls(WaitingPulls):
     def _missing(self, wait: PullWait, slice_: int) -> tuple[str, list[int]]:
         key = self._spec.key_named(slice_)
         seen = self.seen(wait, slice_, slice_ + 1)
-        due = self._spec.together and not (missing := self._steps.missing_in(slice_, int(self._steps.version[slice_])))
+        due = self._spec.is_sync and not (missing := self._steps.missing_in(slice_, int(self._steps.version[slice_])))
         if self._sets.lacks(slice_, slice_ + 1) and (due or seen is None or seen[0] >= wait.version):
             return f"{key} was never set", []
         version = int(self._steps.version[slice_])
         if due and self._spec.hold is not None and self._spec.hold.holds(version):
-            return f"{key} has seen {version} steps; step {version} waits for {self._spec.hold.told()}", []
+            return f"{key} has seen {version} steps; step {version} waits for {self._spec.hold.reason()}", []
         if due and self._spec.gate is not None:
-            told, missing = self._spec.gate.missing(version)
-            return f"{key} has seen {version} steps; {told}", missing
+            detail, missing = self._spec.gate.missing(version)
+            return f"{key} has seen {version} steps; {detail}", missing
         text, missing = self.missing(wait, slice_)
         return f"{key} {text}", missing
 

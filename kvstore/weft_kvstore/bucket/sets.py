@@ -66,14 +66,14 @@ class BucketSets:
                 at = low + int(now.argmax())
                 raise PushRefusedError(f"{self._where(slot, version, at)}: it is at version {now.max()} already")
             if version > int(now.min()) + SETS_AHEAD:
-                told = f"more than {SETS_AHEAD} ahead of version {now.min()}"
-                raise PushRefusedError(f"{self._where(slot, version, low + int(now.argmin()))}: {told}")
+                detail = f"more than {SETS_AHEAD} ahead of version {now.min()}"
+                raise PushRefusedError(f"{self._where(slot, version, low + int(now.argmin()))}: {detail}")
             full = self._full(version, low, high)
             if full.any():
                 at = low + int(full.argmax())
                 waiting = sorted(one for one, pending in self.ahead.items() if pending.within(at, at + 1))
-                told = f"values wait for versions {waiting} already"
-                raise PushRefusedError(f"{self._where(slot, version, at)}: {told}")
+                detail = f"values wait for versions {waiting} already"
+                raise PushRefusedError(f"{self._where(slot, version, at)}: {detail}")
 
     def accept(self, version: int, segment: Segment, origin: Hashable) -> list[Range]:
         """Takes in what `check` lets pass, once. The ranges for which pulls or a merge may have waited."""

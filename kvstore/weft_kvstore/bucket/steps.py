@@ -18,79 +18,81 @@ def contradiction(*, before: bool) -> str:
 
 
 class BucketSteps:
-    """`came[p]`: how many steps of contributing slot number p are in, by slice, and `through[p]` how many are merged.
-    `version` counts those that are merged of every slot and applied.
+    """`arrived[i]`: how many steps have arrived from contributing slot number i, by slice, and `through[i]` how many of
+    them are added up. `version` counts those that are added up of every slot and applied.
 
     A slot's steps are taken in one after the other: what comes early waits with whoever asks. Invariant: `version` <=
-    `through` <= `came`, except that where slots go on by themselves `version` is the least of `through`.
+    `through` <= `arrived`, except that where slots go on by themselves `version` is the least of `through`.
 
-    `places` has the number of each slot that contributes. `pushed[p]`: whether the slot had gradients of the last step
-    that is merged of it.
+    `indices` has the number of each slot that contributes. `pushed[i]`: whether the slot had gradients of the last step
+    that is added up of it and not applied.
     """
 
-    __slots__ = ("_together", "base", "came", "places", "pushed", "slots", "through", "version")
+    __slots__ = ("_is_sync", "arrived", "base", "indices", "pushed", "slots", "through", "version")
 
-    def __init__(self, slots: tuple[int, ...], slices: int, *, together: bool) -> None:
-        """`together`: no slot may be far ahead of the others, for a step applies once all are in."""
+    def __init__(self, slots: tuple[int, ...], slices: int, *, is_sync: bool) -> None:
+        """`is_sync`: no slot may be far ahead of the others, for a step applies once all are in."""
         self.slots = slots
-        self.places = {slot: place for place, slot in enumerate(slots)}
-        self._together = together
-        self.came = np.zeros((len(slots), slices), np.int64)
+        self.indices = {slot: index for index, slot in enumerate(slots)}
+        self._is_sync = is_sync
+        self.arrived = np.zeros((len(slots), slices), np.int64)
         self.through = np.zeros((len(slots), slices), np.int64)
         self.pushed = np.zeros((len(slots), slices), np.bool_)
         self.version = np.zeros(slices, np.int64)
         self.base = np.zeros(slices, np.int64)
         """The version with which a slice began."""
 
-    def place_of(self, slot: int, where: str) -> int:
+    def index_of(self, slot: int, where: str) -> int:
         """The slot's number among those that contribute. Raises PushRefusedError."""
-        if slot not in self.places:
+        if slot not in self.indices:
             raise PushRefusedError(f"{where}: only slots {list(self.slots)} contribute to it")
-        return self.places[slot]
+        return self.indices[slot]
 
-    def check(self, place: int, step: int, first: int, stop: int, *, pushes: bool, where: Callable[[int], str]) -> None:
+    def check(self, index: int, step: int, first: int, stop: int, *, pushes: bool, where: Callable[[int], str]) -> None:
         """Raises PushRefusedError where gradients of a slot, or its word that it has none, are too far ahead, or
         contradict what is merged of a step that is not applied. `where` gives the words for a slice."""
-        came = self.came[place, first:stop]
-        if self._together and step < greatest(came):
-            open_ = (self.version[first:stop] == step) & (self.through[place, first:stop] == step + 1)
-            wrong = open_ & (self.pushed[place, first:stop] != pushes)
+        arrived = self.arrived[index, first:stop]
+        if self._is_sync and step < greatest(arrived):
+            open_ = (self.version[first:stop] == step) & (self.through[index, first:stop] == step + 1)
+            wrong = open_ & (self.pushed[index, first:stop] != pushes)
             if wrong.any():
                 raise PushRefusedError(f"{where(first + int(wrong.argmax()))}: {contradiction(before=not pushes)}")
-        those = self.came[:, first:stop] if self._together else came
+        those = self.arrived[:, first:stop] if self._is_sync else arrived
         if step > least(those) + STEPS_AHEAD:
-            at = first + int((those.min(axis=0) if self._together else came).argmin())
-            behind = int(self.came[:, at].min()) if self._together else int(came.min())
-            missing = [slot for slot, there in zip(self.slots, self.came[:, at], strict=True) if there <= behind]
-            of = missing if self._together else [self.slots[place]]
+            at = first + int((those.min(axis=0) if self._is_sync else arrived).argmin())
+            behind = int(self.arrived[:, at].min()) if self._is_sync else int(arrived.min())
+            missing = [slot for slot, there in zip(self.slots, self.arrived[:, at], strict=True) if there <= behind]
+            of = missing if self._is_sync else [self.slots[index]]
             raise PushRefusedError(
                 f"{where(at)}: more than {STEPS_AHEAD} steps ahead of step {behind}, which waits for slots {of}"
             )
 
-    def accept(self, place: int, step: int, first: int, stop: int) -> tuple[list[Range], list[Range]]:
+    def accept(self, index: int, step: int, first: int, stop: int) -> tuple[list[Range], list[Range]]:
         """Takes in what `check` lets pass: the ranges that are new, and those that come too early to be taken in."""
-        came = self.came[place, first:stop]
-        taken, early = ranges_where(came == step, first), ranges_where(came < step, first)
+        arrived = self.arrived[index, first:stop]
+        taken, early = ranges_where(arrived == step, first), ranges_where(arrived < step, first)
         for low, high in taken:
-            self.came[place, low:high] = step + 1
+            self.arrived[index, low:high] = step + 1
         return taken, early
 
     def untouched(self, first: int, stop: int) -> bool:
         """Whether nobody has said anything of any step of these slices."""
-        return bool((self.came[:, first:stop] == self.base[first:stop]).all())
+        return bool((self.arrived[:, first:stop] == self.base[first:stop]).all())
 
     def begin_at(self, version: int, first: int, stop: int) -> None:
         """Untouched slices begin at a version."""
-        for counts in (self.came, self.through, self.version, self.base):
+        for counts in (self.arrived, self.through, self.version, self.base):
             counts[..., first:stop] = version
 
-    def forget(self, place: int) -> None:
+    def forget(self, index: int) -> None:
         """What of a slot is not merged never came."""
-        self.came[place] = self.through[place]
+        self.arrived[index] = self.through[index]
 
     def missing_in(self, slice_: int, step: int) -> list[int]:
         """The slots that are not in with a step of a slice."""
-        return [slot for slot, came in zip(self.slots, self.came[:, slice_].tolist(), strict=True) if came <= step]
+        return [
+            slot for slot, arrived in zip(self.slots, self.arrived[:, slice_].tolist(), strict=True) if arrived <= step
+        ]
 
     def missing(self, slice_: int, version: int, of: Sequence[int] | None) -> tuple[str, list[int]]:
         """What a pull of a version waits for at a slice, in words, and the slots that are missing; `of`: the numbers of
@@ -99,7 +101,7 @@ class BucketSteps:
             at = int(self.version[slice_])
             missing = self.missing_in(slice_, at)
             return f"has seen {at} steps; {_waits_for(at, missing)}", missing
-        behind = {self.slots[p]: int(self.came[p, slice_]) for p in of if self.through[p, slice_] < version}
+        behind = {self.slots[p]: int(self.arrived[p, slice_]) for p in of if self.through[p, slice_] < version}
         first = min(behind.values(), default=version)
         missing = [slot for slot, step in behind.items() if step == first and step < version]
         return (

@@ -197,11 +197,11 @@ class UpdateSpec:
     a_piece: int
     gate: StepGate | None
     hold: HyperHold | None
-    together: bool = field(init=False)
+    is_sync: bool = field(init=False)
     """Whether a step applies once all slots are in, not each slot's by itself."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "together", self.mode is Mode.SYNC)
+        object.__setattr__(self, "is_sync", self.mode is Mode.SYNC)
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -216,7 +216,7 @@ class UpdateSpec:
     @property
     def holds_at_once(self) -> bool:
         """Whether a value that is set waits for no step: slots go on by themselves, or nobody contributes."""
-        return not self.together or not self.slots
+        return not self.is_sync or not self.slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +285,7 @@ class BucketUpdate:
         }
         self.updates = np.zeros(len(spec.part), np.int64)
         self.previous: BucketValues | None = None
-        if spec.keeps_previous and spec.together and spec.slots:
+        if spec.keeps_previous and spec.is_sync and spec.slots:
             self.previous = BucketValues(np.empty(count, values.dtype), values.bounds, in_one=spec.is_whole)
         self.encoded: EncodedValues | None = None
         if spec.pulled is not None:
@@ -408,5 +408,5 @@ class BucketUpdate:
         where = self._spec.named(first)
         if last != first:
             where = f"{where} to {self._spec.named(last)}"
-        told = str(error) or type(error).__name__  # A MemoryError has no words.
-        return RuleFailedError(f"rule {self._spec.rule.name!r} failed on {where}, step {step}: {told}")
+        detail = str(error) or type(error).__name__  # A MemoryError has no words.
+        return RuleFailedError(f"rule {self._spec.rule.name!r} failed on {where}, step {step}: {detail}")

@@ -307,7 +307,7 @@ class JobShard:
                     return f"key {table.spec.key!r} {behind[0]}", behind[1]
         for bucket in self.buckets.values():
             steps = bucket.steps
-            late = steps.came.min(axis=0) <= step if steps.slots else np.zeros(0, np.bool_)
+            late = steps.arrived.min(axis=0) <= step if steps.slots else np.zeros(0, np.bool_)
             if late.any():  # The first slice that has not merged it.
                 at = int(late.argmax())
                 text, missing = steps.missing(at, step + 1, None)

@@ -80,17 +80,17 @@ class LiveHyper(HyperHold):
         if self.held is not None:
             if self.held.id == proposal.id:
                 return
-            told = f"slot {self.held.slot} is changing hyper-parameters at this moment; try again"
-            raise ChangeRefusedError(told, proposal.step)
+            detail = f"slot {self.held.slot} is changing hyper-parameters at this moment; try again"
+            raise ChangeRefusedError(detail, proposal.step)
         if self._decided.get(proposal.id) == 0:
             raise ChangeRefusedError("it took too long and was given up; try again", proposal.step)
-        first, told = self.begun(proposal.place)
+        first, detail = self.begun(proposal.key_index)
         if proposal.step < first:
-            raise ChangeRefusedError(f"{told}; step {first} is possible", first)
+            raise ChangeRefusedError(f"{detail}; step {first} is possible", first)
         if proposal.step > first + MOST_AHEAD:
             far = f"step {proposal.step} is more than {MOST_AHEAD} steps ahead: step {first} has not begun"
             raise ChangeRefusedError(far, proposal.step)
-        if self._waiting(proposal.place) >= MOST_WAITING:
+        if self._waiting(proposal.key_index) >= MOST_WAITING:
             raise ChangeRefusedError(f"{MOST_WAITING} changes wait for their steps already", proposal.step)
         self.held = proposal
 
@@ -129,7 +129,7 @@ class LiveHyper(HyperHold):
         if version:
             assert held is not None
             self.version = version
-            self.change(held.place, held.step, held.numbers)
+            self.change(held.key_index, held.step, held.numbers)
         if held is not None and held.id == proposal:
             self.held = None
         self._decided[proposal] = version
@@ -146,14 +146,14 @@ class LiveHyper(HyperHold):
         self._made.append(KeyHyper(values, key.multipliers, job=job, described=key.hyper or ()))
         return self._made[-1]
 
-    def check(self, place: int | None, numbers: Mapping[str, float]) -> None:
+    def check(self, key_index: int | None, numbers: Mapping[str, float]) -> None:
         """Raises ProtocolError for a key that no rule updates, and for numbers that cannot be hyper-parameters."""
         keys = self._description.keys
-        if place is not None and not place < len(keys):
-            raise ProtocolError(f"Hyper.key: {place}, there are {len(keys)}")
-        if place is not None and not is_ruled(keys[place]):
-            raise ProtocolError(f"Hyper.key: {keys[place].key!r} is updated by no rule")
-        key = keys[place] if place is not None else None
+        if key_index is not None and not key_index < len(keys):
+            raise ProtocolError(f"Hyper.key: {key_index}, there are {len(keys)}")
+        if key_index is not None and not is_ruled(keys[key_index]):
+            raise ProtocolError(f"Hyper.key: {keys[key_index].key!r} is updated by no rule")
+        key = keys[key_index] if key_index is not None else None
         known = rule_of(self._description, key).hyper
         for name, number in numbers.items():
             if name not in known:
@@ -165,24 +165,24 @@ class LiveHyper(HyperHold):
             except ValueError as error:
                 raise ProtocolError(f"Hyper.numbers: {error}") from error
 
-    def begun(self, place: int | None) -> tuple[int, str]:
+    def begun(self, key_index: int | None) -> tuple[int, str]:
         """The first step of which nobody has pushed or declared anything, of a key or of all; and who has begun the one
         before it, in words."""
-        if place is not None:
-            return self._begun(self._routing.bucket_of[place], place)
+        if key_index is not None:
+            return self._begun(self._routing.bucket_of[key_index], key_index)
         return max((self._begun(bucket, None) for bucket in (*self._buckets, *self._tables)), default=NOTHING)
 
-    def _waiting(self, place: int | None) -> int:
+    def _waiting(self, key_index: int | None) -> int:
         """How many changes are kept for steps that are not applied, of a key or of the job."""
-        timeline = self._job if place is None else self._own(place, make=False)
+        timeline = self._job if key_index is None else self._own(key_index, make=False)
         if timeline is None:
             return 0
         timeline.forget(self._least())
         return len(timeline)
 
-    def change(self, place: int | None, step: int, numbers: Mapping[str, float]) -> None:
+    def change(self, key_index: int | None, step: int, numbers: Mapping[str, float]) -> None:
         """These numbers hold from a step on."""
-        timeline = self._job if place is None else self._own(place, make=True)
+        timeline = self._job if key_index is None else self._own(key_index, make=True)
         if timeline is not None:
             timeline.set(step, numbers)
             timeline.forget(self._least())
@@ -196,34 +196,34 @@ class LiveHyper(HyperHold):
             self._ranges[name] = range_of(self._description, None, name)
         return self._ranges[name]
 
-    def _own(self, place: int, *, make: bool) -> HyperTimeline | None:
+    def _own(self, key_index: int, *, make: bool) -> HyperTimeline | None:
         """What is changed for one key; None where it has nothing here, or nothing was and none is to be made."""
-        bucket = self._routing.bucket_of[place]
+        bucket = self._routing.bucket_of[key_index]
         if bucket in self._tables:
             return self._tables[bucket].spec.hyper.own
         plain = self._buckets.get(bucket)
-        if plain is None or self._shard not in self._routing.runs[place]:
+        if plain is None or self._shard not in self._routing.runs[key_index]:
             return None
         spec = plain.spec
-        if place not in spec.own:
+        if key_index not in spec.own:
             if not make:  # A bucket whose keys have numbers of their own is updated key by key.
                 return None
-            spec.own[place] = self.numbers(self._description.keys[place], spec.rule)
-        return spec.own[place].own
+            spec.own[key_index] = self.numbers(self._description.keys[key_index], spec.rule)
+        return spec.own[key_index].own
 
-    def _begun(self, bucket: int, place: int | None) -> tuple[int, str]:
+    def _begun(self, bucket: int, key_index: int | None) -> tuple[int, str]:
         table = self._tables.get(bucket)
         if table is not None:
             return table.begun() if table.spec.is_ruled else NOTHING
         plain = self._buckets.get(bucket)
         if plain is None or not plain.spec.is_ruled:
             return NOTHING
-        if place is None:
+        if key_index is None:
             return plain.begun(0, len(plain))
-        if self._shard not in self._routing.runs[place]:
+        if self._shard not in self._routing.runs[key_index]:
             return NOTHING
-        first = self._routing.first_in_bucket[place][self._shard]
-        return plain.begun(first, first + len(self._routing.runs[place][self._shard]))
+        first = self._routing.first_in_bucket[key_index][self._shard]
+        return plain.begun(first, first + len(self._routing.runs[key_index][self._shard]))
 
     def _least(self) -> int:
         """The first step that is not applied somewhere: none before it is asked for any more."""

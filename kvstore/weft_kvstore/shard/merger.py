@@ -145,10 +145,10 @@ class Merger:
             )
         ids = unpacked_ids(run, table.layout, shard.shard, table.spec.key)
         if wait.add_ids(run.first, ids):
-            places = ids[0] if wait.chunks == 1 else wait.places
-            if wait.chunks > 1 and not is_ascending(places):  # Those of one chunk do.
+            whole = ids[0] if wait.chunks == 1 else wait.all_ids
+            if wait.chunks > 1 and not is_ascending(whole):  # Those of one chunk do.
                 raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
-            wait.ids = places
+            wait.ids = whole
             self._answer_or_wait(wait, table)
 
     def go_on(self, shard: JobShard) -> None:
@@ -241,10 +241,10 @@ class Merger:
             self._fail(bucket, first, error)
 
     def _fail(self, bucket: Bucket, first: int, error: Exception) -> None:
-        told = str(error)
+        detail = str(error)
         if isinstance(error, MemoryError):
-            told = f"no memory to update {bucket.spec.named(first)}: {error}"
-        self._handler.close(told)
+            detail = f"no memory to update {bucket.spec.named(first)}: {error}"
+        self._handler.close(detail)
 
     def _answer_range(self, bucket: Bucket, first: int, stop: int) -> None:
         pulls = bucket.pulls

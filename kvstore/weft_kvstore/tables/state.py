@@ -88,7 +88,7 @@ class TableState(Work):
         self.spec = spec
         self.layout = layout
         self.shard = shard
-        self.steps = TableSteps(spec.slots, spec.merge, together=spec.together)
+        self.steps = TableSteps(spec.slots, spec.merge, is_sync=spec.is_sync)
         self.pulls = WaitingPulls(spec, self.steps.counts)
         self.a_piece = max(PIECE_ELEMENTS // max(layout.width, 1), 1)
         self.updates = self.dropped = 0
@@ -298,13 +298,13 @@ class TableState(Work):
             hyper = self.spec.hyper.at(step)
             self.rows.arrays.apply(self.spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper)
 
-    def _made(self, places: Array) -> Array:
+    def _made(self, indices: Array) -> Array:
         """First values of rows that are not here (n, width)."""
-        return self._first(self.layout.ids_at(self.shard, places))
+        return self._first(self.layout.ids_at(self.shard, indices))
 
     def _moment(self, step: int) -> int:
         """What a row's age is told by: the step, or in async, where each slot has its own, the updates so far."""
-        return step if self.spec.together else self.updates
+        return step if self.spec.is_sync else self.updates
 
     # --- Values that are set: at once, or for a version that is still to come
 
@@ -316,7 +316,7 @@ class TableState(Work):
     @property
     def _passed(self) -> int:
         """The version before which nothing can be set any more: an update under way has read its rows already."""
-        return self.version + 1 if self._changing and self.spec.together else self.version
+        return self.version + 1 if self._changing and self.spec.is_sync else self.version
 
     def check_set(self, slot: int, version: int, origin: Hashable) -> None:
         """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
@@ -342,7 +342,7 @@ class TableState(Work):
         if len(self._known_sets) > SETS_KEPT:
             del self._known_sets[next(iter(self._known_sets))]
         spec = self.spec
-        is_first = version == 0 and spec.given and bool(spec.slots) and (not spec.together or self._passed > 0)
+        is_first = version == 0 and spec.given and bool(spec.slots) and (not spec.is_sync or self._passed > 0)
         if is_first:  # Given once: a process that starts anew does not undo what was learned.
             self._write(value, only_new=True)
             return True
@@ -414,7 +414,7 @@ class TableState(Work):
             if self._lacks_for(due.total):
                 return f"{key} was never set", []
             if self.spec.hold is not None and self.spec.hold.holds(due.step):
-                return f"{seen}; step {due.step} waits for {self.spec.hold.told()}", []
+                return f"{seen}; step {due.step} waits for {self.spec.hold.reason()}", []
             if self.spec.gate is not None and self._measured == due.step:
                 text, missing = self.spec.gate.missing(due.step)
                 return f"{seen}; {text}", missing
@@ -423,17 +423,17 @@ class TableState(Work):
 
     def answers(self, wait: PullWait) -> Iterator[AnswerRun | None]:
         """What answers a pull that can be answered; None between two pieces."""
-        places = np.zeros(0, self.layout.id_dtype) if wait.ids is None else wait.ids
+        indices = np.zeros(0, self.layout.id_dtype) if wait.ids is None else wait.ids
         a_chunk, number = self.layout.rows_down, self.spec.number
-        together = max(self.a_piece // a_chunk, 1) * a_chunk
+        at_once = max(self.a_piece // a_chunk, 1) * a_chunk
         seen = self.pulls.seen(wait)
         version = max(self.version if seen is None else int(seen[0]), wait.version)
         priority = self.spec.priority - wait.priority * CALL_PRIORITY
         for array, name in enumerate(self.spec.state if wait.state else (None,)):
-            for low in range(0, max(len(places), 1), together):
+            for low in range(0, max(len(indices), 1), at_once):
                 if array or low:
                     yield None
-                some = places[low : low + together]
+                some = indices[low : low + at_once]
                 rows = yield from self.reading(some, name)
                 bounds = np.arange(chunks_of(len(some), a_chunk) + 1) * (a_chunk * self.layout.row_bytes)
                 bounds[-1] = rows.nbytes
@@ -449,28 +449,28 @@ class TableState(Work):
             return False
         return history is None or history.work_of(self.rows.find(wait.ids), self.layout.width) <= WORK_ELEMENTS
 
-    def lacks_rows(self, places: Array) -> bool:
+    def lacks_rows(self, indices: Array) -> bool:
         """Whether some of these rows are to be set, and never were."""
-        return self.spec.given and not self.rows.has_all(places)
+        return self.spec.given and not self.rows.has_all(indices)
 
     def _lacks(self, wait: PullWait) -> bool:
         return wait.ids is not None and self.lacks_rows(wait.ids)
 
-    def reading(self, places: Array, name: str | None) -> Generator[None, None, Array]:
+    def reading(self, indices: Array, name: str | None) -> Generator[None, None, Array]:
         """Rows (n, width) as they are now, or their state of that name; stops after each piece. Raises
         RuleFailedError."""
         history = self.rows.history
         if history is not None:  # Updates have passed rows by: those that are here are brought up to date for good.
-            numbers = self.rows.find(places)
+            numbers = self.rows.find(indices)
             with self.spec.rule_runs(self.version):
                 yield from history.catch_up(self.rows.arrays, numbers[numbers >= 0])
-        found, lacks = self.rows.read(name, places)
+        found, lacks = self.rows.read(name, indices)
         if lacks is None:
             return found
         if history is None and name is not None:
             found[lacks] = self.spec.rule.state[name]
         elif not self.spec.given:
-            first = self._made(places[lacks])
+            first = self._made(indices[lacks])
             if history is not None:
                 with self.spec.rule_runs(self.version):
                     state = yield from history.age(first)

@@ -41,8 +41,8 @@ class TableSpec(UpdateSpec):
         try:
             yield
         except RULE_ERRORS as error:
-            told = str(error) or type(error).__name__  # A MemoryError has no words.
-            raise RuleFailedError(f"rule {self.rule.name!r} failed on {self.at_step(step)}: {told}") from error
+            detail = str(error) or type(error).__name__  # A MemoryError has no words.
+            raise RuleFailedError(f"rule {self.rule.name!r} failed on {self.at_step(step)}: {detail}") from error
 
 
 class Due(NamedTuple):
@@ -63,11 +63,11 @@ class TableSteps:
     """`counts` are a table's steps as those of a bucket of one slice. `_waiting` has what came and is not merged, by
     number of its slot and step, in order of arrival. `_merged` slots are in the sum of the next step, `_total`."""
 
-    def __init__(self, slots: tuple[int, ...], merge: Merge, *, together: bool) -> None:
-        self.counts = BucketSteps(slots, 1, together=together)
+    def __init__(self, slots: tuple[int, ...], merge: Merge, *, is_sync: bool) -> None:
+        self.counts = BucketSteps(slots, 1, is_sync=is_sync)
         self.version = 0
         """How many steps every slot is through with."""
-        self._together = together
+        self._is_sync = is_sync
         self._by_slot = merge is Merge.SLOT
         self._waiting: dict[tuple[int, int], Rows | None] = {}
         self._merged = 0
@@ -86,44 +86,46 @@ class TableSteps:
     @property
     def begun(self) -> int:
         """The first step that no slot has pushed, nor a later one."""
-        return max([int(self.counts.came.max(initial=0)), *(step + 1 for _, step in self._waiting)])
+        return max([int(self.counts.arrived.max(initial=0)), *(step + 1 for _, step in self._waiting)])
 
     def check(self, slot: int, step: int, where: str, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradient, or its word that it has none, contradicts what is there."""
-        place = self.counts.places.get(slot)
-        place = self.counts.place_of(slot, where) if place is None else place
-        self.counts.check(place, step, 0, 1, pushes=pushes, where=lambda _: where)
-        if (place, step) in self._waiting and (self._waiting[place, step] is not None) != pushes:  # It came early.
+        index = self.counts.indices.get(slot)
+        index = self.counts.index_of(slot, where) if index is None else index
+        self.counts.check(index, step, 0, 1, pushes=pushes, where=lambda _: where)
+        if (index, step) in self._waiting and (self._waiting[index, step] is not None) != pushes:  # It came early.
             raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
 
     def is_over(self, slot: int, step: int) -> bool:
         """Whether what the slot may still say of this step changes nothing."""
-        place = self.counts.places[slot]
-        return step < self.counts.came[place, 0] or (place, step) in self._waiting
+        index = self.counts.indices[slot]
+        return step < self.counts.arrived[index, 0] or (index, step) in self._waiting
 
     def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
         """Takes in what `check` lets pass: a slot's gradient, or None for nothing. True if it may be due at once. What
         was in before changes nothing: exactly once holds."""
         if self.is_over(slot, step):
             return False
-        place, first = self.counts.places[slot], step
-        self._waiting[place, step] = gradient
-        while (place, step) in self._waiting and self.counts.came[place, 0] == step:  # and what came before it was due
-            self.counts.accept(place, step, 0, 1)
+        index, first = self.counts.indices[slot], step
+        self._waiting[index, step] = gradient
+        while (index, step) in self._waiting and self.counts.arrived[
+            index, 0
+        ] == step:  # and what came before it was due
+            self.counts.accept(index, step, 0, 1)
             step += 1
-        return first == self.version if self._together else step > first
+        return first == self.version if self._is_sync else step > first
 
     def merge_next(self) -> int | None:
         """Adds the next gradient that has come and can be added: how many elements. None where there is none."""
         step = self.version
-        if not self._together:
+        if not self._is_sync:
             return None  # Each gradient is an update of its own.
-        place = self._merged if self._by_slot else next((place for place, of in self._waiting if of == step), -1)
-        if (place, step) not in self._waiting:
+        index = self._merged if self._by_slot else next((index for index, of in self._waiting if of == step), -1)
+        if (index, step) not in self._waiting:
             return None
-        gradient = self._waiting.pop((place, step))
+        gradient = self._waiting.pop((index, step))
         self._merged += 1
-        self.counts.through[place], self.counts.pushed[place] = step + 1, gradient is not None
+        self.counts.through[index], self.counts.pushed[index] = step + 1, gradient is not None
         if gradient is None:
             return 0
         if self._total is None:
@@ -135,7 +137,7 @@ class TableSteps:
     def due(self) -> Due | None:
         """The next update, once `merge_next` has completed it. It stays the next one until `advance`."""
         slots = self.counts.slots
-        if self._together:
+        if self._is_sync:
             is_due = 0 < len(slots) == self._merged
             return Due(self.version, self._total) if is_due else None
         key = self._next_alone
@@ -145,12 +147,12 @@ class TableSteps:
     def _next_alone(self) -> tuple[int, int] | None:
         """Where each gradient is an update of its own: the first that came of those that are next of their slot."""
         through = self.counts.through
-        return next(((place, step) for place, step in self._waiting if through[place, 0] == step), None)
+        return next(((index, step) for index, step in self._waiting if through[index, 0] == step), None)
 
     def advance(self) -> None:
         """The update that is due was applied."""
         counts = self.counts
-        if self._together:
+        if self._is_sync:
             self._merged, self._total = 0, None
             counts.version += 1
             self.version += 1
@@ -164,28 +166,28 @@ class TableSteps:
     def replace(self, slot: int, *, keep_due: bool = False) -> None:
         """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten. `keep_due`: the
         update that is due is being applied."""
-        place = self.counts.places.get(slot)
-        if place is None:
+        index = self.counts.indices.get(slot)
+        if index is None:
             return
-        due = self._next_alone if keep_due and not self._together else None
-        self._waiting = {one: rows for one, rows in self._waiting.items() if one[0] != place or one == due}
-        self.counts.forget(place)
-        if due is not None and due[0] == place:
-            self.counts.accept(place, due[1], 0, 1)
+        due = self._next_alone if keep_due and not self._is_sync else None
+        self._waiting = {one: rows for one, rows in self._waiting.items() if one[0] != index or one == due}
+        self.counts.forget(index)
+        if due is not None and due[0] == index:
+            self.counts.accept(index, due[1], 0, 1)
 
 
 # --- Pushes of rows that have come in part: a slot is in when all chunks of its push have come ------------------------
 
 
 class _Push:
-    """A push of `chunks` chunks, of which the numbers in `came` have come. `parts` are ids and values by the number of
+    """A push of `chunks` chunks, of which those numbered in `arrived` have. `parts` are ids and values by the number of
     their first chunk: what came as one run stays one part."""
 
-    __slots__ = ("came", "chunks", "parts")
+    __slots__ = ("arrived", "chunks", "parts")
 
     def __init__(self, chunks: int) -> None:
         self.chunks = chunks
-        self.came: set[int] = set()
+        self.arrived: set[int] = set()
         self.parts: dict[int, tuple[Array, Array]] = {}
 
 
@@ -218,15 +220,15 @@ class RowPushes:
         (part,) = rows.parts
         if not is_ascending(part[0]):
             raise PushRefusedError(f"{where}: rows of chunks {run.start} to {run.stop - 1} do not ascend")
-        new = [number for number in run if number not in push.came]
+        new = [number for number in run if number not in push.arrived]
         parts = {run.start: part}
         if len(new) < len(run):
             a_chunk = self._a_chunk
             some = {number: slice((number - run.start) * a_chunk, (number - run.start + 1) * a_chunk) for number in new}
             parts = {number: (part[0][one], part[1][one]) for number, one in some.items()}
-        if len(push.came) + len(new) < chunks:
+        if len(push.arrived) + len(new) < chunks:
             push.parts |= parts
-            push.came.update(new)
+            push.arrived.update(new)
             self._open[slot, step] = push
             return None
         whole = [one for _, one in sorted((push.parts | parts).items(), key=itemgetter(0))]

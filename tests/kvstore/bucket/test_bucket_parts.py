@@ -219,7 +219,7 @@ def test_what_a_slot_says_of_each_of_its_last_steps_is_known() -> None:
     with pytest.raises(PushRefusedError, match=r"more than 2 steps ahead of step 0, which waits for slots \[1\]"):
         state.check(0, 3, 0, 4, pushes=True)
     state.replace(0)
-    assert state.steps.came[0].tolist() == [0] * 4
+    assert state.steps.arrived[0].tolist() == [0] * 4
     state.check(0, 0, 0, 4, pushes=True)
 
 

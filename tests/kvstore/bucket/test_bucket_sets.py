@@ -40,7 +40,7 @@ class Bucket:
         description = store_of(keys, slots=max(slots, 1), shards=1, slice_bytes=8)
         (made,) = JobShard(msgspec.structs.replace(description, mode=mode), 0).buckets.values()
         spec, self.bounds = made.spec, made.bounds
-        self.steps = BucketSteps(spec.slots, SLICES, together=spec.together)
+        self.steps = BucketSteps(spec.slots, SLICES, is_sync=spec.is_sync)
         self.held = BucketValues(np.full(int(self.bounds[-1]), FIRST, np.float32), self.bounds)
         self.sets = BucketSets(spec, self.steps.version, self.held, GIVEN.copy())
 

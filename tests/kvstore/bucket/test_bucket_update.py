@@ -119,15 +119,15 @@ def test_a_sum_that_is_made_as_the_rule_runs_is_the_same_bits(
 ) -> None:
     monkeypatch.setattr(bucket_values, "BLOCK_BYTES", block)
     monkeypatch.setattr(bucket_update, "ADDED_ELEMENTS", at_once)
-    together, apart = (update_of(replace(spec_of(ELEVEN))) for _ in range(2))
+    is_sync, apart = (update_of(replace(spec_of(ELEVEN))) for _ in range(2))
     for step, (first, stop) in enumerate([(0, 11), (2, 9), (3, 4), (0, 11)]):
-        one, last = some_of(together, first, stop, step), some_of(together, first, stop, 100 + step)
-        pushed(together, Segment(first, stop, one + last), 2, step)
+        one, last = some_of(is_sync, first, stop, step), some_of(is_sync, first, stop, 100 + step)
+        pushed(is_sync, Segment(first, stop, one + last), 2, step)
         addend = last.copy()
         pushed(apart, Segment(first, stop, one), 2, step, addend)
         assert addend.tobytes() == last.tobytes()
-    assert flat(apart.values).tobytes() == flat(together.values).tobytes()
-    assert flat(apart.state["sum"]).tobytes() == flat(together.state["sum"]).tobytes()
+    assert flat(apart.values).tobytes() == flat(is_sync.values).tobytes()
+    assert flat(apart.state["sum"]).tobytes() == flat(is_sync.state["sum"]).tobytes()
 
 
 @pytest.mark.parametrize("rule", [COUNTING, SLICE_WISE])

@@ -96,7 +96,7 @@ def test_a_newer_incarnation_replaces_rows_of_which_only_some_had_come() -> None
     while not unit._pushes._open:
         assert simulation.step(ANY)
     ((_, half),) = unit._pushes._open.items()
-    assert 0 < len(half.came) < half.chunks
+    assert 0 < len(half.arrived) < half.chunks
     again = simulation.join(0, incarnation=2)
     ended(simulation, again.push_rows("t", 0, np.arange(50, 60), 3 * ones(10, 6)))
     assert not old.done()

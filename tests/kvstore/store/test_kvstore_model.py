@@ -268,7 +268,7 @@ def do_step(simulation: Simulation, program: Program, slot: int, step: int, choo
     own = [key for key in program.description.keys if slot in key.slots]
     nothing = [key.key for key in own if (slot, step, key.key) in program.nothing]
     begun: list[Any] = []
-    together: list[KeyDescription] = []
+    is_sync: list[KeyDescription] = []
     for key in choose.sample(own, len(own)):
         is_first = key.slots[0] == slot
         if is_first and step == 0 and key.initializer.op_type == "Given":
@@ -280,14 +280,14 @@ def do_step(simulation: Simulation, program: Program, slot: int, step: int, choo
         if key.rows:
             begun.append(store.push_rows(key.key, step, *program.rows(slot, step, key.key)))
         elif program.many:
-            together.append(key)
+            is_sync.append(key)
         else:
             begun.append(store.push(key.key, step, program.gradient(slot, step, key.key)))
         if choose.random() < 0.3:
             simulation.step(choose)
-    if together:
-        gradients = [program.gradient(slot, step, key.key) for key in together]
-        begun.append(store.push([key.key for key in together], step, gradients))
+    if is_sync:
+        gradients = [program.gradient(slot, step, key.key) for key in is_sync]
+        begun.append(store.push([key.key for key in is_sync], step, gradients))
     begun.append(store.barrier(step, nothing))
     pulls = values_of(store, own, step + 1, many=program.many)
     return [Call(step, future) for future in begun] + [Call(step, future, tuple(keys)) for keys, future in pulls]
