@@ -84,34 +84,25 @@ class Codec(ABC):
         scale: float = 1.0,
         out: Array | None = None,
     ) -> Array:
-        """The slices' bytes, joined (uint8), in `out` where that is given.
+        """The slices' bytes, joined (uint8), in `out` (uint8) if it is given.
 
         What is encoded is elements / scale + residual; `residual` (same shape) becomes what was left out. Where that is
-        not finite the receiver sees so, and the residual stays. Raises ValueError for arrays that do not fit.
+        not finite the receiver gets something that is not finite, and the residual stays.
         """
         layout = self._layout(bounds)
-        self._check_elements("elements", elements, layout)
-        if residual is not None:
-            self._check_elements("residual", residual, layout)
-        nbytes = int(layout.nbytes[-1])
         if out is None:
-            out = np.empty(nbytes, np.uint8)
-        elif out.dtype != np.uint8 or out.shape != (nbytes,) or not out.flags.c_contiguous:
-            raise ValueError(f"out: {out.dtype} of shape {out.shape}, not {nbytes} of uint8 in a row")
-        with np.errstate(all="ignore"):  # What is not finite is told apart by its bits; the rest rounds as it should.
+            out = np.empty(int(layout.nbytes[-1]), np.uint8)
+        with np.errstate(all="ignore"):  # What is not finite is found by its bits; the rest rounds as it should.
             self._encode(elements, layout, residual, scale, out)
         return out
 
-    def decode(self, payload: Buffer | Array, bounds: Array, *, out: Array | None = None) -> Array:
-        """The slices' elements, in `out` where that is given. Raises PayloadError for bytes that are none of theirs."""
+    def decode(self, payload: Buffer | Array, bounds: Array) -> Array:
+        """The slices' elements. Raises PayloadError for bytes that no encoder writes."""
         layout = self._layout(bounds)
         found = np.frombuffer(payload, np.uint8)
         if found.size != layout.nbytes[-1]:
             raise PayloadError(f"{self.name}: {found.size} bytes for {len(bounds) - 1} slices, not {layout.nbytes[-1]}")
-        if out is None:
-            out = np.empty(int(bounds[-1]), self.dtype)
-        else:
-            self._check_elements("out", out, layout)
+        out = np.empty(int(bounds[-1]), self.dtype)
         with np.errstate(all="ignore"):
             self._decode(found, layout, out)
         return out
@@ -126,11 +117,6 @@ class Codec(ABC):
         begins = np.zeros(len(bounds), np.int64)
         np.cumsum(self.nbytes(np.diff(bounds)), out=begins[1:])
         return RunLayout(bounds, begins)
-
-    def _check_elements(self, name: str, array: Array, layout: RunLayout) -> None:
-        count = int(layout.elements[-1])
-        if array.dtype != self.dtype or array.shape != (count,) or not array.flags.c_contiguous:
-            raise ValueError(f"{name}: {array.dtype} of shape {array.shape}, not {count} of {self.dtype} in a row")
 
 
 def scaled_sum(elements: Array, residual: Array | None, scale: float, out: Array) -> Array:

@@ -39,7 +39,7 @@ def reassigned(former: Iterable[int], slots: Sequence[int]) -> list[tuple[int, i
     return [(one, slots[number % len(slots)]) for number, one in enumerate(sorted(former))]
 
 
-# --- A codec over the slices of a bucket, a run or a key: where their bytes lie, and back to elements -----------------
+# --- A codec over the slices of a bucket, a run or a key --------------------------------------------------------------
 
 
 class SliceCodec:
@@ -63,7 +63,7 @@ class SliceCodec:
         return int(self.begins[stop] - self.begins[first])
 
     def encode(self, first: int, stop: int, elements: Array, out: Array) -> None:
-        """The bytes of these slices, which keep no residual, to `out` (uint8)."""
+        """Writes the bytes of these slices, which keep no residual, to `out` (uint8)."""
         self.codec.encode(elements, self._run(first, stop), out=out)
 
     def decode(self, first: int, stop: int, payload: Buffer) -> Array:
@@ -79,8 +79,8 @@ class SliceEncoder(SliceCodec):
     """The slices of what one sender sends, each encoded once for each step, in any order; writes the residual. One
     thread at a time.
 
-    A slice that was encoded for a step must never be again for that step or one before, for its residual has moved on:
-    whoever sends keeps the bytes until they are acknowledged.
+    A slice is never encoded again for a step for which it was, or an earlier one, since its residual has changed: the
+    sender keeps the bytes until they are acknowledged.
     """
 
     __slots__ = ("_next", "encodes", "residual")
@@ -90,28 +90,25 @@ class SliceEncoder(SliceCodec):
         super().__init__(codec, bounds)
         self.residual = residual
         self.encodes: Callable[[int, int, int], None] | None = None
-        """Told (step, first, stop) before slices are encoded, where somebody asks."""
+        """Called with (step, first, stop) before slices are encoded, while residuals are captured."""
         self._next = np.full(len(self), begin, np.int64)
 
     @property
     def furthest(self) -> int:
-        """A step beyond the last of which any slice was encoded."""
+        """The step after the last for which any slice was encoded."""
         return int(self._next.max(initial=0))
 
     def encode_step(
         self, step: int, first: int, stop: int, elements: Array | None, *, scale: float = 1.0, out: Array | None = None
     ) -> Array:
-        """The bytes of slices `first` to before `stop`, whose elements these are; as `Codec.encode` does. None: the
-        step is skipped, or nobody contributed to it: the bytes of zeros, and what is owed stays owed.
+        """The bytes of slices `first` to before `stop` of these elements; as `Codec.encode` does. None, for a step that
+        is skipped or has no gradient: the bytes of zeros, and the residual stays.
 
-        Raises ValueError where one of them was encoded for this step.
+        Raises ValueError for a slice that was encoded for this step or a later one.
         """
-        reached = self._next[first:stop]
-        if stop <= first or reached.size != stop - first:
-            raise ValueError(f"slices {first} to {stop - 1}: there are {self._next.size}")
-        before = np.flatnonzero(reached > step)
-        if before.size:
-            index = first + int(before[0])
+        encoded = np.flatnonzero(self._next[first:stop] > step)
+        if encoded.size:
+            index = first + int(encoded[0])
             raise ValueError(f"slice {index}, step {step}: encoded for step {int(self._next[index]) - 1} already")
         if self.encodes is not None:
             self.encodes(step, first, stop)

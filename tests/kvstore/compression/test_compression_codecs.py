@@ -193,21 +193,6 @@ def test_a_scaled_gradient_travels_unscaled(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DESCRIPTIONS)
-def test_arrays_that_do_not_fit_are_refused_by_name(name: str) -> None:
-    one, bounds, good = codec(name), bounds_of([8]), np.zeros(8, np.float32)
-    with pytest.raises(ValueError, match=r"^elements: float64 of shape \(8,\), not 8 of float32 in a row$"):
-        one.encode(np.zeros(8), bounds)
-    with pytest.raises(ValueError, match=r"^elements: float32 of shape \(7,\)"):
-        one.encode(good[:7], bounds)
-    with pytest.raises(ValueError, match=r"^residual: float32 of shape \(8,\), not 8 of float32 in a row$"):
-        one.encode(good, bounds, np.zeros(16, np.float32)[::2])
-    with pytest.raises(ValueError, match=r"^out: uint8 of shape \(1,\)"):
-        one.encode(good, bounds, out=np.zeros(1, np.uint8))
-    with pytest.raises(ValueError, match=r"^out: float64 of shape \(8,\)"):
-        one.decode(one.encode(good, bounds), bounds, out=np.zeros(8))
-
-
-@pytest.mark.parametrize("name", DESCRIPTIONS)
 def test_bytes_may_lie_anywhere_in_a_frame(name: str) -> None:
     one, bounds, gradient = codec(name), bounds_of([33, 20]), dyadic(9, 53)
     payload = one.encode(gradient, bounds)
@@ -223,9 +208,7 @@ def test_given_memory_is_filled_whatever_was_there(name: str) -> None:
     dirty = np.full(payload.size, 0xFF, np.uint8)
     assert one.encode(gradient, bounds, out=dirty) is dirty
     assert dirty.tobytes() == payload.tobytes()
-    values = np.full(53, np.nan, np.float32)
-    assert one.decode(memoryview(payload), bounds, out=values) is values
-    assert same_bits(values, one.decode(payload.tobytes(), bounds))
+    assert same_bits(one.decode(memoryview(payload), bounds), one.decode(payload.tobytes(), bounds))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -73,12 +73,6 @@ def test_a_slice_is_encoded_once_per_step(name: str) -> None:
     one.encode_step(5, 1, 2, gradient(5)[40:80])
 
 
-@pytest.mark.parametrize(("first", "count"), [(0, 4), (3, 1), (0, 0), (2, 2)])
-def test_slices_that_there_are_not_are_refused(first: int, count: int) -> None:
-    with pytest.raises(ValueError, match=rf"^slices {first} to {first + count - 1}: there are 3$"):
-        encoder("2bit", residuals()).encode_step(0, first, first + count, gradient(0))
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_a_step_without_a_gradient_sends_zeros_and_leaves_what_is_owed(name: str) -> None:
     owed = residuals()
