@@ -6,7 +6,6 @@ import logging
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -63,13 +62,12 @@ class PushLog:
     def __init__(self) -> None:
         self.has_failed = False
         """Whether any step has failed and was not pushed again."""
-        self._under_way: deque[StoreFuture[Any]] = deque()
-        """Pushes in the order of their calls, the first of them one that has not ended."""
+        self._under_way: dict[Future[Any], tuple[Sequence[str], Sequence[int]]] = {}
+        """The keys and steps of each push that has not ended."""
         self._again: dict[tuple[str, int], StoreFuture[Any]] = {}
-        """By key and step: the last push of a step that may have been pushed before."""
-        self._pulls: list[tuple[Sequence[str], Sequence[int], Future[Any]]] = []
-        self._most_pulls = self._most_again = 64
-        """More entries than this are searched for those that have ended, which are removed."""
+        """By key and step: the last push under way of a step that may have been pushed before."""
+        self._pulls: dict[Future[Any], tuple[Sequence[str], Sequence[int]]] = {}
+        """The keys and versions of each pull that has not ended."""
         self._failed: dict[str, dict[int, FailedPush]] = {}
         self._lock = threading.RLock()
         """Held for a moment: failures come on the store's thread. A signal's handler may call too."""
@@ -77,14 +75,9 @@ class PushLog:
     def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any], *, again: bool = False) -> None:
         """Records a push that has begun. `again`: some of its steps may have been pushed before."""
         push = pushed if isinstance(pushed, StoreFuture) else joined([pushed], itemgetter(0))
-        with self._lock:
-            while self._under_way and self._under_way[0].has_ended:
-                self._under_way.popleft()
-            self._under_way.append(push)
-            if again or self.has_failed:
-                if len(self._again) >= self._most_again:
-                    self._again = {step: one for step, one in self._again.items() if not one.has_ended}
-                    self._most_again = max(64, 2 * len(self._again))
+        self._under_way[push] = names, steps
+        if again or self.has_failed:
+            with self._lock:
                 self._again.update(dict.fromkeys(zip(names, steps, strict=True), push))
                 for name, step in zip(names, steps, strict=True):
                     failed = self._failed.get(name, {})
@@ -93,26 +86,18 @@ class PushLog:
                         self._failed.pop(name, None)
                 self.has_failed = bool(self._failed)
         push.hook_failure(partial(self._fail, names, steps, push))
+        push.hook(self._ended)
 
     def is_under_way(self) -> bool:
-        """Whether any push has not ended. Removes those before the first that has not."""
-        while self._under_way and self._under_way[0].has_ended:
-            self._under_way.popleft()
-        if not self._under_way and self._pulls:
-            self._pulls = []
+        """Whether any push has not ended."""
         return bool(self._under_way)
 
-    def guard(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> bool:
-        """Makes `pulled` fail with any push in flight that one of these versions needs. False if no push is in flight.
-        A push that fails while this is called is in `failed`."""
-        with self._lock:
-            if not self.is_under_way():
-                return False
-            if len(self._pulls) >= self._most_pulls:
-                self._pulls = [one for one in self._pulls if not one[2].done()]
-                self._most_pulls = max(64, 2 * len(self._pulls))
-            self._pulls.append((names, versions, pulled))
-        return True
+    def guard(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> None:
+        """Makes `pulled` fail with any push in flight that one of these versions needs. A push that fails while this is
+        called is in `failed`."""
+        if self._under_way:
+            self._pulls[pulled] = names, versions
+            on_end(pulled, self._pulls.__delitem__)
 
     def failed(self, name: str, version: int, *, refused: bool = False) -> FailedPush | None:
         """The earliest failed step that this version needs; `refused`: of those that the shards certainly lack."""
@@ -136,7 +121,7 @@ class PushLog:
                 lost[name] = step
             ends = [
                 pulled
-                for wanted, versions, pulled in self._pulls
+                for pulled, (wanted, versions) in list(self._pulls.items())
                 if any(lost.get(name, version) < version for name, version in zip(wanted, versions, strict=True))
             ]
         if lost and FailedPush(0, error).is_refused:
@@ -144,6 +129,15 @@ class PushLog:
         for pulled in ends:
             with suppress(InvalidStateError):  # Pushes of several of its keys may fail at once.
                 pulled.set_exception(error)
+
+    def _ended(self, pushed: Future[Any]) -> None:
+        """A push has ended, so that no step waits to fail with it: nothing that ended is kept, nor its values."""
+        names, steps = self._under_way.pop(pushed)
+        if self._again:
+            with self._lock:
+                for step in zip(names, steps, strict=True):
+                    if self._again.get(step) is pushed:
+                        del self._again[step]
 
 
 # --- The steps that a slot has begun, by key, so that its user need not number them -----------------------------------
@@ -286,10 +280,6 @@ class SlotSteps:
             for name, begun in zip(names, steps, strict=True):
                 if counts[name] <= begun:
                     counts[name] = begun + 1
-            guard: StoreFuture[None] | None = None
-            if pulls and log.is_under_way():
-                guard = StoreFuture()
-                log.guard(names, steps, guard)
             try:
                 if self._traffic.under_way or {*map(type, arrays)} - _ON_HOST:
                     sent = self._traffic.bring(names, arrays, partial(send, steps))
@@ -298,8 +288,12 @@ class SlotSteps:
             except BaseException:  # Nothing has left.
                 self._counts.restore(names, steps, counts_before)
                 raise
+            result = sent
+            if pulls and (log.is_under_way() or log.has_failed):
+                result = joined([sent], itemgetter(0))
+                self._guard(names, steps, result)
             log.add(names, steps, sent, again=step is not None)
-        return sent if guard is None else joined([sent], itemgetter(0), [guard])
+        return result
 
     def pull(self, call: str, names: Sequence[str], version: int | None, arrays: list[Any], send: Send[R]) -> Future[R]:
         """Pulls a version of each key, by default the one after all pushed steps."""
@@ -312,9 +306,7 @@ class SlotSteps:
                 pulled = self._traffic.bring(names, arrays, partial(send, versions))
             else:
                 pulled = send(versions, arrays)
-            self._log.guard(names, versions, pulled)
-            if self._log.has_failed:
-                self._fail_late(names, versions, pulled)
+            self._guard(names, versions, pulled)
         return pulled
 
     def set(self, call: str, names: list[str], version: int, arrays: list[Any], send: Send[None]) -> Future[None]:
@@ -336,14 +328,16 @@ class SlotSteps:
             skipped = {name for _, nothing in ended for name in nothing}
             return self._traffic.bring(sorted(skipped), [], lambda _: hand_over(ended))
 
-    def _fail_late(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> None:
-        """`pulled` fails where a push has failed without which one of these versions does not come."""
-        for name, version in zip(names, versions, strict=True):
-            failed = self._log.failed(name, version)
-            if failed is not None:
-                with suppress(InvalidStateError):
-                    pulled.set_exception(self._failure(failed))
-                return
+    def _guard(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> None:
+        """`pulled` fails where a push fails, or has failed, without which one of these versions does not come."""
+        self._log.guard(names, versions, pulled)
+        if self._log.has_failed:
+            for name, version in zip(names, versions, strict=True):
+                failed = self._log.failed(name, version)
+                if failed is not None:
+                    with suppress(InvalidStateError):
+                        pulled.set_exception(self._failure(failed))
+                    return
 
     def check_steps(self, names: Sequence[str], highest: Array) -> None:
         """Raises StoreRefusedError where a key has seen more steps of this slot than this process has begun: it was

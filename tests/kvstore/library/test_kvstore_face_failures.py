@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Event, Thread
 from typing import Any, SupportsIndex
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -187,14 +188,48 @@ def test_a_push_and_a_pull_look_at_no_more_pushes_the_more_are_under_way(again: 
     pushes, pulls = [Looked() for _ in range(count)], [StoreFuture[None]() for _ in range(count)]
     for step, push in enumerate(pushes):
         log.add(["w"], [step], push, again=again)
-        assert log.guard(["w"], [step + 1], pulls[step])
+        log.guard(["w"], [step + 1], pulls[step])
     assert Looked.checks_steps <= 6 * count
     pushes[600].set_exception(StoreRefusedError("far"))
     assert [one.done() for one in pulls] == [False] * 600 + [True] * 400
     for push in pushes:
         if push is not pushes[600]:
             push.set_result(None)
-    assert not log.guard(["w"], [count], pulls[0])
+    assert not log.is_under_way()
+
+
+def test_values_that_were_pulled_are_not_kept_while_a_push_is_under_way() -> None:
+    """Neither those of pulls nor those of pushpulls, whose steps may be numbered by their caller."""
+    log, stuck, values = PushLog(), StoreFuture[None](), list[Callable[[], Any]]()
+    log.add(["stuck"], [0], stuck)
+    for step in range(3):
+        for pushes in (False, True):
+            future = StoreFuture[np.ndarray]()
+            if pushes:
+                log.add(["w"], [step], future, again=True)
+            else:
+                log.guard(["w"], [step], future)
+            value = np.zeros(2)
+            values.append(ref(value))
+            future.set_result(value)
+            del future, value
+    assert [value() for value in values] == [None] * 6
+    late = StoreFuture[None]()
+    log.guard(["stuck"], [1], late)
+    stuck.set_exception(StoreLostError("silent"))
+    assert isinstance(late.exception(0), StoreLostError)
+
+
+def test_of_pushpulls_that_have_ended_nothing_is_kept_while_a_push_is_under_way() -> None:
+    with faces("local", describe({"w": zero(2), "stuck": zero(2)}, rule="sgd")) as (store,):
+        log, stuck, counts = store._steps._log, StoreFuture[None](), set[int]()
+        log.add(["stuck"], [0], stuck)
+        for _ in range(3):
+            store.pushpull("w", ones(2)).result(WAIT_S)
+            store._store.pull("w", 0).result(WAIT_S)  # The hooks of what ended before it were called.
+            counts.add(sum(map(len, (log._pulls, log._again, log._under_way))))
+        assert counts == {1}
+        stuck.set_result(None)
 
 
 class LosesOnce:
