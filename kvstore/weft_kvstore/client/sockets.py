@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
+import logging
 import math
 import select
 import time
@@ -89,7 +90,11 @@ class LinkSocket:
             self.socket.curve_serverkey = keys.shard.encode()
             self.socket.curve_publickey = keys.own.public.encode()
             self.socket.curve_secretkey = keys.own.secret.encode()
-        self.monitor = self.socket.get_monitor_socket(_WATCHED)
+        try:
+            self.monitor = self.socket.get_monitor_socket(_WATCHED)
+        except zmq.ZMQError:
+            self.socket.close(0)
+            raise
         self.fd = int(self.socket.getsockopt(zmq.FD))
         self.monitor_fd = int(self.monitor.getsockopt(zmq.FD))
         self.broke()  # The descriptor tells of what comes after a look that found nothing.
@@ -180,6 +185,11 @@ def _readable(socket: zmq.Socket[bytes]) -> bool:
 MESSAGES_A_ROUND: Final = 256
 """Messages read from one socket before the others have their turn."""
 
+_SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""What a new socket may lack for a while."""
+
+_log = logging.getLogger("weft.store")
+
 GOODBYE_MS: Final = 200
 """How long a Bye may take to leave when the client closes."""
 
@@ -213,8 +223,8 @@ class ClientSockets:
         self._keys = dict(enumerate(keys))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: dict[int, LinkSocket] = {}
-        self._shares = True
-        """Whether the arena is offered."""
+        self._unshared: set[int] = set()
+        """Shards that are not offered the client's memory: what one has answered could not be used."""
         self.passed = [[0, 0] for _ in self._endpoints]
         """Bytes that passed the sockets to each shard, sent and received."""
 
@@ -318,28 +328,31 @@ class ClientSockets:
             endpoint, keys = self._endpoints[link.shard], self._keys.get(link.shard)
             self._sockets[link.shard] = LinkSocket(self._context, endpoint, keys, self.passed[link.shard])
         except zmq.ZMQError as error:
-            link.connection.refuse(f"{link.name}: {error}", at_fault=True)
-            self.core.tick_at = time.monotonic()
+            now = self.core.tick_at = time.monotonic()
+            link.connection.handshake_failed(str(error), now, may_pass=error.errno in _SHORTAGES)
         else:
             self.changes += 1
 
     def _offer(self, link: ClientLink) -> None:
-        """Offers the client's memory to a shard of this host that has just welcomed it."""
+        """Offers the client's memory to a shard that has just welcomed it, and may be on this host."""
         name, link.listener = link.listener, b""
         arena, link_socket = self._memory.arena, self._sockets.get(link.shard)
-        if arena is not None and self._shares and link_socket is not None:
-            with contextlib.suppress(ArenaError):  # Payloads travel as bytes.
+        if arena is not None and link.shard not in self._unshared and link_socket is not None:
+            try:
                 link_socket.handover = Handover(name, (link.hello.process, link.connection.session), arena)
                 self.changes += 1
+            except ArenaError as error:
+                _log.debug("%s: payloads travel as bytes: %s", link.name, error)
 
     def _share(self, shard: int, link_socket: LinkSocket) -> None:
         """The shard may have mapped the client's memory, or will not, or is gone."""
-        handover = link_socket.handover
+        handover, link = link_socket.handover, self.core.links[shard]
         assert handover is not None
         handover.receive()
-        self.core.links[shard].share(handover.peer_memory, taken=handover.accepted)
+        link.share(handover.peer_memory, taken=handover.accepted)
         if handover.is_unusable:  # The shard may say what cannot be read: the next connection does without.
-            self._shares = False
+            _log.warning("%s: payloads travel as bytes from now on: %s", link.name, handover.reason)
+            self._unshared.add(shard)
             self.core.disconnected(shard, time.monotonic())
         if handover.fileno() < 0:
             link_socket.handover = None
@@ -350,3 +363,4 @@ class ClientSockets:
         if link_socket is not None:
             self.changes += 1
             link_socket.close(linger_ms)
+            self.core.links[shard].share(None, taken=False)

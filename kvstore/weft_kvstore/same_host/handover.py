@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import socket
@@ -24,6 +25,8 @@ NAME_BYTES: Final = 16
 MAX_PACKET_BYTES: Final = 4096
 MAX_REASON: Final = 1024
 """Characters of an answer; a shard says at most a quarter, so that any text fits into a packet."""
+
+_log = logging.getLogger("weft.store")
 
 LinkId: TypeAlias = tuple[bytes, int]
 """A connection of the store: `process` and `session` of its Hello."""
@@ -196,6 +199,8 @@ class ArenaListener:
         self.arenas: dict[LinkId, PeerMemory] = {}
         self._user = os.geteuid() if user is None else user
         self._clients: dict[int, _Client] = {}
+        self._fails = False
+        """Whether the last client that wanted to connect could not be accepted."""
         self._socket = _packet_socket()
         try:
             self._socket.bind(address_of(self.name))
@@ -204,7 +209,7 @@ class ArenaListener:
         except (OSError, AttributeError) as error:
             self._socket.close()
             raise ArenaError(f"no listener for clients of this host: {error}") from error
-        self._epoll.register(self._socket, select.EPOLLIN)
+        self._epoll.register(self._socket, select.EPOLLIN | select.EPOLLET)
 
     def fileno(self) -> int:
         """Readable when `receive` has something to do."""
@@ -215,11 +220,13 @@ class ArenaListener:
         for fd, _ in self._epoll.poll(0):
             client = self._clients.get(fd)
             if client is None:
-                self._accept()
+                pass  # The listening socket, which is asked in any case.
             elif client.link is not None:  # It is gone, or says more than it may.
                 self._drop(client)
             else:
                 self._hear(client)
+        while self._accept():
+            pass
 
     def close(self) -> None:
         """Every arena is let go. Idempotent."""
@@ -234,15 +241,19 @@ class ArenaListener:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Whether a client has connected. The listening socket tells of each once: where none can be accepted, since no
+        descriptor is left, it wakes nobody, and the next `receive` tries again."""
         try:
             one, _ = self._socket.accept()
         except BlockingIOError:
-            return
-        except OSError:  # No descriptor is left, most probably: looking again at once would be a busy loop.
-            self._epoll.unregister(self._socket)
-            self._socket.close()
-            return
+            self._fails = False
+            return False
+        except OSError as error:
+            if not self._fails:
+                _log.warning("this shard cannot share memory with more clients of its host for now: %s", error)
+            self._fails = True
+            return False
         one.setblocking(False)
         client = self._clients[one.fileno()] = _Client(one)
         self._epoll.register(one, select.EPOLLIN)
@@ -250,6 +261,7 @@ class ArenaListener:
             _check_user(one, self._user)
         except (OSError, ArenaError) as error:
             self._refuse(client, str(error))
+        return True
 
     def _hear(self, client: _Client) -> None:
         try:

@@ -482,6 +482,9 @@ class ShardServer:
         if late_s > STALL_S:
             self._core.after_stall(late_s, now)
         self._core.tick(now)
+        if self._listener is not None:  # It may have lacked descriptors for clients that wait.
+            self._listener.receive()
+            self._core.look_at_arenas()
 
     def _let_go(self) -> None:
         """Bytes of an arena are read no more; whoever waits for them is told in the next round."""

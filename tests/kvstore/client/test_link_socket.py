@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+
+import pytest
 import zmq
 
 from same_host_children import wait_until
+from store_cluster import WAIT_S, clients_of, key_of, served, store_of
+from weft_kvstore.client import sockets
 from weft_kvstore.client.sockets import LinkSocket
+from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.settings import LinkSettings
 
 
 def test_a_descriptor_that_tells_of_something_else_than_a_message_leaves_nothing_unread() -> None:
@@ -25,3 +32,27 @@ def test_a_descriptor_that_tells_of_something_else_than_a_message_leaves_nothing
             assert link.receive(is_readable=True) is None
         finally:
             link.close()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINVAL])
+def test_where_a_socket_cannot_be_made_for_now_the_client_tries_again(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fails = iter([True, True])
+
+    class Short(LinkSocket):
+        def __init__(self, *given: object) -> None:
+            if next(fails, False):
+                raise zmq.ZMQError(number)
+            super().__init__(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sockets, "LinkSocket", Short)
+    store = store_of([key_of("w", (3,), 1)], slots=1, shards=1)
+    with served(store) as (description, _), clients_of(description, LinkSettings()) as (client,):
+        pulled = client.pull("w", 0)
+        if number == errno.EINVAL:
+            with pytest.raises(StoreRefusedError, match="Invalid argument"):
+                pulled.result(WAIT_S)
+        else:
+            assert pulled.result(WAIT_S).shape == (3,)
+            assert client.statistics().links[0].connections == 3

@@ -10,8 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
 from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.errors import StoreError
 from weft_kvstore.settings import LinkSettings
 
 
@@ -55,3 +57,20 @@ def test_what_was_pushed_is_free(client, key):
     client.barrier(0, []).result(WAIT_S)
     client.barrier(1, []).result(WAIT_S)
     assert freed(sent)
+
+
+def test_a_client_that_closes_while_a_push_is_open_leaves_the_shards_memory():
+    store = store_of([key_of("w", (1 << 16,), 2)], slots=2, shards=1)
+    with served(store) as (description, _):
+        client = StoreClient(description, 0)
+        wait_until(lambda: client.statistics().links[0].same_host)
+        gc.collect()
+        gc.disable()
+        try:
+            mapped = weakref.ref(client._core.links[0].arena.peer_memory)
+            pushed = client.push("w", 0, client.gradient_buffer("w"))  # The shard reads it once slot 1 has pushed.
+            client.close()
+            assert isinstance(pushed.exception(0), StoreError)
+            assert freed(mapped)
+        finally:
+            gc.enable()

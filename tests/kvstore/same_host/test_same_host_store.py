@@ -152,11 +152,40 @@ def test_a_client_that_cannot_map_what_is_lent_has_its_payloads_as_bytes(monkeyp
     with served(keys_of(2)) as (description, _), clients_of(description, LINK) as clients:
         found = steps_of(clients, description, in_place=False)
         for client in clients:  # By now each has met every shard's answer.
-            wait_until(lambda client=client: not client._sockets._shares)  # type: ignore[misc]  # mypy: no such lambda
+            unshared = client._sockets._unshared
+            wait_until(lambda unshared=unshared: len(unshared) == 2)  # type: ignore[misc]  # mypy: no such lambda
             client.pull(KEYS, 0 if not found else STEPS).result(WAIT_S)
             assert not any(link.same_host for link in client.statistics().links)
     with LocalStore(description) as store:
         assert found == steps_of([store.at_slot(slot) for slot in (0, 1)], description, in_place=False)
+
+
+def test_what_one_shard_answers_that_cannot_be_used_is_logged_and_concerns_that_shard_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    map_shared, fails = shared_memory.map_shared, iter([True])
+
+    def mapped(fd: int, nbytes: int) -> np.ndarray:
+        if next(fails, False):
+            raise ArenaError("no address space")
+        return map_shared(fd, nbytes)
+
+    shard_side = handover.ArenaListener._take
+
+    def taken(*given: object) -> None:
+        with monkeypatch.context() as of_the_shard:
+            of_the_shard.setattr(handover, "map_shared", map_shared)
+            shard_side(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(handover, "map_shared", mapped)
+    monkeypatch.setattr(handover.ArenaListener, "_take", taken)
+    with served(keys_of(1)) as (description, _), clients_of(description, LINK) as (client,):
+        wait_until(lambda: sorted(link.same_host for link in client.statistics().links) == [False, True])
+        wait_until(lambda: all(link.welcomed for link in client.statistics().links))
+        client.pull(KEYS, 0).result(WAIT_S)
+        assert sorted(link.same_host for link in client.statistics().links) == [False, True]
+    (line,) = [record.message for record in caplog.records if "payloads travel as bytes" in record.message]
+    assert line.endswith("payloads travel as bytes from now on: no address space")
 
 
 def test_where_the_stage_is_full_payloads_travel_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
