@@ -7,8 +7,7 @@ memory: a body runs on blocks that stay in the cache, so weight, gradient and st
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,8 +20,7 @@ from weft_kernels.rules.record import Apply, Hyper, Rule, State, Still
 from weft_kernels.rules.scratch import scratch
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Some elements of an update's arrays, and two arrays as large that a rule may write."""
 
     weight: Array
@@ -55,11 +53,14 @@ def _in_blocks(body: Body) -> Apply:
     def apply(weight: Array, gradient: Array, state: State, step: int, hyper: Hyper) -> None:
         if 0 < weight.size <= CACHE_ELEMENTS:  # One block, as rows of a table come.
             small = weight.size <= CACHE_ELEMENTS >> 2
-            spare = (np.empty_like(weight), np.empty_like(weight)) if small else _spare(weight)
-            body(Block(weight, gradient, state, spare), step, hyper)
+            two = (np.empty_like(weight), np.empty_like(weight)) if small else _spare(weight)
+            body(Block(weight, gradient, state, two), step, hyper)
             return
+        spare: tuple[Array, Array] | None = None
         for part, given, *rest in cache_blocks((weight, gradient, *state.values())):
-            body(Block(part, given, dict(zip(state, rest, strict=True)), _spare(part)), step, hyper)
+            if spare is None or part.shape != spare[0].shape:
+                spare = _spare(part)
+            body(Block(part, given, dict(zip(state, rest, strict=True)), spare), step, hyper)
 
     return apply
 
