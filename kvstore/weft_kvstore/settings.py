@@ -38,8 +38,8 @@ double. That says nothing of the other side, which has until `silence_s`."""
 
 
 def is_loopback(endpoint: str) -> bool:
-    """Whether an endpoint of ZeroMQ is reached through no network. A name that is not known as such is held to be
-    elsewhere: nobody is asked."""
+    """Whether an endpoint of ZeroMQ is reached without a network. Names other than `localhost` are not resolved, and
+    count as a network."""
     scheme, _, rest = endpoint.partition("://")
     if scheme != "tcp":
         return scheme in {"inproc", "ipc"}
@@ -73,7 +73,7 @@ class LinkSettings:
     `priorities`: whether urgent slices overtake others; False is first in, first out, for comparison.
     `request_timeout_s`: deadline of every future, seconds; a minute covers a worker that compiles its first step.
     `ping_interval_s`: seconds between two signs of life on an idle link; never more than a quarter of `silence_s`.
-    `silence_s`: seconds without a word after which the other side is held to be lost.
+    `silence_s`: seconds without a message after which the other side counts as lost.
     `same_host`: whether payloads pass through shared memory where both ends are on one host.
     """
 

@@ -1,4 +1,4 @@
-"""What a description must fulfil beyond the types of its fields, and its digest. Errors name the field."""
+"""Checks of a description beyond the types of its fields, its rules, and its digest. Errors name the field."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def largest_finite(key: KeyDescription, name: str) -> float:
 
 
 def overflow_text(key: KeyDescription, name: str, value: float) -> str:
-    """Says that a hyper-parameter overflows the type of a key."""
+    """The text of an error: a hyper-parameter overflows the type of a key."""
     multiplied = f", multiplied by {key.multipliers[name]:g}" if name in key.multipliers else ""
     return f"{name!r}: {value:g}{multiplied} is infinite in {key.dtype}, which key {key.key!r} is of"
 
@@ -141,13 +141,13 @@ def digest(description: StoreDescription) -> bytes:
 
 
 def check_port(endpoint: str, where: str) -> None:
-    """Raises DescriptionError for a port that there is not: a socket would take another one instead."""
+    """Raises DescriptionError for a port above 65535, which a socket would silently replace by another."""
     port = endpoint.rpartition(":")[2]
     if endpoint.startswith("tcp://") and port.isdecimal() and int(port) > MAX_PORT:
         raise DescriptionError(f"{where}: a port from 0 to {MAX_PORT}, not {port}")
 
 
-# --- What fields must fulfil together ---------------------------------------------------------------------------------
+# --- Checks over several fields ---------------------------------------------------------------------------------------
 
 
 def _problems(description: StoreDescription) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A description as a user writes it, in Python or in a file, and the records that it becomes."""
+"""What users write, in Python or in a file, and how it becomes a `StoreDescription`."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from weft_kvstore.description.records import (
 )
 from weft_kvstore.structs import Reader
 
-# --- What a user calls a key, and what the store calls it: strings stay as they are, the number 5 is "#5" -------------
+# --- Names of keys: a string is its own name in the store, the number 5 is "#5" there ---------------------------------
 
 
 UserKey: TypeAlias = str | int
 """A string, or a number from 0 to 2**64 - 1, which is a key of its own: 5 and "5" are two keys."""
 
 MARK: Final = "#"
-"""What names that are no user's strings begin with: those of numbers, and those of the store itself."""
+"""Begins the names that are no user's strings: of numbers, and of the store's own key."""
 
 BARRIER_KEY: Final = "#barrier"
-"""The key by which slots meet."""
+"""The key of the barrier."""
 
 LARGEST: Final = (1 << 64) - 1
 
@@ -71,7 +71,7 @@ def user_key(name: str) -> UserKey:
     return int(number) if name != number and number.isdecimal() else name
 
 
-# --- The short form of a store's description, as people write it ------------------------------------------------------
+# --- What users write: keys, and a document of them -------------------------------------------------------------------
 
 
 SLICE_BYTES: Final = 1 << 17
@@ -82,21 +82,20 @@ _ENDPOINT: Final = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://\S+")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of `describe`. Only the shape is needed: `Key((784, 10))`; shape and dtype need no name, all else does.
+    """A key of `describe`. Only the shape is required: `Key((784, 10))`; all but shape and dtype are given by name.
 
-    `initializer`: a number for all elements, `{"uniform": [low, high]}` or `{"normal": [mean, standard deviation]}`,
-    made by the shards; or "given", if left out: then a worker says it, by `KVStore.init`. ONNX's words do as well:
-    `{"op_type", "attributes"}`. `update`: "rule"; "mean" over the slots that pushed; or "gradient", where the value is
-    the merged gradient of the last step and workers do the rest. `priority`: 0 is the most urgent; the key's number
-    in the list if left out. `slots`: those that push it; all if left out. `rows`: a table, pushed and pulled by
-    rows. `whole`: never cut over shards; follows from the rule if left out. `multipliers` of hyper-parameters, for
-    this key alone. `compression` and `staleness` stand before the store's. `multi_precision`, of float16: shards keep
-    the key in float32, and gradients and values travel, and are the user's, in float16; of bfloat16 it is always so.
+    `initializer`: "given" (the default), if a worker sets the first value with `KVStore.init`; or what shards make: a
+    number for all elements, `{"uniform": [low, high]}`, `{"normal": [mean, standard deviation]}`, or an ONNX
+    initializer as `{"op_type", "attributes"}`. `update`: "rule" (the default); "mean" over the slots that pushed; or
+    "gradient": the value is the merged gradient of the last step, and workers update. `priority`: 0 is the most urgent;
+    by default the key's position in the list. `slots`: those that push the key; by default all. `rows`: a table, pushed
+    and pulled by rows. `whole`: never divided over shards; by default as the rule needs it. `multipliers` of
+    hyper-parameters for this key. `compression` and `staleness` replace the store's. `multi_precision` of float16:
+    shards keep the key in float32, while users' arrays and messages are float16; of bfloat16 it is always so.
 
-    Of tables alone: `growth`, with a shape that begins with 0, has rows come by any 64-bit id; `rule` and `hyper` stand
-    before the store's; `sparse` says whether the rule passes by rows that a step does not touch ("lazy"), or does to
-    them what a gradient of zeros would ("standard").
-    """
+    Only of tables: with `growth`, and a shape that begins with 0, rows are created for any 64-bit id; `rule` and
+    `hyper` replace the store's; `sparse`: whether the rule skips rows that a step does not touch ("lazy"), or treats
+    their gradient as zeros ("standard")."""
 
     shape: Sequence[int]
     dtype: str = "float32"
@@ -131,8 +130,8 @@ _WORDS: Final = {"kind": Kind, "mode": Mode, "merge": Merge, "update": Update, "
 
 
 def described(document: Mapping[str, Any]) -> StoreDescription:
-    """The description that a document of the short form means: the arguments of `describe`, with `hyper` and a list of
-    keys, each with its name as `key`. Raises DescriptionError, which names the field."""
+    """The description of a document: the arguments of `describe`, with `hyper` and a list of keys, each with its name
+    as `key`. Raises DescriptionError, which names the field."""
     filled = {**_DEFAULTS, **document, "term": 1}
     barrier, rule, slots, keys = filled.pop("barrier"), filled["rule"], filled["slots"], filled.get("keys")
     if not isinstance(barrier, bool):
@@ -175,7 +174,7 @@ def _converted(document: Mapping[str, Any]) -> StoreDescription:
 
 
 def _problems(description: StoreDescription, *, needs_rule: bool) -> Iterator[str]:
-    """What a user cannot have meant."""
+    """What is wrong with it, beyond `check_description`: settings without effect, or without a rule."""
     shards = description.shards
     for number, endpoint in enumerate(shards):
         if not _ENDPOINT.fullmatch(endpoint):
@@ -205,8 +204,8 @@ def _problems(description: StoreDescription, *, needs_rule: bool) -> Iterator[st
 
 
 def _filled(key: Mapping[str, Any], number: int, slots: Sequence[int], *, whole: bool) -> dict[str, Any]:
-    """The key with what it leaves out, as a document of `KeyDescription`. `whole`: whether the store's rule needs its
-    keys whole."""
+    """The key with its defaults, as a document of `KeyDescription`. `whole`: whether the store's rule needs keys
+    whole."""
     where = f"keys[{number}]"
     given = {name: value for name, value in key.items() if value is not None}
     multi_precision, dtype = given.pop("multi_precision", None), given.get("dtype", "float32")
@@ -239,7 +238,7 @@ def _filled(key: Mapping[str, Any], number: int, slots: Sequence[int], *, whole:
 
 
 def _initializer(value: object, update: object, where: str) -> Mapping[str, Any]:
-    """How first values are made, of a key with that update. Raises DescriptionError, which `where` begins."""
+    """The initializer of a key with that update. Raises DescriptionError, which begins with `where`."""
     if update == "gradient":
         return _ZERO
     if value == "given":
@@ -346,7 +345,7 @@ def _fields(name: UserKey, key: object) -> dict[str, Any]:
 
 
 def _encoded(value: object, where: str, form: str = "numbers, strings, lists and mappings") -> Any:
-    """The value as plain data; bytes stay bytes, which no field is. Raises DescriptionError, which `where` begins."""
+    """The value as plain data; bytes stay bytes, which no field is. Raises DescriptionError, beginning with `where`."""
     try:
         return msgspec.to_builtins(value, enc_hook=_plain, builtin_types=(bytes, bytearray, memoryview))
     except (TypeError, ValueError, RecursionError) as error:
@@ -365,7 +364,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is no plain data")
 
 
-# --- Descriptions in files: TOML or JSON, in the short form or whole --------------------------------------------------
+# --- Descriptions in files: TOML or JSON, as a user writes it or whole ------------------------------------------------
 
 
 def read_description(path: str | os.PathLike[str]) -> StoreDescription:

@@ -1,4 +1,4 @@
-"""The static description of a job's store, given alike to every process; and the first values that it says. Values."""
+"""The static description of a job's store, the same for every process; and the first values of its keys. Values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from weft_kvstore.compression.description import StoreCompression
 from weft_kvstore.settings import MAX_SLICE_BYTES
 from weft_kvstore.structs import Reader
 
-# --- The static description of a job's store, given alike to every process: keys, slots, rule, routing ----------------
+# --- The static description of a job's store: keys, slots, rule, shards -----------------------------------------------
 
 
 LEAST_SCALE: Final = 2.0**-24
@@ -53,8 +53,8 @@ class Merge(StrEnum):
 
 
 class Mode(StrEnum):
-    """When a step of a key applies: once every contributing slot is in, or each slot's part as it arrives. With bounded
-    staleness it is as in async, but no slot gets further ahead than the bound."""
+    """When a step of a key is applied: once every contributing slot has pushed it (SYNC), or each slot's part as it
+    arrives (ASYNC); STALE is ASYNC in which no slot gets further ahead of the slowest than the bound."""
 
     SYNC = "sync"
     ASYNC = "async"
@@ -62,23 +62,23 @@ class Mode(StrEnum):
 
 
 class InitializerDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """ONNX's word for how first values are made, with its numbers: see `weft_graph.ir.Initializer`."""
+    """An ONNX operator that makes first values, with its attributes: see `weft_graph.ir.Initializer`."""
 
     op_type: str
     attributes: Mapping[str, float]
 
 
 class Sparse(StrEnum):
-    """What a rule does to the rows of a table that a step does not touch. Lazy: nothing. Standard: what it does to a
-    dense key whose gradient is zero there, made good when the row is next touched or read."""
+    """What a rule does to the rows of a table that a step does not touch. LAZY: nothing. STANDARD: what it does to a
+    dense key with a gradient of zero, done when the row is next pushed or read."""
 
     LAZY = "lazy"
     STANDARD = "standard"
 
 
 class EvictionDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which rows go, looked for every `every` steps, at the boundary of a step: those last pushed over `age` steps ago,
-    and those whose score is below `score`. A score is the sum over a row's pushes of decay^(steps since then)."""
+    """Every `every` steps, between two steps, rows are evicted that were last pushed over `age` steps ago, or whose
+    score is below `score`. A score is the sum over a row's pushes of decay^(steps since then)."""
 
     every: AtLeast1
     age: AtLeast0 | None = None
@@ -87,9 +87,9 @@ class EvictionDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class GrowthDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rows of a table come into being by any 64-bit id. An id is used once by each step that pushes it; it is admitted
-    by its use number `uses`, or by each use with a `probability`. Before that a pull gives its first value, and what is
-    pushed to it is dropped."""
+    """Rows are created for any 64-bit id. Each step that pushes an id is one use of it; the id is admitted at its use
+    number `uses`, or at each use with a `probability`. Before that a pull returns its first value, and pushes to it are
+    dropped."""
 
     uses: Annotated[int, Meta(ge=1, lt=1 << 32)] = 1
     probability: Share = 1.0
@@ -99,11 +99,11 @@ class GrowthDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 class KeyDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key: dtype and shape of its value, first value, kind of update, urgency, contributing slots in order.
 
-    `rows`: a table, pushed and pulled by rows. `whole`: never cut, for its rule is not pointwise. `multipliers` stretch
-    the job's hyper-parameters for this key. `staleness` stands for the job's, in mode `stale`. A table with `growth`
-    has no row at first: the first extent of its shape is 0. `rule` and `hyper` take the place of the store's for this
-    table, and `sparse` is for tables alone. `compression` takes the place of the store's for this key. `half`: users'
-    arrays are of this 16-bit type; the key itself, its sums and the rule's state are float32.
+    `rows`: a table, pushed and pulled by rows. `whole`: never cut, for its rule is not pointwise. `multipliers` are
+    factors of the job's hyper-parameters for this key. `staleness` replaces the job's, in mode `stale`. A table with
+    `growth` has no row at first: the first extent of its shape is 0. `rule` and `hyper` replace the store's for this
+    table, and `sparse` is for tables alone. `compression` replaces the store's for this key. `half`: users' arrays are
+    of this 16-bit type; the key itself, its sums and the rule's state are float32.
     """
 
     key: str
@@ -147,8 +147,8 @@ class LossScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CommitDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Shards hold each step until all slots have agreed on the norm of its merged gradient, which `clip_norm` bounds,
-    and on whether it is finite. One that is not is skipped where the loss is scaled, or `skip` says so."""
+    """Shards apply a step once all slots have agreed on the norm of its merged gradient, which `clip_norm` bounds, and
+    on whether it is finite. A step that is not finite is skipped if the loss is scaled, or with `skip`."""
 
     clip_norm: Positive | None = None
     loss_scaling: LossScaling | None = None
@@ -156,7 +156,7 @@ class CommitDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     @property
     def skips(self) -> bool:
-        """Whether a step whose gradient is not finite changes nothing."""
+        """Whether a step whose gradient is not finite is skipped."""
         return self.skip or self.loss_scaling is not None
 
 
@@ -174,7 +174,7 @@ class StoreDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `rule` names a built-in rule, or is a user's rule as a document (`weft_graph.rules.graph`). A hyper-parameter is a
     number or a schedule (`weft_graph.rules.schedule`). With `commit` a step of all keys applies as one.
     `staleness`, in mode `stale`: a pull of version v waits until every slot's first v - staleness steps are applied.
-    `compression`: what travels in fewer bytes.
+    `compression`: how gradients and values are compressed.
     """
 
     job: Annotated[str, Meta(min_length=1, max_length=256)]
@@ -203,11 +203,11 @@ def description_from_json(document: Mapping[str, Any]) -> StoreDescription:
     return descriptions.from_builtins(document)
 
 
-# --- First values on a shard: of a run of elements, or of some rows of a table ----------------------------------------
+# --- First values on a shard: of a range of elements, or of rows of a table -------------------------------------------
 
 
 def is_given(key: KeyDescription) -> bool:
-    """Whether the key has no value before one is set."""
+    """Whether the key has no value until one is set."""
     return key.initializer.op_type == GIVEN and key.update is not Update.GRADIENT
 
 
