@@ -60,8 +60,10 @@ class WeftExchange:
     def push_and_pull(self, work: Work) -> None:
         store, keys, gradients = self._store, self._keys, self._gradients or list(work.gradients)
         if work.ids is not None:
-            self._pushes = [store.push_rows(keys[0], work.ids, gradients[0])]
-        elif self._case.call == "pushpull":
+            self._pushes = []
+            self._values = [store.pushpull_rows(keys[0], work.ids, gradients[0]).result()]
+            return
+        if self._case.call == "pushpull":
             self._pushes = []
             self._values = store.pushpull(keys, gradients, out=self._out).result()
             return

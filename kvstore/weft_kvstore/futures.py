@@ -264,7 +264,9 @@ class _Join:
     keeps its callbacks for ever: so what is joined is forgotten when it is over, or a guard would hold values, and
     futures each other."""
 
-    def __init__(self, result: Future[Any], futures: Sequence[Future[Any]], make: Callable[[list[Any]], Any]) -> None:
+    def __init__(
+        self, result: StoreFuture[Any], futures: Sequence[Future[Any]], make: Callable[[list[Any]], Any]
+    ) -> None:
         self._missing = [None] * len(futures)
         self._parts = [(result, futures, make)]
 
@@ -288,6 +290,8 @@ class _Join:
             result, futures, make = self._parts.pop()
         except IndexError:
             return
+        if error is not None and futures:
+            result.arrived = all(isinstance(one, StoreFuture) and one.arrived for one in futures)
         try:
             value = None if error is not None else make([one.result() for one in futures])
         except Exception as raised:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it

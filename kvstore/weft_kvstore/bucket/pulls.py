@@ -36,6 +36,7 @@ class PullWait:
         "ids",
         "ids_bytes",
         "link",
+        "of_push",
         "open",
         "open_tables",
         "priority",
@@ -73,6 +74,7 @@ class PullWait:
         self.ids: Array | None = None
         self.ids_bytes = 0
         self.chunks = 0
+        self.of_push = False
         self.open: dict[int, Ranges] = {}
         self.open_tables: set[int] = set()
         self.dropped = False
@@ -122,8 +124,10 @@ class PullWait:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def expect(self, bucket: int, chunks: int) -> None:
-        """So many chunks of ids will come, and then the table can answer."""
+        """So many chunks of ids will come, and then the table can answer; with 0 they are those of the gradients of
+        this pull's number, in as many chunks as these have."""
         self.chunks = chunks
+        self.of_push = not chunks
         self.open_tables.add(bucket)
 
     def add_ids(self, first: int, chunks: list[Array]) -> bool:

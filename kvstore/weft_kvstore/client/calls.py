@@ -15,7 +15,7 @@ from weft_kvstore.arrays import Array
 from weft_kvstore.client.agreement import BarrierOperation, Change, HyperOperation
 from weft_kvstore.client.operation import CALLS, KeyOperation, Operation
 from weft_kvstore.client.plan import KeySet, KnownKeys, TableKey
-from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
+from weft_kvstore.client.row_operation import RowOperation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import StoreError, StorePassedError, StoreRefusedError, StoreTimeoutError
@@ -327,9 +327,30 @@ class StoreCalls(Store, BufferStore):
         ids."""
         flat = rows.reshape(len(ids), table.layout.width)
         given = summed_rows(ids, flat, count) if kind is PayloadKind.GRADIENT else last_rows(ids, flat)
-        operation = PushRowsOperation(StoreFuture(self._driver), table, kind, step, given)
-        operation.priority = priority
-        return self._begun(operation)
+        future = StoreFuture[None](self._driver)
+        return self._begun(RowOperation(future, table, payload_kind=kind, step=step, given=given, priority=priority))
+
+    @_checked
+    def pushpull_table(
+        self,
+        table: TableKey,
+        step: int,
+        ids: Array,
+        rows: Array,
+        count: int | None,
+        *,
+        pulled: tuple[Array, int | None] | None = None,
+        priority: int = 0,
+    ) -> Future[Array]:
+        """`push_table`, and the rows that have seen it, in one message: those of the same ids, or of `pulled`, ids and
+        what `before_padding` says of them. As by `pushpull`, `arrived` of the future says whether the shards have the
+        gradients where it fails."""
+        distinct = distinct_ids(ids, count)
+        given = summed_rows(ids, rows.reshape(len(ids), table.layout.width), count, known=distinct)
+        wanted, future = distinct if pulled is None else distinct_ids(*pulled), StoreFuture[Array](self._driver)
+        return self._begun(
+            RowOperation(future, table, step=step, given=given, version=step + 1, wanted=wanted, priority=priority)
+        )
 
     @_checked
     def pull_table(
@@ -345,10 +366,10 @@ class StoreCalls(Store, BufferStore):
     ) -> Future[Any]:
         """`pull_rows`, or `pull_state_rows`, of a `table`. Ids fit already, as by `push_table`."""
         names = self._keys.state_of(table.key) if state else None
-        future = StoreFuture[Any](self._driver)
-        operation = PullRowsOperation(future, table, version, _READING[settled], distinct_ids(ids, count), names=names)
-        operation.priority = priority
-        return self._begun(operation)
+        future, wanted, reading = StoreFuture[Any](self._driver), distinct_ids(ids, count), _READING[settled]
+        return self._begun(
+            RowOperation(future, table, version=version, reading=reading, wanted=wanted, names=names, priority=priority)
+        )
 
     def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
         return self._send_rows(key, step, ids, rows, PayloadKind.GRADIENT, priority=priority)

@@ -170,7 +170,7 @@ class ClientCore:
             link = self.links[shard]
             for run in operation.runs.get(shard, ()):
                 link.outbox.put(run)
-            if operation.is_request:
+            if operation.is_request and not (operation.is_pull and shard not in operation.asked):
                 link.requests[operation.number] = operation
                 if link.connection.state is LinkState.OPEN:
                     link.ask(operation)
@@ -282,7 +282,7 @@ class ClientCore:
     def _delivered(self, link: ClientLink, fragments: Sequence[SentFragment]) -> None:
         for one in fragments:
             if not one.run.cancelled and one.run.owner.arrived(link.shard, one.count):
-                self.end(one.run.owner, None, None)
+                self.end(one.run.owner, one.run.owner.result(), None)
 
     def _on_push_refused(self, link: ClientLink, message: PushRefused) -> None:
         """A run was refused. One of several calls is sent again, call by call: most of them are right."""

@@ -242,12 +242,6 @@ class ClientLink:
                 self.say(message)
             return
         self.new_pulls.append(request)
-        if request.sends_ids:  # All of them again: what came of them is forgotten with a connection.
-            for before in request.runs.get(self.shard, ()):
-                self.outbox.cancel(before)
-            run = request.ids(self.shard)
-            request.runs[self.shard] = [run]
-            self.outbox.put(run)
 
     def say(self, message: Message) -> None:
         """Sends a control message now; it goes before all data that has not left. Nothing while there is no link."""
@@ -315,8 +309,13 @@ class ClientLink:
                 messages
                 and frame is not None
                 and not self._repeats
-                and (arena.memory is not None or frame.nbytes <= CARRIES_PULL_BYTES)
-                and _are_before(frame, messages[-1])
+                and (
+                    any(one.run.entry.chunks for one in frame.fragments)  # The shard reads the pull first then.
+                    or (
+                        (arena.memory is not None or frame.nbytes <= CARRIES_PULL_BYTES)
+                        and _are_before(frame, messages[-1])
+                    )
+                )
             ):
                 pull = messages.pop()
             for message in messages:

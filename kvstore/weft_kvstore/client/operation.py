@@ -61,8 +61,6 @@ class Operation:
     reading = Reading.OWN
     names: tuple[str, ...] | None = None
     """The rule's state arrays that are pulled; None: the value."""
-    sends_ids = False
-    """A pull of rows: `ids` of a shard follow what is asked."""
     may_be_compressed = False
     """Whether values may come encoded; known once it was prepared."""
     is_partial = False
@@ -104,10 +102,6 @@ class Operation:
     def ask(self, shard: int) -> Sequence[Message]:
         """What a request that is no pull says to a shard, at first and on each new connection."""
         return ()
-
-    def ids(self, shard: int) -> SentRun:
-        """The ids that a pull of rows sends behind what it asks."""
-        raise NotImplementedError
 
     def answered(self, shard: int, message: Answer) -> Sequence[tuple[int, Message]]:
         """A shard answers: what is to be said to which shards then. Raises ProtocolError, and StoreRefusedError where

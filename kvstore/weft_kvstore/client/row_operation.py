@@ -19,109 +19,128 @@ from weft_kvstore.wire.codec import ProtocolError, RowSource, ValueRun
 from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
 from weft_kvstore.wire.outbox import CALL_PRIORITY, BufferSource, OutRun
 
-
-class PushRowsOperation(Operation):
-    """Some rows of a table, a gradient of a step or values at a version; `given` has distinct ids. `key_index` is the
-    table's in the description."""
-
-    def __init__(self, future: Future[Any], table: TableKey, payload_kind: PayloadKind, step: int, given: Rows) -> None:
-        super().__init__(future)
-        self.payload_kind = payload_kind
-        self.key_index = table.key_index
-        self.step = step
-        if payload_kind is not PayloadKind.GRADIENT:
-            self.sets = (table.key_index,)
-        self.given = given
-        self._key = table.key
-        self.rows_pushed = len(given)
-
-    def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
-        """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in."""
-        layout = routing.tables[self.key_index]
-        ids, values = self.given.ids.view(layout.id_dtype), self.given.values
-        bucket, priority = routing.bucket_of[self.key_index], self._key.priority - self.priority * CALL_PRIORITY
-        pending: dict[int, int] = {}
-        for shard, mine in enumerate(layout.dealt(ids)):
-            if not layout.rows_on(shard) * layout.row_bytes:
-                continue
-            rows = RowSource(ids, values, layout, mine)
-            if self.payload_kind is PayloadKind.VALUE and not rows.count:
-                continue
-            chunks = pending[shard] = chunks_of(rows.count, layout.rows_up)
-            entry = SentEntry(self.payload_kind, self.number, bucket, self.step, chunks)
-            bounds = _bounds(chunks, layout.chunk_bytes, rows.nbytes)
-            self.runs[shard] = [OutRun(entry, 0, bounds, rows, priority=priority, owner=self)]
-        return pending
-
-    def __str__(self) -> str:
-        call, step, _ = CALLS[self.payload_kind]
-        return f"{call} of rows of key {self._key.key!r}, {step} {self.step}"
-
-
 TAKEN_BYTES: Final = 1 << 16
 """A message with so many bytes of rows, which are all that was asked for, becomes the caller's array."""
 
 
-class PullRowsOperation(Operation):
-    """Rows of a table, as `pull_rows` of the store gives them, or of the rule's state: `names` are its arrays."""
+class RowOperation(Operation):
+    """Sends rows of a table, or pulls rows of it, or pulls rows that have seen those that it sends.
 
-    is_request = is_pull = sends_ids = True
+    It sends `given`, rows of distinct ids: gradients of `step`, or values at that version. It pulls `wanted` at
+    `version`, which is what `distinct_ids` has of the ids: a new array (n, ...row), or state arrays by name where there
+    are `names`. With both, the rows that a shard answers with say that it has those that were sent; where `wanted` has
+    the ids of `given`, these do not travel again.
+    """
 
     def __init__(
         self,
         future: Future[Any],
         table: TableKey,
-        version: int,
-        reading: Reading,
-        wanted: tuple[Array, Array | None],
         *,
+        payload_kind: PayloadKind = PayloadKind.GRADIENT,
+        step: int = 0,
+        given: Rows | None = None,
+        version: int = 0,
+        reading: Reading = Reading.OWN,
+        wanted: tuple[Array, Array | None] | None = None,
         names: tuple[str, ...] | None = None,
+        priority: int = 0,
     ) -> None:
-        """`wanted` is what `distinct_ids` has of them. Makes the arrays (ids, width) that rows come into. Raises
-        MemoryError."""
+        """Makes the arrays that rows are received into. Raises MemoryError."""
         super().__init__(future)
+        self._table, self._layout, self.priority = table, table.layout, priority
+        self.payload_kind, self.step, self._given = payload_kind, step, given
         self.version, self.names, self.reading = version, names, reading
-        self.reads = (table.key_index,)
-        self._table = table
-        ids, self._index = wanted
-        self.rows_pulled = len(ids)
-        layout = self._layout = table.layout
-        self._arrays: list[Array] = [
-            np.empty((len(ids), layout.width), layout.dtype) for _ in ((None,) if names is None else names)
-        ]
-        own = ids.view(layout.id_dtype)
+        self._bucket = 0
+        self._missing = 0
+        """How many of the chunks that it sends have not been acknowledged."""
         self._ids: dict[int, tuple[Array, Array | None]] = {}
         """What each shard is asked for, distinct and ascending, and where its rows go; None: all of the array."""
         self._received: dict[int, bytearray] = {}
-        """A byte for each array and chunk that each shard answers with, 1 once it has come."""
+        """A byte for each array and chunk that each shard answers with, 1 once it was received."""
+        if given is not None:
+            self.rows_pushed = len(given)
+            if payload_kind is not PayloadKind.GRADIENT:
+                self.sets = (table.key_index,)
+        if wanted is None:
+            return
+        self.is_request = self.is_pull = True
+        self.reads = (table.key_index,)
+        ids, self._index = wanted
+        self._asks_for_given = given is not None and ids is given.ids
+        self.rows_pulled = len(ids)
+        layout, count = self._layout, 1 if names is None else len(names)
+        self._arrays: list[Array] = [np.empty((len(ids), layout.width), layout.dtype) for _ in range(count)]
+        own = ids.view(layout.id_dtype)
         for shard, mine in enumerate(layout.dealt(own)):
             some = own.copy() if mine is None else own.take(mine)
             if len(some):
                 self._ids[shard] = some, mine
-                self._received[shard] = bytearray(len(self._arrays) * chunks_of(len(some), layout.rows_down))
-        self._bucket = 0
+                self._received[shard] = bytearray(count * chunks_of(len(some), layout.rows_down))
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         self._bucket = routing.bucket_of[self._table.key_index]
-        self.asked = {
-            shard: [(self._bucket, 0, 0, chunks_of(len(ids), self._layout.ids_up))]
-            for shard, (ids, _) in self._ids.items()
-        }
-        return {
-            shard: len(received) for shard, received in self._received.items() if received and self._layout.row_bytes
-        }
+        if not self._layout.row_bytes:
+            return {}
+        pending = {} if self._given is None else self._send(self._given)
+        self.asked = {shard: [(self._bucket, 0, 0, self._send_ids(shard))] for shard in self._ids}
+        self._missing = sum(run.count for runs in self.runs.values() for run in runs)
+        return pending | {shard: len(received) for shard, received in self._received.items()}
+
+    def _send_ids(self, shard: int) -> int:
+        """How many chunks of ids the shard is sent for what it is asked: none where it has them with the gradients."""
+        if self._asks_for_given:
+            return 0
+        ids, _ = self._ids[shard]
+        chunks = chunks_of(len(ids), self._layout.ids_up)
+        run = self._run(
+            PayloadKind.IDS, self.version, chunks, self._layout.ids_up * ID_BYTES, BufferSource(bytes_of(ids))
+        )
+        self.runs.setdefault(shard, []).append(run)
+        return chunks
+
+    def _send(self, given: Rows) -> dict[int, int]:
+        """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in."""
+        layout, ids = self._layout, given.ids.view(self._layout.id_dtype)
+        pending: dict[int, int] = {}
+        for shard, mine in enumerate(layout.dealt(ids)):
+            rows = RowSource(ids, given.values, layout, mine)
+            if not layout.rows_on(shard) or (self.payload_kind is PayloadKind.VALUE and not rows.count):
+                continue
+            chunks = pending[shard] = chunks_of(rows.count, layout.rows_up)
+            self.runs[shard] = [self._run(self.payload_kind, self.step, chunks, layout.chunk_bytes, rows)]
+        return pending
+
+    def _run(
+        self, kind: PayloadKind, step: int, chunks: int, a_chunk: int, source: RowSource | BufferSource
+    ) -> SentRun:
+        """Chunks that lie one behind the other, each but the last of `a_chunk` bytes."""
+        bounds: Array = np.arange(chunks + 1) * a_chunk
+        bounds[-1] = source.nbytes
+        entry = SentEntry(kind, self.number, self._bucket, step, chunks)
+        priority = self._table.key.priority - self.priority * CALL_PRIORITY
+        return OutRun(entry, 0, bounds, source, priority=priority, owner=self)
+
+    def arrived(self, shard: int, count: int) -> bool:
+        self._missing -= count
+        if self.is_pull and self._missing <= 0 and not self.ended:
+            self.future.arrived = True  # type: ignore[attr-defined]  # it is a StoreFuture
+        return shard not in self._ids and not self.ended and self.received(shard, count)
 
     def write(self, shard: int, received: ValueRun) -> int:
-        """Copies adjacent chunks into place; those that are a whole array, and large, are that array from now on."""
+        """Copies adjacent chunks to where they belong; those that are a whole array, and large, are that array from now
+        on."""
         array, bucket, version, first, count, payload, compressed, owned = received
+        if shard not in self._ids:
+            return super().write(shard, received)
         if version != self.version:
             self.check_version(version)
         if compressed:
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
         if bucket != self._bucket:
             raise ProtocolError(f"Values.bucket: {bucket}, {self} asks for bucket {self._bucket}")
-        ids, positions = self._ids.get(shard, (np.zeros(0, np.int64), None))
-        layout, total = self._layout, len(self._received.get(shard, b"")) // max(len(self._arrays), 1)
+        (ids, positions), seen, layout = self._ids[shard], self._received[shard], self._layout
+        total = len(seen) // len(self._arrays)
         if array >= len(self._arrays) or first + count > total:
             raise ProtocolError(
                 f"Values.first: chunks {first} to {first + count - 1} of array {array}; {self} has {total} chunks "
@@ -138,31 +157,22 @@ class PullRowsOperation(Operation):
             self._arrays[array] = rows
         else:
             self._arrays[array][low:high] = rows
-        seen, begin = self._received[shard], array * total + first
+        begin = array * total + first
         fresh = seen.count(0, begin, begin + count)
         seen[begin : begin + count] = b"\1" * count
         return fresh
 
     def result(self) -> Any:
+        if not self.is_pull:
+            return None
         found = self._arrays if self._index is None else [spread_rows(one, self._index) for one in self._arrays]
         shaped = [one.reshape(len(one), *self._table.key.shape[1:]) for one in found]
         return shaped[0] if self.names is None else dict(zip(self.names, shaped, strict=True))
 
     def __str__(self) -> str:
+        key = self._table.key.key
+        if self._given is not None:
+            call, number, _ = CALLS[self.payload_kind]
+            return f"{call}{'pull' if self.is_pull else ''} of rows of key {key!r}, {number} {self.step}"
         what = "pull" if self.names is None else "pull of the state"
-        return f"{what} of rows of key {self._table.key.key!r}, version {self.version}"
-
-    def ids(self, shard: int) -> SentRun:
-        base = bytes_of(self._ids[shard][0])
-        ((bucket, _, _, chunks),) = self.asked[shard]
-        entry = SentEntry(PayloadKind.IDS, self.number, bucket, self.version, chunks)
-        bounds = _bounds(chunks, self._layout.ids_up * ID_BYTES, base.nbytes)
-        priority = self._table.key.priority - self.priority * CALL_PRIORITY
-        return OutRun(entry, 0, bounds, BufferSource(base), priority=priority, owner=self)
-
-
-def _bounds(chunks: int, a_chunk: int, nbytes: int) -> Array:
-    """Where chunks begin and end that lie one behind the other."""
-    found: Array = np.arange(chunks + 1) * a_chunk
-    found[-1] = nbytes
-    return found
+        return f"{what} of rows of key {key!r}, version {self.version}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ import numpy as np
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import MAX_PULLED_ROWS, StoreCalls
 from weft_kvstore.client.plan import KeySet
-from weft_kvstore.description.form import UserKey, user_key
+from weft_kvstore.description.form import UserKey
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.futures import finished, joined
@@ -33,7 +33,7 @@ from weft_kvstore.library.arrays import (
     sum_of,
 )
 from weft_kvstore.library.key_registry import KeyRegistry
-from weft_kvstore.library.steps import Send, SlotSteps, check_number, check_priority
+from weft_kvstore.library.steps import SlotSteps, check_number, check_priority
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind
@@ -475,40 +475,14 @@ class RowCalls(ValueCalls):
         call = "push_rows"
         if priority:
             check_priority(priority, self._registry.call(call))
-        names, given, send = self._sending(call, key, ids, rows, PayloadKind.GRADIENT, priority=priority)
-        return self._steps.push(call, names, step, given, send)
+        sent = self._sent(call, key, ids, rows, pushes=True)
+        return self._steps.push(call, sent.names, step, sent.given, partial(self._send, sent, priority=priority))
 
     def set_rows(self, key: UserKey | Keys, ids: Any, rows: Any, *, version: int) -> Future[None]:
         """`set` of rows of a table."""
         call = "set_rows"
-        names, given, send = self._sending(call, key, ids, rows, PayloadKind.VALUE)
-        return self._steps.set(call, names, version, given, send)
-
-    def _sending(
-        self, call: str, key: object, ids: Any, rows: Any, kind: PayloadKind, *, priority: int = 0
-    ) -> tuple[list[str], list[Any], Send[None]]:
-        """The tables' names, by turns the ids and the rows of each, and what sends these once they are on the host."""
-        pushes = kind is PayloadKind.GRADIENT
-        _, keys, specs, (all_ids, all_rows) = self._registry.listed(call, key, ids, rows, rows=True, pushes=pushes)
-        given: list[Any] = []
-        flats: list[_Flat | None] = []
-        for one, spec, some, values in zip(keys, specs, all_ids, all_rows, strict=True):
-            where = self._registry.where(call, one)
-            found = checked_ids(some, where)
-            shape = (*form_of(found)[1], *spec.shape[1:])
-            flats.append(None if is_on_device(found) else _flat(found, spec, where))
-            given += [found, checked(values, _dtype(spec), shape, f"{where}: rows")]
-
-        def send(steps: list[int], hosts: list[Array]) -> Future[None]:
-            sent = []
-            for spec, flat, step, some, values in zip(specs, flats, steps, hosts[::2], hosts[1::2], strict=True):
-                own, count = flat or _flat(some, spec, self._registry.where(call, user_key(spec.key)))
-                kept = values.reshape(len(own), *spec.shape[1:]).astype(spec.dtype, copy=False)
-                table = self._store.table(spec.key)
-                sent.append(self._store.push_table(table, step, own, kept, count, kind=kind, priority=priority))
-            return sent[0] if len(sent) == 1 else joined(sent, _nothing)
-
-        return [spec.key for spec in specs], given, send
+        sent = self._sent(call, key, ids, rows, pushes=False)
+        return self._steps.set(call, sent.names, version, sent.given, partial(self._send, sent, kind=PayloadKind.VALUE))
 
     def pull_rows(
         self,
@@ -521,71 +495,158 @@ class RowCalls(ValueCalls):
         priority: int = 0,
     ) -> Future[Any]:
         """`pull` of rows of a table, with the shape (...ids, ...row). Ids may repeat; a negative id gives zeros."""
-        return self._pull_rows("pull_rows", key, ids, out, version, settled=settled, priority=priority)
+        call = "pull_rows"
+        if priority:
+            check_priority(priority, self._registry.call(call))
+        return self._pull_rows(call, self._wanted(call, key, ids, out), version, settled=settled, priority=priority)
 
     def pull_state_rows(
         self, key: UserKey | Keys, ids: Any, *, version: int | None = None, settled: bool = False
     ) -> Future[Any]:
         """`pull_state` of rows of a table, shaped as by `pull_rows`."""
-        return self._pull_rows("pull_state_rows", key, ids, None, version, settled=settled, state=True)
+        call = "pull_state_rows"
+        return self._pull_rows(call, self._wanted(call, key, ids, None), version, settled=settled, state=True)
 
-    def _pull_rows(
+    def pushpull_rows(
         self,
-        call: str,
-        key: object,
+        key: UserKey | Keys,
         ids: Any,
-        out: Any,
-        version: int | None,
+        rows: Any,
+        pull_ids: Any = None,
         *,
-        settled: bool,
+        step: int | None = None,
+        out: Any = None,
         priority: int = 0,
-        state: bool = False,
     ) -> Future[Any]:
-        """Rows, or the rule's `state` of them."""
+        """`push_rows`, then `pull_rows` of the version that includes it, in one message.
+
+        The result are the new rows of `ids`, or of `pull_ids`, such as those of the next batch."""
+        call = "pushpull_rows"
         if priority:
             check_priority(priority, self._registry.call(call))
+        sent = self._sent(call, key, ids, rows, pushes=True)
+        wanted = self._wanted(call, key, ids if pull_ids is None else pull_ids, out)
+        own = [] if pull_ids is None else wanted.given
+
+        def send(steps: list[int], hosts: list[Array]) -> Future[list[Any]]:
+            begun = []
+            for number, (spec, at, some, values) in enumerate(sent.on_host(steps, hosts)):
+                ids, count = sent.flat(number, some)
+                pulled = wanted.flat(number, hosts[2 * len(steps) + number]) if own else None
+                table, kept = self._store.table(spec.key), _kept(spec, ids, values)
+                begun.append(self._store.pushpull_table(table, at, ids, kept, count, pulled=pulled, priority=priority))
+            return joined(begun, wanted.shaped)
+
+        found = self._steps.push(call, sent.names, step, sent.given + own, send, pulls=True)
+        if found is None:  # A push has failed, or is not on the host yet: one after the other.
+            push = partial(self._send, sent, priority=priority)
+            pushed = self._steps.push(call, sent.names, step, sent.given, push)
+            version = None if step is None else step + 1
+            pulled = self._pull_rows(call, wanted, version, settled=False, priority=priority)
+            return joined([pulled, pushed], itemgetter(0))
+        return self._traffic.deliver(found, wanted.outs, single=wanted.single)
+
+    def _sent(self, call: str, key: object, ids: Any, rows: Any, *, pushes: bool) -> _Tables:
+        """Ids and rows to be sent: `given` has by turns the ids and the rows of each table."""
+        single, keys, specs, (all_ids, all_rows) = self._registry.listed(call, key, ids, rows, rows=True, pushes=pushes)
+        sent = _Tables(single, specs, all_ids, [self._registry.where(call, one) for one in keys])
+        given = zip(specs, sent.given, all_rows, sent.wheres, strict=True)
+        sent.given = [
+            array
+            for spec, found, values, where in given
+            for array in (found, checked(values, _dtype(spec), _shape(spec, found), f"{where}: rows"))
+        ]
+        return sent
+
+    def _wanted(self, call: str, key: object, ids: Any, out: Any) -> _Tables:
+        """Ids of rows that are asked for, and the arrays that are given for these."""
         single, keys, specs, (wanted, outs) = self._registry.listed(call, key, ids, out, rows=True)
-        given: list[Any] = []
-        flats: list[_Flat | None] = []
-        for one, spec, some in zip(keys, specs, wanted, strict=True):
-            where = self._registry.where(call, one)
-            found = checked_ids(some, where)
+        asked = _Tables(single, specs, wanted, [self._registry.where(call, one) for one in keys])
+        for found, where in zip(asked.given, asked.wheres, strict=True):
             if (rows := math.prod(form_of(found)[1])) > MAX_PULLED_ROWS:
                 raise StoreRefusedError(f"{where}: {rows} rows; a call may ask for {MAX_PULLED_ROWS}")
-            flats.append(None if is_on_device(found) else _flat(found, spec, where))
-            given.append(found)
-        shapes = [(*form_of(one)[1], *spec.shape[1:]) for spec, one in zip(specs, given, strict=True)]
-        forms = [(_dtype(spec), shape) for spec, shape in zip(specs, shapes, strict=True)]
-        written = checked_outs([[one] for one in outs], forms, lambda number: self._registry.where(call, keys[number]))
+        forms = [(_dtype(spec), _shape(spec, found)) for spec, found in zip(specs, asked.given, strict=True)]
+        asked.outs = checked_outs([[one] for one in outs], forms, lambda number: asked.wheres[number])
+        asked.shapes = [shape for _, shape in forms]
+        return asked
 
-        def shaped(found: list[Any]) -> list[Any]:
-            if state:
-                return [
-                    {name: rows.reshape(shape) for name, rows in one.items()}
-                    for one, shape in zip(found, shapes, strict=True)
-                ]
-            values = [value.reshape(shape) for value, shape in zip(found, shapes, strict=True)]
-            return _as_given(specs, values)
+    def _send(
+        self,
+        sent: _Tables,
+        steps: list[int],
+        hosts: list[Array],
+        *,
+        kind: PayloadKind = PayloadKind.GRADIENT,
+        priority: int = 0,
+    ) -> Future[None]:
+        begun = []
+        for number, (spec, step, some, values) in enumerate(sent.on_host(steps, hosts)):
+            own, count = sent.flat(number, some)
+            table, kept = self._store.table(spec.key), _kept(spec, own, values)
+            begun.append(self._store.push_table(table, step, own, kept, count, kind=kind, priority=priority))
+        return begun[0] if len(begun) == 1 else joined(begun, _nothing)
+
+    def _pull_rows(
+        self, call: str, wanted: _Tables, version: int | None, *, settled: bool, priority: int = 0, state: bool = False
+    ) -> Future[Any]:
+        """Rows, or the rule's `state` of them."""
 
         def send(versions: list[int], hosts: list[Array]) -> Future[list[Any]]:
             pulled = []
-            for spec, flat, at, some in zip(specs, flats, versions, hosts, strict=True):
-                own, count = flat or _flat(some, spec, self._registry.where(call, user_key(spec.key)))
+            for number, (spec, at, some) in enumerate(zip(wanted.specs, versions, hosts, strict=True)):
+                own, count = wanted.flat(number, some)
                 table = self._store.table(spec.key)
                 pulled.append(
                     self._store.pull_table(table, at, own, count, settled=settled, state=state, priority=priority)
                 )
-            return joined(pulled, shaped)
+            return joined(pulled, wanted.shaped)
 
-        found = self._steps.pull(call, [spec.key for spec in specs], version, given, send)
-        return self._traffic.deliver(found, written, single=single)
-
-
-_Flat: TypeAlias = tuple[Array, int | None]
-"""Ids (n) as a table takes them, and how many come before the padding: see `check_ids`."""
+        found = self._steps.pull(call, wanted.names, version, wanted.given, send)
+        return self._traffic.deliver(found, wanted.outs, single=wanted.single)
 
 
-def _flat(ids: Array, spec: KeyDescription, where: str) -> _Flat:
-    """Raises StoreRefusedError for an id that the table cannot have."""
-    flat = flat_ids(ids, where, any_64_bits=spec.growth is not None)
-    return flat, check_ids(flat, spec, where)
+class _Tables:
+    """The tables of a call, with ids for each: those on the host are checked at once, those of a GPU once they are
+    there. `given` are the arrays that have to be on the host; `outs` and `shapes` those of the rows that are pulled."""
+
+    def __init__(self, single: bool, specs: list[KeyDescription], ids: Sequence[Any], wheres: list[str]) -> None:
+        self.single, self.specs, self.wheres = single, specs, wheres
+        self.names = [spec.key for spec in specs]
+        self.outs: Outs = []
+        self.shapes: list[tuple[int, ...]] = []
+        self.given: list[Any] = [checked_ids(some, where) for some, where in zip(ids, wheres, strict=True)]
+        self._flat = [None if is_on_device(one) else self._checked(at, one) for at, one in enumerate(self.given)]
+
+    def flat(self, number: int, host: Array) -> tuple[Array, int | None]:
+        """Ids (n) as a table takes them, and how many come before the padding: see `check_ids`. Raises
+        StoreRefusedError for an id that the table cannot have."""
+        return self._flat[number] or self._checked(number, host)
+
+    def on_host(self, steps: list[int], hosts: list[Array]) -> Iterator[tuple[KeyDescription, int, Array, Array]]:
+        """Each table, its step, and the ids and rows of `given`."""
+        return zip(self.specs, steps, hosts[: 2 * len(steps) : 2], hosts[1 : 2 * len(steps) : 2], strict=True)
+
+    def shaped(self, found: list[Any]) -> list[Any]:
+        """Rows, or state by name, as users have them."""
+        shaped = zip(self.specs, found, self.shapes, strict=True)
+        return [
+            {name: rows.reshape(shape) for name, rows in one.items()}
+            if isinstance(one, dict)
+            else _as_given([spec], [one.reshape(shape)])[0]
+            for spec, one, shape in shaped
+        ]
+
+    def _checked(self, number: int, ids: Array) -> tuple[Array, int | None]:
+        spec, where = self.specs[number], self.wheres[number]
+        flat = flat_ids(ids, where, any_64_bits=spec.growth is not None)
+        return flat, check_ids(flat, spec, where)
+
+
+def _shape(spec: KeyDescription, ids: Any) -> tuple[int, ...]:
+    """Of the rows of these ids."""
+    return (*form_of(ids)[1], *spec.shape[1:])
+
+
+def _kept(spec: KeyDescription, ids: Array, rows: Array) -> Array:
+    """Rows (ids, ...row) as the shards keep the table."""
+    return rows.reshape(len(ids), *spec.shape[1:]).astype(spec.dtype, copy=False)

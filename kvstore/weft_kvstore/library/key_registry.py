@@ -17,7 +17,7 @@ from weft_kvstore.hyper import MOST_WAITING, HyperTimeline, KeyHyper, checked_nu
 # --- The keys of a description by the names that users call them, and what one slot may do with each ------------------
 
 
-_BY_ROWS: Final = ("push", "pull", "pull_state", "set")
+_BY_ROWS: Final = ("push", "pull", "pushpull", "pull_state", "set")
 """Calls that there are for rows of tables too."""
 
 CHANGES_KEPT: Final = 2 * MOST_WAITING
@@ -47,6 +47,11 @@ class KeyRegistry:
     def pushed(self) -> list[str]:
         """The store's names of the keys that the slot contributes to."""
         return [name for name, key in self._keys.items() if self.slot in key.slots]
+
+    @property
+    def tables(self) -> set[str]:
+        """The store's names of the tables."""
+        return {name for name, key in self._keys.items() if key.rows}
 
     def call(self, call: str) -> str:
         """How an error of a call begins."""

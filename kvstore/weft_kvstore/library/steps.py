@@ -230,8 +230,8 @@ class SlotSteps:
         self._traffic = traffic
         self._counts = StepCounts(registry.pushed, start)
         self._log = PushLog()
-        self.unchecked = set(registry.pushed)
-        """Keys that the slot pushes and whose version on the shards was not compared with the counts yet."""
+        self.unchecked = set(registry.pushed) - registry.tables
+        """Dense keys that the slot pushes and whose version on the shards was not compared with the counts yet."""
         self._lock = threading.RLock()
         """Held while steps are counted and handed over, which never waits. Reentrant, for calls in a signal's
         handler."""

@@ -128,10 +128,12 @@ def spread_rows(rows: Array, index: Array) -> Array:
     return found
 
 
-def summed_rows(ids: Array, values: Array, count: int | None) -> Rows:
+def summed_rows(
+    ids: Array, values: Array, count: int | None, *, known: tuple[Array, Array | None] | None = None
+) -> Rows:
     """Rows of distinct ids: those of one id summed in their order, those of negative ids left out. `count`: what
-    `before_padding` says of the ids."""
-    distinct, index = distinct_ids(ids, count)
+    `before_padding` says of the ids; `known` what `distinct_ids` does, where that is known."""
+    distinct, index = known or distinct_ids(ids, count)
     if index is None or count is not None:
         return Rows(distinct, values[:count])
     if len(distinct) == len(ids):  # They have another order: nothing is to be added.

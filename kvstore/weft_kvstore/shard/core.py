@@ -256,10 +256,10 @@ class ShardCore:
             try:
                 kind = run.payload_kind
                 if kind == PayloadKind.GRADIENT:
-                    (work.push_rows if run.chunks else work.push)(shard, peer.slot, run)
+                    self._rows(peer, run) if run.chunks else work.push(shard, peer.slot, run)
                     newest = run.step
                 elif kind == PayloadKind.IDS:
-                    self._ids(peer, run)
+                    self._rows(peer, run)
                 elif kind in {PayloadKind.VALUE, PayloadKind.RESTORED}:
                     work.set(shard, peer.slot, run, (peer.hello.process, run.request))
                 else:
@@ -288,12 +288,17 @@ class ShardCore:
         runs = runs_of(push, parts_at(push, memory), shared=True)
         return [run if shard.reads_in_place(run) else run.own() for run in runs]
 
-    def _ids(self, peer: Peer, run: Run) -> None:
-        wait = peer.pulls.get(run.request)
+    def _rows(self, peer: Peer, run: Run) -> None:
+        """Gradients of rows, or ids of a pull, or both in one."""
+        wait, shard = peer.pulls.get(run.request), peer.job.shard
+        before = 0 if wait is None else wait.ids_bytes
+        if run.payload_kind == PayloadKind.GRADIENT:
+            wait = wait if wait is not None and wait.of_push else None
+            self.work.push_rows(shard, peer.slot, run, wait)
+        elif wait is not None:  # Else it was given up meanwhile.
+            self.work.ask_ids(shard, wait, run)
         if wait is None:
-            return  # It was given up meanwhile.
-        before = wait.ids_bytes
-        self.work.ask_ids(peer.job.shard, wait, run)
+            return
         peer.ids_bytes += wait.ids_bytes - before
         if peer.ids_bytes > MAX_IDS_BYTES:
             raise ProtocolError(f"Push.request: {peer.ids_bytes} bytes of ids wait already")

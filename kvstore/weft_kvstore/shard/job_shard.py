@@ -222,11 +222,13 @@ class JobShard:
     def ask(self, wait: PullWait, bucket: int, first: int, count: int, chunks: int) -> None:
         """Takes in an entry of a pull: slices of plain buckets are open in it then.
 
-        A pull of a table waits for `chunks` chunks of ids first; no other pull has any.
+        A pull of a table waits for `chunks` chunks of ids first, or with 0 for the gradients of the same request; no
+        other pull has any.
         """
         table = self.tables.get(bucket)
         if table is not None:
-            check_chunks(table.layout.rows_on(self.shard), table.layout.ids_up, chunks, table.spec.key)
+            if chunks:
+                check_chunks(table.layout.rows_on(self.shard), table.layout.ids_up, chunks, table.spec.key)
             if wait.entries > 1:
                 raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
             wait.expect(bucket, chunks)

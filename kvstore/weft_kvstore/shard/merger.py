@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final, Literal, Protocol
 
-from weft_kvstore.arrays import FEW, Range, Segment
+from weft_kvstore.arrays import FEW, Array, Range, Segment
 from weft_kvstore.bucket.bucket import Bucket
 from weft_kvstore.bucket.pulls import PIECE_BYTES, PullWait, Work
 from weft_kvstore.bucket.update import RuleFailedError
@@ -91,11 +91,20 @@ class Merger:
         for first, stop in bucket.push(slot, run.step, bucket.segments_of(run)):
             self.merge(bucket, first, stop)
 
-    def push_rows(self, shard: JobShard, slot: int, run: Run) -> None:
-        """Takes in a run of chunks of a push of rows."""
+    def push_rows(self, shard: JobShard, slot: int, run: Run, wait: PullWait | None = None) -> None:
+        """Takes in a run of chunks of a push of rows; `wait` is a pull of these rows."""
         table = shard.table(run.bucket)
-        if table.push(slot, run.step, rows_of(table, run), run.first, run.count, run.chunks):
+        if wait is not None and (run.bucket not in wait.open_tables or run.chunks != (wait.chunks or run.chunks)):
+            detail = f"{wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
+            raise ProtocolError(f"Push.request: {detail}")
+        rows = rows_of(table, run)
+        (ids, _), *_ = rows.parts
+        if table.push(slot, run.step, rows, run.first, run.count, run.chunks):
             self._put([table])
+        if wait is not None:
+            wait.chunks, a_chunk = run.chunks, table.layout.rows_up
+            begins = range(0, max(len(ids), 1), a_chunk)
+            self._add_ids(wait, table, run.first, [ids[at : at + a_chunk].copy() for at in begins])
 
     def push_nothing(self, shard: JobShard, slot: int, step: int, keys: Iterable[int]) -> None:
         """The slot has nothing for these keys in this step."""
@@ -139,13 +148,16 @@ class Merger:
     def ask_ids(self, shard: JobShard, wait: PullWait, run: Run) -> None:
         """Takes in a run of the ids of a pull, which can be answered once it has all of them."""
         table = shard.tables.get(run.bucket)
-        if table is None or run.bucket not in wait.open_tables or run.chunks != wait.chunks:
+        if table is None or run.bucket not in wait.open_tables or wait.of_push or run.chunks != wait.chunks:
             raise ProtocolError(
                 f"Push.request: {wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
             )
-        ids = unpacked_ids(run, table.layout, shard.shard, table.spec.key)
-        if wait.add_ids(run.first, ids):
-            whole = ids[0] if wait.chunks == 1 else wait.all_ids
+        self._add_ids(wait, table, run.first, unpacked_ids(run, table.layout, shard.shard, table.spec.key))
+
+    def _add_ids(self, wait: PullWait, table: TableState, first: int, chunks: list[Array]) -> None:
+        """Takes in chunks of the ids of a pull."""
+        if wait.add_ids(first, chunks):
+            whole = chunks[0] if wait.chunks == 1 else wait.all_ids
             if wait.chunks > 1 and not is_ascending(whole):  # Those of one chunk do.
                 raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
             wait.ids = whole

@@ -34,10 +34,10 @@ class Source(Protocol):
 class BufferSource:
     """Bytes of one buffer."""
 
-    __slots__ = ("base",)
+    __slots__ = ("base", "nbytes")
 
     def __init__(self, base: memoryview) -> None:
-        self.base = base
+        self.base, self.nbytes = base, base.nbytes
 
     def read(self, start: int, stop: int) -> Sequence[Buffer]:
         return (self.base[start:stop],)

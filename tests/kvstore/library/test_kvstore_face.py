@@ -310,7 +310,7 @@ BOTH["u"] = BOTH["t"]
         ),
         (lambda one: one.pull_rows("t", [4]), "pull_rows of key 't': row 4, the table has 4"),
         (lambda one: one.set_rows("t", [4], ones(1, 2), version=1), "set_rows of key 't': row 4, the table has 4"),
-        (lambda one: one.pushpull("t", ones(4, 2)), "it is a table: of tables there is no pushpull"),
+        (lambda one: one.pushpull("t", ones(4, 2)), "it is a table: say which rows, with pushpull_rows"),
         (lambda one: one.pull_state("t"), "it is a table: say which rows, with pull_state_rows"),
         (lambda one: one.pull_state_rows("w", [0]), "pull_state_rows of key 'w': it is no table: call pull_state"),
         (lambda one: one.set("w", ones(3), version=None), r"set: version: a number from 0 to 2\*\*62 - 1, not None"),

@@ -180,3 +180,154 @@ def test_ctrl_c_in_the_middle_of_a_push_comes_once_its_step_is_sent_and_counted(
             assert store.steps("w") == 2
             store.push("w", gradient)
             assert store.pull("w").result(WAIT_S).tolist() == [-3.0] * 4
+
+
+# --- Rows of tables ---------------------------------------------------------------------------------------------------
+
+
+def table(rows: int = 40, **more: Any) -> Key:
+    return Key(shape=(rows, 2), rows=True, initializer=0.0, **more)
+
+
+def rows_of(*values: float) -> np.ndarray:
+    return np.repeat(np.float32(values), 2).reshape(-1, 2)
+
+
+def test_rows_that_are_pushed_are_pulled_as_the_step_leaves_them(make: Make) -> None:
+    one, other = make(describe({"t": table()}, slots=2, rule="sgd", lr=1.0))
+    found = one.pushpull_rows("t", [[7, 3, -1], [7, 30, 8]], rows_of(1, 2, 50, 4, 5, 6).reshape(2, 3, 2))
+    theirs = other.pushpull_rows("t", np.int64([3]), rows_of(10))
+    assert found.result(WAIT_S)[..., 0].tolist() == [[-5.0, -12.0, 0.0], [-5.0, -5.0, -6.0]]
+    assert theirs.result(WAIT_S).tolist() == [[-12.0, -12.0]]
+    assert (one.steps("t"), other.steps("t")) == (1, 1)
+
+
+def test_other_rows_than_those_that_are_pushed_or_none_may_be_pulled(make: Make) -> None:
+    (store,) = make(describe({"t": table()}, rule="sgd", lr=1.0))
+    pulled = [
+        store.pushpull_rows("t", [1, 2], rows_of(1, 1), [2, 9, 2, -1]),
+        store.pushpull_rows("t", [1], rows_of(1), [4]),  # No row of the other shard, which gets an empty push.
+        store.pushpull_rows("t", [1], rows_of(1), []),
+        store.pushpull_rows("t", [], rows_of(), [1, 2]),
+        store.pushpull_rows("t", [], rows_of()),
+    ]
+    found = [one.result(WAIT_S)[:, 0].tolist() for one in pulled]
+    assert found == [[-1.0, 0.0, -1.0, 0.0], [0.0], [], [-3.0, -1.0], []]
+    assert store.steps("t") == 5
+
+
+def test_lists_of_tables_and_out_arrays_are_those_of_pull_rows(make: Make) -> None:
+    keys = {
+        "t": table(),
+        "grown": Key(shape=(0, 2), rows=True, initializer=0.0, growth={}),
+        "h": table(dtype="float16"),
+    }
+    (store,) = make(describe(keys, rule="sgd", lr=1.0))
+    ids = [[5, 1], np.uint64([2**63 + 1]), [3]]
+    halves = np.float16([[0.5, 0.5]])
+    out = [np.empty((2, 2), np.float32), np.empty((1, 2), np.float32), np.empty((1, 2), np.float16)]
+    for step in range(3):
+        found = store.pushpull_rows([*keys], ids, [rows_of(1, 2), rows_of(3), halves], out=out).result(WAIT_S)
+        assert all(value is array for value, array in zip(found, out, strict=True))
+        assert [value[:, 0].tolist() for value in found] == [
+            [-step - 1.0, -2.0 * (step + 1)],
+            [-3.0 * (step + 1)],
+            [-0.5 * (step + 1)],
+        ]
+
+
+@pytest.mark.parametrize("ids", [[1, 40], [[1]], [1.5, 2]])
+def test_a_pushpull_of_rows_that_cannot_be_begins_no_step(make: Make, ids: list[Any]) -> None:
+    (store,) = make(describe({"t": table(), "w": Key((4,), initializer=0.0)}, rule="sgd", lr=1.0))
+    with pytest.raises(StoreRefusedError, match="pushpull_rows of key 't'"):
+        store.pushpull_rows("t", ids, rows_of(1, 1))
+    with pytest.raises(StoreRefusedError, match="pushpull_rows of key 't'"):
+        store.pushpull_rows("t", [1], rows_of(1), ids[:1] if ids == [[1]] else ids, out=np.empty((3, 3), np.float32))
+    with pytest.raises(StoreRefusedError, match=r"pushpull_rows of key 'w'.*no table"):
+        store.pushpull_rows("w", [1], rows_of(1))
+    with pytest.raises(StoreRefusedError, match="pushpull_rows"):
+        store.pushpull("t", rows_of(1))
+    assert store.steps("t") == 0
+
+
+def test_in_async_mode_rows_have_at_least_their_own_steps(make: Make) -> None:
+    one, other = make(describe({"t": table()}, slots=2, mode="async", rule="sgd", lr=1.0))
+    for step in range(4):
+        assert one.pushpull_rows("t", [6], rows_of(1)).result(WAIT_S)[0, 0] == -step - 1
+    assert other.pushpull_rows("t", [6, 7], rows_of(1, 1)).result(WAIT_S)[:, 0].tolist() == [-5.0, -1.0]
+
+
+def test_rows_that_were_refused_have_to_be_pushed_again(make: Make) -> None:
+    one, other = make(describe({"t": table()}, slots=2, rule="sgd", lr=1.0))
+    calls = [one.pushpull_rows("t", [1], rows_of(1)) for _ in range(4)]
+    with pytest.raises(StoreRefusedError, match=r"step 3.* ahead of step 0"):
+        calls[3].result(WAIT_S)
+    with pytest.raises(StoreRefusedError, match="step 3 has to be pushed again, with step=3"):
+        one.pushpull_rows("t", [1], rows_of(1))
+    other.push_rows("t", [1], rows_of(1)).result(WAIT_S)
+    again = one.pushpull_rows("t", [1], rows_of(1), step=3)
+    for _ in range(3):
+        other.push_rows("t", [1], rows_of(1)).result(WAIT_S)
+    assert again.result(WAIT_S).tolist() == [[-8.0, -8.0]]
+
+
+def test_rows_that_arrived_count_where_those_that_are_pulled_come_too_late(make: Make) -> None:
+    one, other = make(describe({"t": table()}, slots=2, rule="sgd", lr=1.0), timeout_s=0.5)
+    with pytest.raises(StoreTimeoutError, match=r"pushpull of rows of key 't', step 0 .*slots? 1"):
+        one.pushpull_rows("t", [1], rows_of(1)).result(WAIT_S)
+    other.push_rows("t", [1], rows_of(1)).result(WAIT_S)
+    assert one.pull_rows("t", [1]).result(WAIT_S).tolist() == [[-2.0, -2.0]]
+    assert one.steps("t") == 1
+
+
+@pytest.mark.parametrize("pull_others", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_have_their_version_and_count_once_however_often_connections_break(seed: int, pull_others: bool) -> None:
+    """Of pushes in several frames, over two shards."""
+    choose, slots, steps = random.Random(seed), 2, 6
+    endpoints = ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"]
+    description = describe({"t": table(100)}, slots=slots, shards=endpoints, rule="sgd", lr=1.0, slice_bytes=64)
+    simulation = Simulation(description, LinkSettings(credit_bytes=256, frame_bytes=128))
+    expected = np.zeros((100, 2), np.float32)
+    for step in range(steps):
+        calls, wanted = [], []
+        for slot, store in simulation.stores.items():
+            ids = np.int64(choose.sample(range(100), choose.choice([1, 5, 60])))
+            pulled = np.int64(choose.sample(range(100), 30)) if pull_others else ids
+            expected[ids] -= slot + 1
+            rows = np.full((len(ids), 2), slot + 1, np.float32)
+            own = (pulled, None) if pull_others else None
+            calls.append(store.pushpull_table(store.table("t"), step, ids, rows, None, pulled=own))
+            wanted.append(pulled)
+        for _ in range(80):
+            simulation.step(choose)
+            if choose.random() < 0.1:
+                simulation.cut(choose.randrange(slots), choose.randrange(2))
+                simulation.now += 0.2
+        simulation.finish(choose, *calls)
+        for call, ids in zip(calls, wanted, strict=True):
+            np.testing.assert_array_equal(call.result(0), expected[ids])
+    assert all(not link.requests for client in simulation.clients.values() for link in client.links)
+
+
+def test_a_pushpull_of_rows_is_one_message_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Message] = []
+
+    def decode(parts: Any) -> Any:
+        message, payload, number = decode_request(parts)
+        heard.append(message)
+        return message, payload, number
+
+    monkeypatch.setattr(weft_kvstore.shard.core, "decode_request", decode)
+    with ShardServer("tcp://127.0.0.1:0") as server:
+        key = Key(shape=(20_000, 64), rows=True, initializer=0.0)
+        description = describe({"t": key}, shards=[server.endpoint], rule="sgd", lr=1.0)
+        server.open(description, 0)
+        with KVStore.connect(description, 0, settings=LinkSettings(same_host=False)) as store:
+            for step in range(3):
+                heard.clear()
+                found = store.pushpull_rows("t", np.arange(0, 4000, 2), np.ones((2000, 64), np.float32))
+                assert found.result(WAIT_S)[-1, 0] == -step - 1
+                (push,) = [one for one in heard if isinstance(one, Push | Pull)]
+                assert isinstance(push, Push)
+                assert push.pull is not None

@@ -238,6 +238,13 @@ def say_ids(change: dict[str, Any], peer: RawPeer) -> None:
     peer.say(a_push(said.pop("bucket"), [len(payload)], payload_kind=2, request=5, **said), payload)
 
 
+def say_pushed_rows(change: dict[str, int], peer: RawPeer) -> None:
+    """Something else for a pull of the rows that are pushed with its number."""
+    said = {"bucket": TABLE, **change}
+    peer.say(pull_of(5, TABLE, 0))
+    peer.say(a_push(said.pop("bucket"), [8], request=5, **said), bytes(8))
+
+
 def two_pulls(*runs: tuple[int, int, int, int]) -> Pull:
     """One pull of two runs."""
     return Pull([(1, 0, False, Reading.OWN, False, [*runs])])
@@ -281,7 +288,8 @@ OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
     "a payload kind that there is not": lambda peer: peer.say(push_of(payload_kind=4), bytes(28)),
     "a table restored as slices": lambda peer: peer.say(a_push(TABLE, [28], payload_kind=3), bytes(28)),
     "a value of another length": lambda peer: peer.say(push_of(payload_kind=1, nbytes=24), bytes(24)),
-    "a pull of a table without ids": lambda peer: peer.say(pull_of(1, TABLE, 0)),
+    "ids of a pull of the rows that are pushed": partial(say_pushed_rows, {"payload_kind": 2, "chunks": 1}),
+    "slices of a pull of the rows that are pushed": partial(say_pushed_rows, {"bucket": DENSE, "chunks": 1}),
     "a pull of more ids than there are rows": lambda peer: peer.say(pull_of(1, TABLE, 0, chunks=2)),
     "a pull of 2**63 - 1 chunks of ids": lambda peer: peer.say(pull_of(1, TABLE, 0, chunks=2**63 - 1)),
     "a pull of a dense key with ids": lambda peer: peer.say(pull_of(1, 0, 0, chunks=1)),
