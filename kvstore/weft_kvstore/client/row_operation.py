@@ -74,7 +74,7 @@ class RowOperation(Operation):
         own = ids.view(layout.id_dtype)
         for shard, mine in enumerate(layout.dealt(own)):
             some = own.copy() if mine is None else own.take(mine)
-            if len(some):
+            if len(some) and count:
                 self._ids[shard] = some, mine
                 self._received[shard] = bytearray(count * chunks_of(len(some), layout.rows_down))
 
