@@ -1,4 +1,4 @@
-"""Whom a shard's socket lets in: clients that know the shard's key, and whose public keys it knows."""
+"""Which clients a shard's socket accepts: those that know the shard's key, and whose public keys it knows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from weft_kvstore.encryption.key_files import PUBLIC_SUFFIX, check_pair, read_pu
 DOMAIN: Final = "weft"
 
 MAX_LOGGED_KEYS: Final = 100
-"""Keys that were not let in are logged once each, and so many at most: who tries must not fill the log."""
+"""Rejected keys are logged once each, and at most so many: a stranger must not fill the log."""
 
 _log = logging.getLogger("weft.shard")
 
 
 class CurveAuthenticator:
-    """`keys` are the shard's. `clients`: the public keys of those who are let in, or a directory with them, as it is
-    when one comes; None lets in whoever knows the shard's public key. Raises OSError and CurveKeyError."""
+    """`keys` are the shard's. `clients`: the public keys that are accepted, or a directory with their files, which is
+    read at each connection; None accepts all that know the shard's public key. Raises OSError and CurveKeyError."""
 
     def __init__(self, keys: CurveKeys, clients: Path | Collection[str] | None = None) -> None:
         check_pair(keys)
@@ -33,19 +33,19 @@ class CurveAuthenticator:
         self._clients = clients
         self._refused: set[str] = set()
         self._wrong_files: set[str] = set()
-        """What was logged, of clients and of files, and is so still."""
-        self._asking: ThreadAuthenticator | None = None
+        """Keys and files that were logged as wrong, and are so still."""
+        self._zap_thread: ThreadAuthenticator | None = None
         if isinstance(clients, Path):
             for error in public_keys_in(clients)[1]:
                 raise error
 
     def apply_to(self, context: zmq.Context[Any], socket: zmq.Socket[Any]) -> None:
-        """Before the socket is bound. A thread of ZeroMQ's own protocol for it asks for each connection's key."""
+        """To be called before the socket is bound. A thread answers ZeroMQ's authentication requests (ZAP)."""
         if self._clients is not None:
-            self._asking = ThreadAuthenticator(context, log=_log)
-            self._asking.start()
-            self._asking.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
-            # If that thread were gone, nobody would be let in.
+            self._zap_thread = ThreadAuthenticator(context, log=_log)
+            self._zap_thread.start()
+            self._zap_thread.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
+            # Without that thread no client is accepted.
             socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
             socket.setsockopt_string(zmq.ZAP_DOMAIN, DOMAIN)
         socket.curve_publickey = self._keys.public.encode()
@@ -53,8 +53,8 @@ class CurveAuthenticator:
         socket.curve_server = True
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether a client with that public key is let in, by the name that pyzmq has for the question. Called on the
-        thread that asks, which has to go on."""
+        """Whether a client with that public key is accepted; the name is pyzmq's. Called on the authentication thread,
+        which must not end."""
         public = key.decode()
         try:
             if self._clients is None or public in self._known():
@@ -72,8 +72,7 @@ class CurveAuthenticator:
         return False
 
     def _known(self) -> Collection[str]:
-        """The keys of those who are let in. The files of a directory are read each time, some 20 us a file: any may
-        have changed."""
+        """The accepted keys. The files of a directory are read each time, some 20 us a file: any may have changed."""
         if not isinstance(self._clients, Path):
             return self._clients or ()
         try:
@@ -87,19 +86,18 @@ class CurveAuthenticator:
         return keys
 
     def stop(self) -> None:
-        """Before the context is terminated."""
-        asking, self._asking = self._asking, None
-        if asking is None:
+        """To be called before the context is terminated."""
+        thread, self._zap_thread = self._zap_thread, None
+        if thread is None:
             return
-        if not asking.is_alive() and asking.pipe is not None:  # To send it word would wait for ever.
-            asking.pipe.close(0)
-            asking.pipe = None  # type: ignore[assignment]  # as its own `stop` does
-        asking.stop()
+        if not thread.is_alive() and thread.pipe is not None:  # A message to it would block for ever.
+            thread.pipe.close(0)
+            thread.pipe = None  # type: ignore[assignment]  # as its own `stop` does
+        thread.stop()
 
 
 def public_keys_in(directory: Path) -> tuple[list[str], list[CurveKeyError | OSError]]:
-    """The key of each file that ends in .key, and what is wrong with the others. Raises OSError where there is no
-    directory."""
+    """The key of each file that ends in .key, and the errors of the others. Raises OSError without a directory."""
     keys: list[str] = []
     errors: list[CurveKeyError | OSError] = []
     for name in sorted(os.listdir(directory)):
@@ -108,7 +106,7 @@ def public_keys_in(directory: Path) -> tuple[list[str], list[CurveKeyError | OSE
         try:
             keys.append(read_public_key(directory / name))
         except FileNotFoundError:
-            continue  # It has gone meanwhile, or leads to what is not there.
+            continue  # It was removed meanwhile, or is a link to nothing.
         except (CurveKeyError, OSError) as error:
             errors.append(error)
     return keys, errors

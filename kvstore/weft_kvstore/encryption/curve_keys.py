@@ -6,7 +6,7 @@ import string
 from dataclasses import dataclass, field
 from typing import Final
 
-# --- A pair of CURVE keys: the public one says who somebody is, the secret one proves it ------------------------------
+# --- A pair of CURVE keys: the public one names its owner, the secret one proves it -----------------------------------
 
 
 KEY_CHARACTERS: Final = 40
@@ -22,26 +22,26 @@ _DIGITS: Final = {
 
 
 class CurveKeyError(ValueError):
-    """What was given is no key, or no pair. The text has no secret."""
+    """A wrong key or pair. The text never has a secret key."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurveKeys:
-    """Both are in Z85; the secret one is in no text that this makes. Raises CurveKeyError for what is no key."""
+    """Both in Z85; the secret one is never in a text. Raises CurveKeyError for a wrong key."""
 
     public: str
     secret: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        # Neither is shown: who mixes the two up gives the secret one as the public one.
+        # Neither is shown, since a user may give the secret key as the public one.
         for which, key in (("public", self.public), ("secret", self.secret)):
             if not _is_key(key):
                 raise CurveKeyError(f"the {which} key is not {KEY_CHARACTERS} characters of Z85")
 
 
 def check_public(key: str) -> None:
-    """Raises CurveKeyError for what is no key, and for zeros, which are nobody's. It is not shown: who mixes the two up
-    has given the secret one."""
+    """Raises CurveKeyError for a wrong key, and for zeros. The key is not shown, since it may be a secret one given by
+    mistake."""
     if not _is_key(key):
         raise CurveKeyError(f"no CURVE key, which has {KEY_CHARACTERS} characters of Z85")
     if not set(key) - {"0"}:

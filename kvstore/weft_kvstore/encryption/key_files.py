@@ -1,4 +1,4 @@
-"""CURVE keys as libzmq makes them, and in files."""
+"""Making pairs of CURVE keys, and their files."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import zmq
 
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys, check_public
 
-# --- Pairs of CURVE keys as libzmq makes and knows them ---------------------------------------------------------------
+# --- Pairs of CURVE keys, by libzmq -----------------------------------------------------------------------------------
 
 
 def new_curve_keys() -> CurveKeys:
-    """A pair that nobody else has."""
+    """A new random pair."""
     public, secret = zmq.curve_keypair()
     return CurveKeys(public.decode(), secret.decode())
 
 
 def check_pair(keys: CurveKeys) -> None:
-    """Raises CurveKeyError where the two are not of one pair. It shows neither: they may be the wrong way round."""
+    """Raises CurveKeyError if the two are not a pair. It shows neither: they may be swapped."""
     if zmq.curve_public(keys.secret.encode()).decode() != keys.public:
         raise CurveKeyError("the secret key is of another pair than the public key")
 
 
-# --- CURVE keys in files, in the form that ZeroMQ's own tools write ---------------------------------------------------
+# --- Files of CURVE keys, in the format of ZeroMQ's own tools ---------------------------------------------------------
 
 
 PUBLIC_SUFFIX: Final = ".key"
 PAIR_SUFFIX: Final = ".key_secret"
 
 MOST_BYTES: Final = 1 << 16
-"""Of a file; they take some 300."""
+"""Of a file; a pair takes some 300."""
 
 _KEY: Final = {
     kind: re.compile(rf"^\s*{kind}-key\s*=[ \t'\"]*([^\s'\"]+)", re.MULTILINE) for kind in ("public", "secret")
@@ -51,8 +51,8 @@ curve
 
 
 def make_key_files(path: Path) -> tuple[Path, Path, CurveKeys]:
-    """A new pair, in PATH.key and, for its owner's eyes alone, PATH.key_secret. Raises OSError; nothing that is there
-    is written over."""
+    """Writes a new pair to PATH.key and, readable by its owner alone, PATH.key_secret. Raises OSError; existing files
+    are not overwritten."""
     keys = new_curve_keys()
     public, secret = path.with_name(path.name + PUBLIC_SUFFIX), path.with_name(path.name + PAIR_SUFFIX)
     _write(secret, _PAIR_FORM.format(public=keys.public, secret=keys.secret), 0o600)
@@ -65,8 +65,8 @@ def make_key_files(path: Path) -> tuple[Path, Path, CurveKeys]:
 
 
 def read_curve_keys(path: Path) -> CurveKeys:
-    """The pair in a PATH.key_secret. Raises OSError, and CurveKeyError, which names the file, also for one that
-    everybody on this machine can read or write."""
+    """The pair in a PATH.key_secret. Raises OSError, and CurveKeyError, which names the file, also if everybody on this
+    machine can read or write it."""
     text, mode = _text(path)
     public, secret = _public_in(path, text), _KEY["secret"].search(text)
     if secret is None:
@@ -101,7 +101,7 @@ def _public_in(path: Path, text: str) -> str:
 
 
 def _text(path: Path) -> tuple[str, int]:
-    """A file's text and mode. What is no file would have to be waited for, and what is large is none of these."""
+    """A file's text and mode. Rejects pipes, which would block, and large files."""
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(file)
@@ -113,7 +113,7 @@ def _text(path: Path) -> tuple[str, int]:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """A new file, which never has had more readers than it is to have; none is left where it cannot be written."""
+    """Writes a new file, which has this mode from the beginning; removes it if writing fails."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="ascii") as file:
         try:
             os.fchmod(file.fileno(), mode)  # The umask may have taken some of it away.
