@@ -162,10 +162,8 @@ def ranges_alike(values: Array, offset: int = 0) -> list[tuple[int, int, int]]:
     if not count:
         return []
     first = int(values[0])
-    if count == 1:
-        return [(offset, offset + 1, first)]
-    if values[-1] == first and (values == first).all():
-        return [(offset, offset + len(values), first)]
+    if values.tolist().count(first) == count if count <= FEW else (values == first).all():
+        return [(offset, offset + count, first)]
     edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
     return [(a + offset, b + offset, int(values[a])) for a, b in pairwise(edges)]
 

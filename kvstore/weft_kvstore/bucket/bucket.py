@@ -130,14 +130,14 @@ class Bucket:
         steps, first, stop = self.steps, segments[0].first, segments[-1].stop
         index = steps.indices.get(slot)
         if index is not None and (index, step + 1) not in self._waiting:  # Else that step would be due with this one.
-            if stop - first == 1:
-                numbers = steps.arrived[:, first].tolist()
-                is_next, behind = numbers[index] == step, min(numbers)
+            arrived = steps.arrived[:, first:stop]
+            if arrived.size <= FEW:
+                rows = arrived.tolist()
+                is_next, behind = rows[index].count(step) == stop - first, min(map(min, rows))
             else:
-                arrived = steps.arrived[:, first:stop]
                 is_next, behind = (arrived[index] == step).all(), arrived.min()
             if is_next and (step <= behind + STEPS_AHEAD or not self.spec.is_sync):  # As nearly all are.
-                steps.arrived[index, first if stop - first == 1 else slice(first, stop)] = step + 1
+                arrived[index] = step + 1
                 pending = self._waiting.get((index, step))
                 if pending is None:
                     self._waiting[index, step] = PendingSegments(self.bounds, segments)
