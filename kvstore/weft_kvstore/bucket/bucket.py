@@ -1,7 +1,8 @@
 """A bucket of dense keys on a shard: what is in of each step, and is applied, over any run of slices at once. Pure.
 
-Gradients are taken in at once (`accept`), and merged in the order of their priorities (`advance`), piece by piece. A
-slice's value is at one version at any time: what is half made is shown to nobody.
+Gradients are taken in as they come (`push`), and wait until those of all slots of their step are there. Then their sum
+updates the values (`advance`), piece by piece. A slice's value is at one version at any time: what is half made is shown
+to nobody.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ class Bucket:
     def __init__(self, spec: BucketSpec, values: Array, given: Array, *, shared: bool = False) -> None:
         """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later.
         `shared`: clients may read `values` where they are."""
-        count = self.count = len(spec.part)
+        self.count = len(spec.part)
         bounds = spec.part.bounds // values.dtype.itemsize
         self.spec = spec
         self.bounds = bounds
-        self.steps = BucketSteps(spec.slots, count, is_sync=spec.is_sync)
+        self.steps = BucketSteps(spec.slots, self.count, is_sync=spec.is_sync)
         self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole, shared=shared))
         self.sets = BucketSets(spec, self.steps.version, self.update.values, given)
         self.pulls = BucketPulls(spec, self.steps, self.sets, self.update)
@@ -65,11 +66,9 @@ class Bucket:
         self._gated = None
         if spec.gate is not None:
             self._gated = GatedSums(spec.gate, bounds, is_summed=not is_mean, unscaled=spec.unscaled)
-        indices = range(len(spec.slots))
-        self._groups = [indices] if spec.is_sync else [range(index, index + 1) for index in indices]
+        count = len(spec.slots)
+        self._groups = [range(count)] if spec.is_sync and count else [range(one, one + 1) for one in range(count)]
         """The slots, by their numbers, whose gradients are one update."""
-        if not indices:
-            self._groups = []
 
     def __len__(self) -> int:
         """How many slices."""
@@ -348,7 +347,8 @@ class Bucket:
                 self.applied(self.spec.slots[index], step, first, stop)
 
     def begun(self, first: int, stop: int) -> tuple[int, str]:
-        """Of some slices: see `Changed`. What has come early counts wherever it belongs."""
+        """The first step of which nobody has pushed or declared anything for some slices, and who has begun the one
+        before it, in words. What has come early counts wherever it belongs."""
         arrived = self.steps.arrived[:, first:stop].max(axis=0)
         at = first + int(arrived.argmax())
         step = max([int(arrived.max()), *(step + 1 for _, step in self._waiting)])

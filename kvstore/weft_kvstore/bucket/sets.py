@@ -49,10 +49,6 @@ class BucketSets:
         found: Array = self._lacking[first:stop]
         return found
 
-    def whole(self, first: int, stop: int) -> list[Range]:
-        """The ranges of these slices that have a value."""
-        return ranges_where(~self._lacking[first:stop], first)
-
     def check(self, slot: int, version: int, first: int, stop: int, origin: Hashable) -> None:
         """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
         if self._spec.holds_at_once:
