@@ -1,8 +1,8 @@
 """A bucket of dense keys on a shard: what is in of each step, and is applied, over any run of slices at once. Pure.
 
 Gradients are taken in as they come (`push`), and wait until those of all slots of their step are there. Then their sum
-updates the values (`advance`), piece by piece. A slice's value is at one version at any time: what is half made is shown
-to nobody.
+updates the values (`advance`), piece by piece. A slice's value is at one version at any time: what is half made is
+shown to nobody.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ def _table_parts(unit: TableState, captured: TableCapture, there: OtherThread) -
             yield Part(name, key, begin, some * widths[name], str(array.dtype), column(name))
 
 
-def together(count: int, done: Callable[[Held | MissedError], None]) -> Callable[[Held | MissedError], None]:
+def joined(count: int, done: Callable[[Held | MissedError], None]) -> Callable[[Held | MissedError], None]:
     """What several parts of a process hold at one version, as one: a function that may be called on any thread with
     each of so many. One that was missed ends all of them."""
     found: list[Held | MissedError] = []
