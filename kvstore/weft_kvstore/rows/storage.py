@@ -4,10 +4,11 @@ row, and which rows go again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
@@ -42,59 +43,6 @@ Draw = Callable[[Array, int], Array]
 
 FirstOf = Callable[[Array], Array]
 """first(places): the first values (n, width) of rows by their places (n)."""
-
-
-class UseCounts:
-    """Admits an id at its use number `uses`. Counts the uses of ids that have no row; where rows of an age are evicted,
-    an id whose last use is as long ago begins to count anew, so that what is counted is bounded too."""
-
-    def __init__(self, uses: int, salt: int) -> None:
-        self._uses = uses
-        self._index = IdIndex(salt)
-        self._counts = GrowingArray(None, np.uint32)
-        self._last = GrowingArray(None, np.int64)
-
-    def admitted(self, ids: Array, step: int) -> Array:
-        """Which of the ids (n) uint64, distinct, that have no row get one by this use (n) bool. Each step asks once for
-        each id. Raises MemoryError."""
-        places, new = self._added(ids)
-        self._counts.array[places[new]] = 0
-        self._counts.array[places] += 1
-        self._last.array[places] = step
-        found: Array = self._counts.array[places] >= self._uses
-        for _ in self._drop(places[found]):
-            pass
-        return found
-
-    def forget(self, step: int, age: int | None) -> Iterator[None]:
-        """Forgets ids that were last used over `age` steps ago; None: none. Stops after each piece."""
-        for low in range(0, self._index.stop if age is not None else 0, SWEPT_AT_ONCE):
-            last = self._last.array[low : min(low + SWEPT_AT_ONCE, self._index.stop)]
-            yield from self._drop(low + np.flatnonzero((last >= 0) & (step - last > age)))
-
-    def counts(self) -> Columns:
-        """What is known of ids that have no row: copies, for `restore`."""
-        places = np.flatnonzero(self._last.array[: self._index.stop] >= 0)
-        ids = self._index.ids.array[places].view(np.int64)
-        return {COUNTED: ids, COUNTS: self._counts.array[places].astype(np.int64), LAST: self._last.array[places]}
-
-    def restore(self, counts: Columns) -> None:
-        """Goes on where others were; before anything is asked."""
-        places, _ = self._added(counts[COUNTED].view(np.uint64))
-        self._counts.array[places] = counts[COUNTS]
-        self._last.array[places] = counts[LAST]
-
-    def _added(self, ids: Array) -> tuple[Array, Array]:
-        found = self._index.find_or_add(ids)
-        self._counts.reserve(self._index.stop)
-        self._last.reserve(self._index.stop)
-        return found
-
-    def _drop(self, places: Array) -> Iterator[None]:
-        self._last.array[places] = -1
-        self._index.remove(places)
-        yield
-        yield from self._index.tidy()
 
 
 class TableRows:
@@ -133,8 +81,17 @@ class TableRows:
         self._index = None if growth is None else IdIndex(salt)
         self._draw = draw
         self._probability = 1.0 if growth is None else growth.probability
-        self._counts = UseCounts(growth.uses, salt) if growth is not None and growth.uses > 1 else None
+        self._uses = 1 if growth is None else growth.uses
         self._eviction = None if growth is None else growth.eviction
+        self._counted: TableRows | None = None
+        """Where ids are admitted by their uses: how often those were used that have no row. What is counted is evicted
+        by age as rows are, so that it is bounded too."""
+        if growth is not None and growth.uses > 1:
+            by_age = (
+                None if self._eviction is None or self._eviction.age is None else replace(self._eviction, score=None)
+            )
+            counts = GrowthDescription(eviction=by_age)
+            self._counted = TableRows(1, np.dtype(np.uint32), {}, growth=counts, salt=salt)
         self._last = GrowingArray(None, np.int64)
         self._score = GrowingArray(None, np.float32)
         self._bounds = 0
@@ -189,12 +146,13 @@ class TableRows:
     def admitted(self, places: Array, step: int) -> Array | None:
         """Which of the places (n), distinct, that are pushed in a step have a row, or get one by it (n) bool. None: all
         of them. Each step asks once for each place."""
-        if self._counts is None and self._probability >= 1:
+        if self._counted is None and self._probability >= 1:
             return None
         found = self.find(places) >= 0
         new = np.flatnonzero(~found)
-        if self._counts is not None:
-            found[new] = self._counts.admitted(places[new], step)
+        if self._counted is not None:
+            found[new] = self._counted.count_uses(places[new], step) >= self._uses
+            self._counted.remove(places[new][found[new]])
         else:
             assert self._draw is not None
             found[new] = self._draw(places[new], step) < self._probability
@@ -217,13 +175,24 @@ class TableRows:
             self._remove(rows[goes])
             yield
             yield from index.tidy()
-        if self._counts is not None:
-            yield from self._counts.forget(step, eviction.age)
+        if self._counted is not None:
+            yield from self._counted.boundary(step)
+
+    def count_uses(self, places: Array, step: int) -> Array:
+        """Adds 1 to the value of rows of one element, which begin at 0: what they are then (n)."""
+        rows = self.find_or_add(places, step, lambda new: np.zeros((len(new), 1), self.arrays.dtype))
+        counts = self.arrays.read(None, rows) + self.arrays.dtype.type(1)
+        self.arrays.write(None, rows, counts)
+        found: Array = counts[:, 0]
+        return found
 
     def remove(self, places: Array) -> None:
         """Rows of a growing table at places (n), distinct, go, where they are here."""
         rows = self.find(places)
         self._remove(rows[rows >= 0])
+        if self._index is not None:
+            for _ in self._index.tidy():
+                pass
 
     def columns(self, rows: Array) -> Columns:
         """All that is known of rows (n) that are here, but for their places: for `restore`."""
@@ -243,7 +212,13 @@ class TableRows:
         found = {} if self.history is None else self.history.marks()
         if self._index is not None:
             found[BOUNDS] = np.array([self._bounds])
-        return found if self._counts is None else found | self._counts.counts()
+        if self._counted is not None:
+            rows = np.flatnonzero(self._counted._here.array[: self._counted.stop])
+            counts = self._counted.columns(rows)
+            found[COUNTED] = self._counted._places(rows).view(np.int64)
+            found[COUNTS] = counts[VALUE][:, 0].astype(np.int64)
+            found[LAST] = counts.get(USED, np.zeros(len(rows), np.int64))
+        return found
 
     def begin_with(self, marks: Sequence[Columns], is_here: Callable[[Array], Array]) -> None:
         """Goes on where others were that had parts of the same rows: before any is here. `is_here(places)` (n) bool
@@ -252,10 +227,11 @@ class TableRows:
             self.history.begin_with(marks)
         if self._index is not None:
             self._bounds = max(int(one[BOUNDS][0]) for one in marks)
-        if self._counts is not None and COUNTED in marks[0]:
-            counts = {name: np.concatenate([one[name] for one in marks]) for name in (COUNTED, COUNTS, LAST)}
-            mine = is_here(counts[COUNTED].view(np.uint64))
-            self._counts.restore({name: array[mine] for name, array in counts.items()})
+        if self._counted is not None and COUNTED in marks[0]:
+            ids, counts, last = [np.concatenate([one[name] for one in marks]) for name in (COUNTED, COUNTS, LAST)]
+            ids = ids.view(np.uint64)
+            mine = is_here(ids)
+            self._counted.restore(ids[mine], {VALUE: counts[mine].astype(np.uint32)[:, None], USED: last[mine]})
 
     def capture(self, step: int, since: int | None = None) -> tuple[RowCapture, Array]:
         """All rows that are here now, or those that have changed since a capture at a step that `changes` knows; and
