@@ -14,7 +14,7 @@ from weft_kvstore.errors import PushRefusedError, StoreError, StoreRefusedError
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.rows.rows import Rows, check_ids, distinct_ids, last_rows, spread_rows, summed_rows
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.snapshot import Held, MissedError, capture, restore
+from weft_kvstore.shard.snapshot import Capture, Held, MissedError, restore
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.statistics import ClientStatistics
@@ -43,7 +43,7 @@ class OwnTables:
         if snapshot is not None:
             restore(self._shard, snapshot)
         self._there = there
-        self._drop_capture: Callable[[], None] = lambda: None
+        self._capture: Capture | None = None
         self._sets = 0
         self._keys = {key.key: key for key in keys}
         routing = routing_of(one)
@@ -95,8 +95,9 @@ class OwnTables:
 
     def capture(self, step: int, done: Callable[[Held | MissedError], None], since: int | None) -> None:
         """See `OwnStore.capture`."""
-        self._drop_capture()
-        self._drop_capture = capture(self._shard, step, done, self._there, since=since)
+        if self._capture is not None:
+            self._capture.drop()
+        self._capture = Capture(self._shard, step, done, self._there, since=since)
 
     def statistics(self) -> ClientStatistics:
         return ClientStatistics(rows_pushed=self._pushed, rows_pulled=self._pulled)

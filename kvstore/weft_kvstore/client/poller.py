@@ -60,7 +60,8 @@ class Interrupts:
         Interrupts.are_held = self._outer
         handler, self._handler = self._handler, None
         if handler is not None:
-            _signal.signal(_INTERRUPT, handler)
+            if _signal.getsignal(_INTERRUPT) == self._receive:  # Else the handler has set another meanwhile.
+                _signal.signal(_INTERRUPT, handler)
             if self._interrupted:
                 handler(_INTERRUPT, None)
 

@@ -457,15 +457,23 @@ class Barriers:
         self._number: int | None = None
         """The next barrier's; None: the store has not said yet where the others are."""
         self._last: Future[None] = finished(None)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._begins = False
 
     def meet(self) -> Future[None]:
-        """Ends when every slot has called it as often."""
+        """Ends when every slot has called it as often. Raises StoreError in a signal's handler that came in the middle
+        of another call of it."""
         outcome: StoreFuture[None] = StoreFuture()
         with self._lock:
-            met = self._begin(None) if self._last.done() else then(self._last, self._begin)
-            self._last = met
-            outcome.driver = driver_of(met)
+            if self._begins:
+                raise StoreError("barrier: a signal's handler cannot begin one while its thread begins another")
+            self._begins = True
+            try:
+                met = self._begin(None) if self._last.done() else then(self._last, self._begin)
+                self._last = met
+                outcome.driver = driver_of(met)
+            finally:
+                self._begins = False
 
         def ended(met: Future[None]) -> None:
             error = _in_words_of_barrier(error_of(met))

@@ -27,7 +27,7 @@ from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.snapshot import Held, MissedError, capture, restore
+from weft_kvstore.shard.snapshot import Capture, Held, MissedError, restore
 from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.statistics import ClientStatistics
 
@@ -107,7 +107,7 @@ class LocalStore(_AtSlot):
         self._closing = False
         self._changed = threading.Condition()
         self._here = OtherThread(self._soon, lambda: self._closing)
-        self._drop_capture: Callable[[], None] = lambda: None
+        self._capture: Capture | None = None
         self._thread = threading.Thread(target=self._run, name="weft-local-store", daemon=True)
         self._thread.start()
 
@@ -121,8 +121,9 @@ class LocalStore(_AtSlot):
         step, if that is known."""
 
         def begin() -> None:
-            self._drop_capture()
-            self._drop_capture = capture(self._job, step, captured, self._here, since=since)
+            if self._capture is not None:
+                self._capture.drop()
+            self._capture = Capture(self._job, step, captured, self._here, since=since)
 
         self._soon(begin)
 
@@ -130,7 +131,7 @@ class LocalStore(_AtSlot):
         """Returns when the future has ended, or after that long. Raises StoreError where it could never end: in a
         forked child, and in a signal's handler that came in the middle of a call."""
         self._process.check()
-        if self._changed._is_owned():  # type: ignore[attr-defined]  # typeshed does not have it
+        if threading.current_thread() is self._thread or self._changed._is_owned():  # type: ignore[attr-defined]
             raise StoreError("in the middle of the store's own work nobody can wait for a result of it")
         with future._condition:
             if timeout_s is not None and not future.done():

@@ -31,7 +31,7 @@ from weft_kvstore.serving.connections import UnknownPeers
 from weft_kvstore.settings import MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.snapshot import Held, MissedError, capture, restore
+from weft_kvstore.shard.snapshot import Capture, Held, MissedError, restore
 from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
@@ -242,7 +242,7 @@ class ShardServer:
         self.error: Exception | None = None
         """What ended it; None after `stop`."""
         self._here = OtherThread(self._soon, lambda: self.ended.is_set() or self._core.job is None)
-        self._drop_capture: Callable[[], None] = lambda: None
+        self._capture: Capture | None = None
         self._thread = threading.Thread(target=self._run, name="weft-shard", daemon=True)
 
     def start(self) -> None:
@@ -301,8 +301,9 @@ class ShardServer:
                 shard = self._core.job.shard
                 keys = {key.key for key in shard.description.keys}
                 without = {key for key in keys if gradient_key(key) in keys}
-                self._drop_capture()
-                self._drop_capture = capture(shard, step, captured, self._here, without=without, since=since)
+                if self._capture is not None:
+                    self._capture.drop()
+                self._capture = Capture(shard, step, captured, self._here, without=without, since=since)
 
         self._soon(begin)
 

@@ -157,6 +157,12 @@ class ShardCore:
             shard.gate.tell = lambda step: self._tell_measured(job, step)
         self.links.job = job
 
+    def fail(self, reason: str) -> None:
+        """The job cannot go on."""
+        if self.job is not None:
+            _log.error("job %r has failed on shard %d: %s", self.job.name, self.job.shard.shard, reason)
+        self.close(reason)
+
     def close(self, reason: str) -> None:
         """Drops the job, which is over or cannot go on; its clients are told. What one message brings may fail it
         twice."""

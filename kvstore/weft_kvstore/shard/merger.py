@@ -31,7 +31,7 @@ class Answering(Protocol):
     def refuse(self, wait: PullWait, reason: str) -> None:
         """A pull that can never be answered."""
 
-    def close(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """The job cannot go on: its rule has failed, or there is no memory."""
 
 
@@ -256,7 +256,7 @@ class Merger:
         detail = str(error)
         if isinstance(error, MemoryError):
             detail = f"no memory to update {bucket.spec.named(first)}: {error}"
-        self._handler.close(detail)
+        self._handler.fail(detail)
 
     def _answer_range(self, bucket: Bucket, first: int, stop: int) -> None:
         pulls = bucket.pulls
@@ -294,9 +294,9 @@ class Merger:
                     self._put([one])
                     return
         except RuleFailedError as error:
-            self._handler.close(str(error))
+            self._handler.fail(str(error))
         except MemoryError as error:
-            self._handler.close(f"no memory to merge {one.spec.at_step(one.version)}: {error}")
+            self._handler.fail(f"no memory to merge {one.spec.at_step(one.version)}: {error}")
 
     def _answering(self, wait: PullWait, one: TableState) -> Iterator[None]:
         if wait.dropped:
@@ -305,9 +305,9 @@ class Merger:
         try:
             yield from self._handler.answer(wait, one)
         except RuleFailedError as error:  # Rows that are read are brought up to date by it.
-            self._handler.close(str(error))
+            self._handler.fail(str(error))
         except MemoryError as error:
-            self._handler.close(f"no memory to answer a pull of key {one.spec.key!r}: {error}")
+            self._handler.fail(f"no memory to answer a pull of key {one.spec.key!r}: {error}")
 
     def _answer_or_wait(self, wait: PullWait, one: TableState) -> None:
         passed = one.passed(wait)

@@ -7,7 +7,9 @@ block as the file is written; what changes before that is copied first.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -41,9 +43,11 @@ from weft_kvstore.wire.outbox import Pin
 
 RESIDUAL: Final = residual_array(None)
 
+_log = logging.getLogger("weft.shard")
+
 
 class MissedError(Exception):
-    """The version has passed; the message names a key and the version that it is at."""
+    """The version has passed, or could not be captured; the message names a key and the version that it is at."""
 
 
 class Held(NamedTuple):
@@ -68,84 +72,110 @@ Views: TypeAlias = dict[str, list[tuple[int, int, Array]]]
 """By array: slices from the first number to before the second, and their elements."""
 
 
-def capture(
-    shard: JobShard,
-    step: int,
-    done: Callable[[Held | MissedError], None],
-    there: OtherThread,
-    *,
-    without: Collection[str] = (),
-    since: int | None = None,
-) -> Callable[[], None]:
-    """Captures what `shard` holds at version `step`, `without` some keys, on the shard's thread, which other threads
-    reach by `there`. `done` has to be quick; what it is given is to be released. `since`: of tables only what has
-    changed since the capture at that step, where all of them know it. The result drops a capture that is not complete:
-    a shard has one at a time."""
-    missed = _missed(shard, step)
-    if missed is not None:
-        done(missed)
-        return lambda: None
-    if not shard.tables or not all(table.rows.changes.knows(since) for table in shard.tables.values()):
-        since = None
-    views: dict[int, Views] = {number: {} for number in shard.buckets}
-    pins: list[tuple[Pin, int]] = []
-    tables: dict[int, TableCapture] = {}
-    left = 1 + sum(len(bucket) for bucket in shard.buckets.values()) + len(shard.tables)
+class Capture:
+    """What `shard` holds at version `step`, `without` some keys. `done` is called with it on the shard's thread, which
+    other threads reach by `there`; it has to be quick, and what it is given is to be released. `since`: of tables only
+    what has changed since the capture at that step, where all of them know it. A shard has one capture at a time;
+    `drop` ends one that is not complete. What fails ends the capture, and not the training whose step brought it."""
 
-    def forget() -> None:
-        for bucket in shard.buckets.values():
-            bucket.reached = None
-        for table in shard.tables.values():
+    def __init__(
+        self,
+        shard: JobShard,
+        step: int,
+        done: Callable[[Held | MissedError], None],
+        there: OtherThread,
+        *,
+        without: Collection[str] = (),
+        since: int | None = None,
+    ) -> None:
+        self._shard, self._step, self._done, self._there, self._without = shard, step, done, there, without
+        if not shard.tables or not all(table.rows.changes.knows(since) for table in shard.tables.values()):
+            since = None
+        self._since = since
+        self._views: dict[int, Views] = {number: {} for number in shard.buckets}
+        self._pins: list[tuple[Pin, int]] = []
+        self._tables: dict[int, TableCapture] = {}
+        self._left = 1 + sum(len(bucket) for bucket in shard.buckets.values()) + len(shard.tables)
+        """Slices and tables that have not reached the version, and 1 until all were looked at."""
+        missed = _missed(shard, step)
+        if missed is not None:
+            self._left = 0
+            done(missed)
+            return
+        for number, bucket in shard.buckets.items():
+            bucket.reached = partial(self._reached, number)
+            here = bucket.steps.version == step
+            for first, stop in ranges_where(here if bucket.spec.slots else np.ones_like(here), 0):
+                self._reached(number, step, first, stop)
+        for number, table in shard.tables.items():
+            table.reached = partial(self._table_reached, number)
+            if table.is_quiet_at(step):
+                self._table_reached(number, step)
+        self._guarded(lambda: 1)
+
+    def drop(self) -> None:
+        """Ends it, unless it is complete."""
+        if self._left:
+            self._end()
+            self._release()
+
+    def _reached(self, number: int, version: int, first: int, stop: int) -> None:
+        """Slices of a bucket are at a version."""
+
+        def take() -> int:
+            self._pins.extend(_captured(self._shard.buckets[number], self._views[number], first, stop))
+            return stop - first
+
+        if version == self._step:
+            self._guarded(take)
+
+    def _table_reached(self, number: int, version: int) -> None:
+        def take() -> int:
+            table = self._shard.tables[number]
             table.reached = None
-
-    def release() -> None:
-        for number, captured in tables.items():
-            shard.tables[number].rows.release(captured.rows)
-        for pin, count in pins:
-            pin.release(0, count)
-        tables.clear()
-        views.clear()
-        pins.clear()
-
-    def came(count: int) -> None:
-        nonlocal left
-        left -= count
-        if not left:  # No slice holds the step yet, so nobody has agreed on it: the loss scale is that step's.
-            forget()
-            scale = None if shard.gate is None else shard.gate.loss_scale
-            parts = partial(_parts, shard, views, tables, there, without)
-            done(Held(parts, scale, lambda: there.soon(release), since))
-
-    def reached(number: int, version: int, first: int, stop: int) -> None:
-        if version == step:
-            pins.extend(_captured(shard.buckets[number], views[number], first, stop))
-            came(stop - first)
-
-    def table_reached(number: int, version: int) -> None:
-        if version == step:
-            table = shard.tables[number]
-            table.reached = None
-            rows, gone = table.rows.capture(step, since)
+            rows, gone = table.rows.capture(self._step, self._since)
             gone = table.layout.ids_at(table.shard, gone).view(np.int64)
-            tables[number] = TableCapture(rows, table.rows.marks() | {GONE: gone}, table.updates)
-            came(1)
+            self._tables[number] = TableCapture(rows, table.rows.marks() | {GONE: gone}, table.updates)
+            return 1
 
-    def drop() -> None:
-        if left:
-            forget()
-            release()
+        if version == self._step:
+            self._guarded(take)
 
-    for number, bucket in shard.buckets.items():
-        bucket.reached = partial(reached, number)
-        here = bucket.steps.version == step
-        for first, stop in ranges_where(here if bucket.spec.slots else np.ones_like(here), 0):
-            reached(number, step, first, stop)
-    for number, table in shard.tables.items():
-        table.reached = partial(table_reached, number)
-        if table.is_quiet_at(step):
-            table_reached(number, step)
-    came(1)
-    return drop
+    def _guarded(self, take: Callable[[], int]) -> None:
+        """Takes some of what is left, unless the capture is over: how many that were."""
+        if not self._left:
+            return
+        try:
+            self._left -= take()
+            if (
+                not self._left
+            ):  # No slice holds the step yet, so nobody has agreed on it: its loss scale is that step's.
+                self._end()
+                scale = None if self._shard.gate is None else self._shard.gate.loss_scale
+                parts = partial(_parts, self._shard, self._views, self._tables, self._there, self._without)
+                self._done(Held(parts, scale, lambda: self._there.soon(self._release), self._since))
+        except Exception as error:  # noqa: BLE001  # a callback's outermost frame
+            _log.exception("the snapshot of step %d failed on shard %d", self._step, self._shard.shard)
+            self._end()
+            self._release()
+            with suppress(Exception):  # Where no thread starts, say, nobody can be told of it either.
+                self._done(MissedError(f"shard {self._shard.shard} could not capture it: {error!r}"))
+
+    def _end(self) -> None:
+        self._left = 0
+        for bucket in self._shard.buckets.values():
+            bucket.reached = None
+        for table in self._shard.tables.values():
+            table.reached = None
+
+    def _release(self) -> None:
+        for number, captured in self._tables.items():
+            self._shard.tables[number].rows.release(captured.rows)
+        for pin, count in self._pins:
+            pin.release(0, count)
+        self._tables.clear()
+        self._views.clear()
+        self._pins.clear()
 
 
 def _missed(shard: JobShard, step: int) -> MissedError | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import threading
@@ -14,10 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zmq
 
 from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
+from weft_kvstore.client import sockets
 from weft_kvstore.client.poller import BATCH, BURST_BYTES, CALLS_BEGIN
+from weft_kvstore.client.sockets import LinkSocket
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import joined, on_end, then
@@ -375,6 +379,52 @@ def test_ctrl_c_ends_a_wait_and_nothing_else() -> None:
         assert not one._poller._is_led
         other.push("k0", 0, GRADIENT).result(WAIT_S)
         assert pulled.result(WAIT_S).shape == (8,)
+
+
+def test_a_moment_without_descriptors_ends_no_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new connection needs some: it is tried again."""
+    tries: list[int] = []
+
+    def without(*given: Any) -> LinkSocket:
+        tries.append(1)
+        if len(tries) < 3:
+            raise zmq.ZMQError(errno.EMFILE)
+        return LinkSocket(*given)
+
+    monkeypatch.setattr(sockets, "LinkSocket", without)
+    with two_slots() as (one, _):
+        assert one.pull("k0", 0).result(WAIT_S).shape == (8,)
+    assert len(tries) > 3
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_handler_that_sets_another_in_its_place_is_followed_by_that() -> None:
+    told: list[str] = []
+
+    def second(*_: Any) -> None:
+        told.append("second")
+
+    def first(*_: Any) -> None:
+        signal.signal(signal.SIGINT, second)
+        told.append("first")
+
+    before = signal.signal(signal.SIGINT, first)
+    try:
+        with two_slots() as (one, other):
+            one.push("k0", 0, GRADIENT).result(WAIT_S)
+            pulled = one.pull("k0", 1)
+
+            def interrupt() -> None:
+                os.kill(os.getpid(), signal.SIGINT)
+                wait_until(lambda: bool(told))
+                other.push("k0", 0, GRADIENT)
+
+            thread = meanwhile(one, interrupt)
+            pulled.result(WAIT_S)
+            thread.join()
+        assert signal.getsignal(signal.SIGINT) is second
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_signals_handler_cannot_wait_where_its_own_thread_leads() -> None:

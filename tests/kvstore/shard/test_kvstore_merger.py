@@ -52,7 +52,7 @@ class Ends:
     def refuse(self, wait: PullWait, reason: str) -> None:
         raise AssertionError(reason)
 
-    def close(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         self.failed.append(reason)
 
     def push_all(self) -> None:

@@ -23,6 +23,7 @@ from weft_kvstore.description.records import EvictionDescription, GrowthDescript
 from weft_kvstore.rows import arrays as rows_arrays
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard import snapshot
 from weft_kvstore.shard.snapshot import Held, MissedError
 from weft_kvstore.snapshot_files import Snapshot, SnapshotError, SnapshotFile, SnapshotReader, write_file
 
@@ -259,6 +260,26 @@ def test_a_capture_is_complete_though_one_before_it_is_released_meanwhile(tmp_pa
         store.written(told, 0, tmp_path / "0")
         done(store.step(0) + store.step(1) + store.step(2))
         assert store.written(later, 2, tmp_path / "2").step == 2
+
+
+@pytest.mark.parametrize("failing", ["_captured", "TableCapture", "Held"])
+def test_a_capture_that_fails_says_so_and_training_goes_on(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError("none is left")
+
+    with cluster(RULES[0], 2) as store:
+        done(store.step(0))
+        with monkeypatch.context() as patched:
+            patched.setattr(snapshot, failing, no_memory)
+            told = store.capture(2)
+            done(store.step(1))
+            for queue in told:
+                missed = queue.get(timeout=WAIT_S)
+                assert isinstance(missed, MissedError)
+                assert "could not capture it: MemoryError('none is left')" in str(missed)
+        done(store.step(2))
+        (held, _) = [queue.get(timeout=WAIT_S) for queue in store.capture(3)]
+        assert isinstance(held, Held)
 
 
 def test_a_step_that_has_passed_is_told_with_the_key_and_a_later_one_takes_its_place(tmp_path: Path) -> None:

@@ -252,6 +252,23 @@ def test_both_stores_end_with_the_same_bits() -> None:
         assert trained([store, store.at_slot(1), store.at_slot(2)]) == networked
 
 
+def test_a_callback_of_a_local_store_cannot_wait_for_it() -> None:
+    """It runs on the store's one thread: nobody else would do what it waits for."""
+    description = store_of([constant(key_of("w", (4,), 1), 0.0)], slots=1, shards=1)
+    told: list[BaseException] = []
+    with LocalStore(description) as store:
+
+        def waits(_: object) -> None:
+            try:
+                store.pull("w", 0).result(WAIT_S)
+            except StoreError as error:
+                told.append(error)
+
+        store.push("w", 0, np.ones(4, np.float32)).add_done_callback(waits)
+        store.pull("w", 1).result(WAIT_S)
+    assert [str(one) for one in told] == ["in the middle of the store's own work nobody can wait for a result of it"]
+
+
 def test_a_rule_that_fails_ends_the_store_by_its_name(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     from weft_kernels.rules.built_in import sgd
 
