@@ -114,7 +114,10 @@ class JobShard:
             self.gate.expect(slices + sum(1 for one in self.tables.values() if one.spec.slots))
 
     def close(self) -> None:
-        """Gives back what tables have on disk. Nothing else is to be called then."""
+        """Gives back what tables have on disk, and gradients that wait in clients' memory. Nothing else is to be called
+        then."""
+        for slot in range(self.description.slots):
+            self.replace(slot)
         for table in self.tables.values():
             table.close()
         if self.shared_memory is not None:

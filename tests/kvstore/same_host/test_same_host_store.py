@@ -212,10 +212,10 @@ def test_a_client_that_is_closed_with_calls_open_keeps_nothing_of_the_shards_mem
     with served(keys_of(2)) as (description, _), clients_of(description, LINK) as (client, other):
         wait_until_shared([client, other])
         links = client._core.links
-        assert all(link.arena.shared_memory is not None for link in links)
+        assert all(link.arena.peer_memory is not None for link in links)
         client.push(KEYS, 0, gradient_list(description, 0, 0))
         client.close()
-        assert [link.arena.shared_memory for link in links] == [None] * len(links)
+        assert [link.arena.peer_memory for link in links] == [None] * len(links)
 
 
 def test_a_push_in_place_ends_when_nobody_reads_it_any_more() -> None:
