@@ -272,8 +272,8 @@ class Bucket:
             low, high = first + low, first + low + int(other.argmax()) if other.any() else stop
         if spec.is_whole or high - low == 1:
             return low, high, step
-        most = int(np.searchsorted(self.bounds, self.bounds[low] + spec.a_piece, side="right")) - 1
-        return low, min(max(most, low + 1), low + spec.slices_a_piece, high), step
+        most = int(np.searchsorted(self.bounds, self.bounds[low] + spec.piece_elements, side="right")) - 1
+        return low, min(max(most, low + 1), low + spec.piece_slices, high), step
 
     def _apply(self, indices: range, step: int, first: int, stop: int) -> bool:
         """Applies a step that is in to slices; False where it is not committed."""

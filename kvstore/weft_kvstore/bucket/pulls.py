@@ -401,7 +401,7 @@ class BucketPulls(WaitingPulls):
                 arrays.append((update.values, low, high, entry))
         all_priorities, ahead, found = self._spec.part.priorities, wait.priority * CALL_PRIORITY, []
         for values, begin, end, entry in arrays:
-            for low, high, held, part, bounds in values.pieces(begin, end):
+            for low, high, held, part, bounds in values.sections(begin, end):
                 priority, priorities = int(all_priorities[low]), None
                 if high - low > 1 and priority != all_priorities[high - 1]:
                     priorities = all_priorities[low:high] - ahead

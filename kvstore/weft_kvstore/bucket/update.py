@@ -71,7 +71,7 @@ class BucketValues:
             for (start, stop), parts in zip(pairwise(starts), np.diff(self._edges).tolist(), strict=True)
         ]
 
-    def pieces(self, first: int, stop: int) -> list[tuple[int, int, Pinnable, int, Array]]:
+    def sections(self, first: int, stop: int) -> list[tuple[int, int, Pinnable, int, Array]]:
         """Slices by blocks, each with which part of the block the first is, and where slices begin and end in its
         source: (slices + 1) int64 bytes."""
         found = []
@@ -182,8 +182,8 @@ class EncodedValues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSpec:
-    """Of bucket `number`, whether its keys are dense or a table. `a_piece`: elements that the rule updates at once.
-    `gate`: what holds each step until the slots have agreed on it, where they do. `hold`: what holds a step whose
+    """Of bucket `number`, whether its keys are dense or a table. `piece_elements`: elements that the rule updates at
+    once. `gate`: what holds each step until the slots have agreed on it, where they do. `hold`: what holds a step whose
     hyper-parameters are being changed."""
 
     number: int
@@ -194,7 +194,7 @@ class UpdateSpec:
     staleness: int
     rule: Rule
     hyper: KeyHyper
-    a_piece: int
+    piece_elements: int
     gate: StepGate | None
     hold: HyperHold | None
     is_sync: bool = field(init=False)
@@ -223,7 +223,7 @@ class UpdateSpec:
 class BucketSpec(UpdateSpec):
     """What all slices of dense keys have in common.
 
-    `part` is what this shard has; `keys` by place in the description. Of a piece `slices_a_piece` slices at most. `own`
+    `part` is what this shard has; `keys` by place in the description. Of a piece `piece_slices` slices at most. `own`
     has the hyper-parameters of keys, by place, that were changed for them alone. `is_whole`: the bucket is one key that
     is updated at once, when all its slices are merged; slices are how it travels. `pushed` and `pulled` say how
     gradients travel, and values; None as they are. `keeps_previous`: each slice keeps its value of the version before,
@@ -232,7 +232,7 @@ class BucketSpec(UpdateSpec):
 
     part: BucketPart
     keys: tuple[KeyDescription, ...]
-    slices_a_piece: int
+    piece_slices: int
     pushed: Codec | None
     pulled: Codec | None
     is_whole: bool
@@ -400,8 +400,8 @@ class BucketUpdate:
                 yield hyper, edges[0], edges[-1]
                 continue
             for start, until in pairwise(edges):
-                for at in range(start, until, spec.a_piece):
-                    yield hyper, at, min(at + spec.a_piece, until)
+                for at in range(start, until, spec.piece_elements):
+                    yield hyper, at, min(at + spec.piece_elements, until)
 
     def _failed(self, error: Exception, first: int, last: int, step: int) -> RuleFailedError:
         """What to raise where the rule failed on slices that were computed at once."""

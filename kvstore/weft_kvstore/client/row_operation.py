@@ -112,10 +112,10 @@ class RowOperation(Operation):
         return pending
 
     def _run(
-        self, kind: PayloadKind, step: int, chunks: int, a_chunk: int, source: RowSource | BufferSource
+        self, kind: PayloadKind, step: int, chunks: int, chunk_rows: int, source: RowSource | BufferSource
     ) -> SentRun:
-        """Chunks that lie one behind the other, each but the last of `a_chunk` bytes."""
-        bounds: Array = np.arange(chunks + 1) * a_chunk
+        """Chunks that lie one behind the other, each but the last of `chunk_rows` bytes."""
+        bounds: Array = np.arange(chunks + 1) * chunk_rows
         bounds[-1] = source.nbytes
         entry = SentEntry(kind, self.number, self._bucket, step, chunks)
         priority = self._table.key.priority - self.priority * CALL_PRIORITY

@@ -96,7 +96,7 @@ class Rows:
     def nbytes(self) -> int:
         return sum([ids.nbytes + values.nbytes for ids, values in self.parts])
 
-    def pieces(self, most: int) -> Iterator[tuple[Array, Array]]:
+    def batches(self, most: int) -> Iterator[tuple[Array, Array]]:
         """Ids and values of so many rows at most at a time, where they lie."""
         for ids, values in self.parts:
             if len(ids) <= most:

@@ -277,7 +277,7 @@ class ShardCore:
         peer.acknowledge.append(push.frame)
         self.links.waiting[peer] = None
         if newest >= 0:
-            peer.job.stragglers.came(peer.slot, newest, peer.heard)
+            peer.job.stragglers.arrived(peer.slot, newest, peer.heard)
         if pull is not None:  # Last: what has been merged by now is answered at once.
             self._pull(peer, pull)
 
@@ -420,7 +420,7 @@ class ShardCore:
             self.links.refuse_request(peer, barrier.request, error)
             return
         if peer.identity is not None:
-            peer.job.stragglers.came(peer.slot, barrier.step, peer.heard)
+            peer.job.stragglers.arrived(peer.slot, barrier.step, peer.heard)
             self._done(peer, barrier.request)
 
     def _done(self, peer: Peer, request: int) -> None:

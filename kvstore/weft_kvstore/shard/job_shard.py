@@ -172,8 +172,8 @@ class JobShard:
             **self._update_spec(number, key, rule),
             part=part,
             keys=description.keys,
-            a_piece=BUCKET_PIECES * a_piece(description.rule),
-            slices_a_piece=PIECE_CALLS * PIECE_NODES // nodes_of(description.rule) if by_slice else len(part),
+            piece_elements=BUCKET_PIECES * piece_elements_of(description.rule),
+            piece_slices=PIECE_CALLS * PIECE_NODES // nodes_of(description.rule) if by_slice else len(part),
             pushed=bucket.pushed,
             pulled=bucket.pulled,
             is_whole=key.whole,
@@ -187,7 +187,7 @@ class JobShard:
             key=key.key,
             priority=key.priority,
             given=is_given(key),
-            a_piece=a_piece(self.description.rule if key.rule is None else key.rule),
+            piece_elements=piece_elements_of(self.description.rule if key.rule is None else key.rule),
         )
 
     def _update_spec(self, number: int, key: KeyDescription, rule: Rule) -> dict[str, Any]:
@@ -326,7 +326,7 @@ class JobShard:
         return self.gate
 
 
-def a_piece(rule: str | Mapping[str, Any]) -> int:
+def piece_elements_of(rule: str | Mapping[str, Any]) -> int:
     """Elements that the rule updates in some 50 ms at most; whole blocks, so that cutting changes no bit."""
     return PIECE_ELEMENTS * PIECE_NODES // nodes_of(rule) // VECTOR_BLOCK * VECTOR_BLOCK
 

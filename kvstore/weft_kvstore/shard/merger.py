@@ -102,9 +102,9 @@ class Merger:
         if table.push(slot, run.step, rows, run.first, run.count, run.chunks):
             self._put([table])
         if wait is not None:
-            wait.chunks, a_chunk = run.chunks, table.layout.rows_up
-            begins = range(0, max(len(ids), 1), a_chunk)
-            self._add_ids(wait, table, run.first, [ids[at : at + a_chunk].copy() for at in begins])
+            wait.chunks, chunk_rows = run.chunks, table.layout.rows_up
+            begins = range(0, max(len(ids), 1), chunk_rows)
+            self._add_ids(wait, table, run.first, [ids[at : at + chunk_rows].copy() for at in begins])
 
     def push_nothing(self, shard: JobShard, slot: int, step: int, keys: Iterable[int]) -> None:
         """The slot has nothing for these keys in this step."""
@@ -320,7 +320,7 @@ class Merger:
 
     def _begin_answer(self, wait: PullWait, one: TableState) -> None:
         answering = self._answering(wait, one)
-        if not one.is_one_piece(wait):
+        if not one.fits_one_piece(wait):
             self._add(one, answering)
             return
         for _ in answering:

@@ -196,7 +196,7 @@ def _captured(bucket: Bucket, views: Views, first: int, stop: int) -> Iterator[t
     """Adds slices as they are now to `views`. The pins that keep them so, with how many parts they have."""
     update = bucket.update
     for name, values in ((VALUE, update.values), *update.state.items()):
-        cuts = zip(values.pieces(first, stop), values.elements(first, stop), strict=True)
+        cuts = zip(values.sections(first, stop), values.elements(first, stop), strict=True)
         for (low, high, held, part, _), (_, _, elements) in cuts:
             views.setdefault(name, []).append((low, high, elements))
             yield Pin(held, part, high - low), high - low

@@ -55,11 +55,11 @@ class TableState(Work):
         "_measured",
         "_pushes",
         "_waiting_bytes",
-        "a_piece",
         "applied",
         "dropped",
         "layout",
         "merge_is_due",
+        "piece_rows",
         "pulls",
         "reached",
         "rows",
@@ -90,7 +90,7 @@ class TableState(Work):
         self.shard = shard
         self.steps = TableSteps(spec.slots, spec.merge, is_sync=spec.is_sync)
         self.pulls = WaitingPulls(spec, self.steps.counts)
-        self.a_piece = max(PIECE_ELEMENTS // max(layout.width, 1), 1)
+        self.piece_rows = max(PIECE_ELEMENTS // max(layout.width, 1), 1)
         self.updates = self.dropped = 0
         self.applied: Callable[[int, int], None] | None = None
         """Called with (slot, step) for each slot's gradient that was applied by itself; None: nobody listens."""
@@ -235,7 +235,7 @@ class TableState(Work):
         squares: int | None = 0
         if total is not None:
             yield from self._multiply(total, 1.0 / gate.loss_scale.scale)
-            for _, values in total.pieces(self.a_piece):
+            for _, values in total.batches(self.piece_rows):
                 exact = exact_sum(np.square(values, dtype=np.float64).sum(axis=1))
                 if exact is None or squares is None:
                     squares = None
@@ -247,7 +247,7 @@ class TableState(Work):
         gate.hold(step, squares)
 
     def _multiply(self, total: Rows, factor: float) -> Iterator[None]:
-        for _, values in total.pieces(self.a_piece) if factor != 1.0 else ():
+        for _, values in total.batches(self.piece_rows) if factor != 1.0 else ():
             np.multiply(values, values.dtype.type(factor), out=values)
             if total.size > PIECE_ELEMENTS:
                 yield
@@ -257,10 +257,12 @@ class TableState(Work):
         MemoryError."""
         moment, history, first = self._moment(step), self.rows.history, None if self.spec.given else self._made
         at_once = min(
-            self.spec.a_piece // max(self.layout.width, 1), self.a_piece, self.rows.arrays.at_once or self.a_piece
+            self.spec.piece_elements // max(self.layout.width, 1),
+            self.piece_rows,
+            self.rows.arrays.at_once or self.piece_rows,
         )
         behind: list[tuple[Array, Array]] = []
-        for ids, gradient in total.pieces(max(at_once, 1)):
+        for ids, gradient in total.batches(max(at_once, 1)):
             admitted = self.rows.admitted(ids, moment)
             if admitted is not None and not admitted.all():
                 self.dropped += len(ids) - int(np.count_nonzero(admitted))
@@ -361,7 +363,7 @@ class TableState(Work):
         ahead, late = self._ahead.pop(self.version, []), self._late
         self._late = []
         for parts in (ahead, late):
-            for ids, values in _last_of(parts).pieces(self.a_piece) if parts else ():
+            for ids, values in _last_of(parts).batches(self.piece_rows) if parts else ():
                 self._write(Rows(ids, values))
                 yield
         if self._late:  # It came meanwhile, and holds now: so the update ends.
@@ -424,8 +426,8 @@ class TableState(Work):
     def answers(self, wait: PullWait) -> Iterator[AnswerRun | None]:
         """What answers a pull that can be answered; None between two pieces."""
         indices = np.zeros(0, self.layout.id_dtype) if wait.ids is None else wait.ids
-        a_chunk, number = self.layout.rows_down, self.spec.number
-        at_once = max(self.a_piece // a_chunk, 1) * a_chunk
+        chunk_rows, number = self.layout.rows_down, self.spec.number
+        at_once = max(self.piece_rows // chunk_rows, 1) * chunk_rows
         seen = self.pulls.seen(wait)
         version = max(self.version if seen is None else int(seen[0]), wait.version)
         priority = self.spec.priority - wait.priority * CALL_PRIORITY
@@ -435,17 +437,17 @@ class TableState(Work):
                     yield None
                 some = indices[low : low + at_once]
                 rows = yield from self.reading(some, name)
-                bounds = np.arange(chunks_of(len(some), a_chunk) + 1) * (a_chunk * self.layout.row_bytes)
+                bounds = np.arange(chunks_of(len(some), chunk_rows) + 1) * (chunk_rows * self.layout.row_bytes)
                 bounds[-1] = rows.nbytes
                 entry, source = AnswerEntry(wait.request, array, number, version), BufferSource(bytes_of(rows))
-                yield OutRun(entry, low // a_chunk, bounds, source, priority=priority, owner=Pin(None, 0, 0))
+                yield OutRun(entry, low // chunk_rows, bounds, source, priority=priority, owner=Pin(None, 0, 0))
 
-    def is_one_piece(self, wait: PullWait) -> bool:
+    def fits_one_piece(self, wait: PullWait) -> bool:
         """Whether the answer is small enough to be given in one go: few rows, which have missed few updates."""
         history = self.rows.history
         if wait.ids is None:
             return True
-        if len(wait.ids) * (len(self.spec.state) if wait.state else 1) > self.a_piece:
+        if len(wait.ids) * (len(self.spec.state) if wait.state else 1) > self.piece_rows:
             return False
         return history is None or history.work_of(self.rows.find(wait.ids), self.layout.width) <= WORK_ELEMENTS
 

@@ -192,13 +192,13 @@ class _Push:
 
 
 class RowPushes:
-    """Pushes by slot and step; every chunk but the last has `a_chunk` rows. What is kept is what has come: a number of
-    chunks that a peer claims takes no memory."""
+    """Pushes by slot and step; every chunk but the last has `chunk_rows` rows. What is kept is what has come: a number
+    of chunks that a peer claims takes no memory."""
 
     __slots__ = ("_a_chunk", "_open")
 
-    def __init__(self, a_chunk: int) -> None:
-        self._a_chunk = a_chunk
+    def __init__(self, chunk_rows: int) -> None:
+        self._a_chunk = chunk_rows
         self._open: dict[tuple[int, int], _Push] = {}
 
     @property
@@ -223,8 +223,11 @@ class RowPushes:
         new = [number for number in run if number not in push.arrived]
         parts = {run.start: part}
         if len(new) < len(run):
-            a_chunk = self._a_chunk
-            some = {number: slice((number - run.start) * a_chunk, (number - run.start + 1) * a_chunk) for number in new}
+            chunk_rows = self._a_chunk
+            some = {
+                number: slice((number - run.start) * chunk_rows, (number - run.start + 1) * chunk_rows)
+                for number in new
+            }
             parts = {number: (part[0][one], part[1][one]) for number, one in some.items()}
         if len(push.arrived) + len(new) < chunks:
             push.parts |= parts

@@ -137,7 +137,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_block_is_copied_only_where_slices_that_are_lent_are_written() -> None:
     """Blocks of two slices of 16 bytes; the last one, of 40, is a block of its own."""
     values = BucketValues(np.arange(30, dtype=np.float32), bounds_of([4, 4, 4, 4, 4, 10]))
-    blocks = [one[:3] for one in values.pieces(1, 6)]
+    blocks = [one[:3] for one in values.sections(1, 6)]
     assert [(low, high) for low, high, _ in blocks] == [(1, 2), (2, 4), (4, 5), (5, 6)]
     arrays = [held.array for _, _, held in blocks]
     pin = Pin(blocks[1][2], 1, 1)
@@ -145,14 +145,14 @@ def test_a_block_is_copied_only_where_slices_that_are_lent_are_written() -> None
         for low, high, elements in values.written(first, stop):
             elements[:] = -1.0
             assert elements.size == values.bounds[high] - values.bounds[low]
-        now = [held.array is not before for (_, _, held, *_), before in zip(values.pieces(1, 6), arrays, strict=True)]
+        now = [held.array is not before for (_, _, held, *_), before in zip(values.sections(1, 6), arrays, strict=True)]
         assert now == copies
     assert arrays[1][4:].tolist() == [12.0, 13.0, 14.0, 15.0], "what is lent is as it was"
     joined = np.concatenate([elements for _, _, elements in values.written(0, 6)])
     assert joined.tolist() == [-1.0] * 16 + list(range(16, 30))
     pin.release(0, 1)
     assert not blocks[1][2].pinned.any()
-    ((_, _, second, _, bounds),) = values.pieces(2, 4)
+    ((_, _, second, _, bounds),) = values.sections(2, 4)
     assert bounds.tolist() == [second.start, second.start + 16, second.start + 32]
 
 
@@ -251,7 +251,7 @@ def floats(*numbers: float) -> np.ndarray:
 
 
 def values_in(bucket: Bucket) -> list[float]:
-    return [one for _, _, held, *_ in bucket.update.values.pieces(0, len(bucket)) for one in held.array.tolist()]
+    return [one for _, _, held, *_ in bucket.update.values.sections(0, len(bucket)) for one in held.array.tolist()]
 
 
 def test_by_arrival_what_waits_in_pieces_goes_on_in_all_of_them() -> None:
@@ -376,12 +376,12 @@ def test_a_block_that_was_copied_moves_back_to_where_peers_read_it_once_nobody_d
     bounds = bounds_of([2, 2])
     shared = np.arange(4, dtype=np.float32)
     values = BucketValues(shared, bounds, shared=True)
-    ((_, _, home, _, _),) = values.pieces(0, 2)
+    ((_, _, home, _, _),) = values.sections(0, 2)
     first = Pin(home, 0, 2)
     ((_, _, written),) = values.written(0, 1)
     written[...] = 10
     assert shared.tolist() == [0, 1, 2, 3], "it is read there"
-    ((_, _, copy, _, _),) = values.pieces(0, 2)
+    ((_, _, copy, _, _),) = values.sections(0, 2)
     assert copy is not home
     second = Pin(copy, 0, 2)
     ((_, _, written),) = values.written(1, 2)
@@ -391,4 +391,4 @@ def test_a_block_that_was_copied_moves_back_to_where_peers_read_it_once_nobody_d
     ((_, _, written),) = values.written(0, 1)
     written[...] = 30
     assert shared.tolist() == [30, 30, 20, 20]
-    assert values.pieces(0, 2)[0][2] is home
+    assert values.sections(0, 2)[0][2] is home

@@ -114,8 +114,8 @@ class Play:
             self.gate.expect(len(part))
         spec = replace(
             made.spec,
-            a_piece=self.choose.choice([1, 6, 1000]),
-            slices_a_piece=self.choose.choice([1, 3, 1000]),
+            piece_elements=self.choose.choice([1, 6, 1000]),
+            piece_slices=self.choose.choice([1, 3, 1000]),
             gate=self.gate,
         )
         order = sorted(range(len(keys)), key=lambda place: (case.priorities[place], place))

@@ -83,17 +83,22 @@ ELEVEN = (5, 1, 7, 2, 3)
     cuts=st.lists(st.sampled_from(list(ranges(11))), max_size=8),
     block=st.sampled_from([8, 24, 1 << 23]),
     rule=st.sampled_from([COUNTING, SLICE_WISE]),
-    a_piece=st.sampled_from([1, 1000]),
+    piece_elements=st.sampled_from([1, 1000]),
     own=st.sets(st.integers(0, 4)),
 )
 def test_slices_are_updated_as_each_would_be_by_itself(
-    cuts: list[tuple[int, int]], block: int, rule: Rule, a_piece: int, own: set[int], monkeypatch: pytest.MonkeyPatch
+    cuts: list[tuple[int, int]],
+    block: int,
+    rule: Rule,
+    piece_elements: int,
+    own: set[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever comes together, was updated how often before, lies in which block, and has numbers of its own."""
     monkeypatch.setattr(bucket_values, "BLOCK_BYTES", block)
     spec = spec_of(ELEVEN, rule=rule)
     apart = {place: KeyHyper({"lr": RATE * (place + 2)}, {}) for place in own}
-    update = update_of(replace(spec, own=apart, a_piece=a_piece))
+    update = update_of(replace(spec, own=apart, piece_elements=piece_elements))
     bounds = update.values.bounds
     assert bounds.tolist() == [0, 2, 4, 5, 6, 8, 10, 12, 13, 15, 17, 18]
     weight, state, counts = flat(update.values), np.full(18, 3, np.float32), [0] * 11
@@ -133,7 +138,7 @@ def test_a_sum_that_is_made_as_the_rule_runs_is_the_same_bits(
 @pytest.mark.parametrize("rule", [COUNTING, SLICE_WISE])
 def test_bytes_that_are_on_their_way_stay_as_they_are(rule: Rule) -> None:
     update = update_of(spec_of(ELEVEN, rule=rule))
-    ((first, stop, held, *_),) = update.values.pieces(0, 11)
+    ((first, stop, held, *_),) = update.values.sections(0, 11)
     pin = Pin(held, first, stop)
     travels = memoryview(held.source.base)
     before = bytes(travels)
@@ -161,7 +166,7 @@ def test_what_lies_in_pieces_is_put_together_in_the_cache_and_a_rule_that_may_no
         (slice_wise, 2, [60_000, 40_000, 60_000, 40_000, 60_000, elements - 260_000, 3]),
     ]:
         seen.clear()
-        update = update_of(replace(spec, rule=rule, a_piece=60_000))
+        update = update_of(replace(spec, rule=rule, piece_elements=60_000))
         before, cut = flat(update.values), PendingSegments(update.values.bounds)
         whole = Segment(0, 4, gradient)
         parts = [whole] if pieces == 1 else [cut.part(whole, 0, 3), cut.part(whole, 3, 4)]

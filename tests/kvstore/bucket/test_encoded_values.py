@@ -139,7 +139,7 @@ def test_bytes_that_are_on_their_way_are_not_written(*, merged: bool) -> None:
             encoded.make(parts_of(BucketValues(numbers(0, SLICES, seed), BOUNDS), 0, SLICES))
 
     make(0)
-    ((first, stop, held, *_),) = encoded.values.pieces(0, SLICES)
+    ((first, stop, held, *_),) = encoded.values.sections(0, SLICES)
     pin = Pin(held, first, stop)
     before = bytes(held.source.base)
     make(1)

@@ -51,7 +51,7 @@ class OneSlice:
 
     @property
     def weight(self) -> Any:
-        ((_, _, held, *_),) = self.state.update.values.pieces(0, 1)
+        ((_, _, held, *_),) = self.state.update.values.sections(0, 1)
         return held.array
 
     def check(self, slot: int, step: int) -> None:
@@ -170,7 +170,7 @@ def test_asking_what_a_pull_waits_for_merges_nothing() -> None:
 
 def test_a_value_that_is_lent_is_not_written() -> None:
     one = OneSlice(slots=1)
-    ((_, _, held, *_),) = one.state.update.values.pieces(0, 1)
+    ((_, _, held, *_),) = one.state.update.values.sections(0, 1)
     held.pinned[0] = 1
     one.accept(0, 0, ones())
     one.merge_all()

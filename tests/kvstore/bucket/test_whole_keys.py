@@ -116,7 +116,9 @@ def test_one_that_is_given_waits_until_each_slice_is_set() -> None:
 
 def test_what_travels_is_not_written_and_a_copy_takes_its_place() -> None:
     whole = Whole()
-    pinned = [values.pieces(0, SLICES)[0][2] for values in (whole.state.update.values, whole.state.update.state["sum"])]
+    pinned = [
+        values.sections(0, SLICES)[0][2] for values in (whole.state.update.values, whole.state.update.state["sum"])
+    ]
     before = [held.array.tobytes() for held in pinned]
     for held in pinned:
         held.pinned[1] += 1

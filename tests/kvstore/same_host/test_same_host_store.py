@@ -447,7 +447,7 @@ def test_what_a_killed_client_was_reading_is_written_again_once_another_has_its_
             peer.say(pull_of(1, 0, 0))
             assert peer.hear(Values).at
             bucket = shards[0]._core.job.shard.buckets[0].update.values
-            ((*_, held, _, _),) = bucket.pieces(0, 1)
+            ((*_, held, _, _),) = bucket.sections(0, 1)
             assert held.shared
             assert held.pinned[0] == 1
             given.close()
@@ -458,5 +458,5 @@ def test_what_a_killed_client_was_reading_is_written_again_once_another_has_its_
             wait_until(lambda: not held.pinned.any())
             client.push("cut", 1, np.ones((40, 33), np.float32)).result(WAIT_S)
             client.pull("cut", 2).result(WAIT_S)
-            ((*_, now, _, _),) = bucket.pieces(0, 1)
+            ((*_, now, _, _),) = bucket.sections(0, 1)
             assert now is held, "the values are where clients may read them"

@@ -138,13 +138,13 @@ def test_the_slot_that_is_waited_for_most_is_told_with_the_seconds() -> None:
     assert one.waits(0.0) is None
     for step, late in ((0, 2), (1, 2), (2, 0)):
         for slot in (0, 1, 2):
-            one.came(slot, step, 10.0 * step + (2.5 if slot == late else 0.0))
-        one.came(0, step, 10.0 * step + (2.5 if late == 0 else 0.5))  # the rest of its gradients
-    one.came(1, 3, 30.0)
+            one.arrived(slot, step, 10.0 * step + (2.5 if slot == late else 0.0))
+        one.arrived(0, step, 10.0 * step + (2.5 if late == 0 else 0.5))  # the rest of its gradients
+    one.arrived(1, 3, 30.0)
     assert one.waits(30.0) == (2, 5.0)
     for slot in (0, 2):
-        one.came(slot, 3, 30.0)
-    one.came(1, 4, 40.0)
+        one.arrived(slot, 3, 30.0)
+    one.arrived(1, 4, 40.0)
     assert one.waits(40.0) == (2, 5.0)
     assert one.waits(49.0) == (2, 14.0)  # It is missing just now, and so is slot 0.
 
@@ -152,10 +152,10 @@ def test_the_slot_that_is_waited_for_most_is_told_with_the_seconds() -> None:
 def test_stragglers_keep_few_steps_whoever_says_what() -> None:
     one = Stragglers([0, 1])
     for step in range(1000):
-        one.came(0, step, float(step))
-        one.came(7, step, float(step))
-    assert len(one._came) <= STEPS_KEPT
-    one.came(1, 0, 1e9)
+        one.arrived(0, step, float(step))
+        one.arrived(7, step, float(step))
+    assert len(one._arrived) <= STEPS_KEPT
+    one.arrived(1, 0, 1e9)
     assert one.waited == {}
     assert Stragglers([]).waits(1.0) is None
 

@@ -24,7 +24,7 @@ from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
-from weft_kvstore.shard.job_shard import JobShard, a_piece
+from weft_kvstore.shard.job_shard import JobShard, piece_elements_of
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.wire.codec import RowSource, decode_reply, encode
 from weft_kvstore.wire.messages import Acknowledge, Cancel, Hello, Message, Ping, Pong, PushRefused, Values
@@ -198,9 +198,9 @@ def test_a_pull_of_rows_shows_one_version_and_an_update_never_half() -> None:
 
 def test_a_rule_of_many_nodes_has_smaller_pieces() -> None:
     nodes = [{"op_type": "Neg"}] * 256
-    assert a_piece("adam") == PIECE_ELEMENTS
-    assert a_piece({"name": "x", "graph": {"nodes": nodes[:10]}}) == PIECE_ELEMENTS
-    assert a_piece({"name": "x", "graph": {"nodes": nodes}}) == PIECE_ELEMENTS // 16
+    assert piece_elements_of("adam") == PIECE_ELEMENTS
+    assert piece_elements_of({"name": "x", "graph": {"nodes": nodes[:10]}}) == PIECE_ELEMENTS
+    assert piece_elements_of({"name": "x", "graph": {"nodes": nodes}}) == PIECE_ELEMENTS // 16
 
 
 @pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])

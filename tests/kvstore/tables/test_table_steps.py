@@ -137,7 +137,7 @@ def test_what_cannot_be_set_is_refused_by_version(version: int, told: str) -> No
 def test_what_an_update_under_way_has_read_is_set_no_more() -> None:
     table = Table()
     table.step(0)
-    table.state.a_piece = 1
+    table.state.piece_rows = 1
     update = table.push(1, 0, 1, 2)
     next(update)
     with pytest.raises(PushRefusedError, match="it is at version 2 already"):
@@ -167,7 +167,7 @@ def test_an_origin_that_is_known_is_never_refused() -> None:
 
 def test_what_comes_during_an_update_holds_behind_it_and_does_not_keep_it_from_ending() -> None:
     table = Table(mode=Mode.ASYNC)
-    table.state.a_piece = 1
+    table.state.piece_rows = 1
     update = table.push(0, 0, 1, 2)
     next(update)
     for number in (1.0, 2.0):

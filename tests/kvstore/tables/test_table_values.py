@@ -57,13 +57,13 @@ def finished(steps: Generator[None, None, Array]) -> Array:
 class Table:
     """The one table of a store, SGD with momentum on rows that begin at their own number."""
 
-    def __init__(self, key: KeyDescription, *, a_piece: int = 100, sparse: Sparse = Sparse.LAZY) -> None:
+    def __init__(self, key: KeyDescription, *, piece_rows: int = 100, sparse: Sparse = Sparse.LAZY) -> None:
         description = store_of([key], slots=1, shards=1, rule="momentum", hyper={"lr": RATE, "momentum": 0.5})
         (unit,) = JobShard(description, 0).tables.values()
         self.made: list[int] = []
         cut = routing_of(description).tables[0]
         self.state = TableState(unit.spec, cut, 0, self._first, sparse=sparse, salt=1)
-        self.state.a_piece = a_piece
+        self.state.piece_rows = piece_rows
 
     def _first(self, ids: Array) -> Array:
         self.made += ids.tolist()
@@ -112,7 +112,7 @@ def test_what_is_put_holds_and_what_is_filled_only_where_nothing_is() -> None:
 
 
 def test_a_long_update_is_made_in_pieces_to_the_same_bits() -> None:
-    tables = [Table(a_table(), a_piece=a_piece) for a_piece in (3, 100)]
+    tables = [Table(a_table(), piece_rows=piece_rows) for piece_rows in (3, 100)]
     assert [table.apply(*range(10)) for table in tables] == [4, 0]
     assert tables[0].read(*range(ROWS)) == tables[1].read(*range(ROWS))
 
@@ -131,7 +131,7 @@ def test_rows_that_were_not_admitted_are_dropped_and_counted() -> None:
 def is_short(table: Table, *ids: int) -> bool:
     wait = PullWait(None, 1, 0, slot=0, state=False, reading=Reading.OWN)
     wait.ids = places_of(*ids)
-    return table.state.is_one_piece(wait)
+    return table.state.fits_one_piece(wait)
 
 
 def test_rows_that_missed_many_updates_are_long_to_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,10 @@ def cut_of(shards: int, width: int, rows_up: int, growth: GrowthDescription | No
     return RowLayout(1000, width, np.dtype(np.float32), shards, rows_up, 5, 4, growth)
 
 
-def runs(cut: RowLayout, base: memoryview, a_chunk: int, chunks: int, stops: list[int]) -> list[Run]:
+def runs(cut: RowLayout, base: memoryview, chunk_rows: int, chunks: int, stops: list[int]) -> list[Run]:
     found, first = [], 0
     for stop in [one for one in stops if one < chunks] + [chunks]:
-        payload = memoryview(bytearray(base[first * a_chunk : stop * a_chunk]))
+        payload = memoryview(bytearray(base[first * chunk_rows : stop * chunk_rows]))
         found.append(Run(PayloadKind.GRADIENT, 1, 0, 0, first, stop - first, chunks, [payload]))
         first = stop
     return found
@@ -63,7 +63,7 @@ def test_rows_come_back_as_they_left(count: int, width: int, shards: int, stops:
         complete = pushes.add(0, 0, came, range(low, high), chunks, "here")
     assert complete is not None
     together = complete
-    pieces = list(together.pieces(3))
+    pieces = list(together.batches(3))
     assert all(len(ids) == len(values) <= 3 for ids, values in pieces)
     for found in (together.ids, np.concatenate([together.ids[:0], *(ids for ids, _ in pieces)])):
         assert np.array_equal(found, ids[picked] // shards)
@@ -99,7 +99,7 @@ def test_what_came_as_one_run_stays_where_it_arrived() -> None:
     assert pushes.add(0, 0, parts[0], range(2), 6, "here") is None
     together = pushes.add(0, 0, parts[1], range(2, 6), 6, "here")
     assert together is not None
-    for (ids, values), part in zip(together.pieces(40), parts, strict=True):
+    for (ids, values), part in zip(together.batches(40), parts, strict=True):
         assert ids is part.ids
         assert values is part.values
 
