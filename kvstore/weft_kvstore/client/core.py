@@ -80,8 +80,9 @@ class ClientCore:
     `tick` has something to do again; before that it does nothing. `process` are 16 bytes that are drawn once per
     client; `incarnation` counts those that the slot has had, one after the other.
 
-    A slot's calls of one key take effect in their order: a request, which is a message of control and would overtake
-    data, comes behind the values of its keys that were set before.
+    A slot's calls of one key take effect in their order, whatever their priorities. A request, which is a message of
+    control and would overtake data, comes behind the values of its keys that were set before, and a push of these keys
+    behind that request.
 
     Invariants: `open` has what has begun and not ended, by number, and so in the order of deadlines. What is in
     `outcomes` is in `open` no more, and no link will make it again. `_setting` are those that set values; `_held` what
@@ -116,6 +117,8 @@ class ClientCore:
         self.open: dict[int, Operation] = {}
         self._setting: dict[int, Operation] = {}
         self._held: list[tuple[Operation, set[int]]] = []
+        self._sent_last: dict[int, tuple[int, int]] = {}
+        """By key: the last operation that sends it, and its priority. Empty until a call has a priority."""
         self._number = 0
         self._asked = 0
         """The last operation of which shards were asked what it waits for, since its deadline comes."""
@@ -134,6 +137,8 @@ class ClientCore:
         """Begins an operation; it ends at its deadline at the latest. What goes wrong before it is open ends it, and no
         other: nobody else knows of it, so nobody else could end it."""
         number = self._number = operation.number = self._number + 1
+        if operation.sends and (operation.priority or self._sent_last):
+            operation.priority = self._priority_of(operation)
         try:
             shards = operation.pending = operation.prepare(self.routing, self.encoders if self._encodes else None)
         except Exception as error:  # noqa: BLE001  # an operation's outermost frame
@@ -155,7 +160,11 @@ class ClientCore:
         if self._setting:
             keys = set(operation.reads)
             before = {one for one, other in self._setting.items() if not keys.isdisjoint(other.sets)}
-            before.update(*[numbers for other, numbers in self._held if not keys.isdisjoint(other.reads)])
+            if not operation.sets:
+                keys.update(operation.sends)
+            before.update(
+                *[numbers for other, numbers in self._held if not keys.isdisjoint((*other.reads, *other.sends))]
+            )
             if before:
                 self._held.append((operation, before))
                 operation.because = dict.fromkeys(shards, "it comes behind a value that was set and has not arrived")
@@ -163,6 +172,18 @@ class ClientCore:
         if operation.sets:
             self._setting[number] = operation
         self._start(operation)
+
+    def _priority_of(self, operation: Operation) -> int:
+        """The priority with which it is sent: none higher than that of an earlier call that still sends one of its
+        keys, which it would overtake."""
+        last = self._sent_last
+        if not last:
+            for one in self.open.values():
+                last.update(dict.fromkeys(one.sends, (one.number, one.priority)))
+        earlier = [last[key] for key in operation.sends if key in last]
+        priority = min([operation.priority, *[other for number, other in earlier if number in self.open]])
+        last.update(dict.fromkeys(operation.sends, (operation.number, priority)))
+        return priority
 
     def _start(self, operation: Operation) -> None:
         """Hands an operation to the links."""

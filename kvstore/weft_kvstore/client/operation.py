@@ -67,7 +67,7 @@ class Operation:
     """Whether a frame of values brought only some of what a shard has for it."""
 
     priority = 0
-    """The call's own: higher goes first. Set before it is begun."""
+    """The call's own: higher goes first. Set before it is begun, and lowered then to an earlier call's of its keys."""
     may_wait = False
     """Whether it is small, and may be begun with the next call: they share a message."""
     number = 0
@@ -75,8 +75,10 @@ class Operation:
     due_at = 0.0
     """When it fails. Set where it is begun."""
     ended = False
+    sends: Sequence[int] = ()
+    """The keys of which it sends gradients or values, by index."""
     sets: Sequence[int] = ()
-    """The keys of which it sets a value, by index."""
+    """Those of which it sets a value."""
     reads: Sequence[int] = ()
     """The keys of which it asks or says something, by index: it comes behind what was set of them."""
     ends_step: int | None = None
@@ -203,6 +205,8 @@ class KeyOperation(Operation):
             self.may_wait = keys.is_small
         else:
             self.sets = keys.key_indices
+        if payload_kind is not None:
+            self.sends = keys.key_indices
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         """Makes the arrays that the caller will own, and the runs that it sends."""

@@ -60,8 +60,9 @@ class RowOperation(Operation):
         """A byte for each array and chunk that each shard answers with, 1 once it was received."""
         if given is not None:
             self.rows_pushed = len(given)
+            self.sends = (table.key_index,)
             if payload_kind is not PayloadKind.GRADIENT:
-                self.sets = (table.key_index,)
+                self.sets = self.sends
         if wanted is None:
             return
         self.is_request = self.is_pull = True

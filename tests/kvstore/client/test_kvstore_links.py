@@ -17,7 +17,7 @@ from store_simulation import Simulation
 from weft_kvstore.bucket.pulls import BucketPulls, PullWait
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.core import LOG_AFTER_S, QUIET_S
-from weft_kvstore.description.records import InitializerDescription, KeyDescription, StoreDescription
+from weft_kvstore.description.records import InitializerDescription, KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
@@ -426,6 +426,55 @@ def test_urgent_gradients_and_values_overtake_both_ways(priorities: bool, first:
         assert pulled[0] == 1
     else:
         assert (pushed[-1], pulled[-1]) == (1, 1)
+
+
+IN_ORDER = described(zero("w", (4,), 1), table("t", (4, 2), 1), slots=1)
+ASYNC = msgspec.structs.replace(IN_ORDER, mode=Mode.ASYNC)
+
+
+@pytest.mark.parametrize("priorities", [range(6), [-9, 0, 0, 0, 0, 0], [0, -3, 5, -4, 4, 9]])
+@pytest.mark.parametrize("key", ["w", "t"])
+def test_pushes_of_a_key_arrive_in_their_order_whatever_their_priorities(key: str, priorities: list[int]) -> None:
+    """In mode async a shard refuses a step that is more than two ahead of the one before it."""
+    simulation = Simulation(ASYNC)
+    store = simulation.stores[0]
+    if key == "w":
+        pushes = [store.push("w", step, ones(4), priority=one) for step, one in enumerate(priorities)]
+    else:
+        ids = np.arange(4)
+        pushes = [store.push_rows("t", step, ids, ones(4, 2), priority=one) for step, one in enumerate(priorities)]
+    simulation.finish(ANY, *pushes)
+    assert [push.exception(0) for push in pushes] == [None] * 6
+    value = store.pull("w", 6) if key == "w" else store.pull_rows("t", np.arange(4), 6)
+    assert np.all(ended(simulation, value) == -6)
+
+
+def test_an_urgent_push_comes_behind_what_was_set_of_its_key() -> None:
+    simulation = Simulation(IN_ORDER, LinkSettings(credit_bytes=16, frame_bytes=16))
+    store = simulation.stores[0]
+    calls = [
+        store.push("w", 0, ones(4)),
+        store.set("w", 1, 10 * ones(4)),
+        store.push("w", 1, ones(4), priority=5),
+        store.push_rows("t", 0, np.arange(4), ones(4, 2)),
+        store.set_rows("t", 1, np.arange(4), 10 * ones(4, 2)),
+        store.push_rows("t", 1, np.arange(4), ones(4, 2), priority=5),
+    ]
+    simulation.finish(ANY, *calls)
+    assert [call.exception(0) for call in calls] == [None] * 6
+    assert np.all(ended(simulation, store.pull("w", 2)) == 9)
+    assert np.all(ended(simulation, store.pull_rows("t", np.arange(4), 2)) == 9)
+
+
+def test_pushes_come_behind_a_pushpull_that_waits_for_a_value_to_be_set() -> None:
+    simulation = Simulation(ASYNC)
+    store = simulation.stores[0]
+    keys = store.key_set(["w"])
+    calls = [store.set("w", 0, 10 * ones(4)), store.pushpull(keys, 0, [ones(4)], single=True)]
+    calls += [store.push("w", step, ones(4)) for step in range(1, 4)]
+    simulation.finish(ANY, *calls)
+    assert [call.exception(0) for call in calls] == [None] * 5
+    assert np.all(ended(simulation, store.pull("w", 4)) == 6)
 
 
 def _numbered(simulation: Simulation, places: dict[Future[Any], int]) -> list[tuple[Any, int]]:
