@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -324,8 +324,28 @@ class TableKey:
 # --- The keys that a store has, found by the names that a caller says, and what is worked out of them once ------------
 
 
-KEY_SETS_KEPT: Final = 1 << 16
-"""A program that trains has a set for each key, and a few of several."""
+KEYS_KEPT: Final = 1 << 16
+"""Keys in the lists that are remembered, beside four times those of the description: a program that trains has a list
+for each key, and a few of several. A key in a list takes some 300 bytes."""
+
+T = TypeVar("T")
+
+
+class KeyLists(dict[Any, T]):
+    """What was worked out of lists of keys. All of it is forgotten when the lists have more than `most` keys
+    together."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+
+    def keep(self, keys: object, made: T, count: int) -> None:
+        """What was made of a list of so many keys."""
+        self._count += count
+        if self._count > self._most:
+            self.clear()
+            self._count = count
+        self[keys] = made
 
 
 class KnownKeys:
@@ -338,7 +358,7 @@ class KnownKeys:
         self.key_indices = {key.key: key_index for key_index, key in enumerate(description.keys)}
         self._description = description
         self._slot = slot
-        self._sets: dict[tuple[str, ...], KeySet] = {}
+        self._sets: KeyLists[KeySet] = KeyLists(KEYS_KEPT + 4 * len(description.keys))
         self._tables: dict[str, TableKey] = {}
 
     def known(self, name: str, call: str) -> KeyDescription:
@@ -378,9 +398,8 @@ class KnownKeys:
             if len({*wanted}) < len(wanted):
                 twice = next(name for number, name in enumerate(wanted) if name in wanted[:number])
                 raise StoreRefusedError(f"slot {self._slot}: {call} of {len(wanted)} keys: {twice!r} is there twice")
-            if len(self._sets) >= KEY_SETS_KEPT:
-                self._sets = {}
-            found = self._sets[wanted] = KeySet(keys, [self.key_indices[name] for name in wanted], self._slot)
+            found = KeySet(keys, [self.key_indices[name] for name in wanted], self._slot)
+            self._sets.keep(wanted, found, len(wanted))
         return found
 
     def state_of(self, key: KeyDescription) -> tuple[str, ...]:

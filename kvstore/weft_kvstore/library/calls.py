@@ -15,7 +15,7 @@ import numpy as np
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.calls import MAX_PULLED_ROWS, StoreCalls
-from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.plan import KEYS_KEPT, KeyLists, KeySet
 from weft_kvstore.description.form import UserKey
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreRefusedError
@@ -44,9 +44,6 @@ from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind
 
 MASTER: Final = "weft.master"
 """In a key's state: the float32 value of a key whose users have 16 bits."""
-
-KEY_LISTS_KEPT: Final = 1 << 16
-"""Calls that are remembered: a program that trains has as many as it has keys, and a few lists of them."""
 
 Keys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
 
@@ -83,9 +80,10 @@ class ValueCalls:
         self._registry = registry
         self._steps = steps
         self._traffic = traffic
-        self._pushed: dict[Any, _Keys] = {}
+        most = KEYS_KEPT + 4 * len(registry.keys)
+        self._pushed: KeyLists[_Keys] = KeyLists(most)
         """Keys that the slot pushes, as they were given to a call: looked up once."""
-        self._pulled: dict[Any, _Keys] = {}
+        self._pulled: KeyLists[_Keys] = KeyLists(most)
 
     def _keys(self, call: str, key: Any, *, pushes: bool) -> _Keys:
         cached = self._pushed if pushes else self._pulled
@@ -100,9 +98,7 @@ class ValueCalls:
             plain = len(specs) <= MAX_RUNS and not any(spec.half for spec in specs)
             found = _Keys(given, specs, names, self._store.key_set(names), single, plain)
             if hashed is not None:
-                if len(cached) >= KEY_LISTS_KEPT:
-                    cached.clear()
-                cached[hashed] = found
+                cached.keep(hashed, found, len(names))
         return found
 
     def _at_each(

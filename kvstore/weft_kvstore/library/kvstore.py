@@ -242,8 +242,7 @@ class _Elsewhere:
 def _leave_behind() -> None:
     for store in _stores:
         elsewhere: Any = _Elsewhere(store._process)
-        store._registry = store._steps = elsewhere
-        store._pushed, store._pulled = {}, {}
+        store._registry = store._steps = store._pushed = store._pulled = elsewhere
 
 
 os.register_at_fork(after_in_child=_leave_behind)

@@ -36,13 +36,16 @@ def test_what_is_worked_out_of_a_table_is_worked_out_once(keys: KnownKeys) -> No
     assert (table.key.key, table.key_index, table.layout.width) == ("t", 1, 2)
 
 
-def test_so_many_sets_are_remembered_and_no_more(keys: KnownKeys, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "KEY_SETS_KEPT", 2)
-    first = keys.many(["a", "b"], "push")
-    keys.one("a", "push")
-    assert keys.many(["a", "b"], "push") is first
-    keys.one("b", "push")
-    again = keys.many(["a", "b"], "push")
+def test_what_is_remembered_is_bounded_by_the_keys_of_all_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four times the keys of the description, and here no more."""
+    monkeypatch.setattr(plan, "KEYS_KEPT", 0)
+    names = [f"k{number}" for number in range(6)]
+    keys = KnownKeys(store_of([key_of(name, (1,), 1) for name in names], slots=1, shards=1), 0)
+    lists = [names[number:] + names[:number] for number in range(5)]
+    first, *_ = [keys.many(some, "push") for some in lists[:4]]
+    assert keys.many(lists[0], "push") is first
+    keys.many(lists[4], "push")
+    again = keys.many(lists[0], "push")
     assert (again is first, again.names) == (False, first.names)
 
 
