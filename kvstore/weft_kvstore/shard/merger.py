@@ -221,19 +221,18 @@ class Merger:
     def merge(self, bucket: Bucket, first: int, stop: int) -> None:
         """Goes on with slices of a bucket. A few small ones are merged at once if nothing else waits: to queue them
         takes longer."""
-        state, todo = bucket, [(first, stop)]
-        part = state.spec.part
+        todo, part = [(first, stop)], bucket.spec.part
         nbytes = int(part.bounds[stop] - part.bounds[first])
         if nbytes <= AT_ONCE_BYTES and stop - first <= FEW and not self.queue and self._running is None:
             begun = self.clock()
             try:
-                changed = state.advance(todo)
+                changed = bucket.advance(todo)
                 if changed is not None and bucket.pulls.versions:
                     self._answer_range(bucket, *changed)
                 if changed is None or not todo:
                     return
             except (RuleFailedError, MemoryError) as error:
-                self._fail(bucket, first, error)
+                self._fail(error, f"update {bucket.spec.named(first)}")
                 return
             except Exception as error:  # noqa: BLE001  # a fault ends the shard, and not the connection whose message came
                 self._add(Work(0), _failing(error))
@@ -250,13 +249,11 @@ class Merger:
                 if todo:
                     yield
         except (RuleFailedError, MemoryError) as error:
-            self._fail(bucket, first, error)
+            self._fail(error, f"update {bucket.spec.named(first)}")
 
-    def _fail(self, bucket: Bucket, first: int, error: Exception) -> None:
-        detail = str(error)
-        if isinstance(error, MemoryError):
-            detail = f"no memory to update {bucket.spec.named(first)}: {error}"
-        self._handler.fail(detail)
+    def _fail(self, error: Exception, doing: str) -> None:
+        """The job ends: a rule has failed, which names the key, or there is no memory to do something."""
+        self._handler.fail(f"no memory to {doing}: {error}" if isinstance(error, MemoryError) else str(error))
 
     def _answer_range(self, bucket: Bucket, first: int, stop: int) -> None:
         pulls = bucket.pulls
@@ -293,10 +290,8 @@ class Merger:
                 if len(one.todo) > 1:  # Who waits behind must not wait for as long as gradients come.
                     self._put([one])
                     return
-        except RuleFailedError as error:
-            self._handler.fail(str(error))
-        except MemoryError as error:
-            self._handler.fail(f"no memory to merge {one.spec.at_step(one.version)}: {error}")
+        except (RuleFailedError, MemoryError) as error:
+            self._fail(error, f"merge {one.spec.at_step(one.version)}")
 
     def _answering(self, wait: PullWait, one: TableState) -> Iterator[None]:
         if wait.dropped:
@@ -304,10 +299,8 @@ class Merger:
         self.stage = "answer"
         try:
             yield from self._handler.answer(wait, one)
-        except RuleFailedError as error:  # Rows that are read are brought up to date by it.
-            self._handler.fail(str(error))
-        except MemoryError as error:
-            self._handler.fail(f"no memory to answer a pull of key {one.spec.key!r}: {error}")
+        except (RuleFailedError, MemoryError) as error:  # Rows that are read are brought up to date by the rule.
+            self._fail(error, f"answer a pull of key {one.spec.key!r}")
 
     def _answer_or_wait(self, wait: PullWait, one: TableState) -> None:
         passed = one.passed(wait)
