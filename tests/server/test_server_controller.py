@@ -492,7 +492,7 @@ def test_an_agent_that_takes_leave_is_lost_at_once(world: World) -> None:
     world.submit()
     world.bring_to(JobState.RUNNING)
     world.carry_out(world.controller.leave(workers[1], world.now))
-    assert world.jobs["job"].reason == "worker-1 (worker 1) took leave: it was ended, at step 0 of 6"
+    assert world.jobs["job"].reason == "worker-1 (worker 1) was stopped: it was ended, at step 0 of 6"
 
 
 def test_a_waiting_job_starts_when_another_ends(world: World) -> None:

@@ -220,7 +220,7 @@ def test_a_job_that_was_resumed_recovers_from_there_until_it_has_a_snapshot_of_i
     world.submit(plan(steps=100, max_restarts=2, resume=other))
     world.bring_to(JobState.RUNNING)
     world.report(world.lease(AgentKind.SHARD, 0), AllocationEvent.FAILED, reason="killed", lost=True)
-    assert "the job goes on from step 40: no step is done again; it may 1 more times" in world.said()
+    assert "the job goes on from step 40: no step is done again; it can recover 1 more times" in world.said()
     (allocation,) = world.orders(world.lease(AgentKind.SHARD, 0).agent).allocations
     assert allocation.snapshot == other
 

@@ -34,9 +34,9 @@ HELLOS: Final = 50
 """A Hello is said again so often within the silence, until it is answered: it, or its answer, may have been lost."""
 
 AFTER_LOSS: Final = (
-    "connect every slot anew and set the values again, as of a snapshot, or restart all shards to begin anew"
+    "restart all shards, connect every slot with step= and restore the values that you have saved after that step"
 )
-"""What a person can do then; the other shards still have their values."""
+"""What a person can do then: the other shards have later values, which would not fit."""
 
 _PASSING: Final = frozenset({RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY})
 """Refusals that may pass: the shard is about to open the job, or to forget a process that died."""

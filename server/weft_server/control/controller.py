@@ -177,7 +177,7 @@ class Controller:
     def leave(self, agent: str, now: Timestamp, why: str | None = None) -> list[Instruction]:
         """An agent takes leave, or its parent tells `why` it ended. Raises UnknownError."""
         told = why or "it was ended"
-        left = self._lose(self._registry.get(agent), told, now, how="took leave", counts=why is not None)
+        left = self._lose(self._registry.get(agent), told, now, how="was stopped", counts=why is not None)
         return left + self._settle(now)
 
     def orders(self, agent: str) -> Orders:

@@ -505,7 +505,7 @@ class JobRun:
             case HandOver(restarts, left):
                 self.leases.vacate(lease)
                 self.vacant_since = now.seconds
-                what = f"another worker is to take its place ({left} more times)"
+                what = f"another worker takes its place; the job can recover {left} more times"
                 self.log.say(f"{reason}; {what}", now, "warning")
                 self.log.set(restarts=restarts, reason=reason)
             case PlaceAnew(restarts, left):
@@ -516,7 +516,7 @@ class JobRun:
                 again = max(0, done - first)
                 how = f"goes on from step {first}" if self.memory.began_with else "begins again with step 0"
                 what = f"{again} steps are done again" if again else "no step is done again"
-                self.log.say(f"the job {how}: {what}; it may {left} more times", now, "warning")
+                self.log.say(f"the job {how}: {what}; it can recover {left} more times", now, "warning")
 
     @property
     def _is_handing_over(self) -> bool:
