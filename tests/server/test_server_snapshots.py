@@ -134,7 +134,10 @@ def test_a_job_goes_on_from_its_newest_snapshot(world: World) -> None:
     (allocation,) = world.orders(world.lease(WORKER, 1).agent).allocations
     assert allocation.snapshot == snapshot
     assert [world.lease(WORKER, slot).step for slot in range(2)] == [snapshot.step] * 2
-    assert f"the job goes on from step {snapshot.step}: 40 steps are done again; it can recover 2 more times" in world.said()
+    assert (
+        f"the job goes on from step {snapshot.step}: 40 steps are done again; it can recover 2 more times"
+        in world.said()
+    )
 
 
 def test_values_that_were_given_are_not_set_again_where_a_job_goes_on(world: World) -> None:
