@@ -23,7 +23,7 @@ from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.process import resident_bytes, tune_process
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.snapshot import Held, MissedError
+from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.snapshot_files import SnapshotFile, write_file
 
 AT_ONCE = 1 << 17
@@ -54,14 +54,14 @@ class Pushing:
 
 def snapshot(server: ShardServer, pushing: Pushing, folder: Path, since: int | None) -> tuple[SnapshotFile, int, float]:
     """Writes a snapshot of the next step but one while rows are pushed: its file, its step, and the seconds it took."""
-    told: SimpleQueue[Held | MissedError] = SimpleQueue()
+    told: SimpleQueue[Captured | MissedError] = SimpleQueue()
     written: list[SnapshotFile] = []
     step = pushing.step + 2
     server.capture(step, told.put, since=since)
 
     def write() -> None:
         held = told.get()
-        assert isinstance(held, Held), held
+        assert isinstance(held, Captured), held
         written.append(write_file(str(folder / str(step)), "shard-0.safetensors", held.parts(), {}))
         held.release()
 

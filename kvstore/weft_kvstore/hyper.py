@@ -224,15 +224,19 @@ class Proposal:
 
 
 class HyperHold:
-    """What holds steps: a change from the step of the proposal `held` on is not decided yet."""
+    """What holds steps: a change from the step of the proposal `pending` on is not decided yet."""
 
-    held: Proposal | None = None
+    pending: Proposal | None = None
 
     def holds(self, step: int) -> bool:
         """Whether a step is not to be applied yet."""
-        return self.held is not None and step >= self.held.step
+        return self.pending is not None and step >= self.pending.step
 
     def reason(self) -> str:
         """What it waits for, in words."""
-        held = self.held
-        return "nothing" if held is None else f"slot {held.slot}, which changes hyper-parameters from step {held.step}"
+        pending = self.pending
+        return (
+            "nothing"
+            if pending is None
+            else f"slot {pending.slot}, which changes hyper-parameters from step {pending.step}"
+        )

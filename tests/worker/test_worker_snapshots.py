@@ -20,7 +20,7 @@ from weft_graph.types import DType
 from weft_kvstore.description.records import description_from_json
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.snapshot import Held, MissedError, saved
+from weft_kvstore.shard.snapshot import Captured, MissedError, saved
 from weft_kvstore.snapshot_files import snapshots
 from worker_graphs import bags, mlp, normalized
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, Records, programs_of, run_all, run_of, save_bags, save_data
@@ -132,12 +132,12 @@ class Sharded:
     def request(self, step: int, folder: Path, told: SimpleQueue[SnapshotDone]) -> None:
         """Has all processes write what they hold at a step."""
 
-        def write(name: str, held: Held) -> None:
+        def write(name: str, held: Captured) -> None:
             told.put(SnapshotDone.model_validate(saved(str(folder), name, held, job="job-1", step=step)))
 
-        def captured(number: int) -> Callable[[Held | MissedError], None]:
-            def begin(held: Held | MissedError) -> None:
-                assert isinstance(held, Held), held
+        def captured(number: int) -> Callable[[Captured | MissedError], None]:
+            def begin(held: Captured | MissedError) -> None:
+                assert isinstance(held, Captured), held
                 threading.Thread(target=write, args=(f"shard-{number}.safetensors", held)).start()
 
             return begin

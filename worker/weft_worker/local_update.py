@@ -24,7 +24,7 @@ from weft.api.store import gradient_key
 from weft_kvstore.arrays import Array
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.futures import hand_on
-from weft_kvstore.shard.snapshot import Held, MissedError
+from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import slices_of
 from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader, part_of
 from weft_kvstore.statistics import ClientStatistics
@@ -94,7 +94,7 @@ class LocalUpdateStore:
         self._thread = threading.Thread(target=self._run, name="local-update", daemon=True)
         self._thread.start()
 
-    def capture(self, step: int, done: Callable[[Held | MissedError], None]) -> None:
+    def capture(self, step: int, done: Callable[[Captured | MissedError], None]) -> None:
         """Calls `done` with copies of the keys that this worker updates, and of the rule's arrays, at version `step`,
         once all of them have been at it; it has to be quick. May be called on any thread."""
 
@@ -302,7 +302,7 @@ class LocalUpdateStore:
         capture.parts[key] = [part_of(name, key, 0, array.reshape(-1)) for name, array in arrays.items()]
         if all(parts is not None for parts in capture.parts.values()):
             self._capture = None
-            capture.done(Held(lambda: [part for parts in capture.parts.values() for part in parts or ()]))
+            capture.done(Captured(lambda: [part for parts in capture.parts.values() for part in parts or ()]))
 
     def _restore(self, snapshot: Snapshot) -> None:
         with SnapshotReader(snapshot) as reader, self._updating.device.use():
@@ -319,7 +319,7 @@ class _Capture:
     """What somebody wants of all keys at version `step`, as far as it is there."""
 
     step: int
-    done: Callable[[Held | MissedError], None]
+    done: Callable[[Captured | MissedError], None]
     parts: dict[str, list[Part] | None]
 
 

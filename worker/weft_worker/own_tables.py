@@ -14,7 +14,7 @@ from weft_kvstore.errors import PushRefusedError, StoreError, StoreRefusedError
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.rows.rows import Rows, check_ids, distinct_ids, last_rows, spread_rows, summed_rows
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.snapshot import Capture, Held, MissedError, restore
+from weft_kvstore.shard.snapshot import Capture, Captured, MissedError, restore
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.statistics import ClientStatistics
@@ -93,7 +93,7 @@ class OwnTables:
         with np.errstate(all="ignore"):
             table.set(version, self._placed(table, found), self._sets)
 
-    def capture(self, step: int, done: Callable[[Held | MissedError], None], since: int | None) -> None:
+    def capture(self, step: int, done: Callable[[Captured | MissedError], None], since: int | None) -> None:
         """See `OwnStore.capture`."""
         if self._capture is not None:
             self._capture.drop()

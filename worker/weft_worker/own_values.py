@@ -23,7 +23,7 @@ from weft_kvstore.description.records import KeyDescription, Mode, StoreDescript
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
 from weft_kvstore.futures import OtherThread
 from weft_kvstore.local.local_store import LocalStore
-from weft_kvstore.shard.snapshot import Held, MissedError, joined
+from weft_kvstore.shard.snapshot import Captured, MissedError, joined
 from weft_kvstore.sharding import slices_of
 from weft_kvstore.snapshot_files import UPDATES, VALUE, Part, Snapshot, SnapshotReader, part_of
 from weft_kvstore.statistics import ClientStatistics
@@ -85,7 +85,7 @@ class OwnStore:
         self._version = 0
         self._to_set: dict[int, dict[str, Array]] = {}
         self._waits: list[tuple[int, str, Future[Any], Callable[[], Any]]] = []
-        self._capture: tuple[int, Callable[[Held | MissedError], None]] | None = None
+        self._capture: tuple[int, Callable[[Captured | MissedError], None]] | None = None
         """At which version somebody wants all that there is."""
         self._closed = False
         self._lock = threading.RLock()
@@ -148,7 +148,7 @@ class OwnStore:
         for future, outcome in reached:
             _end(future, outcome)
 
-    def capture(self, step: int, done: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
+    def capture(self, step: int, done: Callable[[Captured | MissedError], None], *, since: int | None = None) -> None:
         """Calls `done` with all values and the rule's arrays at version `step`, once they are at it; it has to be
         quick. What it is given is to be released. May be called on any thread. `since`: of tables what has changed
         since the capture at that step, if that is known."""
@@ -291,10 +291,10 @@ class OwnStore:
         self._first = None
         self._version = snapshot.step
 
-    def _held(self) -> Held:
+    def _held(self) -> Captured:
         """Copies of the dense keys."""
         parts = self._parts()
-        return Held(lambda: parts)
+        return Captured(lambda: parts)
 
     def _parts(self) -> list[Part]:
         found: list[Part] = []

@@ -25,7 +25,7 @@ from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.errors import StoreLostError
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.snapshot import Held, MissedError, joined, saved
+from weft_kvstore.shard.snapshot import Captured, MissedError, joined, saved
 from weft_kvstore.snapshot_files import SnapshotError
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
@@ -136,7 +136,7 @@ def store_of(task: Task, opened: OpenStore, device: Device) -> Store:
 READ_AHEAD_BYTES = 1 << 20
 """Of a batch: one that is larger is read while the step before it computes, on a thread of its own."""
 
-Capture = Callable[[int, Callable[[Held | MissedError], None]], None]
+Capture = Callable[[int, Callable[[Captured | MissedError], None]], None]
 """capture(step, done): that of a store."""
 
 
@@ -218,7 +218,7 @@ class Run:
         """Asks for all values that this process keeps, as they are after `step` steps, to be written to a folder; of
         tables what has changed since another step, if that is known. What becomes of it is reported."""
 
-        def done(outcome: Held | MissedError) -> None:
+        def done(outcome: Captured | MissedError) -> None:
             if isinstance(outcome, MissedError):
                 self._reporter.report(snapshot=SnapshotDone(step=step, error=str(outcome), missed=True))
             else:
@@ -227,27 +227,27 @@ class Run:
 
         self._capture(step, since, done)
 
-    def _capture(self, step: int, since: int | None, done: Callable[[Held | MissedError], None]) -> None:
+    def _capture(self, step: int, since: int | None, done: Callable[[Captured | MissedError], None]) -> None:
         """Captures all that this process keeps."""
         if self._captures is None:
             done(MissedError("the run has not begun"))
             return
         captures = self._captures(since)
         if not captures:
-            done(Held(list))
+            done(Captured(list))
             return
         captured = joined(len(captures), done)
         for capture in captures:
             capture(step, captured)
 
-    def _write(self, folder: str, step: int, held: Held) -> None:
+    def _write(self, folder: str, step: int, held: Captured) -> None:
         name = f"worker-{self._allocation.slot}.safetensors"
         done = saved(folder, name, held, job=self._allocation.job, step=step)
         self._reporter.report(snapshot=SnapshotDone.model_validate(done))
 
     def _write_last(self) -> None:
         """Writes what there is after the last step, where this process alone has it: it goes with the process."""
-        folder, step, outcome = self._allocation.last_snapshot, self._allocation.steps, Queue[Held | MissedError]()
+        folder, step, outcome = self._allocation.last_snapshot, self._allocation.steps, Queue[Captured | MissedError]()
         if folder is None:
             return
         self._capture(step, None, outcome.put)

@@ -258,12 +258,12 @@ class Bucket:
             behind, last, oldest, newest = min(map(min, rows)), min(map(max, rows)), min(numbers), max(numbers)
         else:
             behind, last, oldest, newest = arrived.min(), arrived.max(axis=1).min(), int(done.min()), done.max()
-        held = math.inf if hold is None or hold.held is None else hold.held.step
-        if last <= oldest or oldest >= held:
+        undecided = math.inf if hold is None or hold.pending is None else hold.pending.step
+        if last <= oldest or oldest >= undecided:
             return None
         low, high, step = first, stop, oldest
         if not (oldest == newest < behind and self.sets.complete):  # Nearly always it is.
-            ready: Array = np.logical_and.reduce(arrived > done) & (done < held) & ~self.sets.lacking(first, stop)
+            ready: Array = np.logical_and.reduce(arrived > done) & (done < undecided) & ~self.sets.lacking(first, stop)
             low = int(ready.argmax())
             if not ready[low] or (spec.is_whole and not ready.all()):
                 return None

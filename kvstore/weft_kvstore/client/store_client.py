@@ -25,7 +25,7 @@ from weft_kvstore.encryption.key_files import check_pair, new_curve_keys
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.snapshot import Held, MissedError
+from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import Routing, routing_of
 from weft_kvstore.snapshot_files import Snapshot, SnapshotReader, part_of
 from weft_kvstore.statistics import ClientStatistics, LinkStatistics
@@ -107,7 +107,7 @@ class StoreClient(StoreCalls):
     ) -> None:
         self.close()
 
-    def capture(self, step: int, captured: Callable[[Held | MissedError], None]) -> None:
+    def capture(self, step: int, captured: Callable[[Captured | MissedError], None]) -> None:
         """Calls `captured` with copies of this slot's residuals after the steps before `step`, once these are encoded;
         it has to be quick. May be called on any thread, and while pushes are under way."""
         array = residual_array(self._slot)
@@ -117,7 +117,7 @@ class StoreClient(StoreCalls):
                 captured(MissedError(f"slot {self._slot} has encoded gradients of step {found - 1} already"))
                 return
             parts = [part_of(array, key, 0, one) for key, one in found.items()]
-            captured(Held(lambda: parts))
+            captured(Captured(lambda: parts))
 
         name, encoders = f"capture of residuals at step {step}", self._core.encoders
         self._on_encoders(name, lambda: encoders.capture(step, owed))

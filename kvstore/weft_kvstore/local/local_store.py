@@ -27,7 +27,7 @@ from weft_kvstore.same_host.arrays import ClientMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.snapshot import Capture, Held, MissedError, restore
+from weft_kvstore.shard.snapshot import Capture, Captured, MissedError, restore
 from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.statistics import ClientStatistics
 
@@ -115,7 +115,9 @@ class LocalStore(_AtSlot):
         """The same store as another slot sees it; closing it closes nothing. Raises ValueError."""
         return _AtSlot(self, self._description, slot)
 
-    def capture(self, step: int, captured: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
+    def capture(
+        self, step: int, captured: Callable[[Captured | MissedError], None], *, since: int | None = None
+    ) -> None:
         """Calls `captured`, on the store's thread, with all that there is at version `step`, once it is at it; it has
         to be quick. What it is given is to be released. `since`: of tables what has changed since the capture at that
         step, if that is known."""

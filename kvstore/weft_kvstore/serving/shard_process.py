@@ -39,7 +39,7 @@ from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import OpenStoppedError
-from weft_kvstore.shard.snapshot import Held, MissedError, saved
+from weft_kvstore.shard.snapshot import Captured, MissedError, saved
 from weft_kvstore.snapshot_files import Snapshot, SnapshotError
 from weft_kvstore.structs import Reader
 
@@ -193,11 +193,11 @@ def _carry_out(
 def _write_snapshot(server: ShardServer, task: ShardTask, wanted: SnapshotRequest, say: Callable[..., None]) -> None:
     """Captures the shard, and writes its file on a thread of its own. What becomes of it is reported."""
 
-    def write(held: Held) -> None:
+    def write(held: Captured) -> None:
         name = f"shard-{task.shard}.safetensors"
         say(report={"snapshot": saved(wanted.folder, name, held, job=task.store.job, step=wanted.step)})
 
-    def captured(outcome: Held | MissedError) -> None:
+    def captured(outcome: Captured | MissedError) -> None:
         if isinstance(outcome, MissedError):
             say(report={"snapshot": {"step": wanted.step, "error": str(outcome), "missed": True}})
         else:

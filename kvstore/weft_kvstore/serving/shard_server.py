@@ -31,7 +31,7 @@ from weft_kvstore.serving.connections import UnknownPeers
 from weft_kvstore.settings import MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.snapshot import Capture, Held, MissedError, restore
+from weft_kvstore.shard.snapshot import Capture, Captured, MissedError, restore
 from weft_kvstore.snapshot_files import Snapshot
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
@@ -290,7 +290,9 @@ class ShardServer:
             made.close()
             raise
 
-    def capture(self, step: int, captured: Callable[[Held | MissedError], None], *, since: int | None = None) -> None:
+    def capture(
+        self, step: int, captured: Callable[[Captured | MissedError], None], *, since: int | None = None
+    ) -> None:
         """Captures what the job is at version `step`, as its slices reach it. `captured` is called on the shard's
         thread, and has to be quick; what it is given is to be released, once nobody reads it. May be called on any
         thread once the job is open; a capture that is not complete is dropped. Keys that workers update are theirs to

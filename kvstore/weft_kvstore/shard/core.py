@@ -470,7 +470,7 @@ class ShardCore:
         """Takes part in agreeing on a change. Raises ProtocolError for what cannot be meant."""
         shard = peer.job.shard
         live = shard.live
-        held = live.held
+        pending = live.pending
         if isinstance(message, Hyper):
             self.links.say(peer.identity, _proposed(shard, peer, message, now))
         elif isinstance(message, HyperDecide):
@@ -479,24 +479,24 @@ class ShardCore:
         else:
             live.settle(message.proposal, message.version)
             self._done(peer, message.request)
-        if held is not None and live.held is None:
+        if pending is not None and live.pending is None:
             self.work.go_on(shard)
 
     def _doubt_hyper(self, job: Job, now: float, silence_s: float) -> None:
         """A proposal that is held for too long, or whose proposer is gone: shard 0 gives it up by itself, the others
         ask what became of it, another client each time."""
         live = job.shard.live
-        held = live.held
+        pending = live.pending
         linked = {peer.slot: peer.hello.process for peer in job.connected}
-        if held is None or not live.is_in_doubt(now, silence_s, linked):
+        if pending is None or not live.is_in_doubt(now, silence_s, linked):
             return
         if live.decides:
-            live.decide(held.id, take=False)
+            live.decide(pending.id, take=False)
             self.work.go_on(job.shard)
         elif linked:
             self._doubts += 1
             asked = job.peers[sorted(linked)[self._doubts % len(linked)]]
-            self.links.say(asked.identity, HyperDoubt(held.id))
+            self.links.say(asked.identity, HyperDoubt(pending.id))
 
     def wants_flush(self) -> bool:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""

@@ -31,9 +31,9 @@ from weft_kvstore.wire.codec import ProtocolError
 #
 #          | once                                                   | then, on this shard
 # ---------|--------------------------------------------------------|--------------------------------------------------
-# held     | nobody has begun its step here, and no other is held   | its step, and what is later, is not applied
+# pending  | nobody has begun its step here, and none is pending    | its step, and what is later, is not applied
 # taken    | shard 0 has decided so, when each shard was holding it | steps from its own on use the numbers
-# given up | shard 0 has decided so: it was withdrawn, or took long | it is as if it had never been
+# given up | shard 0 has decided so: it was withdrawn, or took long | nothing changes
 #
 # Shard 0 decides, and remembers: so what was decided can be learned wherever the proposer dies. The other shards hold a
 # proposal until they hear of it. In doubt they have any client ask shard 0, which gives up what it has not decided.
@@ -73,14 +73,14 @@ class LiveHyper(HyperHold):
         self._ranges: dict[str, Least] = {}
         """Of numbers of the whole job, for it takes a look at every key to find one."""
 
-    # --- A proposal: held, and then taken or given up
+    # --- A proposal: pending, and then taken or given up
 
     def propose(self, proposal: Proposal) -> None:
         """Holds a proposal. That it is held already changes nothing. Raises ChangeRefusedError."""
-        if self.held is not None:
-            if self.held.id == proposal.id:
+        if self.pending is not None:
+            if self.pending.id == proposal.id:
                 return
-            detail = f"slot {self.held.slot} is changing hyper-parameters at this moment; try again"
+            detail = f"slot {self.pending.slot} is changing hyper-parameters at this moment; try again"
             raise ChangeRefusedError(detail, proposal.step)
         if self._decided.get(proposal.id) == 0:
             raise ChangeRefusedError("it took too long and was given up; try again", proposal.step)
@@ -92,7 +92,7 @@ class LiveHyper(HyperHold):
             raise ChangeRefusedError(far, proposal.step)
         if self._waiting(proposal.key_index) >= MOST_WAITING:
             raise ChangeRefusedError(f"{MOST_WAITING} changes wait for their steps already", proposal.step)
-        self.held = proposal
+        self.pending = proposal
 
     def decide(self, proposal: bytes, *, take: bool) -> int:
         """What becomes of a proposal: its version, or 0 where it is given up. It is decided once; `take` is the
@@ -100,7 +100,7 @@ class LiveHyper(HyperHold):
         if not self.decides:
             raise ProtocolError("HyperDecide: this is not shard 0")
         if proposal not in self._decided:
-            holds = self.held is not None and self.held.id == proposal
+            holds = self.pending is not None and self.pending.id == proposal
             self._end(proposal, self.version + 1 if take and holds else 0)
         return self._decided[proposal]
 
@@ -108,7 +108,7 @@ class LiveHyper(HyperHold):
         """Hears what was decided; again, it changes nothing. Raises ProtocolError for what cannot have been."""
         if self.decides:
             raise ProtocolError("HyperSettle: this is shard 0, which decides")
-        if self.held is None or self.held.id != proposal:
+        if self.pending is None or self.pending.id != proposal:
             return
         if version not in {0, self.version + 1}:
             raise ProtocolError(f"HyperSettle.version: {version}, this shard has {self.version} changes")
@@ -116,22 +116,22 @@ class LiveHyper(HyperHold):
 
     def after_stall(self, stall_s: float) -> None:
         """The shard stood still for so long: it could not hear the proposer."""
-        if self.held is not None:
-            self.held = replace(self.held, since=self.held.since + stall_s)
+        if self.pending is not None:
+            self.pending = replace(self.pending, since=self.pending.since + stall_s)
 
     def is_in_doubt(self, now: float, silence_s: float, linked: Mapping[int, bytes]) -> bool:
         """Whether its proposer is gone, or takes long; `linked` has the process of each slot that is connected."""
-        held = self.held
-        return held is not None and (now - held.since > silence_s or linked.get(held.slot) != held.process)
+        pending = self.pending
+        return pending is not None and (now - pending.since > silence_s or linked.get(pending.slot) != pending.process)
 
     def _end(self, proposal: bytes, version: int) -> None:
-        held = self.held
+        pending = self.pending
         if version:
-            assert held is not None
+            assert pending is not None
             self.version = version
-            self.change(held.key_index, held.step, held.numbers)
-        if held is not None and held.id == proposal:
-            self.held = None
+            self.change(pending.key_index, pending.step, pending.numbers)
+        if pending is not None and pending.id == proposal:
+            self.pending = None
         self._decided[proposal] = version
         alike = [one for one, of in self._decided.items() if bool(of) == bool(version)]
         if len(alike) > KEPT:

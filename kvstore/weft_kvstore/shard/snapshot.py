@@ -50,7 +50,7 @@ class MissedError(Exception):
     """The version has passed, or could not be captured; the message names a key and the version that it is at."""
 
 
-class Held(NamedTuple):
+class Captured(NamedTuple):
     """What a process holds at one version. `parts` gives it, once, on any thread, until `release`. The loss scale is
     that of its step, where there is one. `since`: of tables it has only what has changed since that step."""
 
@@ -82,7 +82,7 @@ class Capture:
         self,
         shard: JobShard,
         step: int,
-        done: Callable[[Held | MissedError], None],
+        done: Callable[[Captured | MissedError], None],
         there: OtherThread,
         *,
         without: Collection[str] = (),
@@ -153,7 +153,7 @@ class Capture:
                 self._end()
                 scale = None if self._shard.gate is None else self._shard.gate.loss_scale
                 parts = partial(_parts, self._shard, self._views, self._tables, self._there, self._without)
-                self._done(Held(parts, scale, lambda: self._there.soon(self._release), self._since))
+                self._done(Captured(parts, scale, lambda: self._there.soon(self._release), self._since))
         except Exception as error:  # noqa: BLE001  # a callback's outermost frame
             _log.exception("the snapshot of step %d failed on shard %d", self._step, self._shard.shard)
             self._end()
@@ -262,17 +262,17 @@ def _table_parts(unit: TableState, captured: TableCapture, there: OtherThread) -
             yield Part(name, key, begin, some * widths[name], str(array.dtype), column(name))
 
 
-def joined(count: int, done: Callable[[Held | MissedError], None]) -> Callable[[Held | MissedError], None]:
+def joined(count: int, done: Callable[[Captured | MissedError], None]) -> Callable[[Captured | MissedError], None]:
     """What several parts of a process hold at one version, as one: a function that may be called on any thread with
     each of so many. One that was missed ends all of them."""
-    found: list[Held | MissedError] = []
+    found: list[Captured | MissedError] = []
     left = list(range(count))
 
-    def add(one: Held | MissedError) -> None:
+    def add(one: Captured | MissedError) -> None:
         found.append(one)
         if left.pop():  # Of all threads one takes the last, which is 0.
             return
-        held = [each for each in found if isinstance(each, Held)]
+        held = [each for each in found if isinstance(each, Captured)]
 
         def release() -> None:
             for each in held:
@@ -285,12 +285,12 @@ def joined(count: int, done: Callable[[Held | MissedError], None]) -> Callable[[
             return
         scale = next((each.loss_scale for each in held if each.loss_scale is not None), None)
         since = next((each.since for each in held if each.since is not None), None)  # One of them has all tables.
-        done(Held(lambda: [part for each in held for part in each.parts()], scale, release, since))
+        done(Captured(lambda: [part for each in held for part in each.parts()], scale, release, since))
 
     return add
 
 
-def saved(folder: str, name: str, held: Held, *, job: str, step: int) -> dict[str, Any]:
+def saved(folder: str, name: str, held: Captured, *, job: str, step: int) -> dict[str, Any]:
     """Writes what a process holds, and releases it. What is to be reported: the file's name, length and digest, or why
     there is none."""
     try:

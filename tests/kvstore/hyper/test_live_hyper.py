@@ -158,7 +158,7 @@ def end(simulation: Simulation, choose: random.Random, futures: list[Future[Any]
     """Until the changes have ended, and no shard holds one back of which it has not heard what became."""
     for _ in range(40):
         simulation.settle(choose)
-        if all(future.done() for future in futures) and not any(live_of(core).held for core in simulation.shards):
+        if all(future.done() for future in futures) and not any(live_of(core).pending for core in simulation.shards):
             return
         pass_time(simulation, 0.5)
     raise AssertionError("changes do not end")

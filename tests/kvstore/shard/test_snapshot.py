@@ -24,7 +24,7 @@ from weft_kvstore.rows import arrays as rows_arrays
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard import snapshot
-from weft_kvstore.shard.snapshot import Held, MissedError
+from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.snapshot_files import Snapshot, SnapshotError, SnapshotFile, SnapshotReader, write_file
 
 WAIT_S = 30.0
@@ -124,19 +124,19 @@ class Cluster:
             found |= {f"{array}/{name}": values.tobytes() for array, values in state.items()}
         return found
 
-    def capture(self, step: int, since: int | None = None) -> list[SimpleQueue[Held | MissedError]]:
-        told: list[SimpleQueue[Held | MissedError]] = []
+    def capture(self, step: int, since: int | None = None) -> list[SimpleQueue[Captured | MissedError]]:
+        told: list[SimpleQueue[Captured | MissedError]] = []
         for server in self.servers:
-            queue: SimpleQueue[Held | MissedError] = SimpleQueue()
+            queue: SimpleQueue[Captured | MissedError] = SimpleQueue()
             server.capture(step, queue.put, since=since)
             told.append(queue)
         return told
 
-    def written(self, told: Sequence[SimpleQueue[Held | MissedError]], step: int, folder: Path) -> Snapshot:
+    def written(self, told: Sequence[SimpleQueue[Captured | MissedError]], step: int, folder: Path) -> Snapshot:
         files, scale = [], None
         for number, queue in enumerate(told):
             held = queue.get(timeout=WAIT_S)
-            assert isinstance(held, Held)
+            assert isinstance(held, Captured)
             files.append(write_file(str(folder), f"shard-{number}.safetensors", held.parts(), {"step": str(step)}))
             scale = held.loss_scale
             held.release()
@@ -201,7 +201,7 @@ def test_a_snapshot_of_what_has_changed_in_tables_goes_on_as_a_whole_one(tmp_pat
     """The capture at step 4 comes to nothing, so that at 6 has what changed since 2."""
     chain: list[SnapshotFile] = []
 
-    def keep(store: Cluster, told: Sequence[SimpleQueue[Held | MissedError]], step: int) -> Snapshot:
+    def keep(store: Cluster, told: Sequence[SimpleQueue[Captured | MissedError]], step: int) -> Snapshot:
         written = store.written(told, step, tmp_path / f"{step}-1")
         snapshot = msgspec.structs.replace(written, files=(*chain, *written.files))
         chain.extend(msgspec.structs.replace(file, folder=f"{step}-1") for file in written.files)
@@ -212,7 +212,7 @@ def test_a_snapshot_of_what_has_changed_in_tables_goes_on_as_a_whole_one(tmp_pat
             told = store.capture(step, since)
             done(store.step(step - 2) + store.step(step - 1))
             held = [queue.get(timeout=WAIT_S) for queue in told]
-            assert [each.since for each in held if isinstance(each, Held)] == [since] * 2
+            assert [each.since for each in held if isinstance(each, Captured)] == [since] * 2
             if step != 4:
                 for queue, each in zip(told, held, strict=True):
                     queue.put(each)
@@ -237,7 +237,7 @@ def test_a_snapshot_is_of_one_step_though_slots_are_ahead_and_nothing_stays_pinn
         assert store.all_at(4) != expected
         files = []
         for number, held in enumerate(captured):
-            assert isinstance(held, Held)
+            assert isinstance(held, Captured)
             files.append(write_file(str(tmp_path), f"shard-{number}.safetensors", held.parts(), {}))
             held.release()
         with SnapshotReader(Snapshot(2, str(tmp_path), tuple(files))) as reader:
@@ -262,7 +262,7 @@ def test_a_capture_is_complete_though_one_before_it_is_released_meanwhile(tmp_pa
         assert store.written(later, 2, tmp_path / "2").step == 2
 
 
-@pytest.mark.parametrize("failing", ["_captured", "TableCapture", "Held"])
+@pytest.mark.parametrize("failing", ["_captured", "TableCapture", "Captured"])
 def test_a_capture_that_fails_says_so_and_training_goes_on(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_memory(*_: object, **__: object) -> None:
         raise MemoryError("none is left")
@@ -279,7 +279,7 @@ def test_a_capture_that_fails_says_so_and_training_goes_on(failing: str, monkeyp
                 assert "could not capture it: MemoryError('none is left')" in str(missed)
         done(store.step(2))
         (held, _) = [queue.get(timeout=WAIT_S) for queue in store.capture(3)]
-        assert isinstance(held, Held)
+        assert isinstance(held, Captured)
 
 
 def test_a_step_that_has_passed_is_told_with_the_key_and_a_later_one_takes_its_place(tmp_path: Path) -> None:

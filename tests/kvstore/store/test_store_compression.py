@@ -35,7 +35,7 @@ from weft_kvstore.compression.description import CompressionDescription, Kind, S
 from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.snapshot import Held, MissedError
+from weft_kvstore.shard.snapshot import Captured, MissedError
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.snapshot_files import Snapshot, write_file
 from weft_kvstore.store import Store
@@ -293,7 +293,7 @@ def test_what_is_owed_after_a_step_is_captured_while_pushes_are_under_way_and_ot
     description = compressed_store(gradients=TWO_BIT)
     names = [name for name in names_of(description) if name != "small"]
     with served(description) as (description, _), clients_of(description, LINK) as stores:
-        told: list[SimpleQueue[Held | MissedError]] = [SimpleQueue() for _ in stores]
+        told: list[SimpleQueue[Captured | MissedError]] = [SimpleQueue() for _ in stores]
         owed: list[dict[str, np.ndarray]] = []
         for step in range(2):
             for push in [push_all(store, description, slot, step) for slot, store in enumerate(stores)]:
@@ -308,7 +308,7 @@ def test_what_is_owed_after_a_step_is_captured_while_pushes_are_under_way_and_ot
         files = []
         for slot, queue in enumerate(told):
             held = queue.get(timeout=WAIT_S)
-            assert isinstance(held, Held)
+            assert isinstance(held, Captured)
             files.append(write_file(str(tmp_path), f"worker-{slot}.safetensors", held.parts(), {}))
             stores[slot].capture(1, told[slot].put)
             assert "has encoded gradients of step 3 already" in str(told[slot].get(timeout=WAIT_S))
@@ -334,12 +334,12 @@ def test_what_a_key_owes_that_is_not_pushed_is_captured_at_the_barrier() -> None
     description = compressed_store(gradients=TWO_BIT)
     names = [name for name in names_of(description) if name != "small"]
     with served(description) as (description, _), clients_of(description, LINK) as stores:
-        told: SimpleQueue[Held | MissedError] = SimpleQueue()
+        told: SimpleQueue[Captured | MissedError] = SimpleQueue()
         stores[0].capture(1, told.put)
         stores[0].push("w", 0, gradient_of(description.keys[0], 0, 0))
         stores[0].barrier(0, [name for name in names_of(description) if name != "w"]).result(WAIT_S)
         held = told.get(timeout=WAIT_S)
-        assert isinstance(held, Held)
+        assert isinstance(held, Captured)
         assert {part.key for part in held.parts()} == set(names)
 
 
