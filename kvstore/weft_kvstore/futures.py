@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError, wait
 from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
 from weft_kvstore.errors import StoreLostError
@@ -37,8 +38,7 @@ class Driver(Protocol):
         Raises StoreError where the future could never end while this waits."""
 
     def ended(self, future: StoreFuture[Any]) -> None:
-        """It is `waited_for`, or has `_done_callbacks`, and has ended, on this thread; `_invoke_callbacks` is to be
-        called soon where it has any."""
+        """It is `waited_for`, or has callbacks, and has ended, on this thread; `call_back` is to be called soon."""
 
 
 class StoreFuture(Future[T]):
@@ -99,6 +99,24 @@ class StoreFuture(Future[T]):
             self.driver.drive(self, timeout)
             timeout = timeout and 0.0
         return super().exception(timeout)
+
+    def sleep(self, woken: SimpleQueue[None], timeout_s: float) -> None:
+        """Waits until it has ended, or something is put in `woken`, at most that long. No lock is held meanwhile that
+        who ends it takes: a signal's handler may come at any time, and wait too."""
+
+        def wake(_: Future[T]) -> None:
+            woken.put(None)
+
+        self.hook(wake)
+        try:
+            with suppress(Empty):
+                woken.get(timeout=timeout_s)
+        finally:
+            _withdrawn(wake, self._hooks)
+
+    def call_back(self) -> None:
+        """Runs its callbacks, once it has ended."""
+        self._invoke_callbacks()
 
     def hook(self, hook: Callable[[Future[T]], None]) -> None:
         """Calls it when the future ends, or now; see `on_end`."""
@@ -221,7 +239,7 @@ def joined(
     return result
 
 
-def finished(value: T) -> Future[T]:
+def finished(value: T) -> StoreFuture[T]:
     """A future that has ended."""
     future: StoreFuture[T] = StoreFuture()
     future.set_result(value)

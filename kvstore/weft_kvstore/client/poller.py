@@ -11,9 +11,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from signal import SIGINT
 from types import FrameType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.client.sockets import ClientSockets, Readable
@@ -24,10 +25,6 @@ from weft_kvstore.process import OwnProcess, Wakeup
 # --- Ctrl-C, kept back while the main thread is in the middle of something --------------------------------------------
 
 
-MAIN: Final = threading.main_thread().ident
-"""Where Python calls the handlers of signals."""
-
-
 _INTERRUPT: Final = int(SIGINT)
 
 
@@ -36,8 +33,12 @@ class Interrupts:
     may raise, as CPython's own does. For the main thread alone; where one is entered within another, the outer one's
     end is the end, and its `sleep` that of both.
 
-    It takes the handler's place meanwhile, and leaves alone what is no handler of Python's.
+    It takes the handler's place meanwhile, and leaves alone what is no handler of Python's, and one that is set
+    meanwhile.
     """
+
+    thread: ClassVar[int | None] = threading.main_thread().ident
+    """The main thread, where Python calls the handlers of signals."""
 
     are_held = False
     """Whether the main thread is in the middle of something, and does not sleep."""
@@ -85,12 +86,19 @@ class Interrupts:
             self._interrupted = True
 
 
+def _in_child() -> None:
+    """The thread that has forked is the main thread of the child."""
+    Interrupts.thread = threading.get_ident()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
 _OTHER_THREAD: Final = contextlib.nullcontext()
 
 
 def uninterrupted() -> contextlib.AbstractContextManager[object]:
     """Keeps Ctrl-C back from what this thread does within it, which waits for nothing."""
-    return Interrupts() if threading.get_ident() == MAIN and not Interrupts.are_held else _OTHER_THREAD
+    return Interrupts() if threading.get_ident() == Interrupts.thread and not Interrupts.are_held else _OTHER_THREAD
 
 
 # --- A thread that sleeps, over a client's sockets or not, and is woken -----------------------------------------------
@@ -209,8 +217,8 @@ class Poller:
         self._gone = False
         self._failure: BaseException | None = None
         self._to_call_back: deque[StoreFuture[Any]] = deque()
-        self._followers: list[StoreFuture[Any]] = []
-        """What those wait for that do not lead, in the order in which they came."""
+        self._followers: list[tuple[StoreFuture[Any], SimpleQueue[None]]] = []
+        """What those wait for that do not lead, and what wakes them, in the order in which they came."""
         self.waited_for: StoreFuture[Any] | None = None
         self._is_led = False
         """Whether a caller leads."""
@@ -254,9 +262,12 @@ class Poller:
         if os.getpid() != self._process.number:
             self._process.check()
         if self._leading._is_owned() or self._working._is_owned():
-            raise StoreError("in the middle of the store's own work nobody can wait for a result of it")
+            raise StoreError(
+                "a signal's handler or a finalizer came in the middle of the store's own work, "
+                "where it cannot wait for a result: wait once it has returned"
+            )
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        interrupts = Interrupts() if threading.get_ident() == MAIN else None
+        interrupts = Interrupts() if threading.get_ident() == Interrupts.thread else None
         with interrupts or _OTHER_THREAD:
             while not future.has_ended and time.monotonic() < until:
                 if not self._closing and self._leading.acquire(blocking=False):
@@ -383,10 +394,9 @@ class Poller:
             leader.is_asleep = self._is_led = False
             self._led_at = time.monotonic()
             self._leading.release()
-            for other in self._followers.copy():
+            for other, woken in self._followers.copy():
                 if not other.has_ended:  # It may lead now.
-                    with other._condition:
-                        other._condition.notify_all()
+                    woken.put(None)
                     break
             if own.over_sockets:  # It may not have heard of what has come since.
                 own.wake()
@@ -394,22 +404,19 @@ class Poller:
                 self._hand_over()
 
     def _follow(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
-        """Waits until the future has ended, or nobody leads any more. It asks that with the lock by which the leader
-        wakes it when it leaves, so that one of both sees the other."""
-
-        def wait() -> None:
-            with future._condition:
-                if not future.has_ended and (self._is_led or self._closing):
-                    future._condition.wait(max(min(until - time.monotonic(), threading.TIMEOUT_MAX), 0.0))
-
-        self._followers.append(future)
+        """Waits until the future has ended, or nobody leads any more: it says that it waits, then asks that, and who
+        leaves says so, then looks who waits, so that one of both sees the other."""
+        follower = future, SimpleQueue[None]()
+        self._followers.append(follower)
         try:
-            if interrupts is None:
-                wait()
-            else:
-                interrupts.sleep(wait)
+            if not future.has_ended and (self._is_led or self._closing):
+                left_s = max(min(until - time.monotonic(), threading.TIMEOUT_MAX), 0.0)
+                if interrupts is None:
+                    future.sleep(follower[1], left_s)
+                else:
+                    interrupts.sleep(future.sleep, follower[1], left_s)
         finally:
-            self._followers.remove(future)
+            self._followers.remove(follower)
 
     def _run(self) -> None:
         """The thread's work."""
@@ -443,7 +450,7 @@ class Poller:
         """Callbacks are the user's: nothing is held meanwhile."""
         while self._to_call_back:
             with contextlib.suppress(IndexError):  # Another thread has it.
-                self._to_call_back.popleft()._invoke_callbacks()
+                self._to_call_back.popleft().call_back()
 
     def _end(self, failure: BaseException | None) -> None:
         """The thread is to release everything. The first who says so says why."""

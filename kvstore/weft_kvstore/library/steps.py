@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
-from itertools import repeat
+from itertools import count, repeat
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, TypeVar, overload
 
@@ -197,7 +197,7 @@ class StepCounts:
             raise ValueError(f"step {last}: the next to end is step {self._ended}")
         found = []
         for one in range(self._ended, last + 1):
-            nothing = [name for name, count in self.counts.items() if count <= one]
+            nothing = [name for name, begun in self.counts.items() if begun <= one]
             self.counts.update(dict.fromkeys(nothing, one + 1))
             found.append((one, nothing))
         self._ended = last + 1
@@ -456,34 +456,34 @@ class Barriers:
         self._store = store
         self._number: int | None = None
         """The next barrier's; None: the store has not said yet where the others are."""
-        self._last: Future[None] = finished(None)
-        self._lock = threading.RLock()
-        self._begins = False
+        self._calls = count()
+        self._outcomes: dict[int, StoreFuture[None]] = {-1: finished(None)}
 
     def meet(self) -> Future[None]:
-        """Ends when every slot has called it as often. Raises StoreError in a signal's handler that came in the middle
-        of another call of it."""
-        outcome: StoreFuture[None] = StoreFuture()
-        with self._lock:
-            if self._begins:
-                raise StoreError("barrier: a signal's handler cannot begin one while its thread begins another")
-            self._begins = True
-            try:
-                met = self._begin(None) if self._last.done() else then(self._last, self._begin)
-                self._last = met
-                outcome.driver = driver_of(met)
-            finally:
-                self._begins = False
-
-        def ended(met: Future[None]) -> None:
-            error = _in_words_of_barrier(error_of(met))
-            if error is None:
-                outcome.set_result(None)
-            else:
-                outcome.set_exception(error)
-
-        on_end(met, ended)
+        """Ends when every slot has called it as often."""
+        with uninterrupted():  # No lock: another signal's handler may call it in the middle of it.
+            call = next(self._calls)
+            before, outcome = self._outcome_of(call - 1), self._outcome_of(call)
+            met = self._begin(None) if before.done() else then(before, self._begin)
+            outcome.driver = driver_of(met)
+            on_end(met, partial(self._ended, outcome))
         return outcome
+
+    def _outcome_of(self, call: int) -> StoreFuture[None]:
+        """Asked twice: by the call, and by the one that follows it; either may be first."""
+        made: StoreFuture[None] = StoreFuture()
+        found = self._outcomes.setdefault(call, made)
+        if found is not made:
+            del self._outcomes[call]
+        return found
+
+    @staticmethod
+    def _ended(outcome: StoreFuture[None], met: Future[None]) -> None:
+        error = _in_words_of_barrier(error_of(met))
+        if error is None:
+            outcome.set_result(None)
+        else:
+            outcome.set_exception(error)
 
     def _begin(self, _: None) -> Future[None]:
         if self._number is not None:

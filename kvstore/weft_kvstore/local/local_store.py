@@ -8,7 +8,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final
 
@@ -105,7 +107,9 @@ class LocalStore(_AtSlot):
         self._asked: deque[Callable[[], None]] = deque()
         """What other threads want done on the store's."""
         self._closing = False
-        self._changed = threading.Condition()
+        self._reason = "the store was closed"
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        """Something for each change, after it was made. It has no lock: a signal's handler may come at any time."""
         self._here = OtherThread(self._soon, lambda: self._closing)
         self._capture: Capture | None = None
         self._thread = threading.Thread(target=self._run, name="weft-local-store", daemon=True)
@@ -131,25 +135,23 @@ class LocalStore(_AtSlot):
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
         """Returns when the future has ended, or after that long. Raises StoreError where it could never end: in a
-        forked child, and in a signal's handler that came in the middle of a call."""
+        forked child, and on the store's own thread, where callbacks run."""
         self._process.check()
-        if threading.current_thread() is self._thread or self._changed._is_owned():  # type: ignore[attr-defined]
-            raise StoreError("in the middle of the store's own work nobody can wait for a result of it")
-        with future._condition:
-            if timeout_s is not None and not future.done():
-                future._condition.wait(timeout_s)  # Without a deadline the future itself waits.
+        if threading.current_thread() is self._thread:
+            raise StoreError(
+                "a callback runs on the store's own thread, on which nobody can wait for a result: wait on another"
+            )
+        future.sleep(SimpleQueue(), threading.TIMEOUT_MAX if timeout_s is None else max(timeout_s, 0.0))
 
     def ended(self, future: StoreFuture[Any]) -> None:
         """It has ended, on this thread."""
-        if future._done_callbacks:
-            future._invoke_callbacks()
+        future.call_back()
 
     def close(self) -> None:
         if not self._process.is_here:
             return  # The thread is the parent's.
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
+        self._closing = True
+        self._wakes.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -162,56 +164,57 @@ class LocalStore(_AtSlot):
         self.close()
 
     def _soon(self, work: Callable[[], None]) -> None:
-        with self._changed:
-            self._asked.append(work)
-            self._changed.notify()
+        self._asked.append(work)
+        self._wakes.put(None)
 
     def _hand_over(self, slot: int, operation: Operation) -> None:
-        with self._changed:
-            if not self._closing:
-                self._submitted.append((slot, operation))
-                self._changed.notify()
-                return
-        operation.future.set_exception(StoreError(f"slot {slot}: {operation}: the store was closed"))
+        self._submitted.append((slot, operation))
+        self._wakes.put(None)
+        if self._closing:  # The thread may have looked for the last time, before this was there.
+            self._refuse_submitted()
 
     def _run(self) -> None:
-        reason = "the store was closed"
         try:
             with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
                 while not self._closing:
                     self._round()
         except Exception as error:  # the thread's outermost frame: whoever waits on a future must hear of it
-            reason = f"the store's thread failed: {type(error).__name__}: {error}"
+            self._reason = f"the store's thread failed: {type(error).__name__}: {error}"
             raise
         finally:
-            with self._changed:
-                self._closing = True
-            self._begin_submitted()
+            self._closing = True
+            self._refuse_submitted()
             for client in self._clients:
-                client.close(reason)
+                client.close(self._reason)
                 client.end_futures()
-            self._shard.close(reason)
+            self._shard.close(self._reason)
 
     def _round(self) -> None:
         """Carries messages both ways and merges the most urgent slice; sleeps where nothing was left to do."""
         while self._asked:
             self._asked.popleft()()
-        self._begin_submitted()
+        while (submitted := self._next_submitted()) is not None:
+            slot, operation = submitted
+            self._clients[slot].begin(operation, time.monotonic())
         busy = self._exchange()
         if self._shard.work.work_once():
             busy = True
         if not busy:
-            with self._changed:
-                left_s = min([client.tick_at for client in self._clients]) - time.monotonic()
-                self._changed.wait_for(
-                    lambda: self._closing or bool(self._submitted or self._asked),
-                    min(max(left_s, 0.0), LONGEST_SLEEP_S),
-                )
+            left_s = min([client.tick_at for client in self._clients]) - time.monotonic()
+            with suppress(Empty):
+                self._wakes.get(timeout=min(max(left_s, 0.0), LONGEST_SLEEP_S))
 
-    def _begin_submitted(self) -> None:
-        while self._submitted:
-            slot, operation = self._submitted.popleft()
-            self._clients[slot].begin(operation, time.monotonic())
+    def _next_submitted(self) -> tuple[int, Operation] | None:
+        try:
+            return self._submitted.popleft()
+        except IndexError:
+            return None
+
+    def _refuse_submitted(self) -> None:
+        """What was handed over and has not begun fails, on whatever thread."""
+        while (submitted := self._next_submitted()) is not None:
+            slot, operation = submitted
+            operation.future.set_exception(StoreError(f"slot {slot}: {operation}: {self._reason}"))
 
     def _exchange(self) -> bool:
         """Delivers what the clients and the shard have for each other. Whether there was anything."""

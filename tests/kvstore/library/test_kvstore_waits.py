@@ -7,10 +7,10 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Callable
 from concurrent.futures import Future
 from types import FrameType
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -92,36 +92,51 @@ def test_a_forked_child_is_told_that_a_future_of_before_never_ends(kind: str) ->
         assert told == (f"this store belongs to process {os.getpid()}, this is process {child}: connect after the fork")
 
 
-def test_a_signals_handler_that_waits_in_the_middle_of_a_call_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store's thread could not go on before the handler returns. What it began holds all the same."""
-    told: list[str] = []
-    begun: list[Future[Any]] = []
+def test_a_signals_handler_may_wait_in_the_middle_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     with KVStore.local(describe(a_key(), rule="sgd", lr=1.0)) as store:
-        changed = store._store._changed  # type: ignore[attr-defined]  # of a local store
-        notify: Callable[[], None] = changed.notify
+        local: Any = store._store
+        wakes, waited = local._wakes, []
 
         def handle(number: int, frame: FrameType | None) -> None:
-            begun.append(store.push("w", np.ones(2, np.float32)))
-            try:
-                begun[0].result(WAIT_S)
-            except StoreError as error:
-                told.append(str(error))
+            waited.append(store.push("w", np.ones(2, np.float32)).result(WAIT_S))
 
-        def interrupted() -> None:
-            monkeypatch.setattr(changed, "notify", notify)
+        def interrupted(_: None) -> None:
+            monkeypatch.setattr(local, "_wakes", wakes)
             signal.raise_signal(signal.SIGUSR1)
-            notify()
+            wakes.put(None)
 
-        monkeypatch.setattr(changed, "notify", interrupted)
+        monkeypatch.setattr(local, "_wakes", Mock(put=interrupted, get=wakes.get))
         before = signal.signal(signal.SIGUSR1, handle)
         try:
-            pulled = store.pull("w")
+            store.pull("w").result(WAIT_S)
         finally:
             signal.signal(signal.SIGUSR1, before)
-        assert told == ["in the middle of the store's own work nobody can wait for a result of it"]
-        pulled.result(WAIT_S)
-        begun[0].result(WAIT_S)
+        assert waited == [None]
         assert store.pull("w").result(WAIT_S).tolist() == [-1.0, -1.0]
+
+
+def test_a_signals_handler_may_call_barrier_in_the_middle_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[Future[None]] = []
+    begin = library_steps.Barriers._begin
+
+    def interrupted(barriers: library_steps.Barriers, _: None) -> Future[None]:
+        monkeypatch.setattr(library_steps.Barriers, "_begin", begin)
+        signal.raise_signal(signal.SIGUSR1)
+        return begin(barriers, _)
+
+    with KVStore.local(describe(a_key(), slots=2, rule="sgd", lr=1.0)) as store:
+        monkeypatch.setattr(library_steps.Barriers, "_begin", interrupted)
+        before = signal.signal(signal.SIGUSR1, lambda *_: met.append(store.barrier()))
+        try:
+            met.append(store.barrier())
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        met.append(store.barrier())
+        other = store.at_slot(1)
+        for one in (met[1], met[0], met[2]):  # In the order in which they began.
+            assert not one.done()
+            other.barrier().result(WAIT_S)
+            one.result(WAIT_S)
 
 
 def zero() -> Key:
