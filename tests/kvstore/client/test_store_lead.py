@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import signal
 import threading
@@ -16,13 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zmq
 
 from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
-from weft_kvstore.client import sockets
 from weft_kvstore.client.poller import BATCH, BURST_BYTES, CALLS_BEGIN, Interrupts
-from weft_kvstore.client.sockets import LinkSocket
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
 from weft_kvstore.futures import joined, on_end, then
@@ -383,22 +379,6 @@ def test_ctrl_c_ends_a_wait_and_nothing_else() -> None:
         assert pulled.result(WAIT_S).shape == (8,)
 
 
-def test_a_moment_without_descriptors_ends_no_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new connection needs some: it is tried again."""
-    tries: list[int] = []
-
-    def without(*given: Any) -> LinkSocket:
-        tries.append(1)
-        if len(tries) < 3:
-            raise zmq.ZMQError(errno.EMFILE)
-        return LinkSocket(*given)
-
-    monkeypatch.setattr(sockets, "LinkSocket", without)
-    with two_slots() as (one, _):
-        assert one.pull("k0", 0).result(WAIT_S).shape == (8,)
-    assert len(tries) > 3
-
-
 @pytest.mark.usefixtures("interruptible")
 def test_a_handler_that_sets_another_in_its_place_is_followed_by_that() -> None:
     told: list[str] = []
@@ -427,31 +407,6 @@ def test_a_handler_that_sets_another_in_its_place_is_followed_by_that() -> None:
         assert signal.getsignal(signal.SIGINT) is second
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_a_handler_of_sigint_that_another_signals_handler_sets_stays() -> None:
-    got: list[str] = []
-
-    def old(*_: Any) -> None:
-        got.append("old")
-
-    def new(*_: Any) -> None:
-        got.append("new")
-
-    found = signal.signal(signal.SIGINT, old)
-    try:
-        with Interrupts(), Interrupts():
-            signal.raise_signal(signal.SIGINT)
-            assert got == []
-        assert got == ["old"]
-        with Interrupts():
-            signal.raise_signal(signal.SIGINT)
-            signal.signal(signal.SIGINT, new)
-        assert signal.getsignal(signal.SIGINT) is new
-        assert got == ["old", "new"]
-    finally:
-        signal.signal(signal.SIGINT, found)
 
 
 def test_interrupts_are_kept_back_on_the_main_thread_of_a_child_that_a_thread_has_forked() -> None:

@@ -208,16 +208,6 @@ def test_where_the_stage_is_full_payloads_travel_as_bytes(monkeypatch: pytest.Mo
     assert [value.tobytes() for value in values] == [value.tobytes() for value in expected]
 
 
-def test_a_client_that_is_closed_with_calls_open_keeps_nothing_of_the_shards_memory() -> None:
-    with served(keys_of(2)) as (description, _), clients_of(description, LINK) as (client, other):
-        wait_until_shared([client, other])
-        links = client._core.links
-        assert all(link.arena.peer_memory is not None for link in links)
-        client.push(KEYS, 0, gradient_list(description, 0, 0))
-        client.close()
-        assert [link.arena.peer_memory for link in links] == [None] * len(links)
-
-
 def test_a_push_in_place_ends_when_nobody_reads_it_any_more() -> None:
     with served(keys_of(2)) as (description, shards), clients_of(description, LINK) as clients:
         wait_until_shared(clients)

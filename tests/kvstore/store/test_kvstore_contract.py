@@ -266,7 +266,9 @@ def test_a_callback_of_a_local_store_cannot_wait_for_it() -> None:
 
         store.push("w", 0, np.ones(4, np.float32)).add_done_callback(waits)
         store.pull("w", 1).result(WAIT_S)
-    assert [str(one) for one in told] == ["in the middle of the store's own work nobody can wait for a result of it"]
+    assert [str(one) for one in told] == [
+        "a callback runs on the store's own thread, on which nobody can wait for a result: wait on another"
+    ]
 
 
 def test_a_rule_that_fails_ends_the_store_by_its_name(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
