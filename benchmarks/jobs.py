@@ -44,7 +44,7 @@ def processes(pid: int) -> Iterator[int]:
                 yield from processes(int(child))
 
 
-class Captured(NamedTuple):
+class Held(NamedTuple):
     """What a cluster's processes and all below them hold together."""
 
     processes: int
@@ -53,7 +53,7 @@ class Captured(NamedTuple):
     resident_bytes: int
 
 
-def held(cluster: weft.Cluster) -> Captured:
+def held(cluster: weft.Cluster) -> Held:
     """What they hold now; what ends meanwhile is left out."""
     found = []
     for pid in [pid for process in cluster.processes for pid in processes(process.pid)]:
@@ -61,8 +61,8 @@ def held(cluster: weft.Cluster) -> Captured:
             process = Path(f"/proc/{pid}")
             descriptors, mappings = len(os.listdir(process / "fd")), (process / "maps").read_text().count("\n")
             resident = int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            found.append(Captured(1, descriptors, mappings, resident))
-    return Captured(*map(sum, zip(*found, strict=True)))
+            found.append(Held(1, descriptors, mappings, resident))
+    return Held(*map(sum, zip(*found, strict=True)))
 
 
 def processor_s(cluster: weft.Cluster) -> float:
@@ -74,7 +74,7 @@ def processor_s(cluster: weft.Cluster) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def settled(cluster: weft.Cluster) -> Captured:
+def settled(cluster: weft.Cluster) -> Held:
     """The same once processes that end are gone, and connections closed over which nothing was said lately."""
     idle = 2 * len(cluster.processes) - 1  # Every agent has a forkserver.
     until = time.monotonic() + SETTLED_S
@@ -130,7 +130,7 @@ def measure(cluster: weft.Cluster, workers: int, count: int, rounds: int) -> str
         before, had_s = settled(cluster), processor_s(cluster)
         took = sorted(second for _ in range(rounds) for second in at_once(client, count, workers))
         cost_s, after = (processor_s(cluster) - had_s) / len(took), settled(cluster)
-    counts = [f"{now - was:+d} {name}" for name, now, was in zip(Captured._fields[:3], after, before, strict=False)]
+    counts = [f"{now - was:+d} {name}" for name, now, was in zip(Held._fields[:3], after, before, strict=False)]
     grown = after.resident_bytes - before.resident_bytes
     median, worst = statistics.median(took), took[int(0.9 * (len(took) - 1))]
     times = f"median {median:.2f} s, 90 % within {worst:.2f} s, {cost_s:.2f} s of the processor each"
