@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import resource
 import socket
 import threading
 import time
@@ -17,7 +18,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 MOST_UNKNOWN: Final = 256
 """Connections that may be open at a time on which no Hello was welcomed. A client says Hello once it is connected, so
-the one that has been silent for longest is closed for one more."""
+the one that has been silent for longest is closed for one more. They are never more than a quarter of the descriptors
+that the process may have."""
 
 UNKNOWN_S: Final = 10.0
 """Such a connection is closed after so long. ZeroMQ closes it earlier where its handshake does not end."""
@@ -43,7 +45,7 @@ class UnknownPeers:
         self, router: zmq.Socket[bytes], *, most: int = MOST_UNKNOWN, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._router = router
-        self._most = most
+        self._most = min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._clock = clock
         self._said: deque[tuple[int, bool]] = deque()
         """Of which descriptors the shard has said that they are a client's, or are none's any more."""
