@@ -251,7 +251,8 @@ class Expression(Value):
                 raise AttributeError(name)
             known = [each for each in dir(type(self)) if not each.startswith("_")]
             # Its operators are made of expressions, and only this error has to know their names.
-            functions = {each: f"weft.ops.{each}(x)" for each in import_module("weft.ops").__all__}
+            ops = import_module("weft.ops")
+            functions = {**ops.ways_to_write(ops.__all__), **{each: f"weft.ops.{each}(x)" for each in ops.__all__}}
             raise AttributeError(no_attribute("an expression", name, known, functions))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from cost_model import Role
 from groups import SideError
 from probe_side import Probe, summed, thread_times_s
 from reporting import Round
+from same_host_children import wait_until
 from store_cases import KIB
 
 
@@ -64,9 +64,7 @@ def test_the_computing_thread_computes_and_ends() -> None:
         number = next(each.native_id for each in threading.enumerate() if each.name == "compute")
         assert number is not None
         before = thread_times_s(os.getpid())
-        until = time.monotonic() + 60
-        while summed(before, thread_times_s(os.getpid()), {number}) < 0.005:
-            assert time.monotonic() < until
+        wait_until(lambda: summed(before, thread_times_s(os.getpid()), {number}) > 0)
     assert all(each.name != "compute" for each in threading.enumerate())
 
 
@@ -82,7 +80,7 @@ def test_a_probe_counts_slices_frames_and_the_processors_time_of_each_role() -> 
     assert small.push_frames == small.pull_frames == 1
     assert large.pull_frames > 1
     assert set(small.processor_s) == set(Role)
-    assert 0 < sum(small.processor_s.values()) < 1
+    assert sum(small.processor_s.values()) > 0
     assert small.time_s > 0
     assert all(cost.rounds >= 0 for cost in costs_of([small, large]).values())
     assert descendants(os.getpid()) <= before

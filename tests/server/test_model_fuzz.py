@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -66,9 +65,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 def sent(place: Place, body: bytes) -> str:
     """`read`, or the problem's code. Fails where the answer is neither."""
-    begun = time.monotonic()
     response = place.client.post("/v1/models", content=body)
-    assert time.monotonic() - begun < EACH_S
     if response.status_code == 201:
         assert response.json()["graph"]["nodes"] is not None
         return "read"

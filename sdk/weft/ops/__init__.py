@@ -61,7 +61,7 @@ from weft.ops.elementwise import (
     tanh,
     where,
 )
-from weft.ops.generic import apply
+from weft.ops.generic import apply, ways_to_write
 from weft.ops.linear import (
     einsum,
     gemm,
@@ -278,4 +278,6 @@ if not TYPE_CHECKING:  # where wrong arguments, and names that are not there, ar
         globals()[_name] = says_its_words(globals()[_name])
 
     def __getattr__(name: str) -> Never:
-        raise AttributeError(no_attribute(__name__, name, () if name.startswith("__") else __all__))
+        if name.startswith("__"):
+            raise AttributeError(no_attribute(__name__, name, ()))
+        raise AttributeError(no_attribute(__name__, name, __all__, ways_to_write(__all__)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from weft.application import snake
 from weft.expression import Expression, Operand, apply_many
 from weft.records import Label
+from weft_graph.schema import schemas
 
 Name = str | Label | None
 """What a user calls a node; a layer says where in its scope it stands; None has a name made."""
@@ -27,6 +29,19 @@ def apply(
 def one(op_type: str, *inputs: Operand | None, name: Name = None, **attributes: Any) -> Expression:
     """The operator's first output."""
     return apply_many(op_type, inputs, attributes, requested=1, label=labelled(name, op_type))[0]
+
+
+def ways_to_write(functions: Collection[str]) -> dict[str, str]:
+    """Name of one of ONNX's operators, as `Tan`, `tan` or `tan_` -> the call of one of these functions that is the
+    operator, or of `apply`."""
+    found: dict[str, str] = {}
+    for domain, operator in schemas():
+        if not domain:
+            own = snake(operator)
+            names = [each for each in (own, f"logical_{own}") if each in functions]
+            call = f"weft.ops.{names[0]}(...)" if names else f"weft.ops.apply({operator!r}, ...)"
+            found |= dict.fromkeys((operator, own, f"{own}_"), call)
+    return found
 
 
 def labelled(name: Name, op_type: str) -> Label:
