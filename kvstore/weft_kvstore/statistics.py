@@ -1,10 +1,10 @@
-"""What clients count, by link. A shard's statistics are its metrics: `serving.metrics`. Values."""
+"""The statistics of a client, by link. A shard's statistics are its metrics: `serving.metrics`. Values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# --- Payloads that passed through shared memory, and no socket --------------------------------------------------------
+# --- Payloads in shared memory ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -15,20 +15,19 @@ class SharedBytes:
     sent: int = 0
 
 
-# --- What a client counts, as records taken at one moment -------------------------------------------------------------
-# Bytes are counted where they pass the socket, and those that pass through shared memory for themselves.
+# --- The statistics of a client at one moment -------------------------------------------------------------------------
+# Bytes through the socket and through shared memory are counted apart.
 
 
 @dataclass(frozen=True, slots=True)
 class LinkStatistics:
-    """One link from this client's side. `bytes_*` passed the socket, headers and payloads; `payload_*` are payloads
-    alone, whichever way they took.
+    """One link of a client. `bytes_*` passed the socket, headers and payloads; `payload_*` are payloads alone, through
+    the socket or shared memory; `shared_bytes_*` those through shared memory, which `same_host` says is in use now.
 
-    `queued_*` wait to be sent; `in_flight_bytes` were sent and are not acknowledged. `connections` counts Hellos;
-    `welcomed`: the shard talks with this client now. `trouble` is why it does not, once its silence is over or it has
-    said so; `taken`: another process has the slot. It has `refused` for good.
-    `shared_bytes_*` are what of the payloads passed through shared memory, and no socket; `same_host`: whether it can
-    now.
+    `queued_*` wait to be sent; `in_flight_bytes` were sent and are not acknowledged. `rate_bytes_per_s` is measured on
+    networks alone. `connections` counts Hellos; `welcomed`: the shard has accepted the connection. `trouble`: why it
+    has not, once its silence is over or it has answered so; `taken`: another process has the slot; `refused`: the shard
+    has refused this client for good.
     """
 
     bytes_sent: int = 0

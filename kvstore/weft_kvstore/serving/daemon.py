@@ -52,9 +52,9 @@ class ShardSettings(BaseSettings):
     token: str | None = None
     """The bearer token that the server asks of agents, where it asks for one."""
     credit_bytes: Annotated[int, Field(ge=1)] | None = None
-    """Payload bytes under way on one link; follows the link's rate where left out."""
+    """Payload bytes under way on one link; follows a network's rate where left out."""
     frame_bytes: Annotated[int, Field(ge=1, le=1 << 25)] | None = None
-    """Payload bytes of a frame; about 2 ms of the link's rate where left out."""
+    """Payload bytes of a frame; about 2 ms of a network's rate where left out."""
     curve_keys: Path | None = None
     """The file with this shard's CURVE keys, as `new_curve_keys` makes it: links are encrypted then. Of a store used
     alone."""

@@ -235,8 +235,8 @@ class ShardCore:
                     peer.cancel_all(peer.unrepeated)
                     peer.unrepeated = set()
             case Why():
-                for told in because(peer.job.shard, peer, message):
-                    self.links.say(peer.identity, told)
+                for answer in because(peer.job.shard, peer, message):
+                    self.links.say(peer.identity, answer)
             case Ping():
                 self.links.say(peer.identity, Pong())
             case Bye():
@@ -403,11 +403,11 @@ class ShardCore:
         nbytes, runs = peer.outbox.queued_bytes, peer.outbox.queued_runs
         if nbytes <= peer.job.most_queued + BATCH_BYTES and runs < MAX_QUEUED_RUNS:
             return True
-        told = f"Pull.request: {nbytes} bytes of values in {runs} runs wait to be fetched already"
+        detail = f"Pull.request: {nbytes} bytes of values in {runs} runs wait to be fetched already"
         if peer.identity is None:
             self.links.close(peer)
         else:
-            self.links.refuse(peer.identity, ProtocolError(told))
+            self.links.refuse(peer.identity, ProtocolError(detail))
         return False
 
     # --- Whole steps: barriers, what they amount to, and commits

@@ -231,8 +231,8 @@ def admitted(job: Job | None, same: Peer | None, hello: Hello) -> Job | Refused:
         held = None
     if held is not None and held.hello.incarnation == hello.incarnation:
         if held.hello.process != hello.process:
-            told = f"slot {hello.slot} is taken by another process that is alive, as incarnation {hello.incarnation}"
-            text = f"{told}; use another slot, or a higher incarnation= to replace it"
+            detail = f"slot {hello.slot} is taken by another process that is alive, as incarnation {hello.incarnation}"
+            text = f"{detail}; use another slot, or a higher incarnation= to replace it"
             return Refused(RefusalCode.BUSY, text)
         if held.hello.session > hello.session:
             text = f"slot {hello.slot}: connection {hello.session} was replaced by {held.hello.session}"

@@ -342,8 +342,8 @@ class Job:
 
     def absent(self, now: float, silence_s: float) -> dict[int, str]:
         """The slots that have not been here for so long, each with the words that say so."""
-        told = {slot: f"left {now - at:.1f} s ago" for slot, at in self.left.items() if now - at > silence_s}
+        reasons = {slot: f"left {now - at:.1f} s ago" for slot, at in self.left.items() if now - at > silence_s}
         for slot, at in self.heard.items():
             if now - at > silence_s:
-                told[slot] = f"has been silent for {now - at:.1f} s"
-        return told
+                reasons[slot] = f"has been silent for {now - at:.1f} s"
+        return reasons
