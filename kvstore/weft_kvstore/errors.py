@@ -9,6 +9,7 @@ class StoreError(Exception):
     StoreError
     +-- StoreLostError     a shard, or a slot that a merge waits for, is silent or gone
     +-- StoreTimeoutError  a deadline passed; the message says who is missing
+    +-- StoreClosedError   the store was closed before the call had ended
     +-- StoreRefusedError  the shard refused what this client sent: our fault
         +-- StorePassedError  a value was asked for at exactly a version that has passed
     """
@@ -19,6 +20,10 @@ class StoreLostError(StoreError):
 
 
 class StoreTimeoutError(StoreError):
+    pass
+
+
+class StoreClosedError(StoreError):
     pass
 
 

@@ -51,7 +51,8 @@ def _checked(
         except StoreError as raised:
             error = raised
         except MemoryError as raised:
-            error = StoreError(f"there is no memory for what is asked: {raised}")
+            named = str(args[0]) if isinstance(args[0], KeySet | TableKey) else f"key {args[0]!r}"
+            error = StoreError(f"slot {self._slot}: {call.__name__.strip('_')} of {named}: no memory: {raised}")
         future: StoreFuture[R] = StoreFuture()
         future.set_exception(error)
         return future

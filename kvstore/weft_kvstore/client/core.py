@@ -16,7 +16,14 @@ from weft_kvstore.client.link import ClientLink, SentFragment
 from weft_kvstore.client.operation import Answer, Operation
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.errors import (
+    StoreClosedError,
+    StoreError,
+    StoreLostError,
+    StorePassedError,
+    StoreRefusedError,
+    StoreTimeoutError,
+)
 from weft_kvstore.same_host.memory import SharedMemory
 from weft_kvstore.settings import STALL_S, LinkSettings
 from weft_kvstore.sharding import Routing, routing_of
@@ -351,7 +358,7 @@ class ClientCore:
         """Fails what is open, for that reason, and says good-bye."""
         self._setting.clear()
         for operation in list(self.open.values()):
-            self.end(operation, None, StoreError(f"{self.name_of(operation)}: {reason}"))
+            self.end(operation, None, StoreClosedError(f"{self.name_of(operation)}: {reason}"))
         for link in self.links:
             link.say(Bye())
 

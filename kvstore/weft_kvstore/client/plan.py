@@ -320,6 +320,9 @@ class TableKey:
     key_index: int
     layout: RowLayout
 
+    def __str__(self) -> str:
+        return f"rows of key {self.key.key!r}"
+
 
 # --- The keys that a store has, found by the names that a caller says, and what is worked out of them once ------------
 

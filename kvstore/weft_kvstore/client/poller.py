@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.client.sockets import ClientSockets, Readable
-from weft_kvstore.errors import StoreError
+from weft_kvstore.errors import StoreClosedError, StoreError
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.process import OwnProcess, Wakeup
 
@@ -240,7 +240,7 @@ class Poller:
             with contextlib.suppress(ValueError):  # The thread has taken it, and fails it.
                 sockets.submitted.remove(operation)
                 detail = f"{sockets.core.name_of(operation)}: the store was closed"
-                operation.future.set_exception(StoreError(detail))
+                operation.future.set_exception(StoreClosedError(detail))
         elif (
             (operation.may_wait or len(sockets.core.open) >= CALLS_BEGIN)
             and not self._is_led

@@ -15,7 +15,8 @@ import numpy as np
 from weft_kernels.cuda.module import import_cupy
 from weft_kernels.element_types import computed_in
 from weft_kvstore.arrays import Array
-from weft_kvstore.errors import StoreError, StoreRefusedError
+from weft_kvstore.description.form import user_key
+from weft_kvstore.errors import StoreClosedError, StoreError, StoreRefusedError
 from weft_kvstore.futures import finished, joined, on_end, then
 
 # --- Arrays as users have them, NumPy's or not, held against what a key is --------------------------------------------
@@ -272,9 +273,9 @@ class DeviceCopies:
         self._pool = ThreadPoolExecutor(1, "weft-store-copies", begin)
         """Waits for copies in the order in which they were begun."""
 
-    def to_host(self, arrays: Sequence[DeviceArray]) -> Future[list[Array]]:
+    def to_host(self, arrays: Sequence[DeviceArray], where: str) -> Future[list[Array]]:
         """Copies to pinned memory, behind what the caller's stream has under way. The arrays are held until it ends;
-        what is started later may write them only then."""
+        what is started later may write them only then. `where` begins its errors."""
         started = [self._start(self._cupy.asarray(array)) for array in arrays]
 
         def finish() -> list[Array]:
@@ -283,7 +284,7 @@ class DeviceCopies:
                     done.synchronize()
             return [host for _, host, _ in started]
 
-        return self._put(finish)
+        return self._put(finish, where)
 
     def reserve(self, out: DeviceArray) -> Target:
         """Where `to_device` writes later: behind what the caller's stream has under way now."""
@@ -291,8 +292,8 @@ class DeviceCopies:
         with array.device:
             return Target(array, self._cupy.cuda.get_current_stream().record())
 
-    def to_device(self, values: Sequence[Array], targets: Sequence[Target]) -> Future[None]:
-        """Copies values of the host there. Once it has ended any stream may read them."""
+    def to_device(self, values: Sequence[Array], targets: Sequence[Target], where: str) -> Future[None]:
+        """Copies values of the host there. Once it has ended any stream may read them. `where` begins its errors."""
 
         def finish() -> None:
             for value, target in zip(values, targets, strict=True):
@@ -303,7 +304,7 @@ class DeviceCopies:
                         target.array[...] = self._cupy.asarray(value)
                     stream.synchronize()
 
-        return self._put(finish)
+        return self._put(finish, where)
 
     def close(self) -> None:
         """Ends after the copies that were begun. Idempotent."""
@@ -329,20 +330,19 @@ class DeviceCopies:
                 self._streams[device] = self._cupy.cuda.Stream(non_blocking=True)
             return self._streams[device]
 
-    def _put(self, work: Callable[[], Any]) -> Future[Any]:
+    def _put(self, work: Callable[[], Any], where: str) -> Future[Any]:
+        def carry_out() -> Any:
+            try:
+                return work()
+            except Exception as error:
+                raise StoreError(f"{where}: a copy between GPU and host failed: {error}") from error
+
         try:
-            return self._pool.submit(_carried_out, work)
+            return self._pool.submit(carry_out)
         except RuntimeError:
             future: Future[Any] = Future()
-            future.set_exception(StoreError("the store was closed"))
+            future.set_exception(StoreClosedError(f"{where}: the store was closed"))
             return future
-
-
-def _carried_out(work: Callable[[], Any]) -> Any:
-    try:
-        return work()
-    except Exception as error:
-        raise StoreError(f"a copy between GPU and host failed: {error}") from error
 
 
 # --- A user's arrays on their way between the host and wherever they are ----------------------------------------------
@@ -371,7 +371,9 @@ class ArrayTraffic:
         if copies is not None:
             copies.close()
 
-    def bring(self, names: Sequence[str], values: list[Any], begin: Callable[[list[Array]], Future[R]]) -> Future[R]:
+    def bring(
+        self, where: str, names: Sequence[str], values: list[Any], begin: Callable[[list[Array]], Future[R]]
+    ) -> Future[R]:
         """Begins with these arrays once all of them are on the host and all of before, of these keys, has begun: at
         once where that is so. What raises has begun nothing."""
         there = [number for number, value in enumerate(values) if is_on_device(value)]
@@ -382,14 +384,16 @@ class ArrayTraffic:
             found = dict(zip(there, hosts, strict=True))
             return begin([found.get(number, value) for number, value in enumerate(values)])
 
-        copied = self._device().to_host([values[number] for number in there])
+        copied = self._device().to_host([values[number] for number in there], _where(where, names))
         with self._lock:
             self.under_way.update(names)
         begun = then(copied, brought)
         on_end(copied, lambda _: self._has_begun(names))  # After `brought`, or where there is none.
         return begun
 
-    def deliver(self, pulled: Future[list[Any]], outs: Outs, *, single: bool) -> Future[Any]:
+    def deliver(
+        self, where: str, names: Sequence[str], pulled: Future[list[Any]], outs: Outs, *, single: bool
+    ) -> Future[Any]:
         """What was pulled, of each key in the caller's own arrays where some were given, which are the result then."""
         targets = [
             (number, self._device().reserve(written))
@@ -409,7 +413,8 @@ class ArrayTraffic:
             result = found[0] if single else found
             if not targets:
                 return finished(result)
-            copies = self._device().to_device([values[number] for number, _ in targets], [one for _, one in targets])
+            hosts, written = [values[number] for number, _ in targets], [one for _, one in targets]
+            copies = self._device().to_device(hosts, written, _where(where, names))
             return joined([copies], lambda _: result)
 
         return then(pulled, give)
@@ -426,3 +431,9 @@ class ArrayTraffic:
             if self._copies is None:
                 self._copies = DeviceCopies()
             return self._copies
+
+
+def _where(call: str, names: Sequence[str]) -> str:
+    """How an error of a call of some keys begins."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{call} of key {user_key(names[0])!r}{more}" if names else call

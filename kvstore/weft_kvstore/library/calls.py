@@ -270,7 +270,7 @@ class ValueCalls:
             return joined([pulled], lambda found: _as_given(keys.specs, found[0]))
 
         found = self._steps.pull(call, keys.names, version, [], send)
-        return self._traffic.deliver(found, outs, single=keys.single)
+        return self._traffic.deliver(self._registry.call(call), keys.names, found, outs, single=keys.single)
 
     @overload
     def pushpull(
@@ -386,7 +386,7 @@ class ValueCalls:
         self._registry.check_sync(call)
         _, _, specs, _ = self._registry.listed(call, key)
         names = [spec.key for spec in specs]
-        read = self._traffic.bring(names, [], lambda _: self._store.read_consistent(names))
+        read = self._traffic.bring(self._registry.call(call), names, [], lambda _: self._store.read_consistent(names))
         return joined([read], lambda found: (found[0][0], _as_given(specs, found[0][1])))
 
     def _state(self, spec: KeyDescription, version: int, *, settled: bool) -> Future[Any]:
@@ -540,7 +540,7 @@ class RowCalls(ValueCalls):
             version = None if step is None else step + 1
             pulled = self._pull_rows(call, wanted, version, settled=False, priority=priority)
             return joined([pulled, pushed], itemgetter(0))
-        return self._traffic.deliver(found, wanted.outs, single=wanted.single)
+        return self._traffic.deliver(self._registry.call(call), wanted.names, found, wanted.outs, single=wanted.single)
 
     def _sent(self, call: str, key: object, ids: Any, rows: Any, *, pushes: bool) -> _Tables:
         """Ids and rows to be sent: `given` has by turns the ids and the rows of each table."""
@@ -598,7 +598,7 @@ class RowCalls(ValueCalls):
             return joined(pulled, wanted.shaped)
 
         found = self._steps.pull(call, wanted.names, version, wanted.given, send)
-        return self._traffic.deliver(found, wanted.outs, single=wanted.single)
+        return self._traffic.deliver(self._registry.call(call), wanted.names, found, wanted.outs, single=wanted.single)
 
 
 class _Tables:

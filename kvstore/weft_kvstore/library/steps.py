@@ -22,7 +22,7 @@ from weft_kvstore.client.poller import uninterrupted
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.errors import StoreClosedError, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.futures import StoreFuture, driver_of, error_of, finished, joined, on_end, then
 from weft_kvstore.library.arrays import ArrayTraffic
 from weft_kvstore.library.key_registry import KeyRegistry
@@ -114,17 +114,19 @@ class PushLog:
             for name, step in zip(names, steps, strict=True):
                 if pushed.arrived or self._again.get((name, step), pushed) is not pushed:
                     continue  # Only another part of the call has failed, or the step was pushed again.
+                lost[name] = step
+                if isinstance(error, StoreClosedError):
+                    continue  # Nobody can push it again.
                 one, failed = FailedPush(step, error), self._failed.setdefault(name, {})
                 self.has_failed = True
                 if one.is_refused or len(failed) < MOST_SILENT:
                     failed[step] = one
-                lost[name] = step
             ends = [
                 pulled
                 for pulled, (wanted, versions) in list(self._pulls.items())
                 if any(lost.get(name, version) < version for name, version in zip(wanted, versions, strict=True))
             ]
-        if lost and FailedPush(0, error).is_refused:
+        if lost and FailedPush(0, error).is_refused and not isinstance(error, StoreClosedError):
             _log.warning("it has to be pushed again: %s", error)
         for pulled in ends:
             with suppress(InvalidStateError):  # Pushes of several of its keys may fail at once.
@@ -282,7 +284,7 @@ class SlotSteps:
                     counts[name] = begun + 1
             try:
                 if self._traffic.under_way or {*map(type, arrays)} - _ON_HOST:
-                    sent = self._traffic.bring(names, arrays, partial(send, steps))
+                    sent = self._traffic.bring(self._registry.call(call), names, arrays, partial(send, steps))
                 else:
                     sent = send(steps, arrays)
             except BaseException:  # Nothing has left.
@@ -303,7 +305,7 @@ class SlotSteps:
             counts = self._counts.counts
             versions = [*map(counts.get, names, repeat(0))] if version is None else [int(version)] * len(names)
             if self._traffic.under_way or {*map(type, arrays)} - _ON_HOST:
-                pulled = self._traffic.bring(names, arrays, partial(send, versions))
+                pulled = self._traffic.bring(self._registry.call(call), names, arrays, partial(send, versions))
             else:
                 pulled = send(versions, arrays)
             self._guard(names, versions, pulled)
@@ -311,22 +313,24 @@ class SlotSteps:
 
     def set(self, call: str, names: list[str], version: int, arrays: list[Any], send: Send[None]) -> Future[None]:
         """Hands over values of a version."""
-        check_number(version, f"{self._registry.call(call)}: version", may_lack=False)
+        where = self._registry.call(call)
+        check_number(version, f"{where}: version", may_lack=False)
         with self._lock:
-            return self._traffic.bring(names, arrays, lambda hosts: send([int(version)] * len(names), hosts))
+            return self._traffic.bring(where, names, arrays, lambda hosts: send([int(version)] * len(names), hosts))
 
     def end(self, step: int | None, hand_over: Callable[[list[tuple[int, list[str]]]], Future[R]]) -> Future[R]:
         """Ends all steps up to this one: each with the keys that were not pushed in it."""
-        check_number(step, f"{self._registry.call('end_step')}: step")
+        where = self._registry.call("end_step")
+        check_number(step, f"{where}: step")
         with uninterrupted(), self._lock:
             for name in self._registry.pushed:
                 self._check_none_refused("end_step", name, self._counts.last(step) + 1)
             try:
                 ended = self._counts.end(None if step is None else int(step))
             except ValueError as error:
-                raise StoreRefusedError(f"{self._registry.call('end_step')}: {error}") from None
+                raise StoreRefusedError(f"{where}: {error}") from None
             skipped = {name for _, nothing in ended for name in nothing}
-            return self._traffic.bring(sorted(skipped), [], lambda _: hand_over(ended))
+            return self._traffic.bring(where, sorted(skipped), [], lambda _: hand_over(ended))
 
     def _guard(self, names: Sequence[str], versions: Sequence[int], pulled: Future[Any]) -> None:
         """`pulled` fails where a push fails, or has failed, without which one of these versions does not come."""

@@ -22,7 +22,7 @@ from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.errors import StoreError
+from weft_kvstore.errors import StoreClosedError, StoreError
 from weft_kvstore.futures import OtherThread, StoreFuture
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.arrays import ClientMemory
@@ -214,7 +214,7 @@ class LocalStore(_AtSlot):
         """What was handed over and has not begun fails, on whatever thread."""
         while (submitted := self._next_submitted()) is not None:
             slot, operation = submitted
-            operation.future.set_exception(StoreError(f"slot {slot}: {operation}: {self._reason}"))
+            operation.future.set_exception(StoreClosedError(f"slot {slot}: {operation}: {self._reason}"))
 
     def _exchange(self) -> bool:
         """Delivers what the clients and the shard have for each other. Whether there was anything."""

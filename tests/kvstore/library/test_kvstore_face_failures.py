@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,6 +26,7 @@ from weft_kvstore import (
     StoreTimeoutError,
     describe,
 )
+from weft_kvstore.errors import StoreClosedError
 from weft_kvstore.futures import StoreFuture
 from weft_kvstore.library.steps import Barriers, PushLog
 
@@ -230,6 +232,31 @@ def test_of_pushpulls_that_have_ended_nothing_is_kept_while_a_push_is_under_way(
             counts.add(sum(map(len, (log._pulls, log._again, log._under_way))))
         assert counts == {1}
         stuck.set_result(None)
+
+
+def test_of_a_closed_store_nothing_has_to_be_pushed_again(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    (store,) = make(describe({"w": zero(2)}, rule="sgd"))
+    store.close()
+    for call in (
+        lambda: store.push("w", ones(2)),
+        lambda: store.pushpull("w", ones(2)),
+        lambda: store.pull("w"),
+        store.end_step,
+        lambda: store.push("w", ones(2)),
+    ):
+        error = call().exception(WAIT_S)
+        assert type(error) is StoreClosedError
+        assert re.fullmatch(r"slot 0: .* the store was closed", str(error))
+    assert caplog.text == ""
+
+
+def test_a_push_that_a_close_fails_fails_the_pulls_behind_it(caplog: pytest.LogCaptureFixture) -> None:
+    log, push, pull = PushLog(), StoreFuture[None](), StoreFuture[None]()
+    log.add(["w"], [0], push)
+    log.guard(["w"], [1], pull)
+    push.set_exception(StoreClosedError("closed"))
+    assert type(pull.exception(0)) is StoreClosedError
+    assert (log.failed("w", 1), log.has_failed, caplog.text) == (None, False, "")
 
 
 class LosesOnce:

@@ -199,12 +199,27 @@ def test_a_copy_that_breaks_keeps_nothing_back(copies: Copies, monkeypatch: pyte
     with recorded() as (store, found):
         monkeypatch.setattr(strict_copies.Event, "synchronize", broken)
         failed = store.push("w", on_gpu(ones()))
-        with pytest.raises(StoreError, match="illegal memory access"):
+        told = "slot 0: push of key 'w': a copy between GPU and host failed: an illegal memory access"
+        with pytest.raises(StoreError, match=told):
             failed.result(WAIT_S)
         with pytest.raises(StoreError, match=r"step 0 has to be pushed again, with step=0; .* illegal memory access"):
             store.push("w", ones())
         store.push("w", ones(), step=0).result(WAIT_S)
         assert found.calls == [("push", "w", 0)]
+
+
+def test_a_copy_that_a_closed_store_cannot_begin_names_its_call(copies: Copies) -> None:
+    with recorded() as (store, _):
+        first = store.push("w", on_gpu(ones()))
+        copies.let_go()
+        first.result(WAIT_S)
+        store.close()
+        for call in (
+            lambda: store.push(["w", "b"], [on_gpu(ones())] * 2),
+            lambda: store.set("w", on_gpu(ones()), version=3),
+        ):
+            with pytest.raises(StoreError, match=r"slot 0: (push of key 'w' and 1 more|set of key 'w'): the store was"):
+                call().result(WAIT_S)
 
 
 def test_what_a_thread_asks_of_a_key_is_told_while_another_pushes() -> None:
