@@ -77,8 +77,8 @@ class StoreCalls(Store, BufferStore):
         """Who carries out its calls is set by `hand_to`. Raises DescriptionError, ValueError for a slot that
         there is not."""
         check_description(description)
-        if not 0 <= slot < description.slots:
-            raise ValueError(f"slot {slot} is not within 0 to {description.slots - 1}")
+        if isinstance(slot, bool) or not isinstance(slot, int | np.integer) or not 0 <= slot < description.slots:
+            raise ValueError(f"slot {slot!r} is not within 0 to {description.slots - 1}")
         self._description = description
         self._slot = slot
         self._keys = KnownKeys(description, slot)

@@ -59,7 +59,11 @@ class PushLog:
     time does not depend on how many pushes and pulls are in flight.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts: dict[str, int] | None = None) -> None:
+        """`counts` has by key how many steps have begun."""
+        self._counts = {} if counts is None else counts
+        self.skipped: dict[str, tuple[int, int]] = {}
+        """By key, where its last push has skipped steps: its step, and the count before it."""
         self.has_failed = False
         """Whether any step has failed and was not pushed again."""
         self._under_way: dict[Future[Any], tuple[Sequence[str], Sequence[int]]] = {}
@@ -71,6 +75,14 @@ class PushLog:
         self._failed: dict[str, dict[int, FailedPush]] = {}
         self._lock = threading.RLock()
         """Held for a moment: failures come on the store's thread. A signal's handler may call too."""
+
+    def begin(self, names: Sequence[str], steps: Sequence[int], counts_before: Sequence[int]) -> None:
+        """Before these steps are counted: which of them skip others. If such a push is refused before the key's next
+        one, its step was a slip of the caller, and has not begun."""
+        for name, step, before in zip(names, steps, counts_before, strict=True):
+            self.skipped.pop(name, None)
+            if step > before:
+                self.skipped[name] = step, before
 
     def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any], *, again: bool = False) -> None:
         """Records a push that has begun. `again`: some of its steps may have been pushed before."""
@@ -110,6 +122,7 @@ class PushLog:
     def _fail(self, names: Iterable[str], steps: Iterable[int], pushed: StoreFuture[Any], error: BaseException) -> None:
         """A push has failed: the pulls that wait for it fail too."""
         lost: dict[str, int] = {}
+        is_recorded = False
         with self._lock:
             for name, step in zip(names, steps, strict=True):
                 if pushed.arrived or self._again.get((name, step), pushed) is not pushed:
@@ -117,8 +130,13 @@ class PushLog:
                 lost[name] = step
                 if isinstance(error, StoreClosedError):
                     continue  # Nobody can push it again.
+                skipped_to, before = self.skipped.get(name, (None, 0))
+                if step == skipped_to and isinstance(error, StoreRefusedError):
+                    del self.skipped[name]
+                    self._counts[name] = before
+                    continue
                 one, failed = FailedPush(step, error), self._failed.setdefault(name, {})
-                self.has_failed = True
+                self.has_failed = is_recorded = True
                 if one.is_refused or len(failed) < MOST_SILENT:
                     failed[step] = one
             ends = [
@@ -126,7 +144,7 @@ class PushLog:
                 for pulled, (wanted, versions) in list(self._pulls.items())
                 if any(lost.get(name, version) < version for name, version in zip(wanted, versions, strict=True))
             ]
-        if lost and FailedPush(0, error).is_refused and not isinstance(error, StoreClosedError):
+        if is_recorded and FailedPush(0, error).is_refused:
             _log.warning("it has to be pushed again: %s", error)
         for pulled in ends:
             with suppress(InvalidStateError):  # Pushes of several of its keys may fail at once.
@@ -231,7 +249,7 @@ class SlotSteps:
         self._registry = registry
         self._traffic = traffic
         self._counts = StepCounts(registry.pushed, start)
-        self._log = PushLog()
+        self._log = PushLog(self._counts.counts)
         self.unchecked = set(registry.pushed) - registry.tables
         """Dense keys that the slot pushes and whose version on the shards was not compared with the counts yet."""
         self._lock = threading.RLock()
@@ -279,6 +297,8 @@ class SlotSteps:
                 for name, before in zip(names, counts_before, strict=True):
                     self._check_none_refused(call, name, before)
             steps = counts_before if step is None else [int(step)] * len(names)
+            if step is not None or log.skipped:
+                log.begin(names, steps, counts_before)
             for name, begun in zip(names, steps, strict=True):
                 if counts[name] <= begun:
                     counts[name] = begun + 1

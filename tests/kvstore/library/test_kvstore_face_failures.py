@@ -46,7 +46,9 @@ def test_a_refused_row_stops_nobody(make: Make) -> None:
 
 
 def test_a_refused_step_is_asked_for_until_it_is_pushed_again(make: Make) -> None:
-    (store,) = make(describe({"w": zero(2)}, rule="sgd", lr=1.0))
+    store, other = make(describe({"w": zero(2)}, slots=2, rule="sgd", lr=1.0))
+    for step in range(3):
+        store.push("w", ones(2), step=step)
     assert refused(store.push("w", ones(2), step=3))
     assert store.steps("w") == 4
     told = r"of key 'w': step 3 has to be pushed again, with step=3; its push failed: .*step 3: more than 2 steps ahead"
@@ -57,10 +59,38 @@ def test_a_refused_step_is_asked_for_until_it_is_pushed_again(make: Make) -> Non
         store.end_step()
     with pytest.raises(StoreRefusedError, match=told.removeprefix("of key 'w': ")):
         store.pull("w").result(WAIT_S)
-    assert store.pull("w", version=0).result(WAIT_S).tolist() == [0.0, 0.0]
-    for step in range(4):
-        store.push("w", ones(2), step=step).result(WAIT_S)
-    assert store.pushpull("w", ones(2)).result(WAIT_S).tolist() == [-5.0, -5.0]
+    for _ in range(4):
+        other.push("w", ones(2)).result(WAIT_S)
+    store.push("w", ones(2), step=3).result(WAIT_S)
+    other.push("w", ones(2))
+    assert store.pushpull("w", ones(2)).result(WAIT_S).tolist() == [-10.0, -10.0]
+
+
+@pytest.mark.parametrize("call", ["push", "pushpull"])
+def test_a_step_that_skips_others_and_is_refused_has_not_begun(
+    make: Make, caplog: pytest.LogCaptureFixture, call: str
+) -> None:
+    """It is a slip of the caller, who could not push it again either."""
+    (store,) = make(describe({"w": zero(2), "b": zero(2)}, rule="sgd", lr=1.0))
+    store.push("w", ones(2))
+    assert refused(getattr(store, call)("w", ones(2), step=40))
+    assert refused(getattr(store, call)(["w", "b"], [ones(2)] * 2, step=40))
+    assert (store.steps("w"), store.steps("b"), caplog.text) == (1, 0, "")
+    assert store.pull("w").result(WAIT_S).tolist() == [-1.0, -1.0]
+    store.end_step().result(WAIT_S)
+    assert store.pushpull(["w", "b"], [ones(2)] * 2).result(WAIT_S)[0].tolist() == [-2.0, -2.0]
+
+
+def test_a_push_behind_a_step_that_skips_others_keeps_its_count() -> None:
+    counts = {"w": 0}
+    log, slip, second = PushLog(counts), StoreFuture[None](), StoreFuture[None]()
+    log.begin(["w"], [40], [0])
+    counts["w"] = 41
+    log.add(["w"], [40], slip, again=True)
+    log.begin(["w"], [0], [41])
+    log.add(["w"], [0], second, again=True)
+    slip.set_exception(StoreRefusedError("far"))
+    assert (counts["w"], log.failed("w", 41, refused=True) is not None) == (41, True)
 
 
 def test_what_was_pushed_too_far_ahead_is_not_replaced_by_what_is_pushed_next(

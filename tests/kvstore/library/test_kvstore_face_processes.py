@@ -136,8 +136,9 @@ def test_shards_and_workers_start_in_any_order_and_a_shard_ends_at_ctrl_c(tmp_pa
         another.write_text(path.read_text().replace("lr = 1.0", "lr = 2.0"))
         with pytest.raises(StoreRefusedError, match=r"slot 0: shard . at .* the client has another description"):
             KVStore.connect(another, 0)
-        with pytest.raises(ValueError, match="slot 2 is not within 0 to 1"):
-            KVStore.connect(path, 2)
+        for slot in (2, "1", True, 0.5, None):
+            with pytest.raises(ValueError, match=f"slot {slot!r} is not within 0 to 1"):
+                KVStore.connect(path, slot)  # type: ignore[arg-type]  # that is what is refused
         for number, process in enumerate(shards):
             assert re.match(rf"ready: shard {number} of 2 of {path} listens at tcp://[\d.]+:\d+$", ready(process))
             process.send_signal(signal.SIGINT)
