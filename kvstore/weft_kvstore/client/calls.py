@@ -51,8 +51,9 @@ def _checked(
         except StoreError as raised:
             error = raised
         except MemoryError as raised:
-            named = str(args[0]) if isinstance(args[0], KeySet | TableKey) else f"key {args[0]!r}"
-            error = StoreError(f"slot {self._slot}: {call.__name__.strip('_')} of {named}: no memory: {raised}")
+            keys = "".join([str(one) if isinstance(one, KeySet | TableKey) else f"key {one!r}" for one in args[:1]])
+            name = call.__name__.strip("_").replace("_table", "_rows")
+            error = StoreError(f"slot {self._slot}: {name} of {keys}: no memory: {raised}")
         future: StoreFuture[R] = StoreFuture()
         future.set_exception(error)
         return future

@@ -321,7 +321,7 @@ class TableKey:
     layout: RowLayout
 
     def __str__(self) -> str:
-        return f"rows of key {self.key.key!r}"
+        return f"key {self.key.key!r}"
 
 
 # --- The keys that a store has, found by the names that a caller says, and what is worked out of them once ------------
