@@ -350,4 +350,4 @@ class OtherThread:
         while not self._is_over():
             if wait([future], LOOK_S).done:
                 return future.result()
-        raise StoreLostError("the store was closed")
+        raise StoreLostError("the store was closed while a snapshot of it was written, or restored: write it again")

@@ -52,6 +52,7 @@ from weft_kvstore.wire.messages import (
     Values,
     Welcome,
     Why,
+    nbytes_of,
 )
 
 _ERRORS: Final = {
@@ -299,7 +300,12 @@ class ClientCore:
                     self.end(operation, operation.result(), None)
         if operation is not None and shard in operation.pending:
             operation.is_partial = True
-        link.count_values(values)
+        total = sum(map(nbytes_of, values.runs))
+        link.frames_received += 1
+        link.payload_bytes_received += total
+        if values.at:
+            link.arena.bytes_received += total
+        link.acknowledge.append(values.frame)
         return False
 
     def _on_acknowledged(self, link: ClientLink, frames: Sequence[int], now: float) -> None:

@@ -27,9 +27,7 @@ from weft_kvstore.wire.messages import (
     Push,
     Refused,
     SentEntry,
-    Values,
     Welcome,
-    nbytes_of,
 )
 from weft_kvstore.wire.outbox import Fragment, Outbox, OutFrame
 
@@ -170,15 +168,18 @@ class ArenaFrames:
                 self._own.free(spans)
 
 
-def _are_before(frame: SentFrame, pull: Pull) -> bool:
-    """Whether all calls that a frame is of were made before what is pulled: the shard answers after it has the frame,
-    and a pull does not see a push that was made after it. Calls are numbered as they are made."""
+def _carries(frame: SentFrame, pull: Pull, *, is_short: bool) -> bool:
+    """Whether a frame takes a pull along. One of rows may always, as the shard reads their pull first. Another is
+    short, and all calls that it is of were made before what is pulled: the shard answers after it has the frame, and a
+    pull does not see a push that was made after it. Calls are numbered as they are made."""
     last, first = 0, pull.asks[0][0]
-    for one in frame.fragments:  # Loops: it is asked in every call.
+    for one in frame.fragments:  # Loops, as a generator would be a frame of its own for each.
+        if one.run.entry.chunks:
+            return True
         last = max(last, one.run.owner.number)
     for ask in pull.asks:
         first = min(first, ask[0])
-    return last <= first
+    return is_short and last <= first
 
 
 # --- A client's link to one shard: what is asked of it, and what is under way -----------------------------------------
@@ -254,15 +255,6 @@ class ClientLink:
         self.arena.memory, self.arena.peer_memory = self._memory if taken else None, peer_memory
         self.outbox.shared = taken
 
-    def count_values(self, values: Values) -> None:
-        """A frame of values was copied."""
-        total = sum(map(nbytes_of, values.runs))
-        self.frames_received += 1
-        self.payload_bytes_received += total
-        if values.at:
-            self.arena.bytes_received += total
-        self.acknowledge.append(values.frame)
-
     def released(self, frame: int, now: float) -> Sequence[SentFragment]:
         """What a frame has in the arena is read no more, so it has arrived; 0: what earlier connections have. Raises
         ProtocolError."""
@@ -309,12 +301,10 @@ class ClientLink:
                 messages
                 and frame is not None
                 and not self._repeats
-                and (
-                    any(one.run.entry.chunks for one in frame.fragments)  # The shard reads the pull first then.
-                    or (
-                        (arena.memory is not None or frame.nbytes <= CARRIES_PULL_BYTES)
-                        and _are_before(frame, messages[-1])
-                    )
+                and _carries(
+                    frame,
+                    messages[-1],
+                    is_short=arena.memory is not None or frame.nbytes <= CARRIES_PULL_BYTES,
                 )
             ):
                 pull = messages.pop()

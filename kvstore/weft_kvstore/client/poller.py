@@ -161,16 +161,27 @@ class PollWait:
 # ----------------------------------------------------------------------------------------------------------------------
 # Which of a client's threads works on its core and sockets: whoever waits for a future, else a thread of its own.
 #
-# For a small round trip, threads that take turns cost more than the work. So a call begins and sends its operation by
-# itself, and who waits for a result leads: it reads and sends until the result is there. The others that wait follow:
-# they sleep over their futures, and the first of them leads once the leader leaves.
+# For a small round trip, threads that take turns cost more than the work. So who waits for a result leads: it sends and
+# reads until the result is there. The others that wait follow: they sleep over their futures, and the first of them
+# leads once the leader leaves. The client's own thread works where no caller has for `GRACE_S`: a program that calls
+# and waits in a loop never wakes it.
 #
-# The client's own thread works where no caller has for `GRACE_S`: a program that calls and waits in a loop never wakes
-# it. Until then it sleeps; when it has to work is `_due_at`. Whoever has worked calls `_hand_over`, which wakes the
-# thread that has to go on, if that sleeps for longer.
+# Every message leaves in `ClientSockets.send`, which one thread at a time calls: the one that has `_working`.
+#
+# What is to be sent                           | Who sends it
+# ---------------------------------------------|------------------------------------------------------------------------
+# an operation                                 | its own call, in `submit`
+# an operation, while another thread works     | that one, before it sleeps or goes
+# a small push, or a call behind several open  | the next call that waits for less, the leader, or the client's thread
+# ones, soon after another (`BATCH_S`)         | after `BATCH_S`
+# frames beyond `BURST_BYTES`                  | the same
+# acknowledgements, frames that wait for credit| the leader or the client's thread, in `_round`, after it has read
+#
+# `_due_at` says when the leader or the client's thread has to work next, and whoever has worked and leaves something
+# to do calls `_hand_over`, which wakes it if it would sleep for longer.
 #
 # `_working` is held while anything is done to core or sockets, never asleep; `_leading` while a caller leads, also
-# asleep. Who submits an operation while another thread works leaves it there: that looks before it sleeps or goes.
+# asleep.
 #
 # Nothing is left half done. Ctrl-C is kept back during the work (`Interrupts`), and comes where a caller sleeps.
 # Anything else that is raised in the middle of the work from outside it (by another signal's handler, or by another
