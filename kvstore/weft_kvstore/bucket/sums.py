@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from itertools import chain, pairwise
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -13,15 +14,17 @@ from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kvstore.arrays import Array, Segment, exact_sum, ranges_alike
 from weft_kvstore.bucket.gate import StepGate
 
+_FIRST: Final = itemgetter(0)
+"""A segment's first slice, by which segments are in order."""
+
 
 class PendingSegments:
     """Invariant: what lies here does not overlap. `bounds[i]` is the element at which slice i begins."""
 
-    __slots__ = ("_bounds", "_first", "segments")
+    __slots__ = ("_bounds", "segments")
 
     def __init__(self, bounds: Array, segments: Sequence[Segment] = ()) -> None:
         self._bounds = bounds
-        self._first = [one.first for one in segments]
         self.segments = [*segments]
         """In the order of their slices."""
 
@@ -30,9 +33,7 @@ class PendingSegments:
         return sum(one.stop - one.first for one in self.segments)
 
     def put(self, segment: Segment) -> None:
-        at = bisect_left(self._first, segment.first)
-        self._first.insert(at, segment.first)
-        self.segments.insert(at, segment)
+        insort(self.segments, segment, key=_FIRST)
 
     def within(self, first: int, stop: int) -> list[Segment]:
         """What lies within a range, whole where it goes beyond; it stays."""
@@ -41,8 +42,8 @@ class PendingSegments:
 
     def take(self, first: int, stop: int) -> list[Segment]:
         """Takes out what lies within a range, cut at its ends."""
-        if len(self.segments) == 1 and first <= self._first[0] and self.segments[0].stop <= stop:
-            found, self.segments, self._first = self.segments, [], []
+        if len(self.segments) == 1 and first <= self.segments[0].first and self.segments[0].stop <= stop:
+            found, self.segments = self.segments, []
             return found
         low, high = self._span(first, stop)
         if low >= high:
@@ -55,15 +56,15 @@ class PendingSegments:
         if found[-1].stop > stop:
             kept.append(self.part(found[-1], stop, found[-1].stop))
             found[-1] = self.part(found[-1], found[-1].first, stop)
-        self.segments[low:high], self._first[low:high] = kept, [one.first for one in kept]
+        self.segments[low:high] = kept
         return found
 
     def _span(self, first: int, stop: int) -> tuple[int, int]:
         """Where in the list that lies which overlaps a range."""
-        low = max(bisect_right(self._first, first) - 1, 0)
+        low = max(bisect_right(self.segments, first, key=_FIRST) - 1, 0)
         if low < len(self.segments) and self.segments[low].stop <= first:
             low += 1
-        return low, bisect_left(self._first, stop)
+        return low, bisect_left(self.segments, stop, key=_FIRST)
 
     def part(self, segment: Segment, first: int, stop: int) -> Segment:
         """Some of its slices; the elements are views."""
