@@ -27,7 +27,7 @@ from weft_kvstore.process import Wakeup, resident_bytes
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError, shard_memory
-from weft_kvstore.serving.connections import UnknownPeers
+from weft_kvstore.serving.connections import Connections
 from weft_kvstore.settings import MAX_FRAME_BYTES, STALL_S, LinkSettings, endpoints_of
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
@@ -79,7 +79,7 @@ class Router:
         self.socket.tcp_keepalive = 1  # A client whose machine is gone does not keep its connection for ever.
         self.socket.tcp_keepalive_idle = KEEPALIVE_S
         self._authenticator = authenticator
-        self._unknown: UnknownPeers | None = None
+        self.connections = Connections(self.socket)
         try:
             if authenticator is not None:
                 authenticator.apply_to(self._context, self.socket)
@@ -91,11 +91,7 @@ class Router:
         self.bytes_sent = 0
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         """Without what pyzmq's own adds for other kinds of sockets: a third of its time."""
-        self._last: zmq.Frame | None = None
-        self._unknown = UnknownPeers(self.socket)
-        self._fds: dict[bytes, int] = {}
-        """Of each client's connection, by identity; a number that a later one has is no earlier one's any more."""
-        self._identities: dict[int, bytes] = {}
+        self._last: zmq.Frame
 
     def _bind(self, bind: str) -> None:
         *endpoints, last = endpoints_of(bind)
@@ -127,17 +123,7 @@ class Router:
 
     def welcome(self, identity: bytes) -> None:
         """The message received last came from a client, whose connection stays. Others are closed in time."""
-        if self._unknown is not None and self._last is not None:
-            fd = self._fds[identity] = self._last.get(zmq.SRCFD)
-            self._identities[fd] = identity
-            self._unknown.welcome(fd)
-
-    def forget(self, identity: bytes) -> None:
-        """A connection that was welcomed is no client's any more: it is closed in time, as others are."""
-        fd = self._fds.pop(identity, None)
-        if self._unknown is not None and fd is not None and self._identities.get(fd) == identity:
-            del self._identities[fd]
-            self._unknown.forget(fd)
+        self.connections.welcome(identity, self._last.get(zmq.SRCFD))
 
     def send(self, identity: bytes, parts: Sequence[Buffer]) -> bool:
         """Sends a message; False where its connection is gone, or does not read. Never waits."""
@@ -156,8 +142,7 @@ class Router:
 
     def close(self) -> None:
         """Closes it; what was not sent is dropped. Idempotent."""
-        if self._unknown is not None:
-            self._unknown.close()
+        self.connections.close()
         self.socket.close(0)
         if self._authenticator is not None:
             self._authenticator.stop()
@@ -221,9 +206,9 @@ class ShardServer:
         self._core = ShardCore(os.urandom(16), settings, let_go=self._let_go)
         self._core.work.clock = clock
         self._router = Router(bind, authenticator)
-        self._core.links.forgotten = self._router.forget
+        self._core.links.welcomed = self._router.welcome
+        self._core.links.forgotten = self._router.connections.forget
         self.endpoint = self._router.endpoint
-        self._welcomed = 0
         self._seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
         self._has_come = False
         """Whether the poll has said that a message has come, and it was not read."""
@@ -368,8 +353,9 @@ class ShardServer:
 
     def _run(self) -> None:
         poller, socket, listener = zmq.Poller(), self._router.socket, self._listener
+        connections = self._router.connections
         poller.register(socket, zmq.POLLIN)
-        for one in (self._wakeup, listener):
+        for one in (self._wakeup, connections, listener):
             if one is not None:
                 poller.register(one.fileno(), zmq.POLLIN)  # A number is polled in less time than an object.
         try:
@@ -386,6 +372,8 @@ class ShardServer:
                         elif listener is not None and one == listener.fileno():
                             listener.receive()
                             self._core.look_at_arenas()
+                        elif one == connections.fileno():
+                            connections.receive()
                         else:
                             self._wakeup.clear()
         except Exception as error:  # noqa: BLE001  # the thread's outermost frame: whoever runs the shard must hear of it
@@ -445,9 +433,6 @@ class ShardServer:
             except Exception:  # noqa: BLE001  # what fails ends its connection, not the others' service
                 _log.exception("a message of %s failed; its connection is dropped", identity.hex())
                 core.links.lose(identity)
-            if core.counts.welcomed != self._welcomed:
-                self._welcomed = core.counts.welcomed
-                router.welcome(identity)
             done = clock()
             merged, core.work.at_once_s = core.work.at_once_s, 0.0
             self._seconds["receive"] += received_at - begun
@@ -488,6 +473,7 @@ class ShardServer:
         if self._listener is not None:  # It may have lacked descriptors for clients that wait.
             self._listener.receive()
             self._core.look_at_arenas()
+        self._router.connections.tick()
 
     def _let_go(self) -> None:
         """Bytes of an arena are read no more; whoever waits for them is told in the next round."""
@@ -497,9 +483,9 @@ class ShardServer:
     def _close(self) -> None:
         with self._opening:
             self._stopping = True
-        self._router.close()
         for identity in list(self._core.peers):
             self._core.links.lose(identity)
+        self._router.close()
         if self._listener is not None:
             self._listener.close()
         self._wakeup.close()

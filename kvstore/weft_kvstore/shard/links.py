@@ -44,7 +44,6 @@ class Counts:
     frames_received: int = 0
     malformed: int = 0
     refused: int = 0
-    welcomed: int = 0
     unknown_links: int = 0
     bytes_received: int = 0
     shared: SharedBytes = field(default_factory=SharedBytes)
@@ -73,6 +72,8 @@ class Links:
         self.counts = Counts()
         self.listener: Arenas | None = None
         self.gone: deque[tuple[Peer, int, int]] = deque()
+        self.welcomed: Callable[[bytes], None] = lambda identity: None
+        """Called with the identity of a connection on which a Hello was welcomed: the message received last."""
         self.forgotten: Callable[[bytes], None] = lambda identity: None
         """Called with the identity of a connection that was welcomed and is a client's no more."""
 
@@ -110,7 +111,7 @@ class Links:
             peer.released.append(0)
         silence_ms = int(self._settings.silence_s * 1000)
         peer.welcome = Welcome(hello.session, self._boot, silence_ms, listener)
-        self.counts.welcomed += 1
+        self.welcomed(identity)
         self.say(identity, peer.welcome)
 
     def look(self, peer: Peer) -> Array | None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import math
 import selectors
 import socket
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import msgspec
 import numpy as np
+import pytest
 import zmq
 
-from same_host_children import wait_until
 from store_cluster import WAIT_S, key_of, store_of
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.serving import connections
-from weft_kvstore.serving.connections import UnknownPeers
+from weft_kvstore.serving.connections import MAX_UNKNOWN, UNKNOWN_S, Connections
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 
@@ -51,7 +53,7 @@ def test_connections_without_a_hello_are_bounded_and_clients_come_and_stay() -> 
         first = stack.enter_context(StoreClient(description, 0, settings=LINK))
         before = first.pull("w", 0).result(WAIT_S)
         silent = []
-        for number in range(connections.MOST_UNKNOWN + BEYOND):
+        for number in range(MAX_UNKNOWN + BEYOND):
             silent.append(stack.enter_context(socket.create_connection((host, int(port)))))
             if number % 2:  # half a greeting
                 silent[-1].send(b"\xff\0\0\0\0\0\0\0\x01\x7f")
@@ -65,14 +67,13 @@ def test_connections_without_a_hello_are_bounded_and_clients_come_and_stay() -> 
         assert all(np.array_equal(value, before) for value in values)
 
 
-def test_a_peer_that_was_not_welcomed_in_time_is_closed_and_one_that_was_stays(monkeypatch) -> None:
+def test_a_connection_is_closed_in_time_that_was_not_welcomed_or_is_no_clients_any_more() -> None:
     """Both have done ZeroMQ's handshake."""
-    monkeypatch.setattr(connections, "_TICK_MS", 10)
     now = [0.0]
     with zmq.Context() as context, ExitStack() as stack:
         router = context.socket(zmq.ROUTER)
+        connections = Connections(router, clock=lambda: now[0])
         port = router.bind_to_random_port("tcp://127.0.0.1")
-        unknown = UnknownPeers(router, clock=lambda: now[0])
         peers = []
         for _ in range(2):
             peer = stack.enter_context(context.socket(zmq.DEALER))
@@ -81,22 +82,87 @@ def test_a_peer_that_was_not_welcomed_in_time_is_closed_and_one_that_was_stays(m
             peer.send(b"here")
             peers.append((peer, peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)))
             identity, _ = router.recv_multipart(copy=False)
-        wait_until(lambda: len(unknown._since) == 2)
-        unknown.welcome(identity.get(zmq.SRCFD))
-        wait_until(lambda: len(unknown._since) == 1)  # Or its thread would look at both once they are late.
-        now[0] = connections.UNKNOWN_S + 1
+        connections.welcome(identity.bytes, identity.get(zmq.SRCFD))
+        now[0] = UNKNOWN_S + 1
+        connections.tick()
         (_, ended), (client, going) = peers
         assert ended.poll(WAIT_S * 1000)
         assert not going.poll(0)
         router.send_multipart([identity.bytes, b"there"])
         assert client.recv() == b"there"
-        unknown.forget(identity.get(zmq.SRCFD))  # The shard has replaced it: its descriptor comes back in time.
-        wait_until(lambda: len(unknown._since) == 1)
-        now[0] += connections.UNKNOWN_S + 1
+        connections.forget(identity.bytes)  # The shard has replaced it: its descriptor comes back in time.
+        connections.tick()
+        assert not going.poll(0)
+        now[0] += UNKNOWN_S + 1
+        connections.tick()
         assert going.poll(WAIT_S * 1000)
         for peer, monitor in peers:
             peer.disable_monitor()
             monitor.close(0)
             peer.linger = 0
-        unknown.close()
+        connections.close()
+        router.close(0)
+
+
+def test_a_handshake_that_fails_says_nothing_of_the_descriptor_that_its_error_number_is() -> None:
+    """Of such an event ZeroMQ tells an errno, of others the descriptor."""
+    with zmq.Context() as context:
+        router = context.socket(zmq.ROUTER)
+        connections = Connections(router)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        connections.unknown[errno.ECONNRESET] = math.inf
+        poller = zmq.Poller()
+        poller.register(connections.fileno(), zmq.POLLIN)
+        with socket.create_connection(("127.0.0.1", port)):
+            while len(connections.unknown) < 2:
+                assert poller.poll(WAIT_S * 1000)
+                connections.receive()
+        while len(connections.unknown) > 1:  # It has ended in the middle of its handshake.
+            assert poller.poll(WAIT_S * 1000)
+            connections.receive()
+        assert connections.unknown.keys() == {errno.ECONNRESET}
+        connections.close()
+        router.close(0)
+
+
+@pytest.mark.parametrize("bind", ["tcp://127.0.0.1:*", "ipc://{folder}/shard"])
+def test_a_number_that_another_file_has_by_now_is_not_shut_down(bind: str, tmp_path: Path) -> None:
+    with zmq.Context() as context:
+        router = context.socket(zmq.ROUTER)
+        connections = Connections(router)
+        router.bind(bind.format(folder=tmp_path))
+        for one, other in (socket.socketpair(), connected()):
+            with one, other:
+                connections.unknown[other.fileno()] = -math.inf
+                connections.tick()
+                other.send(b"still open")
+                assert one.recv(16) == b"still open"
+        connections.close()
+        router.close(0)
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    """A connection of some other port: both ends."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        return one, server.accept()[0]
+
+
+def test_a_silent_connection_of_an_ipc_endpoint_is_closed_too(tmp_path: Path) -> None:
+    now = [0.0]
+    path = str(tmp_path / "shard")
+    with zmq.Context() as context, socket.socket(socket.AF_UNIX) as silent:
+        router = context.socket(zmq.ROUTER)
+        connections = Connections(router, clock=lambda: now[0])
+        router.bind(f"ipc://{path}")
+        silent.connect(path)
+        poller = zmq.Poller()
+        poller.register(connections.fileno(), zmq.POLLIN)
+        while not connections.unknown:
+            assert poller.poll(WAIT_S * 1000)
+            connections.receive()
+        now[0] = UNKNOWN_S + 1
+        connections.tick()
+        assert closed([silent], 1) == 1
+        connections.close()
         router.close(0)
