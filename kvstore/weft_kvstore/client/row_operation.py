@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -54,8 +55,10 @@ class RowOperation(Operation):
         self._bucket = 0
         self._missing = 0
         """How many of the chunks that it sends have not been acknowledged."""
-        self._ids: dict[int, tuple[Array, Array | None]] = {}
-        """What each shard is asked for, distinct and ascending, and where its rows go; None: all of the array."""
+        self._dealt: Sequence[Array | None] = ()
+        """Which of the rows that are pulled each shard has: see `RowLayout.dealt`."""
+        self._ids: dict[int, tuple[int, Array | None]] = {}
+        """How many rows each shard is asked for, and their ids, where it is sent them."""
         self._received: dict[int, bytearray] = {}
         """A byte for each array and chunk that each shard answers with, 1 once it was received."""
         if given is not None:
@@ -63,21 +66,23 @@ class RowOperation(Operation):
             self.sends = (table.key_index,)
             if payload_kind is not PayloadKind.GRADIENT:
                 self.sets = self.sends
+        self._asks_for_given = given is not None and wanted is not None and wanted[0] is given.ids
         if wanted is None:
             return
         self.is_request = self.is_pull = True
         self.reads = (table.key_index,)
         ids, self._index = wanted
-        self._asks_for_given = given is not None and ids is given.ids
         self.rows_pulled = len(ids)
         layout, count = self._layout, 1 if names is None else len(names)
         self._arrays: list[Array] = [np.empty((len(ids), layout.width), layout.dtype) for _ in range(count)]
         own = ids.view(layout.id_dtype)
-        for shard, mine in enumerate(layout.dealt(own)):
-            some = own.copy() if mine is None else own.take(mine)
-            if len(some) and count:
-                self._ids[shard] = some, mine
-                self._received[shard] = bytearray(count * chunks_of(len(some), layout.rows_down))
+        self._dealt = layout.dealt(own)
+        for shard, mine in enumerate(self._dealt):
+            rows = len(own) if mine is None else len(mine)
+            if rows and count:
+                some = None if self._asks_for_given else own.copy() if mine is None else own.take(mine)
+                self._ids[shard] = rows, some
+                self._received[shard] = bytearray(count * chunks_of(rows, layout.rows_down))
 
     def prepare(self, routing: Routing, encoders: GradientEncoders | None) -> dict[int, int]:
         self._bucket = routing.bucket_of[self._table.key_index]
@@ -90,13 +95,11 @@ class RowOperation(Operation):
 
     def _send_ids(self, shard: int) -> int:
         """How many chunks of ids the shard is sent for what it is asked: none where it has them with the gradients."""
-        if self._asks_for_given:
+        _, ids = self._ids[shard]
+        if ids is None:
             return 0
-        ids, _ = self._ids[shard]
-        chunks = chunks_of(len(ids), self._layout.ids_up)
-        run = self._run(
-            PayloadKind.IDS, self.version, chunks, self._layout.ids_up * ID_BYTES, BufferSource(bytes_of(ids))
-        )
+        chunks, chunk_bytes = chunks_of(len(ids), self._layout.ids_up), self._layout.ids_up * ID_BYTES
+        run = self._run(PayloadKind.IDS, self.version, chunks, chunk_bytes, BufferSource(bytes_of(ids)))
         self.runs.setdefault(shard, []).append(run)
         return chunks
 
@@ -104,7 +107,7 @@ class RowOperation(Operation):
         """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in."""
         layout, ids = self._layout, given.ids.view(self._layout.id_dtype)
         pending: dict[int, int] = {}
-        for shard, mine in enumerate(layout.dealt(ids)):
+        for shard, mine in enumerate(self._dealt if self._asks_for_given else layout.dealt(ids)):
             rows = RowSource(ids, given.values, layout, mine)
             if not layout.rows_on(shard) or (self.payload_kind is PayloadKind.VALUE and not rows.count):
                 continue
@@ -113,10 +116,10 @@ class RowOperation(Operation):
         return pending
 
     def _run(
-        self, kind: PayloadKind, step: int, chunks: int, chunk_rows: int, source: RowSource | BufferSource
+        self, kind: PayloadKind, step: int, chunks: int, chunk_bytes: int, source: RowSource | BufferSource
     ) -> SentRun:
-        """Chunks that lie one behind the other, each but the last of `chunk_rows` bytes."""
-        bounds: Array = np.arange(chunks + 1) * chunk_rows
+        """Chunks that lie one behind the other, each but the last of `chunk_bytes`."""
+        bounds: Array = np.arange(chunks + 1) * chunk_bytes
         bounds[-1] = source.nbytes
         entry = SentEntry(kind, self.number, self._bucket, step, chunks)
         priority = self._table.key.priority - self.priority * CALL_PRIORITY
@@ -140,14 +143,15 @@ class RowOperation(Operation):
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
         if bucket != self._bucket:
             raise ProtocolError(f"Values.bucket: {bucket}, {self} asks for bucket {self._bucket}")
-        (ids, positions), seen, layout = self._ids[shard], self._received[shard], self._layout
+        (rows_asked, _), positions, seen = self._ids[shard], self._dealt[shard], self._received[shard]
+        layout = self._layout
         total = len(seen) // len(self._arrays)
         if array >= len(self._arrays) or first + count > total:
             raise ProtocolError(
                 f"Values.first: chunks {first} to {first + count - 1} of array {array}; {self} has {total} chunks "
                 f"and {len(self._arrays)} arrays"
             )
-        low, high = first * layout.rows_down, min((first + count) * layout.rows_down, len(ids))
+        low, high = first * layout.rows_down, min((first + count) * layout.rows_down, rows_asked)
         if (high - low) * layout.row_bytes != payload.nbytes:
             detail = f"the rows of {self._table.key.key!r} have {(high - low) * layout.row_bytes}"
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {detail}")

@@ -29,6 +29,7 @@ def test_values_are_the_same_at_any_priority(kind: str) -> None:
         assert store.pushpull("w", ONES, priority=7).result(WAIT_S).tolist() == [-2, -2]
         store.push_rows("table", [1], ROWS, priority=2).result(WAIT_S)
         assert store.pull_rows("table", [1, 2], priority=-2).result(WAIT_S).tolist() == [[-1, -1], [0, 0]]
+        assert store.pushpull_rows("table", [1], ROWS, [2, 1], priority=3).result(WAIT_S).tolist() == [[0, 0], [-2, -2]]
 
 
 @pytest.mark.parametrize("priority", [1.0, True, "high", (1 << 30) + 1, -(1 << 30) - 1])
@@ -40,6 +41,7 @@ def test_values_are_the_same_at_any_priority(kind: str) -> None:
         lambda store, priority: store.pushpull("w", ONES, priority=priority),
         lambda store, priority: store.push_rows("table", [1], ROWS, priority=priority),
         lambda store, priority: store.pull_rows("table", [1], priority=priority),
+        lambda store, priority: store.pushpull_rows("table", [1], ROWS, priority=priority),
     ],
 )
 def test_what_is_no_priority_is_refused_and_begins_nothing(call: Callable[[KVStore, Any], Any], priority: Any) -> None:

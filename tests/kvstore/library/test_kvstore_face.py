@@ -255,6 +255,7 @@ SAME: list[tuple[str, Callable[[KVStore, list[Any]], Any]]] = [
     ("read_consistent", lambda one, keys: one.read_consistent(keys)),
     ("push_rows", lambda one, keys: one.push_rows(keys, [[0]] * 2, [ones(1, 2)] * 2)),
     ("pull_rows", lambda one, keys: one.pull_rows(keys, [[0]] * 2)),
+    ("pushpull_rows", lambda one, keys: one.pushpull_rows(keys, [[0]] * 2, [ones(1, 2)] * 2)),
     ("pull_state_rows", lambda one, keys: one.pull_state_rows(keys, [[0]] * 2)),
     ("set_rows", lambda one, keys: one.set_rows(keys, [[0]] * 2, [ones(1, 2)] * 2, version=1)),
 ]

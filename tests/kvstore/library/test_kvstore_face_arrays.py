@@ -109,6 +109,14 @@ def test_rows_and_ids_may_be_a_gpus(cupy: StrictCupy) -> None:
         out = strict_copies.Array(np.zeros((2, 2), np.float32))
         store.pull_rows("t", ids, out=out).result(WAIT_S)
         assert np.all(out.held == -1.0)
+        assert store.pushpull_rows("t", ids, rows, out=out).result(WAIT_S) is out
+        assert np.all(out.held == -2.0)
+        others = strict_copies.Array(np.array([0, 1, 8], np.int64))
+        found = store.pushpull_rows("t", [[1, 1]], np.ones((1, 2, 2), np.float32), others).result(WAIT_S)
+        assert found.tolist() == [[0.0, 0.0], [-4.0, -4.0], [0.0, 0.0]]
+        wrong = store.pushpull_rows("t", strict_copies.Array(np.array([9])), np.ones((1, 2), np.float32))
+        with pytest.raises(StoreRefusedError, match="pushpull_rows of key 't': row 9, the table has 9"):
+            wrong.result(WAIT_S)
 
 
 def test_a_gpus_array_that_does_not_fit_is_refused_before_it_is_copied(cupy: StrictCupy) -> None:
@@ -286,6 +294,8 @@ def test_a_parameter_is_written_and_keeps_its_gradient(store: KVStore) -> None:
     rows = torch.nn.Parameter(torch.zeros(1, 2))
     assert store.pull_rows("t", [2], out=rows).result(WAIT_S) is rows
     assert rows.tolist() == [[1.0, 1.0]]
+    assert store.pushpull_rows("t", [2], torch.ones(1, 2), out=rows).result(WAIT_S) is rows
+    assert rows.tolist() == [[0.0, 0.0]]
 
 
 REFUSED: dict[str, tuple[Callable[[], torch.Tensor], str]] = {

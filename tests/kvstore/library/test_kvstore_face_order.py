@@ -31,7 +31,17 @@ class Recorded:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if name not in {"push", "push_keys", "push_rows", "push_table", "set", "barrier", "pull", "pull_keys"}:
+        if name not in {
+            "push",
+            "push_keys",
+            "push_rows",
+            "push_table",
+            "pushpull_table",
+            "set",
+            "barrier",
+            "pull",
+            "pull_keys",
+        }:
             return found
 
         def called(key: Any, step: Any, *rest: Any, **named: Any) -> Any:
@@ -171,13 +181,15 @@ def test_rows_and_ids_of_a_gpu_keep_the_order_of_their_table(copies: Copies, dty
         rows, ids = np.ones((2, 2), np.float32), np.array([0, 1], dtype)
         store.push_rows("t", on_gpu(ids), rows)
         store.push_rows("t", ids, rows)
-        pulled = store.pull_rows("t", ids)
+        pulled, both = store.pull_rows("t", ids), store.pushpull_rows("t", ids, rows)
         assert found.calls == []
         copies.let_go()
         assert pulled.result(WAIT_S).tolist() == [[-2.0, -2.0]] * 2
-        assert found.calls == [("push_table", "t", 0), ("push_table", "t", 1)]
+        assert both.result(WAIT_S).tolist() == [[-3.0, -3.0]] * 2
+        assert found.calls == [("push_table", "t", 0), ("push_table", "t", 1), ("push_table", "t", 2)]
         store.push_rows("t", ids, rows)
-        assert found.calls[2:] == [("push_table", "t", 2)]
+        store.pushpull_rows("t", ids, rows)
+        assert found.calls[3:] == [("push_table", "t", 3), ("pushpull_table", "t", 4)]
 
 
 def test_a_value_of_a_gpu_is_set_before_the_word_that_there_is_nothing_and_before_a_pull(copies: Copies) -> None:

@@ -331,3 +331,30 @@ def test_a_pushpull_of_rows_is_one_message_each_way(monkeypatch: pytest.MonkeyPa
                 (push,) = [one for one in heard if isinstance(one, Push | Pull)]
                 assert isinstance(push, Push)
                 assert push.pull is not None
+
+
+def test_rows_of_a_step_that_is_committed_are_pulled_once_it_is(make: Make) -> None:
+    one, other = make(
+        describe(
+            {"t": table(), "w": Key((4,), initializer=0.0)}, slots=2, rule="sgd", lr=1.0, commit={"clip_norm": 1e9}
+        )
+    )
+    for step in range(3):
+        pulled = [store.pushpull_rows("t", [5], rows_of(1)) for store in (one, other)]
+        ended = [store.end_step() for store in (one, other)]
+        assert [rows.result(WAIT_S).tolist() for rows in pulled] == [[[-2.0 * (step + 1)] * 2]] * 2
+        assert all(end.result(WAIT_S).finite for end in ended)
+
+
+def test_a_process_that_takes_a_slot_over_pushes_the_same_rows_once_more_and_they_count_once() -> None:
+    """Rows that are in already, and ids of which the shard knows nothing."""
+    with ShardServer("tcp://127.0.0.1:0") as server:
+        description = describe({"t": table(100)}, shards=[server.endpoint], rule="sgd", lr=1.0, slice_bytes=64)
+        server.open(description, 0)
+        ids, rows = np.arange(0, 100, 3), np.ones((34, 2), np.float32)
+        with KVStore.connect(description, 0) as first:
+            first.pushpull_rows("t", ids, rows).result(WAIT_S)
+        with KVStore.connect(description, 0, incarnation=2) as second:
+            again = second.pushpull_rows("t", ids, rows, step=0)
+            assert again.result(WAIT_S).tolist() == [[-1.0, -1.0]] * 34
+            assert second.pushpull_rows("t", [3], rows_of(1)).result(WAIT_S).tolist() == [[-2.0, -2.0]]
