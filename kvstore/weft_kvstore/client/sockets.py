@@ -6,6 +6,7 @@ import errno
 import logging
 import math
 import select
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -53,6 +54,12 @@ _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _READABLE = int(zmq.POLLIN)
 _MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
+_GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03"
+"""How a greeting of ZMTP 3 begins: a peer that has it sends its own whole."""
+
+_PROBE_S: Final = 0.1
+"""How long a shard's greeting is waited for; the next connection that breaks asks again."""
+
 
 class LinkSocket:
     """One connection; a new one is a new object. Used by one thread at a time. `passed` counts bytes sent and received.
@@ -75,6 +82,7 @@ class LinkSocket:
         self.handover: Handover | None = None
         """By which the shard and the client have each other's memory."""
         self._key = None if keys is None else keys.own.public
+        self._endpoint = endpoint
         self._passed = [0, 0] if passed is None else passed
         self.is_unread = True
         self.socket = context.socket(zmq.DEALER)
@@ -158,6 +166,8 @@ class LinkSocket:
             elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and int(word["value"]) == _MECHANISM:
                 its, mine = ("encrypted", "no ") if key is None else ("not encrypted", "")
                 self.handshake_error = f"its links are {its}, and the description has {mine}curve_keys for them", False
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and key is None and _is_encrypted(self._endpoint):
+                self.handshake_error = "its links are encrypted, and the description has no curve_keys for them", False
             elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and key is not None:
                 # A shard that has another key than was thought can say nothing that would be understood.
                 reason = (
@@ -174,8 +184,23 @@ class LinkSocket:
         self.socket.close(linger_ms)
 
 
-def _readable(socket: zmq.Socket[bytes]) -> bool:
-    return bool(int(socket.get(zmq.EVENTS)) & _READABLE)
+def _readable(monitor: zmq.Socket[bytes]) -> bool:
+    return bool(int(monitor.get(zmq.EVENTS)) & _READABLE)
+
+
+def _is_encrypted(endpoint: str) -> bool:
+    """Whether a shard's greeting asks for CURVE (ZMTP 3.1, RFC 37). libzmq closes a connection of another mechanism as
+    soon as it has the peer's greeting, which may be before its own has left; to half a greeting it sends its own."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    found = b""
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _PROBE_S) as probe:
+            probe.sendall(_GREETING)
+            while len(found) < 32 and (more := probe.recv(64)):
+                found += more
+    except (OSError, ValueError):
+        return False
+    return found[12:].startswith(b"CURVE")
 
 
 # --- A client's sockets, and what passes between them and its core ----------------------------------------------------
