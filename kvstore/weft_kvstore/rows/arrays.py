@@ -365,7 +365,7 @@ MOST_BEFORE: Final = 4
 class RowChanges:
     """Begins with the first capture: what never is captured costs nothing. `_steps` are those of the last captures, by
     their numbers, oldest first; `_changed` has, by row, how many captures there were when it last changed; `_gone` the
-    places of those that have gone, each part with the same number."""
+    indices of those that have gone, each part with the same number."""
 
     __slots__ = ("_changed", "_gone", "_steps", "_taken")
 
@@ -385,21 +385,21 @@ class RowChanges:
             self._changed.reserve(int(rows.max()) + 1)
             self._changed.array[rows] = self._taken
 
-    def gone(self, places: Array) -> None:
+    def gone(self, indices: Array) -> None:
         """These rows (n) are not here any more."""
-        if self._taken and len(places):
-            self._gone.append((self._taken, places))
+        if self._taken and len(indices):
+            self._gone.append((self._taken, indices))
 
     def captured(self, step: int, since: int | None, here: Array) -> tuple[Array, Array]:
-        """A capture at `step`: the rows that it has, of those that are `here` (bool), and the places of those that have
-        gone: all, or what has changed since the capture at a step that `knows` knows. What was known of the time before
-        is forgotten."""
+        """A capture at `step`: the rows that it has, of those that are `here` (bool), and the indices of those that
+        have gone: all, or what has changed since the capture at a step that `knows` knows. What was known of the time
+        before is forgotten."""
         found, gone = here.copy(), [np.zeros(0, np.int64)]
         if since is not None:
             first = self._steps[since]
             self._changed.reserve(len(here))
             found &= self._changed.array[: len(here)] >= first
-            gone = [places for number, places in self._gone if number >= first] or gone
+            gone = [indices for number, indices in self._gone if number >= first] or gone
         self._taken += 1
         known = [] if since is None else [one for one in self._steps.items() if one[1] >= self._steps[since]]
         self._steps = dict([*known, (step, self._taken)][-MOST_BEFORE:])

@@ -178,15 +178,15 @@ def _added(parts: list[tuple[Array, Array]], part: tuple[Array, Array]) -> Itera
             return
         if ids[0] > here[-1] or ids[-1] < here[0]:
             continue
-        place = here.searchsorted(ids)
-        np.minimum(place, len(here) - 1, out=place)
-        both = here.take(place) == ids
+        positions = here.searchsorted(ids)
+        np.minimum(positions, len(here) - 1, out=positions)
+        both = here.take(positions) == ids
         if not np.logical_or.reduce(both):
             continue
-        place = place.compress(both)
-        summed = sums.take(place, axis=0)
+        positions = positions.compress(both)
+        summed = sums.take(positions, axis=0)
         summed += values.compress(both, axis=0)
-        put_rows(sums, place, summed)
+        put_rows(sums, positions, summed)
         np.logical_not(both, out=both)
         ids, values = ids.compress(both), values.compress(both, axis=0)
     yield ids, values

@@ -42,12 +42,12 @@ Draw = Callable[[Array, int], Array]
 """draw(ids, step): a number of each id (n) uint64 in [0, 1), float64 (n)."""
 
 FirstOf = Callable[[Array], Array]
-"""first(places): the first values (n, width) of rows by their places (n)."""
+"""first(indices): the first values (n, width) of rows by their indices (n)."""
 
 
 class TableRows:
-    """Rows have numbers, by which `arrays` are read; -1 stands for a row that is not here. Callers name places: of a
-    table of fixed size a place is the row's number, of a growing one it is the id, uint64.
+    """Rows have numbers, by which `arrays` are read; -1 stands for a row that is not here. Callers name indices: of a
+    table of fixed size an index is the row's number, of a growing one it is the id, uint64.
 
     `_here` (bool) are the rows that are here, `count` of them. Of a growing table `_last` has the step of a row's last
     use, and `_score` the sum over its uses of decay^(steps since then), at that step. `_columns` are what is known of
@@ -106,56 +106,56 @@ class TableRows:
         """A number above those of all rows that are here."""
         return len(self._here) if self._index is None else self._index.stop
 
-    def find(self, places: Array) -> Array:
-        """The numbers (n) int64 of rows at places (n)."""
+    def find(self, indices: Array) -> Array:
+        """The numbers (n) int64 of rows of indices (n)."""
         if self._index is not None:
-            return self._index.find(places)
-        return places if self.count == len(self._here) else np.where(self._here.array[places], places, -1)
+            return self._index.find(indices)
+        return indices if self.count == len(self._here) else np.where(self._here.array[indices], indices, -1)
 
-    def has_all(self, places: Array) -> bool:
-        return bool((self.find(places) >= 0).all())
+    def has_all(self, indices: Array) -> bool:
+        return bool((self.find(indices) >= 0).all())
 
-    def read(self, name: str | None, places: Array) -> tuple[Array, Array | None]:
-        """One array (see `RowArrays`) at places (n): a copy (n, width), and which of these rows (n) bool are not here,
+    def read(self, name: str | None, indices: Array) -> tuple[Array, Array | None]:
+        """One array (see `RowArrays`) at indices (n): a copy (n, width), and which of these rows (n) bool are not here,
         whose part of the copy is undefined; None where all are."""
-        rows = self.find(places)
+        rows = self.find(indices)
         lacks = rows < 0
         if not lacks.any():
             return self.arrays.read(name, rows), None
         if not len(self.arrays):
-            return np.empty((len(places), self.arrays.width), self.arrays.dtype), lacks
+            return np.empty((len(indices), self.arrays.width), self.arrays.dtype), lacks
         return self.arrays.read(name, np.maximum(rows, 0)), lacks
 
-    def find_or_add(self, places: Array, step: int, first: FirstOf | None) -> Array:
-        """The numbers (n) int64 of rows at places (n), distinct, that are used in a step: those that were not here are
+    def find_or_add(self, indices: Array, step: int, first: FirstOf | None) -> Array:
+        """The numbers (n) int64 of rows of indices (n), distinct, that are used in a step: those that were not here are
         created, with their first values where there are any. Raises MemoryError."""
-        rows, new = places, np.zeros(0, np.int64)
+        rows, new = indices, np.zeros(0, np.int64)
         if self._index is not None:
-            self._reserve(self._index.stop + len(places))
-            rows, new = self._index.find_or_add(places)
+            self._reserve(self._index.stop + len(indices))
+            rows, new = self._index.find_or_add(indices)
             if self._eviction is not None:
                 self._use(rows, new, step)
         elif self.count < len(self._here):
-            new = np.flatnonzero(~self._here.array[places])
+            new = np.flatnonzero(~self._here.array[indices])
         if len(new):
-            self._create(rows[new], places[new], first)
+            self._create(rows[new], indices[new], first)
         if self._huge_blocks is not None:
             self._huge_blocks.advance()
         return rows
 
-    def admitted(self, places: Array, step: int) -> Array | None:
-        """Which of the places (n), distinct, that are pushed in a step have a row, or get one by it (n) bool. None: all
-        of them. Each step asks once for each place."""
+    def admitted(self, indices: Array, step: int) -> Array | None:
+        """Which of the indices (n), distinct, that are pushed in a step have a row, or get one by it (n) bool. None:
+        all of them. Each step asks once for each index."""
         if self._counted is None and self._probability >= 1:
             return None
-        found = self.find(places) >= 0
+        found = self.find(indices) >= 0
         new = np.flatnonzero(~found)
         if self._counted is not None:
-            found[new] = self._counted.count_uses(places[new], step) >= self._uses
-            self._counted.remove(places[new][found[new]])
+            found[new] = self._counted.count_uses(indices[new], step) >= self._uses
+            self._counted.remove(indices[new][found[new]])
         else:
             assert self._draw is not None
-            found[new] = self._draw(places[new], step) < self._probability
+            found[new] = self._draw(indices[new], step) < self._probability
         return found
 
     def boundary(self, step: int) -> Generator[None, None, None]:
@@ -178,30 +178,30 @@ class TableRows:
         if self._counted is not None:
             yield from self._counted.boundary(step)
 
-    def count_uses(self, places: Array, step: int) -> Array:
+    def count_uses(self, indices: Array, step: int) -> Array:
         """Adds 1 to the value of rows of one element, which begin at 0: what they are then (n)."""
-        rows = self.find_or_add(places, step, lambda new: np.zeros((len(new), 1), self.arrays.dtype))
+        rows = self.find_or_add(indices, step, lambda new: np.zeros((len(new), 1), self.arrays.dtype))
         counts = self.arrays.read(None, rows) + self.arrays.dtype.type(1)
         self.arrays.write(None, rows, counts)
         found: Array = counts[:, 0]
         return found
 
-    def remove(self, places: Array) -> None:
-        """Rows of a growing table at places (n), distinct, go, where they are here."""
-        rows = self.find(places)
+    def remove(self, indices: Array) -> None:
+        """Rows of a growing table of indices (n), distinct, go, where they are here."""
+        rows = self.find(indices)
         self._remove(rows[rows >= 0])
         if self._index is not None:
             for _ in self._index.tidy():
                 pass
 
     def columns(self, rows: Array) -> Columns:
-        """All that is known of rows (n) that are here, but for their places: for `restore`."""
+        """All that is known of rows (n) that are here, but for their indices: for `restore`."""
         found = {name or VALUE: self.arrays.read(name, rows) for name in (None, *self.arrays.names)}
         return found | {name: one.array.take(rows) for name, one in self._columns.items()}
 
-    def restore(self, places: Array, columns: Columns) -> None:
-        """Rows at places (n), distinct, are as `columns` has them. Raises MemoryError."""
-        rows = self.find_or_add(places, 0, None)
+    def restore(self, indices: Array, columns: Columns) -> None:
+        """Rows of indices (n), distinct, are as `columns` has them. Raises MemoryError."""
+        rows = self.find_or_add(indices, 0, None)
         for name in (None, *self.arrays.names):
             self.arrays.write(name, rows, columns[name or VALUE])
         for column, one in self._columns.items():
@@ -215,13 +215,13 @@ class TableRows:
         if self._counted is not None:
             rows = np.flatnonzero(self._counted._here.array[: self._counted.stop])
             counts = self._counted.columns(rows)
-            found[COUNTED] = self._counted._places(rows).view(np.int64)
+            found[COUNTED] = self._counted._indices(rows).view(np.int64)
             found[COUNTS] = counts[VALUE][:, 0].astype(np.int64)
             found[LAST] = counts.get(USED, np.zeros(len(rows), np.int64))
         return found
 
     def begin_with(self, marks: Sequence[Columns], is_here: Callable[[Array], Array]) -> None:
-        """Goes on where others were that had parts of the same rows: before any is here. `is_here(places)` (n) bool
+        """Goes on where others were that had parts of the same rows: before any is here. `is_here(indices)` (n) bool
         says which are to be."""
         if self.history is not None:
             self.history.begin_with(marks)
@@ -235,9 +235,9 @@ class TableRows:
 
     def capture(self, step: int, since: int | None = None) -> tuple[RowCapture, Array]:
         """All rows that are here now, or those that have changed since a capture at a step that `changes` knows; and
-        the places of those that have gone since then. `release` ends what it costs, but for the next one's `since`."""
+        the indices of those that have gone since then. `release` ends what it costs, but for the next one's `since`."""
         rows, gone = self.changes.captured(step, since, self._here.array[: self.stop])
-        found = RowCapture(rows, lambda rows: {ROWS: self._places(rows)} | self.columns(rows))
+        found = RowCapture(rows, lambda rows: {ROWS: self._indices(rows)} | self.columns(rows))
         self._captures.append(found)
         self.arrays.written = self._written
         return found, gone
@@ -251,7 +251,7 @@ class TableRows:
         """Frees what is on disk."""
         self.arrays.close()
 
-    def _places(self, rows: Array) -> Array:
+    def _indices(self, rows: Array) -> Array:
         return rows if self._index is None else self._index.ids.array.take(rows)
 
     def _written(self, rows: Array) -> None:
@@ -265,12 +265,12 @@ class TableRows:
         for one in (self._here, *self._columns.values()):
             one.reserve(rows)
 
-    def _create(self, rows: Array, places: Array, first: FirstOf | None) -> None:
+    def _create(self, rows: Array, indices: Array, first: FirstOf | None) -> None:
         a_part = min(max(FIRST_ELEMENTS // max(self.arrays.width, 1), 1), self.arrays.at_once or len(rows))
         for low in range(0, len(rows), a_part):
             some = rows[low : low + a_part]
             if first is not None:
-                self.arrays.write(None, some, first(places[low : low + a_part]))
+                self.arrays.write(None, some, first(indices[low : low + a_part]))
             self.arrays.begin_state(some, are_zeros=self._index is None)
         self._here.array[rows] = True
         self.count += len(rows)
@@ -283,7 +283,7 @@ class TableRows:
         assert self._index is not None
         if self.arrays.written is not None:
             self._written(rows)
-        self.changes.gone(self._places(rows))
+        self.changes.gone(self._indices(rows))
         self._here.array[rows] = False
         self.count -= len(rows)
         self._index.remove(rows)

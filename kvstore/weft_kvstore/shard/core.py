@@ -60,10 +60,12 @@ def _proposed(shard: JobShard, peer: Peer, message: Hyper, now: float) -> HyperA
     """Holds a proposal, or says why not. Raises ProtocolError for what cannot be meant."""
     if len(message.names) != len(message.numbers) or len(set(message.names)) != len(message.names):
         raise ProtocolError(f"Hyper.names: {len(message.names)} with {len(message.numbers)} numbers, or one twice")
-    place, numbers = next(iter(message.key), None), dict(zip(message.names, message.numbers, strict=True))
-    shard.live.check(place, numbers)
+    key_index, numbers = next(iter(message.key), None), dict(zip(message.names, message.numbers, strict=True))
+    shard.live.check(key_index, numbers)
     try:
-        shard.live.propose(Proposal(message.proposal, peer.slot, peer.hello.process, message.step, place, numbers, now))
+        shard.live.propose(
+            Proposal(message.proposal, peer.slot, peer.hello.process, message.step, key_index, numbers, now)
+        )
     except ChangeRefusedError as error:
         return HyperAnswer(message.request, message.proposal, 0, error.step, str(error)[:2048])
     return HyperAnswer(message.request, message.proposal, 1, message.step, "")

@@ -211,8 +211,8 @@ class JobShard:
 
     def _made_table(self, number: int, rows_at: TablePlace | None) -> TableState:
         """Raises ValueError for an initializer that there is not, StoreError where its rows have no place."""
-        place, spec = self._routing.buckets[number].keys[0], self._table_spec(number)
-        key, layout, seed = self.description.keys[place], self._routing.tables[place], self.description.seed
+        key_index, spec = self._routing.buckets[number].keys[0], self._table_spec(number)
+        key, layout, seed = self.description.keys[key_index], self._routing.tables[key_index], self.description.seed
         make = partial(first_table_rows, key, seed, layout.width)
         if not is_given(key):
             make(np.zeros(0, np.int64))  # An initializer that there is not is found out now.
