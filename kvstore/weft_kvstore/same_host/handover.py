@@ -9,58 +9,30 @@ import select
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeAlias
-
-import msgspec
+from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays import Array
 from weft_kvstore.same_host.memory import ArenaError, PeerMemory, SharedMemory, map_shared
-from weft_kvstore.structs import Reader
 
-# --- What they say: one packet of MessagePack each way. See `docs/same-host.md` ---------------------------------------
+# --- What they say: one packet each way. See `docs/same-host.md` ------------------------------------------------------
 
 
-OFFER_VERSION: Final = 3
+OFFER_VERSION: Final = 4
 NAME_BYTES: Final = 16
 MAX_PACKET_BYTES: Final = 4096
-MAX_REASON: Final = 1024
-"""Characters of an answer; a shard says at most a quarter, so that any text fits into a packet."""
 
-_log = logging.getLogger("weft.store")
+OFFER: Final = struct.Struct("<B16sQQ")
+"""Of the client: the version, `process` and `session` of its Hello, and the bytes of its arena, whose descriptor comes
+with the packet."""
+
+ANSWER: Final = struct.Struct("<Q")
+"""Of the shard: the bytes of its own memory, whose descriptor comes with the packet, or 0 where it shares none. If it
+has not mapped the arena, the reason follows."""
 
 LinkId: TypeAlias = tuple[bytes, int]
 """A connection of the store: `process` and `session` of its Hello."""
 
-
-class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="offer"):
-    """The client gives its arena of `nbytes` bytes, whose descriptor comes with the packet, for the connection that has
-    said Hello with this `process` and `session`."""
-
-    version: Annotated[int, msgspec.Meta(ge=1, le=255)]
-    process: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-    session: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-    nbytes: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
-
-
-class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="answer"):
-    """The shard has mapped the arena, and gives its own memory of `nbytes` bytes where that is not 0, whose descriptor
-    comes with the packet; or it says the `reason` why it has not."""
-
-    nbytes: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
-    reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON)] = ""
-
-
-_encoder = msgspec.msgpack.Encoder()
-_offers: Final[Reader[Offer]] = Reader(Offer)
-_answers: Final[Reader[Answer]] = Reader(Answer)
-
-
-def _decoded(packet: bytes, reader: Reader[Any]) -> Any:
-    """Raises ArenaError."""
-    try:
-        return reader.from_msgpack(packet)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ArenaError(f"no message about an arena: {error}") from error
+_log = logging.getLogger("weft.store")
 
 
 def address_of(name: bytes) -> bytes:
@@ -131,7 +103,7 @@ class Handover:
         try:
             self._socket.connect(address_of(name))
             _check_user(self._socket, os.geteuid() if user is None else user)
-            socket.send_fds(self._socket, [_encoder.encode(Offer(OFFER_VERSION, *link, arena.nbytes))], [arena.fd])
+            socket.send_fds(self._socket, [OFFER.pack(OFFER_VERSION, *link, arena.nbytes)], [arena.fd])
         except (OSError, ValueError, ArenaError) as error:
             self._socket.close()
             raise ArenaError(f"no way to the shard's listener on this host: {error}") from error
@@ -149,13 +121,15 @@ class Handover:
                 if not packet or self.accepted:
                     self.close(self.reason or "the shard closed the connection")
                     return
-                answer: Answer = _decoded(packet, _answers)
-                if answer.reason:
-                    self.close(answer.reason)
+                if len(packet) < ANSWER.size:
+                    raise ArenaError(f"an answer of {len(packet)} bytes, which has at least {ANSWER.size}")
+                (nbytes,), reason = ANSWER.unpack_from(packet), packet[ANSWER.size :]
+                if reason:
+                    self.close(reason.decode(errors="replace"))
                     return
-                if len(fds) != (answer.nbytes > 0):
-                    raise ArenaError(f"{len(fds)} descriptors came with an answer of {answer.nbytes} bytes")
-                self.peer_memory = map_shared(fds[0], answer.nbytes) if fds else None
+                if len(fds) != (nbytes > 0):
+                    raise ArenaError(f"{len(fds)} descriptors came with an answer of {nbytes} bytes")
+                self.peer_memory = map_shared(fds[0], nbytes) if fds else None
                 self.accepted = True
         except BlockingIOError:
             pass
@@ -267,7 +241,7 @@ class ArenaListener:
         try:
             with _packet(client.socket) as (packet, fds):
                 if packet:
-                    self._take(client, _decoded(packet, _offers), fds)
+                    self._take(client, packet, fds)
                 else:
                     self._drop(client)
         except BlockingIOError:
@@ -275,27 +249,25 @@ class ArenaListener:
         except (OSError, ArenaError) as error:
             self._refuse(client, str(error))
 
-    def _take(self, client: _Client, offer: Offer, fds: list[int]) -> None:
-        link = offer.process, offer.session
-        if offer.version != OFFER_VERSION:
-            raise ArenaError(f"Offer.version: {offer.version}, this shard knows {OFFER_VERSION}")
-        if link in self.arenas:
+    def _take(self, client: _Client, packet: bytes, fds: list[int]) -> None:
+        if packet[0] != OFFER_VERSION:
+            raise ArenaError(f"Offer.version: {packet[0]}, this shard knows {OFFER_VERSION}")
+        if len(packet) != OFFER.size:
+            raise ArenaError(f"an offer of {len(packet)} bytes, which has {OFFER.size}")
+        _, process, session, nbytes = OFFER.unpack(packet)
+        if (process, session) in self.arenas:
             raise ArenaError("Offer.session: its arena has come already")
         if len(fds) != 1:
             raise ArenaError(f"{len(fds)} descriptors came with the offer, there must be one")
-        memory = map_shared(fds[0], offer.nbytes)
-        if self.shared_memory is None:
-            client.socket.send(_encoder.encode(Answer()))
-        else:
-            socket.send_fds(
-                client.socket, [_encoder.encode(Answer(self.shared_memory.nbytes))], [self.shared_memory.fd]
-            )
-        client.link, self.arenas[link] = link, PeerMemory(memory)
+        memory, own = map_shared(fds[0], nbytes), self.shared_memory
+        socket.send_fds(client.socket, [ANSWER.pack(own.nbytes if own else 0)], [own.fd] if own else [])
+        client.link = process, session
+        self.arenas[client.link] = PeerMemory(memory)
 
     def _refuse(self, client: _Client, reason: str) -> None:
         self.refused += 1
         with contextlib.suppress(OSError):
-            client.socket.send(_encoder.encode(Answer(reason=reason[: MAX_REASON // 4] or "refused")))
+            client.socket.send((ANSWER.pack(0) + reason.encode())[:MAX_PACKET_BYTES])
         self._drop(client)
 
     def _drop(self, client: _Client) -> None:
