@@ -217,7 +217,7 @@ class ShardServer:
         self._next_tick = clock()
         self._wakeup = Wakeup()
         self._listener = _shared_memory(ArenaListener) if settings.same_host else None
-        self._core.arenas = self._listener
+        self._core.links.listener = self._listener
         self._calls: deque[Callable[[], None]] = deque()
         """Work of other threads for the shard's thread."""
         self._stopping = False
@@ -398,7 +398,9 @@ class ShardServer:
             now = self._clock()
             while now - received < received - begun and work.work_once():
                 now = self._clock()
-            self._spent(work.stage, now - received)
+            self._seconds[work.stage] += now - received
+            if self._trace is not None:
+                self._record(self._trace, work.stage, now - received)
         if now >= self._next_tick:
             self._tick(now)
         links = core.links
@@ -411,16 +413,19 @@ class ShardServer:
         if links.outgoing:
             filled, outgoing = self._clock(), links.outgoing
             links.outgoing = []
-            self._seconds["answer"] += filled - now
             for identity, parts in outgoing:
                 if not self._router.send(identity, parts):
                     links.lose(identity)
-            self._spent("send", self._clock() - filled, outgoing)
+            sent = self._clock()
+            self._seconds["answer"] += filled - now
+            self._seconds["send"] += sent - filled
+            if self._trace is not None:
+                self._record(self._trace, "send", sent - filled, outgoing)
         return not work.queue and not links.waiting and not links.gone and not links.outgoing
 
     def _receive(self, begun: float) -> bool:
         """Reads what has come, of a flood some of it. Whether nothing is left."""
-        core, router, clock = self._core, self._router, self._clock
+        core, router, clock, seconds = self._core, self._router, self._clock, self._seconds
         until = begun + RECEIVE_S
         for _ in range(MESSAGES_A_ROUND):
             if not self._has_come and not router.is_readable:
@@ -435,22 +440,23 @@ class ShardServer:
                 core.links.lose(identity)
             done = clock()
             merged, core.work.at_once_s = core.work.at_once_s, 0.0
-            self._seconds["receive"] += received_at - begun
-            self._spent("decode", done - received_at - merged, ((identity, parts),))
-            if merged:
-                self._spent("merge", merged)
+            seconds["receive"] += received_at - begun
+            seconds["decode"] += done - received_at - merged
+            seconds["merge"] += merged
+            if self._trace is not None:
+                self._record(self._trace, "decode", done - received_at - merged, ((identity, parts),))
+                if merged:
+                    self._record(self._trace, "merge", merged)
             if done > until:
                 return False
             begun = done
         return False
 
-    def _spent(self, stage: Stage, seconds: float, messages: Iterable[tuple[bytes, object]] = ()) -> None:
-        """Counts the time that has just passed, and traces it, where its step is traced: for each message's slot, if
-        there are any."""
-        self._seconds[stage] += seconds
-        if self._trace is None:
-            return
-        trace, job = self._trace, self._core.job
+    def _record(
+        self, trace: TraceRecorder, stage: Stage, seconds: float, messages: Iterable[tuple[bytes, object]] = ()
+    ) -> None:
+        """Traces the time that has just passed, where its step is traced: for each message's slot, if there are any."""
+        job = self._core.job
         step = 0 if job is None else job.stragglers.newest + 1
         kind, name = _SPANS[stage]
         if trace.covers(step):

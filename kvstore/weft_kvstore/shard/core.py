@@ -17,7 +17,7 @@ from weft_kvstore.errors import PushRefusedError, StoreError
 from weft_kvstore.hyper import ChangeRefusedError, Proposal
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.links import Arenas, Links
+from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import BATCH_BYTES, Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Job, Peer
 from weft_kvstore.tables.state import TableState
@@ -132,15 +132,6 @@ class ShardCore:
         """None before it is open, and once it was closed or has failed."""
         return self.links.job
 
-    @property
-    def arenas(self) -> Arenas | None:
-        """Where clients of this host bring their arenas; None where nothing is shared with them."""
-        return self.links.listener
-
-    @arenas.setter
-    def arenas(self, listener: Arenas | None) -> None:
-        self.links.listener = listener
-
     def look_at_arenas(self) -> None:
         """A client may have brought its memory, or its end may be gone."""
         for peer in self.peers.values():
@@ -153,8 +144,8 @@ class ShardCore:
                 f"this shard serves job {self.links.job.name!r} already; each job has a process of its own"
             )
         job = Job(shard)
-        if self.arenas is not None:
-            self.arenas.shared_memory = shard.shared_memory
+        if self.links.listener is not None:
+            self.links.listener.shared_memory = shard.shared_memory
         if shard.gate is not None:
             shard.gate.tell = lambda step: self._tell_measured(job, step)
         self.links.job = job
@@ -188,7 +179,7 @@ class ShardCore:
                     self.counts.unknown_links += 1
                     self.links.say(identity, Refused(RefusalCode.UNKNOWN_LINK, "no Hello came on this connection"))
                 return
-            peer.heard = peer.job.heard[peer.slot] = now
+            peer.job.heard[peer.slot] = now
             if number == peer.received + 1:
                 peer.received = number
             elif number:  # 0 is not counted.
@@ -221,10 +212,8 @@ class ShardCore:
         match message:
             case Pull():
                 self._pull(peer, message)
-                if peer.identity is not None:
-                    self.links.waiting[peer] = None
             case Barrier():
-                self._barrier(peer, message)
+                self._barrier(peer, message, now)
             case Measure():
                 self._measure(peer, message)
             case Commit():
@@ -232,9 +221,9 @@ class ShardCore:
             case Hyper() | HyperDecide() | HyperSettle():
                 self._change_hyper(peer, message, now)
             case Cancel():
-                peer.cancel_all(message.request)
+                peer.cancel(*message.request)
                 if NOBODY in message.request:  # It has repeated what it still waits for.
-                    peer.cancel_all(peer.unrepeated)
+                    peer.cancel(*peer.unrepeated)
                     peer.unrepeated = set()
             case Why():
                 for answer in because(peer.job.shard, peer, message):
@@ -279,7 +268,7 @@ class ShardCore:
         peer.acknowledge.append(push.frame)
         self.links.waiting[peer] = None
         if newest >= 0:
-            peer.job.stragglers.arrived(peer.slot, newest, peer.heard)
+            peer.job.stragglers.arrived(peer.slot, newest, now)
         if pull is not None:  # Last: what has been merged by now is answered at once.
             self._pull(peer, pull)
 
@@ -292,7 +281,7 @@ class ShardCore:
                 self._refuse(peer, push, number, "its bytes are in memory that was not brought")
             peer.released.append(push.frame)
             return []
-        peer.shared.received += sum(map(nbytes_of, push.runs))
+        self.counts.shared.received += sum(map(nbytes_of, push.runs))
         runs = runs_of(push, parts_at(push, memory), shared=True)
         return [run if shard.reads_in_place(run) else run.own() for run in runs]
 
@@ -414,7 +403,7 @@ class ShardCore:
 
     # --- Whole steps: barriers, what they amount to, and commits
 
-    def _barrier(self, peer: Peer, barrier: Barrier) -> None:
+    def _barrier(self, peer: Peer, barrier: Barrier, now: float) -> None:
         """The slot has nothing for some keys in a step."""
         try:
             self.work.push_nothing(peer.job.shard, peer.slot, barrier.step, barrier.nothing)
@@ -422,7 +411,7 @@ class ShardCore:
             self.links.refuse_request(peer, barrier.request, error)
             return
         if peer.identity is not None:
-            peer.job.stragglers.arrived(peer.slot, barrier.step, peer.heard)
+            peer.job.stragglers.arrived(peer.slot, barrier.step, now)
             self._done(peer, barrier.request)
 
     def _done(self, peer: Peer, request: int) -> None:
@@ -515,33 +504,21 @@ class ShardCore:
         """Puts acknowledgements and as many frames as credit allows into `outgoing`."""
         if self.work.batch_units:
             self.work.begin_batch()
-        links = self.links
-        outgoing = links.outgoing
-        waiting, links.waiting = links.waiting, {}
+        waiting, self.links.waiting = self.links.waiting, {}
         for peer in waiting:
-            identity = peer.identity
-            if identity is None:
-                continue
-            if peer.done or peer.released:
-                outgoing += [(identity, parts) for parts in peer.receipts()]
-            while peer.outbox.queued_slices and (frame := peer.next_frame(now)) is not None:
-                self.counts.frames_sent += 1
-                outgoing.append((identity, frame))
-            if peer.acknowledge:
-                outgoing += [(identity, parts) for parts in peer.late_receipts()]
+            peer.write(self.links.outgoing, now)
 
     def after_stall(self, stall_s: float, now: float) -> None:
         """This process stood still for so long: it could not hear anybody."""
-        for peer in self.peers.values():
-            peer.heard = min(now, peer.heard + stall_s)
         if self.links.job is not None:
             self.links.job.after_stall(stall_s, now)
 
     def tick(self, now: float) -> None:
         """Forgets silent connections, and fails what waits for absent slots. To be called every ping or so."""
         silence_s = self.settings.silence_s
-        for identity in [identity for identity, one in self.peers.items() if now - one.heard > silence_s]:
-            self.links.lose(identity)
+        for identity, one in list(self.peers.items()):
+            if now - one.job.heard[one.slot] > silence_s:
+                self.links.lose(identity)
         job = self.links.job
         if job is not None:
             self._doubt_hyper(job, now, silence_s)

@@ -7,20 +7,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
-from weft_kvstore.arrays import Array, Buffer
+from weft_kvstore.arrays import Array
 from weft_kvstore.errors import PushRefusedError
 from weft_kvstore.same_host.memory import PeerMemory, SharedMemory, held
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.peer import Job, Peer
-from weft_kvstore.statistics import SharedBytes
+from weft_kvstore.shard.peer import Counts, Job, Outgoing, Peer
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import Failed, FailureCode, Hello, Message, RefusalCode, Refused, Welcome
-
-Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
-
 
 # --- The arenas that clients of a shard's host have brought, by connection --------------------------------------------
 
@@ -34,19 +29,6 @@ class Arenas(Protocol):
 
 
 # --- The connections of a shard's job, and what is to leave on them ---------------------------------------------------
-
-
-@dataclass(slots=True)
-class Counts:
-    """Counters that the shard's metrics show."""
-
-    frames_sent: int = 0
-    frames_received: int = 0
-    malformed: int = 0
-    refused: int = 0
-    unknown_links: int = 0
-    bytes_received: int = 0
-    shared: SharedBytes = field(default_factory=SharedBytes)
 
 
 class Links:
@@ -101,7 +83,7 @@ class Links:
             self.lose(peer.identity)
         job.come(hello, now)
         if peer is None:
-            peer = job.peers[hello.slot] = Peer(hello, job, self._settings, self.counts.shared)
+            peer = job.peers[hello.slot] = Peer(hello, job, self._settings, self.counts)
         peer.connect(identity, hello, number, now)
         self.peers[identity] = peer
         self.waiting[peer] = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.bucket.pulls import AnswerEntry, AnswerRun, PullWait
@@ -22,6 +22,7 @@ from weft_kvstore.wire.messages import (
     Acknowledge,
     Done,
     Hello,
+    Message,
     Released,
     Values,
     Welcome,
@@ -30,6 +31,9 @@ from weft_kvstore.wire.outbox import Fragment, Outbox, Pin
 
 # --- A connection that has said Hello, as its shard sees it -----------------------------------------------------------
 
+
+Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
+"""A message, and the identity of the connection on which it leaves."""
 
 MAX_OPEN_PULLS: Final = 1 << 16
 """Pulls, each counted as often as it has runs, that one connection may have open: two kinds for each of 32,768 keys.
@@ -40,6 +44,19 @@ MAX_OPEN_MEASURES: Final = 64
 
 MAX_IDS_BYTES: Final = 1 << 28
 """Ids of rows that one connection's open pulls may hold: eight of the largest that a client makes."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counters that the shard's metrics show."""
+
+    frames_sent: int = 0
+    frames_received: int = 0
+    malformed: int = 0
+    refused: int = 0
+    unknown_links: int = 0
+    bytes_received: int = 0
+    shared: SharedBytes = field(default_factory=SharedBytes)
 
 
 def _taken(numbers: list[int]) -> list[int]:
@@ -64,10 +81,10 @@ class Peer:
     `shared`.
     """
 
-    def __init__(self, hello: Hello, job: Job, settings: LinkSettings, shared: SharedBytes) -> None:
+    def __init__(self, hello: Hello, job: Job, settings: LinkSettings, counts: Counts) -> None:
         self.slot = hello.slot
         self.job = job
-        self.shared = shared
+        self.counts = counts
         self.outbox: Outbox[AnswerEntry, Pin] = Outbox(settings, loopback=hello.loopback)
         self.pulls: dict[int, PullWait] = {}
         self.unrepeated: set[int] = set()
@@ -83,7 +100,6 @@ class Peer:
         """A connection begins, with its message `number`."""
         self.identity: bytes | None = identity
         self.hello = hello
-        self.heard = now
         self.sent = 0
         """Messages that were sent on this connection: the number of the last one."""
         self.received = number
@@ -117,45 +133,43 @@ class Peer:
         if session == self.hello.session:
             self.released.append(frame)
 
-    def receipts(self) -> Iterator[list[Buffer]]:
-        """Says what was taken in since the last time; that frames have arrived is said by a frame, or last of all."""
+    def write(self, outgoing: list[Outgoing], now: float) -> None:
+        """Adds what can leave now: what was carried out since the last time, as many frames of values as credit allows,
+        and the frames that have arrived: those of values tell them, or a message behind all."""
+        identity = self.identity
+        if identity is None:
+            return
         while self.done:
-            yield self._numbered(Done(_taken(self.done)))
+            outgoing.append((identity, self.numbered(Done(_taken(self.done)))))
         if self.released and not self.held.keys() - {self.hello.session}:
             gone = set(self.released)
             self.acknowledge = [frame for frame in self.acknowledge if frame not in gone]
             while self.released:
-                yield self._numbered(Released(_taken(self.released)))
-
-    def late_receipts(self) -> Iterator[list[Buffer]]:
-        """Says of the frames that have arrived what no frame of values has said meanwhile."""
+                outgoing.append((identity, self.numbered(Released(_taken(self.released)))))
+        memory = self.job.shard.shared_memory
+        while self.outbox.queued_slices and (frame := self.outbox.fill(now)) is not None:
+            for fragment in frame.fragments:
+                run = fragment.run
+                if run.sent == run.count:  # Nothing of it waits any more. A frame may have several fragments of it.
+                    runs = self._answers.get(run.entry.request)
+                    if runs is not None:
+                        runs.pop(id(run), None)
+                        if not runs:
+                            del self._answers[run.entry.request]
+            at = []
+            if memory is not None and frame.nbytes >= memory.least_bytes and self.outbox.shared:
+                put = memory.put([parts for _, parts in frame.sections()])
+                if put is not None:
+                    at = self._shared_frames[frame.number] = put[0]
+                    self.counts.shared.sent += frame.nbytes
+            values = Values(frame.number, frame.rows(), at, _taken(self.acknowledge))
+            self.counts.frames_sent += 1
+            outgoing.append((identity, self.numbered(values, None if at else frame.payload())))
         while self.acknowledge:
-            yield self._numbered(Acknowledge(_taken(self.acknowledge)))
+            outgoing.append((identity, self.numbered(Acknowledge(_taken(self.acknowledge)))))
 
-    def next_frame(self, now: float) -> list[Buffer] | None:
-        """The next frame of values, if there are some and credit allows one."""
-        frame = self.outbox.fill(now)
-        if frame is None:
-            return None
-        for fragment in frame.fragments:
-            run = fragment.run
-            if run.sent == run.count:  # Nothing of it waits any more. A frame may have several pieces of it.
-                runs = self._answers.get(run.entry.request)
-                if runs is not None:
-                    runs.pop(id(run), None)
-                    if not runs:
-                        del self._answers[run.entry.request]
-        at, memory = [], self.job.shard.shared_memory
-        if self.outbox.shared and memory is not None and frame.nbytes >= memory.least_bytes:
-            put = memory.put([parts for _, parts in frame.sections()])
-            if put is not None:
-                at = self._shared_frames[frame.number] = put[0]
-                self.shared.sent += frame.nbytes
-        receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
-        self.sent += 1
-        return encode(Values(frame.number, frame.rows(), at, receipts), None if at else frame.payload(), self.sent)
-
-    def _numbered(self, message: Done | Released | Acknowledge | Values, payload: Buffer | None = None) -> list[Buffer]:
+    def numbered(self, message: Message, payload: Buffer | None = None) -> list[Buffer]:
+        """The next message of this connection."""
         self.sent += 1
         return encode(message, payload, self.sent)
 
@@ -177,21 +191,17 @@ class Peer:
         if frame in self._shared_frames and (memory := self.job.shard.shared_memory) is not None:
             memory.free(self._shared_frames.pop(frame))
 
-    def cancel(self, request: int) -> None:
-        """The client waits for this pull no longer: what of it has not left will not."""
-        self.measures.pop(request, None)
-        wait = self.pulls.get(request)
-        if wait is not None:
-            wait.drop()
-            self.forget(wait)
-        for run in self._answers.pop(request, {}).values():
-            self.outbox.cancel(run)
-            run.owner.release(run.begin + run.sent, run.waiting)
-
-    def cancel_all(self, requests: Iterable[int]) -> None:
-        """The client waits for none of these."""
+    def cancel(self, *requests: int) -> None:
+        """The client waits for these no longer: what of them has not left will not."""
         for request in requests:
-            self.cancel(request)
+            self.measures.pop(request, None)
+            wait = self.pulls.get(request)
+            if wait is not None:
+                wait.drop()
+                self.forget(wait)
+            for run in self._answers.pop(request, {}).values():
+                self.outbox.cancel(run)
+                run.owner.release(run.begin + run.sent, run.waiting)
 
     def close(self) -> None:
         """The process is gone, or replaced: nobody comes back for what it has asked for. What left may be read still:
